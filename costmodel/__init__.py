@@ -1,0 +1,1 @@
+"""The physics: numbers in, seconds and bytes out. Needs numpy only."""

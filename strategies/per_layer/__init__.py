@@ -1,0 +1,1 @@
+"""A split per layer, chosen exactly: elimination over the graph and an integer program that check each other."""
