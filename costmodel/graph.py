@@ -1,0 +1,211 @@
+"""A network as layers in topological order with inferred shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.layers import Layer, ShapeError, family_of
+
+__all__ = ["Graph", "GraphError", "GraphProblem", "LayerSpec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerSpec:
+    """A layer as written: no shapes yet. ``params`` is an instance of the family's ``Params``."""
+
+    name: str
+    kind: str
+    params: Any
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphProblem:
+    """One thing wrong with a network, and the layer it is wrong in."""
+
+    layer: str
+    message: str
+
+
+class GraphError(ValueError):
+    """The layers do not form a network; ``problems`` names every fault."""
+
+    def __init__(self, problems: Sequence[GraphProblem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{p.layer}: {p.message}" for p in problems))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """Layers in topological order and the edges between them.
+
+    Examples
+    --------
+    >>> from costmodel.layers.base import params_from
+    >>> specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (3, 32, 32)})),
+    ...          LayerSpec(name="fc", kind="linear", params=params_from("linear", {"out_features": 10}), inputs=("data",))]
+    >>> Graph.build("tiny", specs).weight_count  # 3*32*32*10 + 10
+    30730
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    edges: tuple[tuple[int, int], ...]  # (producer, consumer) indices, sorted
+
+    @classmethod
+    def build(cls, name: str, specs: Sequence[LayerSpec]) -> Graph:
+        """Order the layers, infer every shape, and collect every fault.
+
+        Parameters
+        ----------
+        name : str
+        specs : sequence of LayerSpec
+            In any order; the order given breaks ties.
+
+        Returns
+        -------
+        Graph
+
+        Raises
+        ------
+        GraphError
+            Duplicate names, unknown parents, cycles, shapes that do not fit.
+        """
+        problems = _structure_problems(specs)
+        if problems:
+            raise GraphError(problems)
+        layers = _infer_shapes(_topological(specs))
+        index = {layer.name: i for i, layer in enumerate(layers)}
+        edges = sorted({(index[p], i) for i, layer in enumerate(layers) for p in layer.inputs})
+        return cls(name=name, layers=tuple(layers), edges=tuple(edges))
+
+    @property
+    def weight_count(self) -> int:
+        """Trainable parameters, biases included, normalisation excluded (the convention of the published tables here)."""
+        return sum(layer.weight_count for layer in self.layers)
+
+    @property
+    def norm_count(self) -> int:
+        """Trainable parameters of attached normalisations."""
+        return sum(layer.norm_count for layer in self.layers)
+
+    def index(self, name: str) -> int:
+        """Position of a layer by name.
+
+        Raises
+        ------
+        KeyError
+            No such layer.
+        """
+        for i, layer in enumerate(self.layers):
+            if layer.name == name:
+                return i
+        raise KeyError(name)
+
+    def producers(self, index: int) -> tuple[int, ...]:
+        """Indices of the layers that feed this one."""
+        return tuple(u for u, v in self.edges if v == index)
+
+    def consumers(self, index: int) -> tuple[int, ...]:
+        """Indices of the layers that this one feeds."""
+        return tuple(v for u, v in self.edges if u == index)
+
+
+def _structure_problems(specs: Sequence[LayerSpec]) -> list[GraphProblem]:
+    problems: list[GraphProblem] = []
+    names: set[str] = set()
+    for spec in specs:
+        if spec.name in names:
+            problems.append(GraphProblem(spec.name, "two layers have this name"))
+        names.add(spec.name)
+    if not specs:
+        problems.append(GraphProblem("layers", "a network needs at least one layer"))
+    elif not any(spec.kind == "input" for spec in specs):
+        problems.append(GraphProblem("layers", "a network needs at least one layer of type 'input'"))
+    for spec in specs:
+        family = family_of(spec.kind)
+        for parent in spec.inputs:
+            if parent not in names:
+                problems.append(GraphProblem(spec.name, _unknown_parent(parent, names)))
+        if not family.min_inputs <= len(spec.inputs) <= family.max_inputs:
+            wanted = str(family.min_inputs)
+            if family.max_inputs != family.min_inputs:
+                wanted += "..." if family.max_inputs >= 1 << 30 else f" to {family.max_inputs}"
+            problems.append(
+                GraphProblem(spec.name, f"type '{spec.kind}' takes {wanted} inputs, not {len(spec.inputs)}")
+            )
+    return problems
+
+
+def _unknown_parent(parent: str, names: set[str]) -> str:
+    import difflib  # noqa: PLC0415 - only on the way to an error
+
+    close = difflib.get_close_matches(parent, sorted(names), n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    return f"input '{parent}' does not exist{hint}"
+
+
+def _topological(specs: Sequence[LayerSpec]) -> list[LayerSpec]:
+    """Kahn's order, keeping the order given where it is free; iterative, so depth does not matter."""
+    by_name = {spec.name: spec for spec in specs}
+    children: dict[str, list[str]] = {spec.name: [] for spec in specs}
+    missing = {spec.name: len(set(spec.inputs)) for spec in specs}
+    for spec in specs:
+        for parent in dict.fromkeys(spec.inputs):
+            children[parent].append(spec.name)
+    # A depth-first flavour keeps the branches of a fork together, which keeps the frontier of a sweep small.
+    ready = [spec.name for spec in reversed(specs) if missing[spec.name] == 0]
+    order: list[LayerSpec] = []
+    while ready:
+        name = ready.pop()
+        order.append(by_name[name])
+        for child in reversed(children[name]):
+            missing[child] -= 1
+            if missing[child] == 0:
+                ready.append(child)
+    if len(order) < len(specs):
+        done = {spec.name for spec in order}
+        stuck = [spec.name for spec in specs if spec.name not in done]
+        raise GraphError([GraphProblem(stuck[0], f"the layers form a cycle: {' -> '.join(_cycle(by_name, stuck))}")])
+    return order
+
+
+def _cycle(by_name: dict[str, LayerSpec], stuck: list[str]) -> list[str]:
+    seen: list[str] = []
+    remaining = set(stuck)
+    name = stuck[0]
+    while name not in seen:
+        seen.append(name)
+        name = next(parent for parent in by_name[name].inputs if parent in remaining)
+    loop = seen[seen.index(name) :]
+    return [*reversed([*loop, name])] if len(loop) > 1 else [name, name]
+
+
+def _infer_shapes(specs: Sequence[LayerSpec]) -> list[Layer]:
+    layers: dict[str, Layer] = {}
+    problems: list[GraphProblem] = []
+    broken: set[str] = set()
+    for spec in specs:
+        if any(parent in broken for parent in spec.inputs):
+            broken.add(spec.name)  # its shape cannot be known; the cause is already reported
+            continue
+        shapes = tuple(layers[parent].output_shape for parent in spec.inputs)
+        try:
+            output = family_of(spec.kind).output_shape(spec.params, shapes)
+        except ShapeError as error:
+            problems.append(GraphProblem(spec.name, str(error)))
+            broken.add(spec.name)
+            continue
+        layers[spec.name] = Layer(
+            name=spec.name,
+            kind=spec.kind,
+            params=spec.params,
+            inputs=spec.inputs,
+            input_shapes=shapes,
+            output_shape=output,
+        )
+    if problems:
+        raise GraphError(problems)
+    return list(layers.values())

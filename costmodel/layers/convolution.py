@@ -1,0 +1,321 @@
+"""Convolution and transposed convolution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from costmodel.layers.base import (
+    FloatArray,
+    InnerExchange,
+    Kernel,
+    Layer,
+    LayerFamily,
+    LayerWork,
+    Shape,
+    ShapeError,
+    Shard,
+    SplitLimits,
+    param,
+    register,
+    shape_text,
+)
+from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels
+from costmodel.layers.window import Padding, Size2, Window, input_rows, pair, window
+
+__all__ = ["Convolution", "ConvolutionParams", "Deconvolution", "DeconvolutionParams"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionParams:
+    """Parameters of a two-dimensional convolution."""
+
+    out_channels: int = param(doc="filters", minimum=1)
+    kernel: Size2 = param(doc="height and width of a filter, one number or [height, width]", minimum=1)
+    stride: Size2 = param(doc="step between windows", default=1, minimum=1)
+    padding: Padding = param(
+        doc="zeros around the input: a number, [height, width], 'same' or 'valid'", default=0, minimum=0
+    )
+    groups: int = param(doc="independent groups of channels", default=1, minimum=1)
+    bias: bool = param(doc="add a bias per output channel", default=True)
+    norm: Norm = param(doc="normalisation that follows, fused with the layer in this file", default=None)
+    activation: Activation = param(doc="activation that follows, fused with the layer", default=None)
+
+
+@register
+class Convolution(LayerFamily):
+    """Two-dimensional convolution; the cheapest of GEMM, Winograd, FFT and tiled FFT is used per pass."""
+
+    kind = "convolution"
+    summary = "two-dimensional convolution, with optional bias, normalisation and activation"
+    Params = ConvolutionParams
+
+    def output_shape(self, params: ConvolutionParams, inputs: tuple[Shape, ...]) -> Shape:
+        """(out_channels, output height, output width)."""
+        win = window("a convolution", inputs[0], params.kernel, params.stride, params.padding)
+        if inputs[0][0] % params.groups or params.out_channels % params.groups:
+            raise ShapeError(
+                f"groups {params.groups} must divide both the input channels ({inputs[0][0]}) and out_channels "
+                f"({params.out_channels})"
+            )
+        return (params.out_channels, *win.output)
+
+    def weight_count(self, layer: Layer) -> int:
+        """``kh kw (Ci / groups) Co + Co``."""
+        p: ConvolutionParams = layer.params
+        kernel = math.prod(pair(p.kernel))
+        return kernel * (layer.input_shapes[0][0] // p.groups) * p.out_channels + (p.out_channels if p.bias else 0)
+
+    def is_fully_connected(self, layer: Layer) -> bool:
+        """A convolution whose output has one position sees its whole input: a fully connected layer in disguise."""
+        return layer.output_shape[1:] == (1, 1)
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Output channels, input channels (not for grouped ones) and rows; grouped channels split alike on both sides."""
+        p: ConvolutionParams = layer.params
+        if p.groups > 1:
+            return SplitLimits(out_channels=p.groups, height=layer.output_shape[1], channelwise=True)
+        return SplitLimits(
+            out_channels=p.out_channels, in_channels=layer.input_shapes[0][0], height=layer.output_shape[1]
+        )
+
+    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Forward, input gradient and weight gradient; strided gradients do not multiply by the holes they insert."""
+        p: ConvolutionParams = layer.params
+        win = window("a convolution", layer.input_shapes[0], p.kernel, p.stride, p.padding)
+        _, in_height, in_width = layer.input_shapes[0]
+        rows_in = input_rows(win, in_height, shard.height)
+        # A channelwise share holds groups / split_out of the groups.
+        groups = np.ceil(p.groups / shard.split_out) if p.groups > 1 else 1.0
+        size = _Sizes(
+            inputs=shard.batch * rows_in * in_width * shard.in_channels,
+            filters=win.kernel[0] * win.kernel[1] * shard.in_channels * shard.out_channels / groups,
+            outputs=shard.batch * shard.height * layer.output_shape[2] * shard.out_channels,
+            positions=shard.batch * shard.height * layer.output_shape[2],
+            patch=win.kernel[0] * win.kernel[1] * shard.in_channels / groups,
+            channels=shard.out_channels,
+            groups=groups,
+        )
+        forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs)
+        passes = _convolution_passes(size, win, shard, (in_height, in_width))
+        return LayerWork(
+            forward=tuple((*alternative, *forward) for alternative in passes[0]),
+            backward_input=tuple((*alternative, *backward) for alternative in passes[1]),
+            backward_weight=passes[2],
+            exchanges=_split_exchanges(layer, win, shard, size, rows_in),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Element counts of one share, and the matrix an implicit GEMM multiplies: positions x patch by patch x channels."""
+
+    inputs: FloatArray
+    filters: FloatArray
+    outputs: FloatArray
+    positions: FloatArray
+    patch: FloatArray
+    channels: FloatArray
+    groups: FloatArray | float
+
+    @property
+    def elements(self) -> FloatArray:
+        return self.inputs + self.filters + self.outputs
+
+    @property
+    def flop(self) -> FloatArray:
+        return 2.0 * self.outputs * self.patch
+
+
+def _convolution_passes(
+    size: _Sizes, win: Window, shard: Shard, extent: tuple[int, int]
+) -> tuple[tuple[tuple[Kernel, ...], ...], ...]:
+    """Alternatives of the three passes; each moves input, filters and output once and multiplies the same number of times."""
+    channels = size.channels / size.groups
+    gemms = (
+        (size.positions, channels, size.patch),
+        (size.positions, size.patch, channels),  # gradient of the input: outputs x filters
+        (size.patch, channels, size.positions),  # gradient of the weights: sum over positions
+    )
+    passes = []
+    for gemm in gemms:
+        alternatives: list[tuple[Kernel, ...]] = [(Kernel(flop=size.flop, elements=size.elements, gemm=gemm),)]
+        if np.all(np.asarray(size.groups) == 1.0):
+            if win.kernel == (3, 3) and win.stride == (1, 1):
+                alternatives.append(_winograd(size, gemm))
+            if win.stride == (1, 1) and max(win.kernel) > 1:
+                alternatives.append(
+                    _fft(size, shard, (extent[0] + win.kernel[0] - 1, extent[1] + win.kernel[1] - 1), "fft")
+                )
+                alternatives.append(_fft(size, shard, (32, 32), "fft_tiling", extent, win))
+        passes.append(tuple(alternatives))
+    return tuple(passes)
+
+
+def _winograd(size: _Sizes, gemm: tuple[FloatArray, FloatArray, FloatArray]) -> tuple[Kernel, ...]:
+    """F(2x2, 3x3) of Lavin and Gray (arXiv:1509.09308): 16 multiplications per 4 outputs instead of 36, i.e. 2.25 fewer.
+
+    Transformed tiles (4x4 per 2x2 outputs: 4 times the input, 16/9 times the filters, 4 times the output) pass through memory.
+    """
+    multiply = Kernel(
+        flop=size.flop / 2.25,
+        elements=4.0 * size.inputs + 16.0 / 9.0 * size.filters + 4.0 * size.outputs,
+        gemm=gemm,
+        algorithm="winograd",
+    )
+    # Lavin and Gray, section 4.2: 32 additions per 4x4 input tile and 24 per output tile of 2x2.
+    transform = Kernel(
+        flop=32.0 / 4.0 * size.inputs + 24.0 / 4.0 * size.outputs + 28.0 / 9.0 * size.filters,
+        elements=5.0 * size.inputs + 25.0 / 9.0 * size.filters + 5.0 * size.outputs,
+        launches=3,
+    )
+    return (multiply, transform)
+
+
+def _fft(
+    size: _Sizes,
+    shard: Shard,
+    field: tuple[int, int],
+    algorithm: str,
+    extent: tuple[int, int] | None = None,
+    win: Window | None = None,
+) -> tuple[Kernel, ...]:
+    """FFT convolution (Mathieu, Henaff, LeCun, arXiv:1312.5851): transforms, a complex product per frequency, an inverse.
+
+    A real 2-d transform of S points costs ``2.5 S log2 S`` FLOP; the product ``8/2 n c o S`` FLOP (half the spectrum). Tiling
+    cuts the image into 32x32 tiles that overlap by the kernel.
+    """
+    points = float(field[0] * field[1])
+    tiles = 1.0
+    if extent is not None and win is not None:
+        useful = (field[0] - win.kernel[0] + 1, field[1] - win.kernel[1] + 1)
+        tiles = float(math.ceil(extent[0] / max(useful[0], 1)) * math.ceil(extent[1] / max(useful[1], 1)))
+    planes_in = shard.batch * shard.in_channels * tiles
+    planes_out = shard.batch * shard.out_channels * tiles
+    filters = shard.in_channels * shard.out_channels
+    transforms = 2.5 * points * math.log2(points)
+    spectra = points * (planes_in + planes_out + filters)
+    product = Kernel(
+        flop=4.0 * planes_in * shard.out_channels * points,
+        elements=spectra,
+        gemm=(shard.batch * tiles, shard.out_channels, shard.in_channels),
+        algorithm=algorithm,
+    )
+    transform = Kernel(
+        flop=transforms * (planes_in + planes_out + filters),
+        elements=spectra + size.elements,
+        algorithm=algorithm,
+        launches=3,
+    )
+    return (transform, product)
+
+
+def _split_exchanges(
+    layer: Layer, win: Window, shard: Shard, size: _Sizes, rows_in: FloatArray
+) -> tuple[InnerExchange, ...]:
+    """Partial sums of an input-channel split, and the halo rows of a split of the height."""
+    exchanges = []
+    if layer.family.limits(layer).in_channels > 1:
+        # The partial outputs are reduced into channel shares; the gradient of the output is gathered back.
+        exchanges += [
+            InnerExchange(operation="reduce_scatter", over="in_channels", elements=size.outputs, phase="forward"),
+            InnerExchange(operation="all_gather", over="in_channels", elements=size.outputs, phase="backward"),
+        ]
+    if win.kernel[0] > 1:
+        _, in_height, in_width = layer.input_shapes[0]
+        halo = np.maximum(rows_in - np.ceil(in_height / shard.split_height), 0.0)
+        elements = shard.batch * halo * in_width * shard.in_channels
+        exchanges += [
+            InnerExchange(operation="point_to_point", over="height", elements=elements, phase="forward"),
+            InnerExchange(operation="point_to_point", over="height", elements=elements, phase="backward"),
+        ]
+    return tuple(exchanges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeconvolutionParams:
+    """Parameters of a transposed convolution."""
+
+    out_channels: int = param(doc="filters", minimum=1)
+    kernel: Size2 = param(doc="height and width of a filter", minimum=1)
+    stride: Size2 = param(doc="enlargement of the image", default=1, minimum=1)
+    padding: int | tuple[int, int] | Literal["same", "valid"] = param(
+        doc="rows and columns dropped at the border; 'same' gives input x stride", default=0, minimum=0
+    )
+    bias: bool = param(doc="add a bias per output channel", default=True)
+    norm: Norm = param(doc="normalisation that follows", default=None)
+    activation: Activation = param(doc="activation that follows", default=None)
+
+
+@register
+class Deconvolution(LayerFamily):
+    """Transposed convolution: the input gradient of a convolution used as a layer."""
+
+    kind = "deconvolution"
+    summary = "transposed (fractionally strided) convolution"
+    Params = DeconvolutionParams
+
+    def output_shape(self, params: DeconvolutionParams, inputs: tuple[Shape, ...]) -> Shape:
+        """``(extent - 1) stride + kernel - 2 padding``; 'same' gives ``extent stride``."""
+        if len(inputs[0]) != 3:
+            raise ShapeError(f"a deconvolution needs an image, its input is {shape_text(inputs[0])}")
+        out = []
+        for axis, (extent, k, s) in enumerate(
+            zip(inputs[0][1:], pair(params.kernel), pair(params.stride), strict=True)
+        ):
+            if params.padding == "same":
+                out.append(extent * s)
+                continue
+            pad = 0 if params.padding == "valid" else pair(params.padding)[axis]
+            out.append((extent - 1) * s + k - 2 * pad)
+            if out[-1] < 1:
+                raise ShapeError(f"padding {pad} leaves nothing of its input {shape_text(inputs[0])}")
+        return (params.out_channels, out[0], out[1])
+
+    def weight_count(self, layer: Layer) -> int:
+        """``kh kw Ci Co + Co``."""
+        p: DeconvolutionParams = layer.params
+        bias = p.out_channels if p.bias else 0
+        return math.prod(pair(p.kernel)) * layer.input_shapes[0][0] * p.out_channels + bias
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Output and input channels, and rows of the output."""
+        return SplitLimits(
+            out_channels=layer.params.out_channels,
+            in_channels=layer.input_shapes[0][0],
+            height=min(layer.output_shape[1], layer.input_shapes[0][1]),
+        )
+
+    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Every input position is multiplied by the whole kernel once."""
+        p: DeconvolutionParams = layer.params
+        kernel, stride = pair(p.kernel), pair(p.stride)
+        _, in_height, in_width = layer.input_shapes[0]
+        rows_in = np.minimum(np.ceil((shard.height + kernel[0] - 1.0) / stride[0]), float(in_height))
+        size = _Sizes(
+            inputs=shard.batch * rows_in * in_width * shard.in_channels,
+            filters=kernel[0] * kernel[1] * shard.in_channels * shard.out_channels,
+            outputs=shard.batch * shard.height * layer.output_shape[2] * shard.out_channels,
+            positions=shard.batch * rows_in * in_width,
+            patch=kernel[0] * kernel[1] * shard.out_channels,
+            channels=shard.in_channels,
+            groups=1.0,
+        )
+        flop = 2.0 * size.positions * size.patch * size.channels
+        gemms: tuple[Any, ...] = (
+            (size.positions, size.patch, size.channels),
+            (size.positions, size.channels, size.patch),
+            (size.channels, size.patch, size.positions),
+        )
+        forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs)
+        kernels = [Kernel(flop=flop, elements=size.elements, gemm=gemm) for gemm in gemms]
+        win = Window(kernel, (1, 1), (0, 0), (layer.output_shape[1], layer.output_shape[2]))
+        return LayerWork(
+            forward=((kernels[0], *forward),),
+            backward_input=((kernels[1], *backward),),
+            backward_weight=((kernels[2],),),
+            exchanges=_split_exchanges(layer, win, shard, size, rows_in),
+        )

@@ -1,0 +1,167 @@
+"""Layers that work element by element: activations, dropout, addition, normalisation, softmax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from costmodel.layers.base import (
+    InnerExchange,
+    Kernel,
+    Layer,
+    LayerFamily,
+    LayerWork,
+    Shape,
+    ShapeError,
+    Shard,
+    SplitLimits,
+    param,
+    register,
+    shape_text,
+)
+from costmodel.layers.shape_only import NoParams, share_of_output
+
+__all__ = ["ActivationLayer", "Add", "BatchNorm", "Dropout", "LocalResponseNorm", "Softmax"]
+
+
+class _Elementwise(LayerFamily):
+    """Reads and writes every element; ``passes`` = elements moved per element (forward, backward), ``flop`` likewise."""
+
+    passes: tuple[float, float] = (2.0, 3.0)
+    flop: tuple[float, float] = (1.0, 1.0)
+
+    def output_shape(self, params: Any, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - it does not change the shape
+        """The input's."""
+        return inputs[0]
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Channels and rows."""
+        shape = layer.output_shape
+        return SplitLimits(out_channels=shape[0], height=shape[1] if len(shape) == 3 else 1, channelwise=True)
+
+    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """``passes`` x elements, each way."""
+        elements = share_of_output(layer, shard)
+        forward = Kernel(flop=self.flop[0] * elements, elements=self.passes[0] * elements)
+        backward = Kernel(flop=self.flop[1] * elements, elements=self.passes[1] * elements)
+        return LayerWork(forward=((forward,),), backward_input=((backward,),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivationParams:
+    """Parameters of a stand-alone activation."""
+
+    function: Literal["relu", "leaky_relu", "elu", "gelu", "sigmoid", "tanh", "swish"] = param(
+        doc="the function", default="relu"
+    )
+
+
+@register
+class ActivationLayer(_Elementwise):
+    """An activation that is not attached to the layer before it."""
+
+    kind = "activation"
+    summary = "a stand-alone activation function"
+    Params = ActivationParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropoutParams:
+    """Parameters of dropout."""
+
+    keep: float = param(doc="probability of keeping an element", default=0.5, minimum=0.0, maximum=1.0)
+
+
+@register
+class Dropout(_Elementwise):
+    """Random mask; written forward, read backward."""
+
+    kind = "dropout"
+    summary = "random mask over the elements"
+    Params = DropoutParams
+    passes = (2.5, 2.5)  # the mask takes about a byte per element beside the value
+    flop = (2.0, 1.0)
+
+
+@register
+class Add(_Elementwise):
+    """Element-wise sum of equal shapes (residual connections)."""
+
+    kind = "add"
+    summary = "element-wise sum (residual connection)"
+    Params = NoParams
+    min_inputs = 2
+    max_inputs = 1 << 30
+
+    def output_shape(self, params: Any, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - has none
+        """The common shape."""
+        if len(set(inputs)) > 1:
+            raise ShapeError(f"inputs of an addition differ: {', '.join(map(shape_text, inputs))}")
+        return inputs[0]
+
+    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Reads every input, writes one output; the gradient is passed on to every input."""
+        elements = share_of_output(layer, shard)
+        inputs = len(layer.input_shapes)
+        kernel = Kernel(flop=(inputs - 1.0) * elements, elements=(inputs + 1.0) * elements)
+        return LayerWork(forward=((kernel,),), backward_input=((kernel,),))
+
+
+@register
+class BatchNorm(_Elementwise):
+    """Stand-alone batch normalisation (statistics per worker, as data-parallel frameworks do)."""
+
+    kind = "batch_norm"
+    summary = "stand-alone batch normalisation"
+    Params = NoParams
+    passes = (3.0, 5.0)
+    flop = (8.0, 16.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalResponseNormParams:
+    """Parameters of local response normalisation."""
+
+    size: int = param(doc="channels that are summed", default=5, minimum=1)
+
+
+@register
+class LocalResponseNorm(_Elementwise):
+    """Normalisation over neighbouring channels (Krizhevsky et al. 2012)."""
+
+    kind = "local_response_norm"
+    summary = "normalisation over neighbouring channels"
+    Params = LocalResponseNormParams
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Rows only: a window over channels crosses a split of the channels."""
+        shape = layer.output_shape
+        return SplitLimits(out_channels=1, height=shape[1] if len(shape) == 3 else 1, channelwise=True)
+
+    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """A square and an addition per channel of the window."""
+        elements = share_of_output(layer, shard)
+        flop = (2.0 * layer.params.size + 3.0) * elements
+        forward = Kernel(flop=flop, elements=2.0 * elements)
+        backward = Kernel(flop=2.0 * flop, elements=4.0 * elements)
+        return LayerWork(forward=((forward,),), backward_input=((backward,),))
+
+
+@register
+class Softmax(_Elementwise):
+    """Softmax over channels with the cross-entropy loss; a channel split exchanges the maximum and the sum."""
+
+    kind = "softmax"
+    summary = "softmax over channels with cross-entropy loss"
+    Params = NoParams
+    passes = (3.0, 2.0)
+    flop = (5.0, 2.0)
+
+    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Maximum, exponential, sum, division; two numbers per position cross a channel split."""
+        base = super().work(layer, shard)
+        positions = share_of_output(layer, shard) / shard.out_channels
+        reduce = InnerExchange(
+            operation="all_reduce", over="out_channels", elements=positions, phase="forward", repeats=2
+        )
+        return LayerWork(forward=base.forward, backward_input=base.backward_input, exchanges=(reduce,))

@@ -1,0 +1,46 @@
+"""Normalisation and activation attached to a layer: memory-bound passes over its output."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from costmodel.layers.base import FloatArray, Kernel
+
+__all__ = ["Activation", "Norm", "epilogue_kernels"]
+
+Norm = Literal["batch"] | None
+Activation = Literal["relu", "leaky_relu", "elu", "gelu", "sigmoid", "tanh", "swish"] | None
+
+# Elements moved per output element (forward, backward).
+# Batch normalisation: forward reads for the statistics, reads again and writes; backward reads the input and the gradient for the
+# two sums, reads both again and writes (Ioffe and Szegedy, arXiv:1502.03167, equations of the backward pass).
+_NORM_PASSES = (3.0, 5.0)
+# An activation is applied while the result is still in registers; its gradient reads gradient and output and writes.
+_ACTIVATION_PASSES = (0.0, 3.0)
+# Operations per element: about 4 forward (subtract, multiply, scale, shift), 8 backward; 1 for the activation.
+_NORM_FLOP = (8.0, 16.0)
+
+
+def epilogue_kernels(
+    norm: Norm, activation: Activation, outputs: FloatArray
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Kernels that follow the layer forward and precede it backward.
+
+    Parameters
+    ----------
+    norm, activation : names or None
+    outputs : array (n,)
+        Output elements of the share.
+
+    Returns
+    -------
+    forward, backward : tuples of Kernel
+    """
+    forward: list[Kernel] = []
+    backward: list[Kernel] = []
+    if norm is not None:
+        forward.append(Kernel(flop=_NORM_FLOP[0] * outputs, elements=_NORM_PASSES[0] * outputs, launches=2))
+        backward.append(Kernel(flop=_NORM_FLOP[1] * outputs, elements=_NORM_PASSES[1] * outputs, launches=2))
+    if activation is not None:
+        backward.append(Kernel(flop=outputs, elements=_ACTIVATION_PASSES[1] * outputs))
+    return tuple(forward), tuple(backward)

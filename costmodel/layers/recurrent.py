@@ -1,0 +1,196 @@
+"""Recurrent layers and the attention between an encoder and a decoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from costmodel.layers.base import (
+    InnerExchange,
+    Kernel,
+    Layer,
+    LayerFamily,
+    LayerWork,
+    Shape,
+    ShapeError,
+    Shard,
+    SplitLimits,
+    param,
+    register,
+    shape_text,
+)
+
+__all__ = ["Attention", "AttentionParams", "Lstm", "LstmParams"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LstmParams:
+    """Parameters of a long short-term memory layer."""
+
+    hidden: int = param(doc="features of the state, per direction", minimum=1)
+    bidirectional: bool = param(
+        doc="a second cell reads the sequence backwards; the outputs are concatenated", default=False
+    )
+
+
+@register
+class Lstm(LayerFamily):
+    """LSTM over a sequence: one input product for all steps, one recurrent product per step."""
+
+    kind = "lstm"
+    summary = "long short-term memory over a sequence, optionally bidirectional"
+    Params = LstmParams
+
+    def output_shape(self, params: LstmParams, inputs: tuple[Shape, ...]) -> Shape:
+        """(hidden x directions, positions)."""
+        if len(inputs[0]) != 2:
+            raise ShapeError(f"an LSTM needs a sequence (features x positions), its input is {shape_text(inputs[0])}")
+        return (params.hidden * _directions(params), inputs[0][1])
+
+    def weight_count(self, layer: Layer) -> int:
+        """``4 H (I + H + 1)`` per direction."""
+        p: LstmParams = layer.params
+        return _directions(p) * 4 * p.hidden * (layer.input_shapes[0][0] + p.hidden + 1)
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Units of the state; every step then gathers the state."""
+        return SplitLimits(out_channels=layer.params.hidden)
+
+    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Gates: ``2 N T 4H (I + H)`` FLOP; the recurrent product runs step by step with N rows."""
+        p: LstmParams = layer.params
+        steps = layer.input_shapes[0][1]
+        directions = float(_directions(p))
+        units = shard.out_channels / directions
+        inputs, state = shard.in_channels, float(p.hidden)
+        rows = shard.batch * steps
+        gates = 4.0 * units
+        in_flop, in_elements = 2.0 * rows * inputs * gates, rows * inputs + inputs * gates + rows * gates
+        step_flop = 2.0 * rows * state * gates
+        step_elements = rows * state + steps * state * gates + rows * gates  # the weights are read at every step
+        cell = Kernel(flop=10.0 * rows * units * directions, elements=8.0 * rows * units * directions)
+        launches = int(directions)
+        forward = (
+            Kernel(
+                flop=directions * in_flop,
+                elements=directions * in_elements,
+                gemm=(rows, gates, inputs),
+                launches=launches,
+            ),
+            Kernel(
+                flop=directions * step_flop,
+                elements=directions * step_elements,
+                gemm=(shard.batch, gates, state + 0.0 * gates),
+                launches=launches * steps,
+            ),
+            cell,
+        )
+        backward = (
+            Kernel(
+                flop=directions * in_flop,
+                elements=directions * in_elements,
+                gemm=(rows, inputs, gates),
+                launches=launches,
+            ),
+            Kernel(
+                flop=directions * step_flop,
+                elements=directions * step_elements,
+                gemm=(shard.batch, state + 0.0 * gates, gates),
+                launches=launches * steps,
+            ),
+            cell,
+        )
+        weight = (
+            Kernel(
+                flop=directions * (in_flop + step_flop),
+                elements=directions * (in_elements + rows * state + state * gates + rows * gates),
+                gemm=(inputs + state, gates, rows),
+                launches=2 * launches,
+            ),
+        )
+        gathered = shard.batch * state * directions
+        exchanges = (
+            InnerExchange(
+                operation="all_gather", over="out_channels", elements=gathered, phase="forward", repeats=steps
+            ),
+            InnerExchange(
+                operation="reduce_scatter", over="out_channels", elements=gathered, phase="backward", repeats=steps
+            ),
+        )
+        return LayerWork(
+            forward=(forward,),
+            backward_input=(backward,),
+            backward_weight=(weight,),
+            exchanges=exchanges,
+        )
+
+
+def _directions(params: LstmParams) -> int:
+    return 2 if params.bidirectional else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionParams:
+    """Parameters of encoder-decoder attention."""
+
+    units: int = param(doc="features of the query and key projections", minimum=1)
+
+
+@register
+class Attention(LayerFamily):
+    """Additive attention of a decoder (first input) over an encoder (second input); returns the context.
+
+    Bahdanau, Cho, Bengio (arXiv:1409.0473): score = v' tanh(W q + U k).
+    """
+
+    kind = "attention"
+    summary = "additive attention of a decoder sequence over an encoder sequence"
+    Params = AttentionParams
+    min_inputs = 2
+    max_inputs = 2
+
+    def output_shape(self, params: AttentionParams, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - units are inside
+        """(encoder features, decoder positions)."""
+        if any(len(shape) != 2 for shape in inputs):
+            raise ShapeError(f"attention needs two sequences, its inputs are {', '.join(map(shape_text, inputs))}")
+        return (inputs[1][0], inputs[0][1])
+
+    def weight_count(self, layer: Layer) -> int:
+        """``A (Iq + Ik) + A``."""
+        units: int = layer.params.units
+        return units * (layer.input_shapes[0][0] + layer.input_shapes[1][0]) + units
+
+    def limits(self, layer: Layer) -> SplitLimits:  # noqa: ARG002 - the scores need every feature
+        """The batch only: every score sums over all features."""
+        return SplitLimits(out_channels=1, channelwise=True)
+
+    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Two projections, a score per pair of positions, a weighted sum."""
+        (query, steps), (key, positions) = layer.input_shapes
+        units = float(layer.params.units)
+        n = shard.batch
+        ones = np.ones_like(n)
+        project = Kernel(
+            flop=2.0 * n * units * (steps * query + positions * key),
+            elements=n * (steps * query + positions * key) + units * (query + key) + n * units * (steps + positions),
+            gemm=(n * (steps + positions), units * ones, 0.5 * (query + key) * ones),
+            launches=2,
+        )
+        score = Kernel(
+            flop=4.0 * n * steps * positions * units,
+            elements=n * steps * positions * (units + 2.0),
+            launches=3,
+        )
+        context = Kernel(
+            flop=2.0 * n * steps * positions * key,
+            elements=n * (steps * positions + positions * key + steps * key),
+            gemm=(n * steps, float(key) * ones, float(positions) * ones),
+        )
+        forward: Any = (project, score, context)
+        return LayerWork(
+            forward=(forward,),
+            backward_input=((project, score, score, context, context),),
+            backward_weight=((project,),),
+        )
