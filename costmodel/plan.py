@@ -1,0 +1,97 @@
+"""A plan: how many workers, how each layer is split over them, which collective carries each exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodel.graph import Graph
+from costmodel.splits import Split
+
+__all__ = ["Plan", "Stage", "family_of_plan", "plan_key"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Stage:
+    """A contiguous piece of the layers (topological order, ``first`` to ``last`` inclusive) on ``replicas`` workers."""
+
+    first: int
+    last: int
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One complete choice.
+
+    Without a pipeline (``stages`` empty) every layer is split over all workers. With one, each stage runs on its own workers, data
+    parallel inside: the layers of a stage all have ``Split(batch=replicas)``.
+    """
+
+    workers: int
+    num_micro_batches: int
+    splits: tuple[Split, ...]  # layer -> split, in the graph's order
+    collectives: tuple[str | None, ...]  # layer -> all-reduce of its gradient; None where nothing is exchanged
+    stages: tuple[Stage, ...] = ()
+
+    @property
+    def is_pipeline(self) -> bool:
+        """Whether the layers are cut into stages."""
+        return len(self.stages) > 1
+
+
+def plan_key(graph: Graph, plan: Plan) -> tuple[object, ...]:
+    """What makes two plans different to a user: workers, stages, and split and collective of every layer with weights.
+
+    Examples
+    --------
+    Plans that differ only in the split of a pooling layer or in micro-batches are the same plan, run its best way.
+    """
+    weighted = [i for i, layer in enumerate(graph.layers) if layer.weight_count + layer.norm_count > 0]
+    return (
+        plan.workers,
+        plan.stages,
+        tuple(plan.splits[i] for i in weighted),
+        tuple(plan.collectives[i] for i in weighted),
+    )
+
+
+def family_of_plan(graph: Graph, plan: Plan) -> str:
+    """Name the region of the space that a plan lies in.
+
+    ``one-device``; ``pipeline``; ``data`` (weights whole everywhere, batch split); ``model`` (all weights split by channels);
+    ``hybrid`` (convolutions or other feature layers by batch, every fully connected layer by channels or batch, not all alike);
+    ``spatial`` (some height split and no channel split); ``mixed`` for the rest.
+    """
+    if plan.workers == 1:
+        return "one-device"
+    if plan.is_pipeline:
+        return "pipeline"
+    pairs = [(layer, plan.splits[i]) for i, layer in enumerate(graph.layers) if layer.weight_count > 0]
+    if not pairs:
+        return "data"
+    pure_batch = [split.batch == plan.workers for _, split in pairs]
+    pure_channels = [split.out_channels * split.in_channels == plan.workers for _, split in pairs]
+    if all(pure_batch):
+        return "data"
+    if all(pure_channels):
+        return "model"
+    if all(b or c for b, c in zip(pure_batch, pure_channels, strict=True)) and all(
+        b for (layer, _), b in zip(pairs, pure_batch, strict=True) if not layer.family.is_fully_connected(layer)
+    ):
+        return "hybrid"
+    if all(split.out_channels * split.in_channels == 1 for _, split in pairs):
+        return "spatial"
+    return "mixed"
+
+
+def runs(names: Sequence[str], labels: Sequence[str]) -> list[tuple[str, str]]:
+    """Group neighbouring names with equal labels: ``[("conv1-conv5", "data x8"), ("fc6", ...)]``."""
+    grouped: list[tuple[str, str]] = []
+    start = 0
+    for i in range(1, len(names) + 1):
+        if i == len(names) or labels[i] != labels[start]:
+            span = names[start] if i - start == 1 else f"{names[start]}-{names[i - 1]}"
+            grouped.append((span, labels[start]))
+            start = i
+    return grouped

@@ -1,0 +1,70 @@
+"""Number formats and optimizers: bytes per weight, gradient, optimizer state and activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["OPTIMIZERS", "PRECISIONS", "Optimizer", "Precision", "default_precision"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """A training precision: what is computed in, and what is kept in which width.
+
+    Sources: NVIDIA, Train With Mixed Precision (16-bit weights, gradients and activations; a 32-bit master copy of the weights).
+    """
+
+    name: str
+    compute: str  # key of Device.peak_flop_per_s
+    weight_bytes: int
+    gradient_bytes: int
+    master_bytes: int  # 32-bit copy of the weights; 0 where the weights are 32-bit already
+    activation_bytes: int
+
+
+PRECISIONS: dict[str, Precision] = {
+    p.name: p
+    for p in (
+        Precision(name="fp32", compute="fp32", weight_bytes=4, gradient_bytes=4, master_bytes=0, activation_bytes=4),
+        Precision(name="tf32", compute="tf32", weight_bytes=4, gradient_bytes=4, master_bytes=0, activation_bytes=4),
+        Precision(name="fp16", compute="fp16", weight_bytes=2, gradient_bytes=2, master_bytes=4, activation_bytes=2),
+        Precision(name="bf16", compute="bf16", weight_bytes=2, gradient_bytes=2, master_bytes=4, activation_bytes=2),
+    )
+}
+
+
+def default_precision(formats: set[str] | frozenset[str]) -> str:
+    """Mixed bf16 where the device has it, else mixed fp16, else fp32.
+
+    Only tensor-core generations list 16-bit formats at more than twice the fp32 rate; the device files list what they support.
+
+    >>> default_precision({"fp32", "bf16"}), default_precision({"fp32"})
+    ('bf16', 'fp32')
+    """
+    return next((name for name in ("bf16", "fp16") if name in formats), "fp32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """State and work per weight; state is 32-bit."""
+
+    name: str
+    state_bytes: int
+    flop_per_weight: float
+
+    def bytes_moved_per_weight(self, precision: Precision) -> float:
+        """Memory traffic of one fused update: read gradient, read and write state and (master) weights, write the weights."""
+        master = precision.master_bytes
+        weights = 2 * master + precision.weight_bytes if master else 2 * precision.weight_bytes
+        return float(precision.gradient_bytes + 2 * self.state_bytes + weights)
+
+
+# FLOP: sgd w -= lr g (2); momentum adds v = m v + g (2); Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) about 12.
+OPTIMIZERS: dict[str, Optimizer] = {
+    o.name: o
+    for o in (
+        Optimizer(name="sgd", state_bytes=0, flop_per_weight=2.0),
+        Optimizer(name="momentum", state_bytes=4, flop_per_weight=4.0),
+        Optimizer(name="adam", state_bytes=8, flop_per_weight=12.0),
+    )
+}

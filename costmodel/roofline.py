@@ -1,0 +1,84 @@
+"""The default preset: roofline of compute and memory with size-dependent efficiency and a launch floor.
+
+Repairs the defects of the paper's program: strided gradients do not multiply by the holes they insert, every operation costs
+something, one convention of units, the cheapest legal convolution algorithm per pass, an optimizer that costs its memory traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.compute import PassTimes
+from costmodel.device import Device
+from costmodel.efficiency import kernel_time_s
+from costmodel.layers import Kernel, Layer, Shard
+from costmodel.layers.base import FloatArray, PassWork
+from costmodel.precision import Optimizer, Precision
+
+__all__ = ["RooflineCompute"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineCompute:
+    """Roofline of one device at one precision."""
+
+    device: Device
+    precision: Precision
+    optimizer: Optimizer
+    name: str = "roofline"
+    overlaps_exchange: bool = True
+
+    def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
+        """Time the three passes; see `costmodel.compute.ComputeModel.pass_times`."""
+        work = layer.family.work(layer, shard)
+        zero = np.zeros_like(shard.batch)
+        return PassTimes(
+            forward_s=self._pass_s(work.forward, zero),
+            backward_input_s=self._pass_s(work.backward_input, zero) if needs_input_gradient else zero,
+            backward_weight_s=self._pass_s(work.backward_weight, zero),
+        )
+
+    def algorithms(self, layer: Layer, shard: Shard) -> tuple[str, str, str]:
+        """Algorithm chosen in each pass for the first share (for explanations)."""
+        work = layer.family.work(layer, shard)
+        names = []
+        for alternatives in (work.forward, work.backward_input, work.backward_weight):
+            times = [float(np.sum([np.ravel(self._kernel_s(k))[0] for k in a])) for a in alternatives]
+            best = alternatives[int(np.argmin(times))] if times else ()
+            names.append(next((k.algorithm for k in best if k.gemm is not None), ""))
+        return (names[0], names[1], names[2])
+
+    def update_s(self, weight_elements: FloatArray) -> FloatArray:
+        """Optimizer step: reads and writes weights, gradients and state once, in one fused kernel."""
+        moved = weight_elements * self.optimizer.bytes_moved_per_weight(self.precision)
+        time = kernel_time_s(
+            self.device, "fp32", flop=weight_elements * self.optimizer.flop_per_weight, memory_bytes=moved
+        )
+        return np.where(weight_elements > 0, time, 0.0)
+
+    def is_free(self, layer: Layer) -> bool:
+        """Only views are free."""
+        return layer.family.is_view
+
+    def _pass_s(self, alternatives: PassWork, zero: FloatArray) -> FloatArray:
+        """Cheapest alternative, element by element."""
+        best: FloatArray | None = None
+        for kernels in alternatives:
+            total = zero
+            for kernel in kernels:
+                total = total + self._kernel_s(kernel)
+            best = total if best is None else np.minimum(best, total)
+        return zero if best is None else best
+
+    def _kernel_s(self, kernel: Kernel) -> FloatArray:
+        time = kernel_time_s(
+            self.device,
+            self.precision.compute,
+            flop=kernel.flop,
+            memory_bytes=kernel.elements * self.precision.activation_bytes,
+            gemm=kernel.gemm,
+            algorithm=kernel.algorithm,
+        )
+        return np.asarray(time + (kernel.launches - 1) * self.device.launch_overhead_s)
