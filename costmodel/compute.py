@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,6 +48,10 @@ class ComputeModel(Protocol):
         CostModelError
             The model has no formula for the layer.
         """
+        ...
+
+    def cost_key(self, layer: Layer) -> Hashable:
+        """What beyond kind, parameters and shapes decides the cost (a name that a rule refers to)."""
         ...
 
     def update_s(self, weight_elements: FloatArray) -> FloatArray:

@@ -126,9 +126,8 @@ def _structure_problems(specs: Sequence[LayerSpec]) -> list[GraphProblem]:
         problems.append(GraphProblem("layers", "a network needs at least one layer of type 'input'"))
     for spec in specs:
         family = family_of(spec.kind)
-        for parent in spec.inputs:
-            if parent not in names:
-                problems.append(GraphProblem(spec.name, _unknown_parent(parent, names)))
+        missing = (parent for parent in spec.inputs if parent not in names)
+        problems.extend(GraphProblem(spec.name, _unknown_parent(parent, names)) for parent in missing)
         if not family.min_inputs <= len(spec.inputs) <= family.max_inputs:
             wanted = str(family.min_inputs)
             if family.max_inputs != family.min_inputs:

@@ -6,6 +6,7 @@ something, one convention of units, the cheapest legal convolution algorithm per
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,10 @@ class RooflineCompute:
             backward_weight_s=self._pass_s(work.backward_weight, zero),
         )
 
+    def cost_key(self, layer: Layer) -> Hashable:  # noqa: ARG002 - shapes decide alone
+        """Nothing beyond kind, parameters and shapes."""
+        return ()
+
     def algorithms(self, layer: Layer, shard: Shard) -> tuple[str, str, str]:
         """Algorithm chosen in each pass for the first share (for explanations)."""
         work = layer.family.work(layer, shard)
@@ -73,12 +78,12 @@ class RooflineCompute:
         return zero if best is None else best
 
     def _kernel_s(self, kernel: Kernel) -> FloatArray:
-        time = kernel_time_s(
+        return kernel_time_s(
             self.device,
             self.precision.compute,
             flop=kernel.flop,
             memory_bytes=kernel.elements * self.precision.activation_bytes,
             gemm=kernel.gemm,
             algorithm=kernel.algorithm,
+            launches=kernel.launches,
         )
-        return np.asarray(time + (kernel.launches - 1) * self.device.launch_overhead_s)

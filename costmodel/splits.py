@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def factorisations(number: int, parts: int) -> tuple[tuple[int, ...], ...]:
     return tuple((d, *rest) for d in divisors(number) for rest in factorisations(number // d, parts - 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class SplitTable:
     """All splits of several worker counts, one after the other; every array has shape (splits,)."""
 
@@ -95,22 +95,37 @@ class SplitTable:
 
     def row_of(self, split: Split) -> int:
         """Row of a split (its worker count must be in the table)."""
-        return self.rows(split.workers).start + factorisations(split.workers, 4).index(split.degrees)
+        return self._row_by_degrees[split.degrees]
+
+    @cached_property
+    def _row_by_degrees(self) -> dict[tuple[int, int, int, int], int]:
+        columns = (self.batch.tolist(), self.out_channels.tolist(), self.in_channels.tolist(), self.height.tolist())
+        return {degrees: row for row, degrees in enumerate(zip(*columns, strict=True))}
 
 
-def split_table(worker_counts: Sequence[int]) -> SplitTable:
+def split_table(worker_counts: Sequence[int], *, grids_only: bool = False, batch_only: bool = False) -> SplitTable:
     """Build the table of all splits.
 
     Parameters
     ----------
     worker_counts : sequence of int
         Each >= 1, without duplicates.
+    grids_only : bool
+        Only batch x output channels, for uniform plans.
+    batch_only : bool
+        Only the batch, for pipelines.
 
     Returns
     -------
     SplitTable
     """
-    per_count = [factorisations(w, 4) for w in worker_counts]
+    per_count: list[tuple[tuple[int, ...], ...]]
+    if batch_only:
+        per_count = [((w, 1, 1, 1),) for w in worker_counts]
+    elif grids_only:
+        per_count = [tuple((b, c, 1, 1) for b, c in factorisations(w, 2)) for w in worker_counts]
+    else:
+        per_count = [factorisations(w, 4) for w in worker_counts]
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in per_count])])
     flat = np.array([row for rows in per_count for row in rows], dtype=np.int64).reshape(-1, 4)
     return SplitTable(

@@ -82,7 +82,9 @@ class SearchResult:
     bound_s: float  # no plan of the space is faster
     gap: float  # (best - bound) / best
     space_size: int  # distinct plans in the stated space
-    searched: Mapping[str, int]  # plans or worker counts handled, by how ("enumerated", "solved exactly", "bounded away", ...)
+    searched: Mapping[
+        str, int
+    ]  # plans or worker counts handled, by how ("enumerated", "solved exactly", "bounded away", ...)
     wall_s: float
     assumptions: tuple[Assumption, ...]
     free_layers: tuple[str, ...]  # layers that the cost model counts as free
@@ -111,7 +113,9 @@ class LayerCost:
     flops: float  # forward, of the whole layer at the global batch
     weight_bytes: float  # of the whole layer
     memory_bytes: float  # per worker
-    output_shape: tuple[int, ...]  # [batch, height, width, channels] for images, [batch, positions, features] for sequences
+    output_shape: tuple[
+        int, ...
+    ]  # [batch, height, width, channels] for images, [batch, positions, features] for sequences
     algorithms: tuple[str, str, str]  # forward, gradient of the input, gradient of the weights
     is_free: bool
 

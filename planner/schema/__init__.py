@@ -1,1 +1,43 @@
-"""."""
+"""Schemas of the files that people write, and of the results that programs read."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+__all__ = ["DOCUMENTS", "json_schema", "schema_of"]
+
+# Document -> where its pydantic model lives; imported when asked for, because making models takes time.
+DOCUMENTS: dict[str, tuple[str, str]] = {
+    "model": ("planner.schema.model", "NetworkFile"),
+    "device": ("planner.schema.device", "DeviceFile"),
+    "cluster": ("planner.schema.cluster", "ClusterFile"),
+}
+
+
+def schema_of(document: str) -> type[BaseModel]:
+    """Pydantic model of a kind of document.
+
+    Raises
+    ------
+    KeyError
+        No such document.
+    """
+    module, name = DOCUMENTS[document]
+    model: type[BaseModel] = getattr(importlib.import_module(module), name)
+    return model
+
+
+def json_schema(document: str) -> dict[str, Any]:
+    """JSON Schema of a kind of document, for editors and programs.
+
+    Examples
+    --------
+    >>> json_schema("model")["title"]
+    'NetworkFile'
+    """
+    schema = schema_of(document).model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

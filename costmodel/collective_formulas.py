@@ -1,0 +1,272 @@
+"""Formulas of the collective algorithms. To add one, write a function here and decorate it; their order breaks ties.
+
+Symbols, per level of the cluster: c units joined, latency a, G the bandwidth with which all ranks of the group in one unit together
+leave it, P that of one rank alone (`costmodel.network.GroupSpan`); n ranks and a message of B bytes. On one level G = P is the
+bandwidth of a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.collective_registry import Traffic, collective
+
+FloatArray = NDArray[np.float64]
+
+
+def _ceil_log2(count: FloatArray) -> FloatArray:
+    """Exact ``ceil(log2(count))``.
+
+    >>> _ceil_log2(np.array([1.0, 2.0, 3.0, 4.0, 5.0])).tolist()
+    [0.0, 1.0, 2.0, 2.0, 3.0]
+    """
+    _, exponent = np.frexp(np.maximum(count - 1.0, 0.0))
+    return np.asarray(np.where(count > 1.0, exponent, 0), dtype=np.float64)
+
+
+def _floor_power_of_two(count: FloatArray) -> FloatArray:
+    """Largest power of two not above a count."""
+    _, exponent = np.frexp(count)
+    return np.asarray(np.ldexp(1.0, exponent - 1))
+
+
+def _sum_over_levels(traffic: Traffic, term: Callable[[int], FloatArray]) -> FloatArray:
+    """Sum of a term over the levels that a group spans."""
+    shape = np.broadcast_shapes(traffic.message_bytes.shape, traffic.span.size.shape)
+    total = np.zeros(shape)
+    for level in traffic.levels:
+        total = total + np.where(traffic.span.is_spanned[level], term(level), 0.0)
+    return total
+
+
+def _ring_s(traffic: Traffic) -> FloatArray:
+    """One trip around a ring through all ranks: half an all-reduce.
+
+    ``(n - 1)/n (B / min G + sum over edges a)``: every rank sends n - 1 pieces of B/n to its neighbour. Ranks are visited unit by
+    unit, so every unit has one edge out; several rings that leave by different ranks use all ports of the unit (the channels of
+    NCCL), which together carry G. The slowest level is the bottleneck. A piece passes every edge but one, hence the mean latency of the edges.
+    Reference: P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69, 2009.
+    """
+    where = traffic.span
+    slowest = np.full(where.size.shape, np.inf)
+    edges_s = np.zeros(where.size.shape)
+    units = [*where.units_inside, np.ones_like(where.size)]
+    for level in traffic.levels:
+        rate = where.fewest_bytes_per_s[level]
+        slowest = np.where(where.is_spanned[level], np.minimum(slowest, rate), slowest)
+        # The edge that closes the ring belongs to the outermost level spanned.
+        closes = (units[level] > 1.0) & (units[level + 1] <= 1.0)
+        edges_s = edges_s + (units[level] - units[level + 1] + closes) * traffic.latency_s[level]
+    travel = traffic.message_bytes / (slowest * traffic.ppp_comm) + edges_s
+    return np.asarray((where.size - 1.0) / where.size * travel)
+
+
+def _halving_s(traffic: Traffic) -> FloatArray:
+    """Recursive halving or doubling, level by level: half an all-reduce.
+
+    ``sum over levels of (c - 1)/c B/G + ceil(log2 c) a``: inside a unit first, so that over each level the ranks of a unit
+    share its B. For a power of two these are the textbook's partners; otherwise the cyclic ones of J. Bruck et al., IEEE TPDS
+    8(11), 1997, which need no more steps or bytes.
+    """
+    where = traffic.span
+    return _sum_over_levels(
+        traffic,
+        lambda level: (
+            (1.0 - 1.0 / where.fan_out[level])
+            * traffic.message_bytes
+            / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+            + _ceil_log2(where.fan_out[level]) * traffic.latency_s[level]
+        ),
+    )
+
+
+def _rings_by_level_s(traffic: Traffic) -> FloatArray:
+    """A ring per level: half an all-reduce.
+
+    ``sum over levels of (c - 1)/c B/G + (c - 1) a``: first inside a unit, then each rank takes its share over the next level.
+    """
+    where = traffic.span
+    return _sum_over_levels(
+        traffic,
+        lambda level: (
+            (1.0 - 1.0 / where.fan_out[level])
+            * traffic.message_bytes
+            / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+            + (where.fan_out[level] - 1.0) * traffic.latency_s[level]
+        ),
+    )
+
+
+@collective("ring", operation="all_reduce")
+def _ring_all_reduce(traffic: Traffic) -> FloatArray:
+    """Reduce-scatter, then all-gather, around one ring: 2 (n - 1) steps of B/n."""
+    return 2.0 * _ring_s(traffic)
+
+
+@collective("hierarchical", operation="all_reduce")
+def _hierarchical_all_reduce(traffic: Traffic) -> FloatArray:
+    """Rings level by level: reduce-scatter inwards to outwards, then all-gather back."""
+    return 2.0 * _rings_by_level_s(traffic)
+
+
+@collective("recursive-halving-doubling", operation="all_reduce")
+def _halving_doubling_all_reduce(traffic: Traffic) -> FloatArray:
+    """Reduce-scatter by halving, all-gather by doubling; ranks beyond a power of two are folded in and out.
+
+    Per level with p the power of two below c: ``2 (p - 1)/p B/G + 2 log2(p) a``, and if c > p a step of B before and after,
+    ``2 (B/G + a)``. Reference: R. Thakur, R. Rabenseifner, W. Gropp, Int. J. High Perform. Comput. Appl. 19(1), 2005, section 4.
+    """
+    where = traffic.span
+
+    def term(level: int) -> FloatArray:
+        power = _floor_power_of_two(where.fan_out[level])
+        folded = where.fan_out[level] > power
+        shares = 1.0 - 1.0 / power + folded
+        steps = _ceil_log2(power) + folded
+        sent_s = traffic.message_bytes / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+        return np.asarray(2.0 * (shares * sent_s + steps * traffic.latency_s[level]))
+
+    return _sum_over_levels(traffic, term)
+
+
+@collective("tree", operation="all_reduce")
+def _tree_all_reduce(traffic: Traffic) -> FloatArray:
+    """Binomial tree: reduce to the root, then broadcast; 2 ceil(log2 n) messages of B, one after the other.
+
+    ``sum over levels of 2 ceil(log2 c) (B/P + a)`` with P the bandwidth of one rank per unit. PALEO's TreeAllReduce on one level.
+    """
+    where = traffic.span
+    return _sum_over_levels(
+        traffic,
+        lambda level: (
+            2.0
+            * _ceil_log2(where.fan_out[level])
+            * (traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level])
+        ),
+    )
+
+
+@collective("butterfly", operation="all_reduce")
+def _butterfly_all_reduce(traffic: Traffic) -> FloatArray:
+    """Recursive doubling: all ranks exchange whole vectors in ceil(log2 n) rounds.
+
+    ``sum over levels of ceil(log2 c) (M B/G + a)``: the M ranks of a unit all send. PALEO's ButterflyAllReduce on one level. That
+    many rounds suffice for any n: A. Bar-Noy, S. Kipnis, B. Schieber, Math. Systems Theory 26, 1993 (census functions).
+    """
+    where = traffic.span
+
+    def term(level: int) -> FloatArray:
+        slowest = np.maximum(
+            where.most_inside[level] / where.most_bytes_per_s[level],
+            where.fewest_inside[level] / where.fewest_bytes_per_s[level],
+        )
+        round_s = traffic.message_bytes * slowest / traffic.ppp_comm + traffic.latency_s[level]
+        return np.asarray(_ceil_log2(where.fan_out[level]) * round_s)
+
+    return _sum_over_levels(traffic, term)
+
+
+@collective("one-to-all", operation="all_reduce")
+def _one_to_all_all_reduce(traffic: Traffic) -> FloatArray:
+    """A master receives from every rank in turn and answers every rank in turn: 2 (n - 1) messages of B.
+
+    ``2 sum over levels of (ranks reached over the level) (B/P + a)``. PALEO's OneToAll on one level.
+    """
+    where = traffic.span
+    within = [*where.most_inside, where.size]
+    return _sum_over_levels(
+        traffic,
+        lambda level: (
+            2.0
+            * (within[level + 1] - within[level])
+            * (traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level])
+        ),
+    )
+
+
+@collective("butterfly-mixing", operation="all_reduce", by_default=False, costs_alone=True)
+def _butterfly_mixing(traffic: Traffic) -> FloatArray:
+    """One round of a butterfly per step, so ranks differ (not an all-reduce): PALEO's ButterflyMixing.
+
+    ``B/P + a``, even for one rank, as in PALEO. Source: H. Zhao, J. Canny, Butterfly mixing, SDM 2013.
+    """
+    return _outermost(traffic)
+
+
+@collective("ring", operation="all_gather")
+def _ring_all_gather(traffic: Traffic) -> FloatArray:
+    """Around one ring: n - 1 steps of B/n."""
+    return _ring_s(traffic)
+
+
+@collective("recursive-doubling", operation="all_gather")
+def _doubling_all_gather(traffic: Traffic) -> FloatArray:
+    """Doubling level by level: ceil(log2 c) steps."""
+    return _halving_s(traffic)
+
+
+@collective("hierarchical", operation="all_gather")
+def _hierarchical_all_gather(traffic: Traffic) -> FloatArray:
+    """A ring per level, outwards to inwards."""
+    return _rings_by_level_s(traffic)
+
+
+@collective("ring", operation="reduce_scatter")
+def _ring_reduce_scatter(traffic: Traffic) -> FloatArray:
+    """Around one ring: n - 1 steps of B/n."""
+    return _ring_s(traffic)
+
+
+@collective("recursive-halving", operation="reduce_scatter")
+def _halving_reduce_scatter(traffic: Traffic) -> FloatArray:
+    """Halving level by level: ceil(log2 c) steps."""
+    return _halving_s(traffic)
+
+
+@collective("hierarchical", operation="reduce_scatter")
+def _hierarchical_reduce_scatter(traffic: Traffic) -> FloatArray:
+    """A ring per level, inwards to outwards."""
+    return _rings_by_level_s(traffic)
+
+
+@collective("pairwise", operation="all_to_all")
+def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
+    """Every rank sends 1/n of what it holds to every other.
+
+    ``max over levels of M (n - M)/n B/G, plus sum of (ranks reached over the level) a``: the M ranks of a unit send everything that
+    is not for one another out of it; the levels carry their traffic at the same time.
+    """
+    where = traffic.span
+    shape = np.broadcast_shapes(traffic.message_bytes.shape, where.size.shape)
+    busiest, steps_s = np.zeros(shape), np.zeros(shape)
+    within = [*where.most_inside, where.size]
+    for level in traffic.levels:
+        for members, rate in (
+            (where.most_inside[level], where.most_bytes_per_s[level]),
+            (where.fewest_inside[level], where.fewest_bytes_per_s[level]),
+        ):
+            leaving = members * (where.size - members) / where.size * traffic.message_bytes
+            busiest = np.where(
+                where.is_spanned[level], np.maximum(busiest, leaving / (rate * traffic.ppp_comm)), busiest
+            )
+        steps_s = steps_s + (within[level + 1] - within[level]) * traffic.latency_s[level]
+    return busiest + steps_s
+
+
+@collective("direct", operation="point_to_point")
+def _direct(traffic: Traffic) -> FloatArray:
+    """One message over the outermost level that the group spans: B/P + a."""
+    return _outermost(traffic)
+
+
+def _outermost(traffic: Traffic) -> FloatArray:
+    """One message over the outermost level spanned (the innermost level for a group of one)."""
+    where = traffic.span
+    time = traffic.message_bytes / (where.single_bytes_per_s[0] * traffic.ppp_comm) + traffic.latency_s[0]
+    for level in traffic.levels[1:]:
+        here = traffic.message_bytes / (where.single_bytes_per_s[level] * traffic.ppp_comm) + traffic.latency_s[level]
+        time = np.where(where.is_spanned[level], here, time)
+    return np.asarray(time)

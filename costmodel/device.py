@@ -1,0 +1,121 @@
+"""A device: its peak rates, memory and overheads, and how close to the peaks kernels come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
+
+__all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "Device", "DeviceError"]
+
+# Number formats a peak may be stated for, from wide to narrow.
+FORMATS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8")
+
+# Time from the start of one kernel to the start of the next when each is empty and they are queued in one stream.
+# Source: L. Zhang, M. Wahib, S. Matsuoka, "Understanding the Overheads of Launching CUDA Kernels", ICPP 2019 poster: 3-5 us
+# for small kernels on P100 and V100.
+DEFAULT_LAUNCH_OVERHEAD_S = 4e-6
+
+
+class DeviceError(ValueError):
+    """A device cannot do what is asked of it, or its description contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator (or one CPU) as the cost model sees it.
+
+    Attributes
+    ----------
+    name : str
+    description : str
+    peak_flop_per_s : mapping of str to float
+        Number format -> dense matrix rate, a multiply-add counted as two operations. ``fp32`` is always there; where it is run
+        through ``tf32`` that is a format of its own.
+    memory_bytes : float
+        Capacity of the memory that weights and activations live in.
+    memory_bandwidth_bytes_per_s : float
+    clock_hz : float
+        0 where unknown; only PALEO's floor of one clock period uses it.
+    launch_overhead_s : float
+        Least time of a kernel.
+    efficiency : Efficiency
+    vector_flop_per_s : float or None
+        Rate of the units that run element-wise kernels; the fp32 peak unless stated.
+
+    Raises
+    ------
+    DeviceError
+        A rate or a size is not a positive number, a format is unknown, or fp32 is missing.
+
+    Examples
+    --------
+    >>> k20 = Device(
+    ...     name="k20", peak_flop_per_s={"fp32": 3.52e12}, memory_bytes=5e9, memory_bandwidth_bytes_per_s=208e9
+    ... )
+    >>> k20.peak("fp32"), k20.vector_peak_flop_per_s
+    (3520000000000.0, 3520000000000.0)
+    >>> k20.peak("bf16")
+    Traceback (most recent call last):
+        ...
+    costmodel.device.DeviceError: device 'k20' has no peak rate for bf16; it has fp32
+    """
+
+    name: str
+    peak_flop_per_s: Mapping[str, float]
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    description: str = ""
+    clock_hz: float = 0.0
+    launch_overhead_s: float = DEFAULT_LAUNCH_OVERHEAD_S
+    efficiency: Efficiency = field(default=DEFAULT_EFFICIENCY)
+    vector_flop_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers and make the rates read-only."""
+        unknown = [name for name in self.peak_flop_per_s if name not in FORMATS]
+        if unknown:
+            raise DeviceError(
+                f"device '{self.name}': unknown number format '{unknown[0]}' (known: {', '.join(FORMATS)})"
+            )
+        if "fp32" not in self.peak_flop_per_s:
+            raise DeviceError(f"device '{self.name}' states no fp32 peak rate")
+        positive = {f"{key} peak": rate for key, rate in self.peak_flop_per_s.items()}
+        positive |= {"memory": self.memory_bytes, "memory bandwidth": self.memory_bandwidth_bytes_per_s}
+        if self.vector_flop_per_s is not None:
+            positive["vector rate"] = self.vector_flop_per_s
+        for what, value in positive.items():
+            if not (math.isfinite(value) and value > 0):
+                raise DeviceError(f"device '{self.name}': {what} is {value}, expected a positive number")
+        for what, value in (("clock", self.clock_hz), ("launch overhead", self.launch_overhead_s)):
+            if not (math.isfinite(value) and value >= 0):
+                raise DeviceError(f"device '{self.name}': {what} is {value}, expected 0 or more")
+        ordered = {name: float(self.peak_flop_per_s[name]) for name in FORMATS if name in self.peak_flop_per_s}
+        object.__setattr__(self, "peak_flop_per_s", MappingProxyType(ordered))
+
+    @property
+    def formats(self) -> frozenset[str]:
+        """Number formats with a peak rate."""
+        return frozenset(self.peak_flop_per_s)
+
+    @property
+    def vector_peak_flop_per_s(self) -> float:
+        """Rate of element-wise kernels, FFTs and Winograd transforms: units outside the matrix cores, in fp32."""
+        return self.peak_flop_per_s["fp32"] if self.vector_flop_per_s is None else self.vector_flop_per_s
+
+    def peak(self, number_format: str) -> float:
+        """Dense matrix rate of a number format, in FLOP/s.
+
+        Raises
+        ------
+        DeviceError
+            The device does not compute in that format.
+        """
+        try:
+            return self.peak_flop_per_s[number_format]
+        except KeyError:
+            has = ", ".join(self.peak_flop_per_s)
+            raise DeviceError(f"device '{self.name}' has no peak rate for {number_format}; it has {has}") from None

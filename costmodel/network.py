@@ -1,0 +1,286 @@
+"""A cluster: groups of devices, joined by levels of links, and which levels a group of ranks spans.
+
+A level joins units of the level inside it: level 0 joins devices into (say) nodes, level 1 nodes into the cluster. Ranks are
+numbered so that they fill a unit before the next begins. A group is ``size`` ranks that are ``stride`` apart; the other ranks belong to
+groups of the same form that communicate at the same time, which is what the bandwidths below account for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.device import Device
+
+__all__ = ["Cluster", "ClusterError", "DeviceGroup", "GroupSpan", "Level", "span"]
+
+FloatArray = NDArray[np.float64]
+
+
+class ClusterError(ValueError):
+    """The description of a cluster contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Links of one kind.
+
+    Attributes
+    ----------
+    name : str
+    size : int or None
+        Units of the level inside (devices for the innermost) that one unit of this level joins; None = unlimited, outermost only.
+    bandwidth_bytes_per_s : float
+        Nominal, per device and direction, when all devices of a unit communicate at once.
+    latency_s : float
+        From sender to receiver of an empty message, software included.
+    shared_by : int
+        Neighbouring devices that share one port of this level: fewer of them at a time get more each. 1 = a port of its own.
+    efficiency : float
+        Share of the nominal bandwidth that long messages reach.
+    """
+
+    name: str
+    size: int | None
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    shared_by: int = 1
+    efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.size is not None and self.size < 1:
+            raise ClusterError(f"level '{self.name}': size is {self.size}, expected at least 1")
+        if not (math.isfinite(self.bandwidth_bytes_per_s) and self.bandwidth_bytes_per_s > 0):
+            raise ClusterError(
+                f"level '{self.name}': bandwidth is {self.bandwidth_bytes_per_s}, expected a positive number"
+            )
+        if not (math.isfinite(self.latency_s) and self.latency_s >= 0):
+            raise ClusterError(f"level '{self.name}': latency is {self.latency_s}, expected 0 or more")
+        if self.shared_by < 1:
+            raise ClusterError(f"level '{self.name}': shared_by is {self.shared_by}, expected at least 1")
+        if not 0 < self.efficiency <= 1:
+            raise ClusterError(f"level '{self.name}': efficiency is {self.efficiency}, expected above 0 and up to 1")
+
+    @property
+    def port_bytes_per_s(self) -> float:
+        """What one port carries in one direction."""
+        return self.bandwidth_bytes_per_s * self.shared_by * self.efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceGroup:
+    """Equal devices; ``num_devices`` None means as many as wanted."""
+
+    device: Device
+    num_devices: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Device groups and the levels of links that join them, innermost first.
+
+    Raises
+    ------
+    ClusterError
+        No group or level, an unlimited level that is not the outermost, or ports that straddle units.
+
+    Examples
+    --------
+    >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+    >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
+    >>> fabric = Level(name="fabric", size=4, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
+    >>> Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric)).max_devices
+    32
+    """
+
+    name: str
+    groups: tuple[DeviceGroup, ...]
+    levels: tuple[Level, ...]
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        """Check how the levels fit together."""
+        if not self.groups:
+            raise ClusterError(f"cluster '{self.name}' has no devices")
+        if not self.levels:
+            raise ClusterError(f"cluster '{self.name}' has no levels of links")
+        inside = 1
+        for level in self.levels:
+            if level.size is None and level is not self.levels[-1]:
+                raise ClusterError(f"level '{level.name}': only the outermost level may be unlimited")
+            if inside % level.shared_by:
+                raise ClusterError(
+                    f"level '{level.name}': a port is shared by {level.shared_by} devices, which does not divide "
+                    f"the {inside} of a unit inside it"
+                )
+            inside *= level.size or 1
+
+    @property
+    def max_devices(self) -> int | None:
+        """Most devices there are; None if unlimited."""
+        counts = [group.num_devices for group in self.groups]
+        limits = [] if None in counts else [sum(count for count in counts if count is not None)]
+        if self.levels[-1].size is not None:
+            limits.append(math.prod(level.size or 1 for level in self.levels))
+        return min(limits, default=None)
+
+    @property
+    def device(self) -> Device:
+        """The device, where all are equal.
+
+        Raises
+        ------
+        ClusterError
+            There are several groups.
+        """
+        if len(self.groups) > 1:
+            names = ", ".join(group.device.name for group in self.groups)
+            raise ClusterError(f"cluster '{self.name}' has several kinds of devices: {names}")
+        return self.groups[0].device
+
+    def with_device(self, device: Device) -> Cluster:
+        """The same links with other devices.
+
+        Raises
+        ------
+        ClusterError
+            There are several groups.
+        """
+        assert self.device is not None
+        return replace(self, groups=(replace(self.groups[0], device=device),))
+
+    def with_ideal_links(self, ppp_comm: float = 1.0) -> Cluster:
+        """The links as PALEO sees them: no latency, and one fraction of the nominal bandwidth everywhere."""
+        levels = tuple(replace(level, latency_s=0.0, efficiency=ppp_comm) for level in self.levels)
+        return replace(self, levels=levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpan:
+    """How groups of ranks lie over the levels; arrays of shape (levels, ...), innermost level first.
+
+    Attributes
+    ----------
+    size : array of shape (...)
+        Ranks in a group.
+    fan_out : array
+        Units of the level inside that the group has in the fullest unit of this level; 1 where the level is not spanned.
+    units_inside : array
+        Units of the level inside that the group touches in all (ranks for level 0).
+    most_inside, fewest_inside : array
+        Ranks of the group in its fullest and its emptiest unit of the level inside (1 for level 0).
+    most_bytes_per_s, fewest_bytes_per_s : array
+        Bandwidth of all those ranks together, in one direction over this level, while the other groups do the same.
+    single_bytes_per_s : array
+        Bandwidth of one rank alone per group.
+    """
+
+    size: FloatArray
+    fan_out: FloatArray
+    units_inside: FloatArray
+    most_inside: FloatArray
+    fewest_inside: FloatArray
+    most_bytes_per_s: FloatArray
+    fewest_bytes_per_s: FloatArray
+    single_bytes_per_s: FloatArray
+
+    @property
+    def is_spanned(self) -> NDArray[np.bool_]:
+        """Whether the group communicates over a level."""
+        return self.fan_out > 1.0
+
+
+def span(cluster: Cluster, size: ArrayLike, stride: ArrayLike, workers: ArrayLike | None = None) -> GroupSpan:
+    """Lay groups of ranks over the levels of a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    size : array
+        Ranks of a group.
+    stride : array
+        Distance of neighbours in rank order; ``stride`` groups are interleaved.
+    workers : array, optional
+        All ranks in use. Where given, groups that do not divide the units may lie across a boundary, and the worst group counts;
+        otherwise the group that starts at rank 0.
+
+    Returns
+    -------
+    GroupSpan
+        The outermost level is taken as large as needed.
+
+    Notes
+    -----
+    A group covers ``size stride`` neighbouring ranks, so it touches ``ceil(size stride / C)`` units of capacity C, or one per rank
+    where the stride is larger than C. A port of a level serves ``shared_by`` neighbouring ranks, so ``min(stride, shared_by)`` groups
+    share it. M ranks in a unit reach ``min(M, ceil(M stride / shared_by))`` ports, and never send more than they can
+    get out over the levels inside.
+
+    Examples
+    --------
+    >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+    >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
+    >>> fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
+    >>> cluster = Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric))
+    >>> s = span(cluster, [8, 32, 4], [1, 1, 8])
+    >>> s.fan_out.tolist()  # inside one node; 8 in each of 4 nodes; one in each of 4 nodes
+    [[8.0, 8.0, 1.0], [1.0, 4.0, 4.0]]
+    >>> (s.fewest_bytes_per_s[1] / 1e9).tolist()  # out of a node
+    [80.0, 80.0, 10.0]
+    """
+    n, t = np.broadcast_arrays(np.asarray(size, dtype=np.float64), np.asarray(stride, dtype=np.float64))
+    rows: list[tuple[FloatArray, ...]] = []
+    inside, units, most, fewest = 1.0, n, np.ones_like(n), np.ones_like(n)
+    # What the ranks of a unit can get out over the levels inside it.
+    most_limit = single_limit = np.full_like(n, np.inf)
+    for level in cluster.levels:
+        most_rate = np.minimum(_ports_bytes_per_s(level, most, t), most_limit)
+        fewest_rate = np.minimum(_ports_bytes_per_s(level, fewest, t), np.minimum(fewest * single_limit, most_limit))
+        single_limit = np.minimum(_ports_bytes_per_s(level, np.ones_like(n), t), single_limit)
+        capacity = math.inf if level.size is None or level is cluster.levels[-1] else inside * level.size
+        units_here = _units(n, t, capacity, workers)
+        joined = math.inf if math.isinf(capacity) else np.ceil(capacity / np.maximum(t, inside))
+        fan_out = np.minimum(units - (units_here - 1.0), joined)
+        rows.append((fan_out, units, most, fewest, most_rate, fewest_rate, single_limit))
+        members = math.inf if math.isinf(capacity) else np.ceil(capacity / t)
+        most_limit = fan_out * most_rate
+        most = np.minimum(n - (units_here - 1.0), members)
+        fewest = np.clip(n - (units_here - 1.0) * most, 1.0, most)
+        inside, units = capacity, units_here
+    columns = [np.stack(column) for column in zip(*rows, strict=True)]
+    return GroupSpan(
+        size=n,
+        fan_out=columns[0],
+        units_inside=columns[1],
+        most_inside=columns[2],
+        fewest_inside=columns[3],
+        most_bytes_per_s=columns[4],
+        fewest_bytes_per_s=columns[5],
+        single_bytes_per_s=columns[6],
+    )
+
+
+def _units(size: FloatArray, stride: FloatArray, capacity: float, workers: ArrayLike | None) -> FloatArray:
+    """Units of a capacity that a group touches."""
+    if math.isinf(capacity):
+        return np.ones_like(size)
+    block = size * stride
+    touched = np.ceil(block / capacity)
+    if workers is not None:
+        # Blocks start at multiples of gcd(block, capacity) inside a unit; the worst starts at the last of them.
+        common = np.gcd(np.rint(block).astype(np.int64), int(capacity))
+        worst = np.ceil((capacity - common + block) / capacity)
+        everything = np.asarray(workers, dtype=np.float64)
+        touched = np.where((everything > block) & (everything > capacity), worst, touched)
+    return np.asarray(np.minimum(touched, size))
+
+
+def _ports_bytes_per_s(level: Level, members: FloatArray, stride: FloatArray) -> FloatArray:
+    """Bandwidth of a group's members of one unit over the ports of the unit."""
+    sharing = np.minimum(stride, level.shared_by)
+    ports = np.minimum(members, np.ceil(members * stride / level.shared_by))
+    return np.asarray(ports * level.port_bytes_per_s / sharing)

@@ -1,0 +1,150 @@
+"""Moving a tensor from the layout its producer leaves to the layout its consumer needs.
+
+A producer split (batch b, out o, in i, height h) leaves every worker one block of a (b, o i, h) grid. A consumer that is not
+channelwise needs, on each worker, a block of a (b', i', h') grid, whole along what its output channels split: o' copies. The move is
+an all-to-all into a (b', i', h')-grid share followed by an all-gather over the o' copies; the gradient comes back by the adjoint, a
+reduce-scatter over the copies and an all-to-all.
+
+Per worker, with W workers, a worker's block and the block it needs overlap in ``1 / (lcm(b,b') lcm(c,c') lcm(h,h'))`` of the tensor
+(exact where one degree divides the other, the mean over workers otherwise), so the all-to-all sends that worker's 1/W to
+``g = W-th part / overlap`` workers. Batch is the outermost index of the ranks in every layout, so the exchange stays inside
+blocks of ``W / gcd(b, b')`` neighbouring ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.collectives import cheapest_s
+from costmodel.layers import Layer
+from costmodel.layers.base import FloatArray
+from costmodel.network import Cluster, span
+from costmodel.splits import SplitTable
+
+__all__ = ["EdgeGeometry", "edge_geometry", "edge_times"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeGeometry:
+    """All (producer layout, consumer need) pairs of every worker count, one after the other; arrays of shape (pairs,).
+
+    ``layout_of[row]`` and ``need_of[row]`` map a split to its layout or need inside its worker count; pair
+    ``pair_offset[w] + layout * needs[w] + need`` is their cost.
+    """
+
+    table: SplitTable
+    layout_of: IntArray  # (splits,) class of the output layout within the worker count
+    need_of: tuple[IntArray, IntArray]  # (splits,) class of the needed layout: for ordinary and channelwise consumers
+    pair_offset: IntArray  # (worker counts,)
+    layouts: IntArray  # (worker counts,) number of layouts
+    needs: IntArray  # (worker counts,) number of needs
+    source: tuple[FloatArray, FloatArray, FloatArray]  # degrees of the block a worker holds
+    target: tuple[FloatArray, FloatArray, FloatArray]  # degrees of the block a worker needs
+    copies: FloatArray
+    exchange_group: FloatArray  # workers that an all-to-all involves
+    exchange_stride: FloatArray
+
+    def pair(self, count: int, layout: IntArray, need: IntArray) -> IntArray:
+        """Index of pairs of classes of the count-th worker count."""
+        return np.asarray(self.pair_offset[count] + layout * self.needs[count] + need)
+
+
+@lru_cache(maxsize=4)
+def edge_geometry(table: SplitTable) -> EdgeGeometry:
+    """Work out every pair of layouts once; it does not depend on the tensor.
+
+    Parameters
+    ----------
+    table : SplitTable
+
+    Returns
+    -------
+    EdgeGeometry
+    """
+    layout_of = np.zeros(len(table.workers), dtype=np.int64)
+    ordinary, channelwise = layout_of.copy(), layout_of.copy()
+    pieces: list[tuple[IntArray, IntArray, int]] = []
+    for workers in table.worker_counts:
+        rows = table.rows(workers)
+        b, o, i, h = (a[rows] for a in (table.batch, table.out_channels, table.in_channels, table.height))
+        layouts, layout_of[rows] = np.unique(np.stack([b, o * i, h], axis=1), axis=0, return_inverse=True)
+        needs = np.concatenate([np.stack([b, i, h, o], axis=1), np.stack([b, o, h, np.ones_like(b)], axis=1)])
+        need_classes, inverse = np.unique(needs, axis=0, return_inverse=True)
+        ordinary[rows], channelwise[rows] = inverse[: len(b)], inverse[len(b) :]
+        pieces.append((layouts, need_classes, workers))
+    counts = [len(layouts) * len(needs) for layouts, needs, _ in pieces]
+    source = np.concatenate([np.repeat(layouts, len(needs), axis=0) for layouts, needs, _ in pieces])
+    target = np.concatenate([np.tile(needs, (len(layouts), 1)) for layouts, needs, _ in pieces])
+    workers_of = np.repeat(np.array([w for _, _, w in pieces], dtype=np.int64), counts)
+    overlap = np.prod(np.lcm(source, target[:, :3]).astype(np.float64), axis=1)
+    # Uneven pairs (2 against 3) can have more pieces than workers; a worker never talks to more than all of them.
+    group = np.minimum(np.maximum(np.rint(overlap / workers_of), 1.0), workers_of)
+    block = workers_of // np.gcd(source[:, 0], target[:, 0])
+    return EdgeGeometry(
+        table=table,
+        layout_of=layout_of,
+        need_of=(ordinary, channelwise),
+        pair_offset=np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int64),
+        layouts=np.array([len(layouts) for layouts, _, _ in pieces], dtype=np.int64),
+        needs=np.array([len(needs) for _, needs, _ in pieces], dtype=np.int64),
+        source=(source[:, 0] * 1.0, source[:, 1] * 1.0, source[:, 2] * 1.0),
+        target=(target[:, 0] * 1.0, target[:, 1] * 1.0, target[:, 2] * 1.0),
+        copies=target[:, 3] * 1.0,
+        exchange_group=group,
+        exchange_stride=np.maximum(block // group, 1.0),
+    )
+
+
+def edge_times(
+    producers: Sequence[Layer], geometry: EdgeGeometry, cluster: Cluster, micro_batch: int, element_bytes: int
+) -> tuple[FloatArray, FloatArray]:
+    """Time to move each producer's output, for every pair of layouts.
+
+    Parameters
+    ----------
+    producers : sequence of Layer
+        Only their output shapes matter.
+    geometry : EdgeGeometry
+    cluster : Cluster
+    micro_batch : int
+        Samples over all workers.
+    element_bytes : int
+
+    Returns
+    -------
+    forward_s, backward_s : arrays of shape (producers, pairs)
+        0 where nothing moves.
+    """
+    extents = np.array([_extents(layer) for layer in producers], dtype=np.float64).reshape(-1, 4, 1)
+    channels, height, rest = extents[:, 0], extents[:, 1], extents[:, 2]
+    held = _block(micro_batch, channels, height, geometry.source) * rest * element_bytes
+    needed = _block(micro_batch, channels, height, geometry.target) * rest * element_bytes
+    exchange_span = span(cluster, geometry.exchange_group, geometry.exchange_stride)
+    gather_span = span(cluster, geometry.copies, np.ones_like(geometry.copies))
+    exchange = cheapest_s("all_to_all", held, exchange_span, cluster)
+    gather = cheapest_s("all_gather", needed, gather_span, cluster)
+    scatter = cheapest_s("reduce_scatter", needed, gather_span, cluster)
+    return exchange + gather, exchange + scatter
+
+
+def _extents(layer: Layer) -> tuple[float, float, float, float]:
+    """(channels, rows, the rest, unused) of an output."""
+    shape = layer.output_shape
+    if len(shape) == 3:
+        return (shape[0], shape[1], shape[2], 1.0)
+    return (shape[0], 1.0, float(np.prod(shape[1:])), 1.0)
+
+
+def _block(
+    micro_batch: int, channels: FloatArray, height: FloatArray, degrees: tuple[FloatArray, FloatArray, FloatArray]
+) -> FloatArray:
+    """Elements of the largest block of a grid (per unit of the extents that are never split)."""
+    batch = np.ceil(micro_batch / degrees[0])
+    return np.asarray(batch * np.ceil(channels / degrees[1]) * np.ceil(height / degrees[2]))

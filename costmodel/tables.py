@@ -1,0 +1,269 @@
+"""Cost tables: every layer under every split, and every move between two layers, costed once.
+
+A plan's cost is then gathers and algebra over these tables (`costmodel.evaluate`), and a search's input is the same tables
+(`strategies`), so what is searched is what is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.collectives import all_reduce_s, cheapest_s, point_to_point_s
+from costmodel.layers import InnerExchange, Layer, Shard
+from costmodel.layers.base import FloatArray
+from costmodel.network import Cluster, GroupSpan, span
+from costmodel.resharding import EdgeGeometry, edge_geometry, edge_times
+from costmodel.splits import SplitTable, legal_splits, shard_of
+from costmodel.workload import Workload
+
+__all__ = ["CostTables", "EdgeCost", "LayerCosts"]
+
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCosts:
+    """One layer under every split of the table; arrays of shape (splits,) unless said; times of one micro-batch."""
+
+    legal: BoolArray
+    forward_s: FloatArray
+    backward_input_s: FloatArray
+    backward_weight_s: FloatArray
+    inner_forward_s: FloatArray  # communication inside the layer: partial sums, halos, recurrent state
+    inner_backward_s: FloatArray
+    update_s: FloatArray  # once per step
+    exchange_group: FloatArray  # workers that hold copies of the same weights
+    exchange_s: FloatArray  # (collectives, splits): gradient exchange, once per step
+    static_bytes: FloatArray  # weights, gradients, master copy, optimizer state
+    activation_bytes: FloatArray  # kept for the backward pass, per micro-batch
+
+    @property
+    def cheapest_exchange_s(self) -> FloatArray:
+        """Exchange by the cheapest collective."""
+        return np.asarray(self.exchange_s.min(axis=0))
+
+    @property
+    def cheapest_collective(self) -> IntArray:
+        """Its index; the first of equals."""
+        return np.asarray(self.exchange_s.argmin(axis=0), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeCost:
+    """One edge; ``forward_s`` and ``backward_s`` have shape (pairs,) of the geometry, for one micro-batch."""
+
+    producer: int
+    consumer: int
+    channelwise: bool  # the consumer's kind of need
+    forward_s: FloatArray
+    backward_s: FloatArray
+
+
+class CostTables:
+    """Tables of a workload on a cluster for some worker counts and one number of micro-batches, built on first use.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    table : SplitTable
+        The splits to cost.
+    num_micro_batches : int
+    """
+
+    def __init__(self, workload: Workload, cluster: Cluster, table: SplitTable, num_micro_batches: int) -> None:
+        self.workload = workload
+        self.cluster = cluster
+        self.table = table
+        self.num_micro_batches = num_micro_batches
+        self.micro_batch = workload.micro_batch(num_micro_batches)
+        self._layers: tuple[LayerCosts, ...] | None = None
+        self._edges: tuple[EdgeCost, ...] | None = None
+        self._geometry: EdgeGeometry | None = None
+
+    @property
+    def layers(self) -> tuple[LayerCosts, ...]:
+        """Costs of every layer; equal layers are costed once."""
+        if self._layers is None:
+            self._layers = self._cost_layers()
+        return self._layers
+
+    @property
+    def geometry(self) -> EdgeGeometry:
+        """Pairs of layouts behind `edges`."""
+        if self._geometry is None:
+            self._geometry = edge_geometry(self.table)
+        return self._geometry
+
+    @property
+    def edges(self) -> tuple[EdgeCost, ...]:
+        """Costs of every edge that moves something; equal tensors are costed once."""
+        if self._edges is None:
+            self._edges = self._cost_edges()
+        return self._edges
+
+    def _cost_layers(self) -> tuple[LayerCosts, ...]:
+        needs = self.workload.needs_gradient()
+        producers: list[list[int]] = [[] for _ in self.workload.graph.layers]
+        for u, v in self.workload.graph.edges:
+            producers[v].append(u)
+        spans = _Spans(self.table, self.cluster)
+        known: dict[tuple[object, ...], LayerCosts] = {}
+        costs = []
+        for i, layer in enumerate(self.workload.graph.layers):
+            input_gradient = self.workload.training and any(needs[u] for u in producers[i])
+            key = (layer.kind, layer.params, layer.input_shapes, input_gradient, self.workload.compute.cost_key(layer))
+            if key not in known:
+                known[key] = self._cost_layer(layer, spans, input_gradient=input_gradient)
+            costs.append(known[key])
+        return tuple(costs)
+
+    def _cost_layer(self, layer: Layer, spans: _Spans, *, input_gradient: bool) -> LayerCosts:
+        table, workload = self.table, self.workload
+        shard = shard_of(layer, table, self.micro_batch)
+        zero = np.zeros(len(table.workers))
+        times = workload.compute.pass_times(layer, shard, needs_input_gradient=input_gradient)
+        forward, backward = self._inner_s(layer.family.work(layer, shard).exchanges, spans, zero)
+        weights = _weight_share(layer, table)
+        training = workload.training
+        group = (table.batch * table.height) * 1.0
+        message = weights * workload.precision.gradient_bytes
+        kept = _activation_elements(layer, shard, self.micro_batch, table.workers)
+        exchange = np.zeros((max(len(workload.collectives), 1), len(zero)))
+        if training and np.any(weights > 0):
+            for c, name in enumerate(workload.collectives):
+                exchange[c] = all_reduce_s(name, message, spans.gradient, self.cluster)
+        return LayerCosts(
+            # Every worker loads the samples it needs, however it needs them: an input can take any split.
+            legal=np.ones(len(zero), dtype=bool)
+            if layer.kind == "input"
+            else legal_splits(layer, table, self.micro_batch),
+            forward_s=times.forward_s,
+            backward_input_s=times.backward_input_s if training else zero,
+            backward_weight_s=times.backward_weight_s if training else zero,
+            inner_forward_s=forward,
+            inner_backward_s=backward if training and input_gradient else zero,
+            update_s=workload.compute.update_s(weights) if training else zero,
+            exchange_group=np.where(weights > 0, group, 1.0),
+            exchange_s=exchange,
+            static_bytes=weights * self._static_bytes_per_weight(),
+            activation_bytes=kept * workload.precision.activation_bytes,
+        )
+
+    def _static_bytes_per_weight(self) -> int:
+        p = self.workload.precision
+        if not self.workload.training:
+            return p.weight_bytes
+        return p.weight_bytes + p.gradient_bytes + p.master_bytes + self.workload.optimizer.state_bytes
+
+    def _inner_s(
+        self, exchanges: tuple[InnerExchange, ...], spans: _Spans, zero: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Time of the exchanges inside a layer, forward and backward."""
+        total = {"forward": zero, "backward": zero}
+        width = self.workload.precision.activation_bytes
+        for exchange in exchanges:
+            message = exchange.elements * width
+            group = spans.over(exchange.over)
+            if exchange.operation == "point_to_point":
+                # A halo goes to one neighbour on each side at once over a full-duplex link.
+                time = np.where(spans.degree(exchange.over) > 1, point_to_point_s(message, group, self.cluster), 0.0)
+            else:
+                time = cheapest_s(exchange.operation, message, group, self.cluster)
+            total[exchange.phase] = total[exchange.phase] + exchange.repeats * time
+        return total["forward"], total["backward"]
+
+    def _cost_edges(self) -> tuple[EdgeCost, ...]:
+        graph = self.workload.graph
+        needs = self.workload.needs_gradient()
+        # Every worker loads the part of the input that it needs: input layers hand over for free.
+        moving = [(u, v) for u, v in graph.edges if graph.layers[u].kind != "input"]
+        shapes = list(dict.fromkeys(graph.layers[u].output_shape for u, _ in moving))
+        if not shapes:
+            return ()
+        samples = [next(graph.layers[u] for u, _ in moving if graph.layers[u].output_shape == s) for s in shapes]
+        width = self.workload.precision.activation_bytes
+        forward, backward = edge_times(samples, self.geometry, self.cluster, self.micro_batch, width)
+        result = []
+        for u, v in moving:
+            k = shapes.index(graph.layers[u].output_shape)
+            gradient = self.workload.training and needs[u]
+            result.append(
+                EdgeCost(
+                    producer=u,
+                    consumer=v,
+                    channelwise=graph.layers[v].family.limits(graph.layers[v]).channelwise,
+                    forward_s=forward[k],
+                    backward_s=backward[k] if gradient else np.zeros_like(backward[k]),
+                )
+            )
+        return tuple(result)
+
+
+class _Spans:
+    """Which levels the groups of every split span, worked out once."""
+
+    def __init__(self, table: SplitTable, cluster: Cluster) -> None:
+        out, inner = _floats(table.out_channels), _floats(table.in_channels)
+        height, batch = _floats(table.height), _floats(table.batch)
+        ones = np.ones_like(out)
+        self._degrees = {"out_channels": out, "in_channels": inner, "height": height}
+        self._spans: dict[str, GroupSpan] = {
+            "out_channels": span(cluster, out, ones),
+            "in_channels": span(cluster, inner, out),
+            "height": span(cluster, height, out * inner),
+        }
+        # Copies of the same weights: same channel indices, any batch and height index.
+        self.gradient = span(cluster, batch * height, out * inner)
+
+    def over(self, dimension: str) -> GroupSpan:
+        """Groups that a split of this dimension makes."""
+        return self._spans[dimension]
+
+    def degree(self, dimension: str) -> FloatArray:
+        """Their sizes."""
+        return self._degrees[dimension]
+
+
+def _floats(degrees: IntArray) -> FloatArray:
+    return degrees.astype(np.float64)
+
+
+def _weight_share(layer: Layer, table: SplitTable) -> FloatArray:
+    """Weights and norm parameters on the worker with the most, for every split.
+
+    Channel degrees divide the weight matrix; extents that do not divide are rounded up as in the shard.
+    """
+    total = float(layer.weight_count + layer.norm_count)
+    if total == 0:
+        return np.zeros(len(table.workers))
+    limits = layer.family.limits(layer)
+    out, inner = max(limits.out_channels, 1), max(limits.in_channels, 1)
+    share_out = np.ceil(out / table.out_channels) / out
+    share_in = np.ceil(inner / table.in_channels) / inner
+    return np.asarray(total * share_out * share_in)
+
+
+def _activation_elements(layer: Layer, shard: Shard, micro_batch: int, workers: IntArray) -> FloatArray:
+    """Elements kept for the backward pass: the output share, and the gathered input of an output-channel split."""
+    limits = layer.family.limits(layer)
+    shape = layer.output_shape
+    if layer.kind == "input":
+        return np.asarray(np.ceil(micro_batch * float(np.prod(shape)) / workers))
+    rest = float(np.prod(shape[2:])) if len(shape) == 3 else float(np.prod(shape[1:]))
+    kept = shard.batch * shard.out_channels * shard.height * rest
+    if layer.family.is_view:
+        return np.zeros_like(kept)
+    if limits.channelwise or not layer.input_shapes:
+        return kept
+    # The share after the reduction of an input-channel split is smaller by that degree.
+    kept = kept / shard.split_in
+    # A linear layer counts a flattened image as features; others keep positions apart from channels.
+    in_extent = limits.in_channels if limits.in_channels > 1 else layer.input_shapes[0][0]
+    inputs = float(np.prod(layer.input_shapes[0])) / in_extent
+    gathered = shard.batch * shard.in_channels * inputs / shard.split_height
+    return np.asarray(np.where(shard.split_out > 1, kept + gathered, kept))

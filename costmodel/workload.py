@@ -1,0 +1,45 @@
+"""What is computed, and how it is costed: network, batch, number formats, preset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from costmodel.compute import ComputeModel
+from costmodel.graph import Graph
+from costmodel.precision import Optimizer, Precision
+
+__all__ = ["CONTEXT_BYTES", "Workload"]
+
+# Assumption: memory taken by the driver context, library handles and the communication library before any tensor is placed.
+# About 300-500 MB on NVIDIA GPUs (PyTorch documentation, CUDA semantics: "the CUDA context takes several hundred MB").
+CONTEXT_BYTES = 512 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A network at a global batch, with everything that changes its cost except the cluster's links."""
+
+    graph: Graph
+    global_batch: int
+    precision: Precision
+    optimizer: Optimizer
+    compute: ComputeModel
+    training: bool = True
+    # All-reduce algorithms that an exchange may use, in order of preference among equals.
+    collectives: tuple[str, ...] = ("ring",)
+    context_bytes: int = field(default=CONTEXT_BYTES)
+
+    def micro_batch(self, num_micro_batches: int) -> int:
+        """Samples of one micro-batch over all workers: the largest share when it does not divide."""
+        return -(-self.global_batch // num_micro_batches)
+
+    def needs_gradient(self) -> tuple[bool, ...]:
+        """Layer -> whether a gradient flows through its output: it or a layer before it has weights."""
+        result: list[bool] = []
+        producers: list[list[int]] = [[] for _ in self.graph.layers]
+        for u, v in self.graph.edges:
+            producers[v].append(u)
+        for i, layer in enumerate(self.graph.layers):
+            weighted = layer.weight_count + layer.norm_count > 0
+            result.append(weighted or any(result[u] for u in producers[i]))
+        return tuple(result)

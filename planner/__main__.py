@@ -1,0 +1,20 @@
+"""Entry point of the command line: ``planner`` and ``python -m planner``."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    try:
+        from planner.cli import run  # noqa: PLC0415 - inside, so that Ctrl-C during start-up ends quietly too
+
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

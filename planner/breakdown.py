@@ -1,0 +1,154 @@
+"""Where the time of one plan goes, layer by layer: the same tables the judge gathers from, read out one row at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.layers import Layer, Shard
+from costmodel.network import Cluster
+from costmodel.pipeline_cost import pipeline_arrays
+from costmodel.plan import Plan
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import SplitTable, shard_of, split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from planner.results import LayerCost
+from planner.wording import split_in_words
+
+__all__ = ["layer_costs"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    total_s: float
+    exposed_s: float
+
+
+def layer_costs(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[LayerCost, ...]:
+    """Cost every layer under a plan.
+
+    Times are per step on the slowest worker, all micro-batches together. Without stages they add up to the step: forward, backward,
+    update, resharding and exposed exchange. A move between two layers is counted at its consumer; in a pipeline, a transfer between
+    stages at the first layer of the later one.
+
+    Returns
+    -------
+    tuple of LayerCost
+        In the graph's order.
+    """
+    counts = sorted({split.workers for split in plan.splits})
+    tables = CostTables(workload, cluster, split_table(counts, batch_only=plan.is_pipeline), plan.num_micro_batches)
+    rows = [tables.table.row_of(split) for split in plan.splits]
+    moves = _stage_moves(tables, plan) if plan.is_pipeline else _moves(tables, plan, rows)
+    exchanges = _exchanges(tables, plan, rows)
+    m = plan.num_micro_batches
+    flops = _forward_flops(workload)
+    result = []
+    for i, layer in enumerate(workload.graph.layers):
+        costs, row = tables.layers[i], rows[i]
+        inner = float(costs.inner_forward_s[row] + costs.inner_backward_s[row])
+        exchanged = exchanges[i].total_s > 0 or plan.collectives[i] is not None
+        result.append(
+            LayerCost(
+                name=layer.name,
+                kind=layer.kind,
+                split=split_in_words(plan.splits[i]),
+                forward_s=m * float(costs.forward_s[row]),
+                backward_input_s=m * float(costs.backward_input_s[row]),
+                backward_weight_s=m * float(costs.backward_weight_s[row]),
+                update_s=float(costs.update_s[row]),
+                reshard_s=m * (inner + moves[i]),
+                exchange_s=exchanges[i].total_s,
+                exposed_exchange_s=exchanges[i].exposed_s,
+                collective=plan.collectives[i] or "",
+                group=int(costs.exchange_group[row]) if exchanged else 1,
+                flops=flops[i],
+                weight_bytes=float(layer.weight_count + layer.norm_count) * workload.precision.weight_bytes,
+                memory_bytes=float(costs.static_bytes[row] + costs.activation_bytes[row]),
+                output_shape=_shown_shape(layer, workload.global_batch),
+                algorithms=_algorithms(workload, layer, tables.table, row, tables.micro_batch),
+                is_free=workload.compute.is_free(layer),
+            )
+        )
+    return tuple(result)
+
+
+def _moves(tables: CostTables, plan: Plan, rows: list[int]) -> list[float]:
+    """Time to bring each layer its inputs and their gradients back, per micro-batch."""
+    del plan
+    moves = [0.0] * len(rows)
+    geometry = tables.geometry
+    count = int(np.searchsorted(np.array(tables.table.offsets), rows[0], side="right")) - 1
+    for edge in tables.edges:
+        layout = geometry.layout_of[rows[edge.producer]]
+        need = geometry.need_of[int(edge.channelwise)][rows[edge.consumer]]
+        pair = int(geometry.pair(count, layout, need))
+        moves[edge.consumer] += float(edge.forward_s[pair] + edge.backward_s[pair])
+    return moves
+
+
+def _stage_moves(tables: CostTables, plan: Plan) -> list[float]:
+    moves = [0.0] * len(plan.splits)
+    arrays = pipeline_arrays(tables)
+    index = {int(r): k for k, r in enumerate(arrays.replicas)}
+    for before, stage in zip(plan.stages, plan.stages[1:], strict=False):
+        pair = index[before.replicas], index[stage.replicas], stage.first
+        moves[stage.first] += float(arrays.cut_forward_s[pair] + arrays.cut_backward_s[pair])
+    return moves
+
+
+def _exchanges(tables: CostTables, plan: Plan, rows: list[int]) -> list[_Exchange]:
+    """Exchange of every layer, and the part of it that ends after the backward pass.
+
+    The serial channel carries the exchanges in the order of the backward pass; a layer's can start when its backward compute is done.
+    """
+    names = tables.workload.collectives
+    overlaps = tables.workload.compute.overlaps_exchange
+    hide = [
+        float(costs.backward_input_s[row] + costs.backward_weight_s[row]) if overlaps else 0.0
+        for costs, row in zip(tables.layers, rows, strict=True)
+    ]
+    end_of_backward = math.fsum(hide)
+    result: list[_Exchange] = [_Exchange(0.0, 0.0)] * len(rows)
+    clock = finish = 0.0
+    for i in reversed(range(len(rows))):
+        clock += hide[i]
+        name = plan.collectives[i]
+        costs = tables.layers[i]
+        time_s = float((costs.cheapest_exchange_s if name is None else costs.exchange_s[names.index(name)])[rows[i]])
+        start = max(clock, finish)
+        finish = start + time_s
+        result[i] = _Exchange(time_s, max(0.0, finish - max(start, end_of_backward)))
+    return result
+
+
+def _forward_flops(workload: Workload) -> list[float]:
+    """Forward floating-point operations of every layer at the global batch, by the plain algorithm."""
+    table = split_table([1])
+    flops = []
+    for layer in workload.graph.layers:
+        shard: Shard = shard_of(layer, table, workload.global_batch)
+        work = layer.family.work(layer, shard)
+        flops.append(float(sum(k.flop[0] for k in work.forward[0])) if work.forward else 0.0)
+    return flops
+
+
+def _shown_shape(layer: Layer, batch: int) -> tuple[int, ...]:
+    """[batch, height, width, channels] for images, [batch, positions, features] for sequences, [batch, features] else."""
+    channels, *rest = layer.output_shape
+    return (batch, *rest, channels)
+
+
+def _algorithms(
+    workload: Workload, layer: Layer, table: SplitTable, row: int, micro_batch: int
+) -> tuple[str, str, str]:
+    if not isinstance(workload.compute, RooflineCompute):
+        return ("", "", "")
+    one = split_table([int(table.workers[row])])
+    shard = shard_of(layer, one, micro_batch)
+    chosen = one.row_of(table.split(row))
+    picked = Shard(**{name: getattr(shard, name)[chosen : chosen + 1] for name in Shard.__dataclass_fields__})
+    return workload.compute.algorithms(layer, picked)

@@ -1,0 +1,156 @@
+"""The command line: registers the commands and turns whatever happens into a message and an exit code.
+
+Start-up is kept under 0.3 s: modules that need numpy, pydantic, YAML, rich or a solver are imported by the commands that use them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from planner.commands import explain, files_commands, lists, optimize, scale
+from planner.commands.help import GroupedCommand
+from planner.errors import ExitCode, InputFileError, PlannerError, did_you_mean
+
+__all__ = ["app", "run"]
+
+# Plain help: importing rich for it would take longer than everything else.
+app = typer.Typer(
+    name="planner",
+    help=(
+        "Find the fastest way to train a neural network on a cluster: how many workers to use, how to split every layer over "
+        "them and how to exchange gradients, with a proof, without a GPU."
+    ),
+    epilog="Example: planner optimize alexnet --gpus 16    Exit codes: 0 ok, 1 no plan, 2 bad usage or file, 3 limit, 130 stopped.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for _name, _function in (
+    ("optimize", optimize.optimize),
+    ("estimate", explain.estimate),
+    ("explain", explain.explain),
+    ("scale", scale.scale),
+    ("list", lists.list_),
+    ("import", files_commands.import_),
+    ("schema", files_commands.schema),
+):
+    app.command(_name, cls=GroupedCommand)(_function)
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callback
+    if value:
+        from planner import __version__  # noqa: PLC0415 - only when asked for
+
+        typer.echo(f"planner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[  # noqa: ARG001 - handled by its callback
+        bool, typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True, show_default=False)
+    ] = False,
+) -> None:
+    pass
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        Without the program's name.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    # A terminal or pipe that cannot show a character gets an escape, not a traceback.
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    verbose = "-v" in argv or "--verbose" in argv
+    try:
+        code = _guarded(argv or ["--help"])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough. Python would complain again while it flushes at exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except KeyboardInterrupt:
+        _say("interrupted")
+        return ExitCode.INTERRUPTED
+    except OSError as error:
+        if verbose:
+            raise
+        _say(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        return ExitCode.USAGE
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        if verbose:
+            import traceback  # noqa: PLC0415 - only on the way out
+
+            traceback.print_exc()
+        reason = str(error).partition("\n")[0][:300]
+        _say(f"internal error: {type(error).__name__}{': ' if reason else ''}{reason}")
+        _say("This is a defect of the planner, not of your input. Please report it with the command line" + _verbose_hint(verbose))
+        return ExitCode.INTERNAL
+    return code
+
+
+def _verbose_hint(verbose: bool) -> str:  # noqa: FBT001 - private
+    return " and this traceback." if verbose else "; --verbose shows the traceback."
+
+
+def _guarded(argv: Sequence[str]) -> int:
+    """Run a command; errors that a user can put right become one line each."""
+    command = typer.main.get_command(app)
+    usage_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, by whatever name typer carries it
+    try:
+        code = command.main(args=list(argv), prog_name="planner", standalone_mode=False, obj={"argv": list(argv)})
+    except InputFileError as error:
+        _say(str(error))  # each line starts with file:line:column, which editors and terminals make clickable
+        return error.exit_code
+    except PlannerError as error:
+        for line in str(error).splitlines():
+            _say(f"error: {line}")
+        return error.exit_code
+    except typer.Abort:  # how click hands on Ctrl-C
+        raise KeyboardInterrupt from None
+    except usage_error as error:
+        _say(f"error: {_usage_text(error)}")
+        return ExitCode.USAGE
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def _usage_text(error: Exception) -> str:
+    """Say click's message on one line, with a suggestion and where to read on."""
+    message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "planner"
+    tail = f" (see {path} --help)"
+    option = getattr(error, "option_name", None)
+    if option and message.lower().startswith("no such option"):
+        parameters = context.command.get_params(context) if context is not None else []
+        flags = [flag for parameter in parameters for flag in parameter.opts if flag.startswith("--")]
+        return f"no such option: {option}{did_you_mean(option, flags)}{tail}"
+    unknown = re.match(r"No such command '(.*?)'", message)
+    if unknown:
+        names = [command.name or "" for command in app.registered_commands]
+        return f"no such command: {unknown[1]}{did_you_mean(unknown[1], names)} (known: {', '.join(names)})"
+    return message[:1].lower() + message[1:].rstrip(".") + tail

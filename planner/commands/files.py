@@ -1,0 +1,90 @@
+"""Writes results so that a file is either old or complete, and finds out before a long search that it cannot be written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from planner.errors import OutputError
+
+__all__ = ["check_writable", "write_atomically"]
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that could not be written later; leaves nothing behind.
+
+    Raises
+    ------
+    OutputError
+        No such folder, a folder in place of the file, no permission, a file system that is full or read-only.
+    """
+    target = _target(path)
+    if target is None:
+        return
+    probe = _beside(target)
+    try:
+        os.close(_create(probe))
+        probe.unlink()
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {_reason(error, target)}") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file in one step: a new file in the same folder takes the old one's place.
+
+    Raises
+    ------
+    OutputError
+    """
+    target = _target(path)
+    if target is None:  # a pipe or a device has no old content to keep
+        try:
+            path.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
+        return
+    fresh = _beside(target)
+    try:
+        with os.fdopen(_create(fresh), "w", encoding="utf-8", newline="\n") as stream:
+            if target.exists():
+                fresh.chmod(stat.S_IMODE(target.stat().st_mode))
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(target)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {_reason(error, target)}") from None
+    finally:
+        fresh.unlink(missing_ok=True)  # gone after the replacement; left over after any failure, Ctrl-C included
+
+
+def _target(path: Path) -> Path | None:
+    """Where the bytes will be: links are followed, so that they stay links. None for what is no regular file."""
+    try:
+        target = path.resolve()
+        if target.is_dir():
+            raise OutputError(f"{path}: cannot be written: is a folder")
+        if target.exists() and not target.is_file():
+            return None
+        if target.exists() and not os.access(target, os.W_OK):
+            raise OutputError(f"{path}: cannot be written: permission denied")
+    except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name that is too long, a NUL character
+        raise OutputError(f"{path}: cannot be written: {error}") from None
+    return target
+
+
+def _beside(target: Path) -> Path:
+    # Short, so that a long but legal file name stays legal.
+    return target.parent / f".planner-{os.urandom(6).hex()}.tmp"
+
+
+def _create(path: Path) -> int:
+    # 0o666 less the user's umask, as any new file.
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+
+
+def _reason(error: OSError, target: Path) -> str:
+    if not target.parent.exists():
+        return f"there is no folder {target.parent}"
+    return error.strerror or str(error)

@@ -1,0 +1,284 @@
+"""The options that commands share, each written once: its flag, its metavar and its help."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+__all__ = [
+    "Algorithms",
+    "Batch",
+    "Cluster",
+    "Collective",
+    "CostModel",
+    "Device",
+    "Diverse",
+    "Export",
+    "Extensions",
+    "Family",
+    "Fix",
+    "Format",
+    "Gap",
+    "Gpus",
+    "Json",
+    "MemoryLimit",
+    "MicroBatches",
+    "Mode",
+    "Model",
+    "OptionalModel",
+    "Optimizer",
+    "Output",
+    "Pipeline",
+    "PlanFile",
+    "PppComm",
+    "PppComp",
+    "Precision",
+    "Quiet",
+    "Seed",
+    "Solver",
+    "TimeLimit",
+    "Top",
+    "Verbose",
+    "Width",
+]
+
+# Titles of the groups in the help, in the order in which they are shown.
+QUESTION = "What is planned"
+SPACE = "Which plans are looked at"
+COSTS = "How plans are costed"
+SEARCH = "How long and how hard to search"
+OUTPUT = "What is printed and where"
+GROUPS = (QUESTION, SPACE, COSTS, SEARCH, OUTPUT)
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Bundled networks for the shell's completion."""
+    return _bundled("models", incomplete)
+
+
+def complete_clusters(incomplete: str) -> list[str]:
+    """Bundled clusters for the shell's completion."""
+    return _bundled("clusters", incomplete)
+
+
+def complete_devices(incomplete: str) -> list[str]:
+    """Bundled devices for the shell's completion."""
+    return _bundled("devices", incomplete)
+
+
+def _bundled(kind: Any, incomplete: str) -> list[str]:
+    from planner.resources import bundled  # noqa: PLC0415 - only while completing
+
+    return [name for name in bundled(kind) if name.startswith(incomplete)]
+
+
+def _option(*flags: str, metavar: str | None, help: str, group: str, **more: Any) -> Any:  # noqa: A002 - typer's word
+    # Defaults stand in the help text, where they can say more than a value.
+    return typer.Option(*flags, metavar=metavar, help=help, rich_help_panel=group, show_default=False, **more)
+
+
+# Values are read as words and checked by planner.commands.values, so that one message names everything wrong with a command line.
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A bundled network ('planner list models') or a file; a file wins.",
+        show_default=False,
+        autocompletion=complete_models,
+    ),
+]
+OptionalModel = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="A bundled network ('planner list models') or a file; with --plan, the plan's own by default.",
+        show_default=False,
+        autocompletion=complete_models,
+    ),
+]
+
+# --- the question
+Gpus = Annotated[
+    str | None, _option("--gpus", "-g", metavar="N", help="Use at most N workers; fewer may be best.", group=QUESTION)
+]
+Cluster = Annotated[
+    str | None,
+    _option(
+        "--cluster",
+        "-c",
+        metavar="NAME|FILE",
+        help="Node, links and how many nodes at most ('planner list clusters'). Default: dgx-h100.",
+        group=QUESTION,
+        autocompletion=complete_clusters,
+    ),
+]
+Device = Annotated[
+    str | None,
+    _option(
+        "--device",
+        "-d",
+        metavar="NAME|FILE",
+        help="Use this device in place of the cluster's own ('planner list devices').",
+        group=QUESTION,
+        autocompletion=complete_devices,
+    ),
+]
+Batch = Annotated[
+    str | None,
+    _option(
+        "--batch",
+        "-b",
+        metavar="N",
+        help="Samples per step, all workers together. Default: the model's usual batch.",
+        group=QUESTION,
+    ),
+]
+Precision = Annotated[
+    str | None,
+    _option("--precision", metavar="NAME", help="Number formats: fp32, tf32, fp16, bf16, ... Default: by device.", group=QUESTION),
+]
+Optimizer = Annotated[
+    str | None, _option("--optimizer", metavar="NAME", help="sgd, momentum or adam. Default: momentum.", group=QUESTION)
+]
+Mode = Annotated[
+    str,
+    _option("--mode", metavar="MODE", help="training, or inference (forward only). Default: training.", group=QUESTION),
+]
+MemoryLimit = Annotated[
+    str | None,
+    _option(
+        "--memory-limit", metavar="SIZE", help="Use at most so much memory per worker, as in '40 GiB'.", group=QUESTION
+    ),
+]
+
+# --- the space
+Family = Annotated[
+    str | None,
+    _option(
+        "--family",
+        metavar="NAME",
+        help="Only plans of a family: one-device, data, model, hybrid, pipeline, spatial or mixed. Default: all.",
+        group=SPACE,
+    ),
+]
+Fix = Annotated[
+    list[str] | None,
+    _option(
+        "--fix",
+        metavar="LAYERS:SPLIT",
+        help="Fix how layers are split: 'conv*:batch', 'fc*:out_channels', 'fc6:batch=4,out_channels=2'. Repeatable.",
+        group=SPACE,
+    ),
+]
+Collective = Annotated[
+    str | None,
+    _option(
+        "--collective",
+        metavar="NAME",
+        help="Fix the all-reduce ('planner list collectives'). Default: the cheapest per message.",
+        group=SPACE,
+    ),
+]
+MicroBatches = Annotated[
+    str | None,
+    _option("--micro-batches", metavar="N", help="Cut every step into N micro-batches. Default: the best number.", group=SPACE),
+]
+
+# --- the costs
+CostModel = Annotated[
+    str,
+    _option(
+        "--cost-model",
+        metavar="NAME",
+        help="roofline, or paleo (the program of the paper). Default: roofline.",
+        group=COSTS,
+    ),
+]
+PppComp = Annotated[
+    str | None,
+    _option("--ppp-comp", metavar="X", help="paleo: share of the peak that computation reaches. Default: 1.0.", group=COSTS),
+]
+PppComm = Annotated[
+    str | None,
+    _option("--ppp-comm", metavar="X", help="paleo: share of the bandwidth that messages reach. Default: 1.0.", group=COSTS),
+]
+Pipeline = Annotated[
+    bool, _option("--paleo-pipeline", metavar=None, help="paleo: memory and computation overlap in a layer.", group=COSTS)
+]
+Algorithms = Annotated[
+    str | None,
+    _option(
+        "--paleo-algorithms",
+        metavar="FILE",
+        help="paleo: algorithm of each convolution and pass. Default: gemm.",
+        group=COSTS,
+    ),
+]
+Extensions = Annotated[
+    bool,
+    _option(
+        "--paleo-extensions",
+        metavar=None,
+        help="paleo: cost what PALEO cannot evaluate by the roofline instead of refusing it.",
+        group=COSTS,
+    ),
+]
+
+# --- the search
+Top = Annotated[str, _option("--top", "-k", metavar="K", help="Show the K best plans. Default: 5.", group=SEARCH)]
+Diverse = Annotated[bool, _option("--diverse", metavar=None, help="Show the best plan of each family.", group=SEARCH)]
+TimeLimit = Annotated[
+    str | None,
+    _option(
+        "--time-limit", metavar="TIME", help="Stop after 30s, 2min, ... with the best so far. Default: none.", group=SEARCH
+    ),
+]
+Gap = Annotated[
+    str,
+    _option("--gap", metavar="X", help="Stop when no plan can be better by more than X, as in 1%. Default: 0.", group=SEARCH),
+]
+Solver = Annotated[
+    str,
+    _option(
+        "--solver",
+        metavar="NAME",
+        help="Exact method: auto, program (integer program) or elimination. Default: auto.",
+        group=SEARCH,
+    ),
+]
+Seed = Annotated[
+    str, _option("--seed", metavar="N", help="Seed of the solvers; the answer does not depend on it. Default: 0.", group=SEARCH)
+]
+PlanFile = Annotated[
+    str | None,
+    _option("--plan", "-p", metavar="FILE", help="A plan file, from 'planner optimize --export'.", group=QUESTION),
+]
+
+# --- the output
+Json = Annotated[bool, _option("--json", metavar=None, help="The same as --format json.", group=OUTPUT)]
+Format = Annotated[
+    str | None,
+    _option(
+        "--format",
+        "-f",
+        metavar="NAME",
+        help="table, json, csv, markdown or yaml. Default: by the suffix of -o, else table.",
+        group=OUTPUT,
+    ),
+]
+Output = Annotated[
+    str | None, _option("--output", "-o", metavar="FILE", help="Write the result to FILE in place of stdout.", group=OUTPUT)
+]
+Export = Annotated[
+    str | None, _option("--export", metavar="FILE", help="Also write the best plan as a plan file (YAML).", group=OUTPUT)
+]
+Width = Annotated[
+    str | None,
+    _option("--width", metavar="N", help="Characters per line of the table. Default: the terminal's.", group=OUTPUT),
+]
+Quiet = Annotated[bool, _option("--quiet", "-q", metavar=None, help="No progress and no remarks on stderr.", group=OUTPUT)]
+Verbose = Annotated[
+    bool,
+    _option("--verbose", "-v", metavar=None, help="Log each step on stderr; tracebacks of internal errors.", group=OUTPUT),
+]

@@ -1,0 +1,150 @@
+"""Where a result goes and in which form; the same for every command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from planner.commands.files import check_writable, write_atomically
+from planner.commands.values import Values
+
+if TYPE_CHECKING:
+    from planner.report.blocks import Report
+
+__all__ = ["FORMATS", "Format", "Output", "emit", "output_from", "remark"]
+
+Format = Literal["table", "json", "csv", "markdown", "yaml"]
+FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown", "yaml")
+
+_SUFFIXES: dict[str, Format] = {
+    ".txt": "table",
+    ".json": "json",
+    ".csv": "csv",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+}
+_LEAST_WIDTH = 40
+_MOST_WIDTH = 10_000
+# A pipe or a file has no width of its own: wide enough for every column, and still readable in an editor.
+_PIPE_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """The output options of one command, checked."""
+
+    format: Format = "table"
+    path: Path | None = None  # None: stdout
+    export: Path | None = None
+    width: int | None = None
+    quiet: bool = False
+    verbose: bool = False
+
+
+def output_from(
+    values: Values,
+    *,
+    json: bool,
+    format: str | None,  # noqa: A002 - the option's name
+    output: str | None,
+    width: str | None,
+    quiet: bool,
+    verbose: bool,
+    export: str | None = None,
+) -> Output:
+    """Check the output options; files that cannot be written are found here, before any work is done."""
+    chosen: Format = "json" if json else "table"
+    if format is not None:
+        word = {"md": "markdown", "yml": "yaml", "text": "table"}.get(format.strip().lower(), format)
+        given = values.choice("--format", word, FORMATS)
+        if json and given != "json":
+            values.add(f"--json and --format {given}: choose one")
+        chosen = next(name for name in FORMATS if name == given)
+    elif output is not None and not json:
+        chosen = _SUFFIXES.get(Path(output).suffix.lower(), "table")
+    if quiet and verbose:
+        values.add("--quiet and --verbose: choose one")
+    path, exported = _path(values, "--output", output), _path(values, "--export", export)
+    if path is not None and exported is not None and path.resolve() == exported.resolve():
+        values.add(f"--output and --export: both name {path}")
+    return Output(
+        format=chosen,
+        path=path,
+        export=exported,
+        width=values.optional_count("--width", width, least=_LEAST_WIDTH, most=_MOST_WIDTH),
+        quiet=quiet,
+        verbose=verbose,
+    )
+
+
+def _path(values: Values, flag: str, text: str | None) -> Path | None:
+    from planner.errors import OutputError  # noqa: PLC0415 - keeps the module list above short
+
+    if text is None or text == "-":
+        return None
+    if not text:
+        values.add(f"{flag}: needs a file name")
+        return None
+    path = Path(text)
+    try:
+        check_writable(path)
+    except OutputError as error:
+        values.add(f"{flag} {error}")
+    return path
+
+
+def emit(report: Report, output: Output) -> None:
+    """Print a result, or write it to its file."""
+    if output.path is not None:
+        write_atomically(output.path, _rendered(report, output, terminal=False))
+        remark(output, f"wrote {output.path}")
+        return
+    sys.stdout.write(_rendered(report, output, terminal=_is_terminal()))
+    sys.stdout.flush()
+
+
+def remark(output: Output, text: str) -> None:
+    """Say something about the run on stderr, unless it shall be quiet."""
+    if not output.quiet:
+        sys.stderr.write(f"planner: {text}\n")
+
+
+def _is_terminal() -> bool:
+    """Whether stdout shows colour and lines: a terminal that is not dumb, and a user who did not refuse."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+
+
+def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
+    # Each form is imported when it is asked for: rich alone takes longer than the search of a small network.
+    if output.format == "json":
+        from planner.report.machine import json_text  # noqa: PLC0415
+
+        return json_text(report.data())
+    if output.format == "yaml":
+        from planner.report.machine import finite  # noqa: PLC0415
+        from planner.report.yaml_text import yaml_text  # noqa: PLC0415
+
+        return yaml_text(finite(report.data()))
+    if output.format == "csv":
+        from planner.report.machine import csv_text  # noqa: PLC0415
+
+        return csv_text(report.records())
+    if output.format == "markdown":
+        from planner.report.markdown import markdown_text  # noqa: PLC0415
+
+        return markdown_text(report.blocks())
+    width = output.width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH)
+    width = max(width, _LEAST_WIDTH)
+    if terminal:
+        from planner.report.rich_text import rich_text  # noqa: PLC0415
+
+        return rich_text(report.blocks(), width, unicode="utf" in (sys.stdout.encoding or "").lower())
+    from planner.report.text import plain_text  # noqa: PLC0415
+
+    return plain_text(report.blocks(), width)

@@ -1,0 +1,147 @@
+"""Turns the options of a command line into a Request; collects everything wrong with them."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import typer
+
+from planner.commands.output import Output, output_from
+from planner.commands.values import MAX_GPUS, Values
+from planner.errors import did_you_mean
+from planner.request import CostModelName, Mode, Request, SolverName
+
+__all__ = ["FAMILIES", "output_of", "request_from"]
+
+# Regions of the space, as costmodel.plan.family_of_plan names them.
+FAMILIES = ("one-device", "data", "model", "hybrid", "pipeline", "spatial", "mixed")
+_MAX_TOP = 10_000
+
+
+def output_of(options: Mapping[str, Any], values: Values) -> Output:
+    """Check the output options of a command."""
+    return output_from(
+        values,
+        json=options["json"],
+        format=options["format"],
+        output=options["output"],
+        width=options["width"],
+        quiet=options["quiet"],
+        verbose=options["verbose"],
+        export=options.get("export"),
+    )
+
+
+def request_from(options: Mapping[str, Any], values: Values) -> Request:
+    """Check the options that ask a question.
+
+    Parameters
+    ----------
+    options : mapping
+        Parameters of a command by name; those that a command does not have are absent.
+    values : Values
+        Takes the problems.
+    """
+    get = options.get
+    neutral = Request(model="")
+    if get("model") is not None and not options["model"].strip():
+        values.add("MODEL: is empty; give a bundled name or a file")
+    cost_model = values.choice("--cost-model", get("cost_model") or neutral.cost_model, ("roofline", "paleo"))
+    _check_paleo_only(options, cost_model, values)
+    gpus = get("gpus")
+    algorithms = get("paleo_algorithms")
+    return Request(
+        model=get("model") or "",
+        cluster=get("cluster"),
+        device=get("device"),
+        gpus=neutral.gpus if gpus is None else values.count("--gpus", gpus, most=MAX_GPUS),
+        batch=values.optional_count("--batch", get("batch")),
+        precision=_known_precision(get("precision"), values),
+        optimizer=_known_optimizer(get("optimizer"), values),
+        mode=cast(Mode, values.choice("--mode", get("mode") or neutral.mode, ("training", "inference"))),
+        cost_model=cast(CostModelName, cost_model),
+        ppp_comp=values.share("--ppp-comp", get("ppp_comp")),
+        ppp_comm=values.share("--ppp-comm", get("ppp_comm")),
+        paleo_pipeline=bool(get("paleo_pipeline")),
+        paleo_extensions=bool(get("paleo_extensions")),
+        paleo_algorithms=Path(algorithms) if algorithms is not None else None,
+        collective=get("collective"),
+        fix=_fixes(get("fix") or (), values),
+        family=_family(get("family"), values),
+        memory_limit=get("memory_limit"),
+        micro_batches=values.optional_count("--micro-batches", get("micro_batches")),
+        top=neutral.top if get("top") is None else values.count("--top", options["top"], most=_MAX_TOP),
+        diverse=bool(get("diverse")),
+        time_limit_s=values.seconds("--time-limit", get("time_limit")),
+        gap=values.ratio("--gap", get("gap") or "0"),
+        seed=0 if get("seed") is None else values.count("--seed", options["seed"], least=0, most=2**31 - 1),
+        solver=cast(SolverName, values.choice("--solver", get("solver") or "auto", ("auto", "program", "elimination"))),
+        command_line=_command_line(options.get("context")),
+    )
+
+
+def _check_paleo_only(options: Mapping[str, Any], cost_model: str, values: Values) -> None:
+    """An option that would be ignored is an error, never silence."""
+    if cost_model == "paleo":
+        return
+    for name in ("ppp_comp", "ppp_comm", "paleo_pipeline", "paleo_algorithms", "paleo_extensions"):
+        if options.get(name):
+            values.add(f"--{name.replace('_', '-')}: only has a meaning with --cost-model paleo")
+
+
+def _known_precision(text: str | None, values: Values) -> str | None:
+    if text is None:
+        return None
+    from costmodel.precision import PRECISIONS  # noqa: PLC0415 - only when it is given
+
+    return values.choice("--precision", text, tuple(PRECISIONS))
+
+
+def _known_optimizer(text: str | None, values: Values) -> str | None:
+    if text is None:
+        return None
+    from costmodel.precision import OPTIMIZERS  # noqa: PLC0415 - only when it is given
+
+    return values.choice("--optimizer", text, tuple(OPTIMIZERS))
+
+
+def _family(text: str | None, values: Values, *, more: tuple[str, ...] = ()) -> str | None:
+    if text is None:
+        return None
+    word = text.strip().lower().replace("_", "-").replace(" ", "-")
+    return values.choice("--family", word, (*FAMILIES, *more))
+
+
+_DEGREES = ("batch", "out_channels", "in_channels", "height")
+
+
+def _fixes(texts: list[str] | tuple[str, ...], values: Values) -> tuple[str, ...]:
+    """Check the form of --fix; whether its layers exist is known with the network."""
+    for text in texts:
+        pattern, colon, split = text.rpartition(":")
+        if not colon or not pattern or not split:
+            values.add(f"--fix {text}: must be LAYERS:SPLIT, as in 'conv*:batch' or 'fc6:batch=4,out_channels=2'")
+            continue
+        parts = [part.partition("=") for part in split.split(",")]
+        if len(parts) > 1 and any(not equals for _, equals, _ in parts):
+            values.add(f"--fix {text}: more than one way to split needs degrees, as in 'batch=4,out_channels=2'")
+        names = [name.strip() for name, _, _ in parts]
+        for name in names:
+            if name not in _DEGREES:
+                hint = did_you_mean(name, _DEGREES)
+                values.add(f"--fix {text}: '{name}' is no way to split a layer{hint} (known: {', '.join(_DEGREES)})")
+        if len(set(names)) < len(names):
+            values.add(f"--fix {text}: names a way to split twice")
+        for name, equals, degree in parts:
+            if equals:
+                values.count(f"--fix {pattern}:{name}", degree.strip(), most=MAX_GPUS)
+    return tuple(texts)
+
+
+def _command_line(context: typer.Context | None) -> str:
+    arguments = context.obj.get("argv") if context is not None and isinstance(context.obj, dict) else None
+    return shlex.join(["planner", *(sys.argv[1:] if arguments is None else arguments)])

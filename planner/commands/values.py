@@ -1,0 +1,158 @@
+"""Turns the words of a command line into values; collects everything wrong and says it at once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from planner.errors import UsageError, did_you_mean
+
+__all__ = ["MAX_GPUS", "Values"]
+
+MAX_GPUS = 1_000_000
+_MAX_COUNT = 10**9
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}\Z")
+_TIME = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?) *([a-zµ]*)\Z", re.IGNORECASE)
+_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+_RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})\Z")
+_MAX_WORKER_COUNTS = 10_000
+
+
+class Values:
+    """Checks one value after the other; :meth:`check` raises when any was wrong.
+
+    Examples
+    --------
+    >>> values = Values()
+    >>> values.count("--gpus", "16", most=MAX_GPUS), values.ratio("--gap", "1%")
+    (16, 0.01)
+    >>> values.count("--gpus", "0", most=MAX_GPUS)
+    1
+    >>> values.check()
+    Traceback (most recent call last):
+    ...
+    planner.errors.UsageError: --gpus 0: must be at least 1
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def check(self) -> None:
+        """Raise one error that names every problem so far."""
+        if self.problems:
+            raise UsageError("\n".join(self.problems))
+
+    def add(self, problem: str) -> None:
+        """Note a problem found elsewhere."""
+        self.problems.append(problem)
+
+    def count(self, flag: str, text: str, *, least: int = 1, most: int = _MAX_COUNT) -> int:
+        """Read a whole number; ``least`` stands in for a wrong one."""
+        if not _WHOLE.match(text.strip()):
+            self.add(f"{flag} {text}: must be a whole number{_without_separators(text)}")
+            return least
+        number = int(text)
+        if number < least:
+            self.add(f"{flag} {text}: must be at least {least}")
+            return least
+        if number > most:
+            self.add(f"{flag} {text}: must be at most {most:,}")
+            return least
+        return number
+
+    def optional_count(self, flag: str, text: str | None, *, least: int = 1, most: int = _MAX_COUNT) -> int | None:
+        """Read a whole number that may be left out."""
+        return None if text is None else self.count(flag, text, least=least, most=most)
+
+    def share(self, flag: str, text: str | None) -> float:
+        """Read an efficiency, above 0 and at most 1 (as a number or in percent); 1 when it is left out."""
+        if text is None:
+            return 1.0
+        value = self._number(flag, text)
+        if value is None:
+            return 1.0
+        if not 0 < value <= 1:
+            self.add(f"{flag} {text}: must be above 0 and at most 1")
+            return 1.0
+        return value
+
+    def ratio(self, flag: str, text: str) -> float:
+        """Read a relative gap, at least 0 and below 1 (as a number or in percent)."""
+        value = self._number(flag, text)
+        if value is None:
+            return 0.0
+        if not 0 <= value < 1:
+            self.add(f"{flag} {text}: must be at least 0 and below 1 (100 %)")
+            return 0.0
+        return value
+
+    def positive(self, flag: str, text: str | None) -> float | None:
+        """Read a number above 0 that may be left out."""
+        value = None if text is None else self._number(flag, text)
+        if value is not None and value <= 0:
+            self.add(f"{flag} {text}: must be above 0")
+            return None
+        return value
+
+    def _number(self, flag: str, text: str) -> float | None:
+        stripped = text.strip()
+        scale = 0.01 if stripped.endswith("%") else 1.0
+        try:
+            value = float(stripped.removesuffix("%")) * scale
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            self.add(f"{flag} {text}: must be a finite number")
+            return None
+        return value
+
+    def seconds(self, flag: str, text: str | None) -> float | None:
+        """Read a time with its unit; seconds where there is none."""
+        if text is None:
+            return None
+        match = _TIME.match(text.strip())
+        size = _SECONDS.get(match[2].lower()) if match else None
+        if match is None or size is None:
+            self.add(f"{flag} {text}: must be a time such as 30s, 500ms, 2min or 1h")
+            return None
+        value = float(match[1]) * size
+        if not 0 < value <= 1e9:
+            self.add(f"{flag} {text}: must be above 0" if value <= 0 else f"{flag} {text}: must be at most 1e9 s")
+            return None
+        return value
+
+    def choice(self, flag: str, text: str, allowed: Sequence[str]) -> str:
+        """Read one of several words; the first stands in for a wrong one."""
+        word = text.strip().lower()
+        if word in allowed:
+            return word
+        self.add(f"{flag} {text}: must be {_either(allowed)}{did_you_mean(word, allowed)}")
+        return allowed[0]
+
+    def worker_counts(self, flag: str, text: str) -> tuple[int, ...]:
+        """Read worker counts: ``1,2,4,8``, ``1..8`` or both mixed, ascending and without duplicates."""
+        counts: set[int] = set()
+        for part in text.split(","):
+            span = _RANGE.match(part.strip())
+            if span is None:
+                counts.add(self.count(flag, part.strip(), most=MAX_GPUS))
+                continue
+            first, last = int(span[1]), int(span[2])
+            if not 1 <= first <= last <= MAX_GPUS or last - first >= _MAX_WORKER_COUNTS:
+                self.add(f"{flag} {part.strip()}: must run from a smaller to a larger count of at least 1, within {_MAX_WORKER_COUNTS:,}")
+                continue
+            counts.update(range(first, last + 1))
+        if len(counts) > _MAX_WORKER_COUNTS:
+            self.add(f"{flag}: more than {_MAX_WORKER_COUNTS:,} worker counts")
+        return tuple(sorted(counts))
+
+
+def _without_separators(text: str) -> str:
+    digits = text.replace("_", "").replace(",", "").replace(" ", "").replace("'", "")
+    return f"; write {digits}" if digits != text and digits.isascii() and digits.isdecimal() else ""
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]

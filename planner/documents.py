@@ -1,0 +1,402 @@
+"""Reads a YAML file into plain values that remember where they stand, within limits on size, depth and count.
+
+The parser's events are turned into a tree here, without its constructors: no tag can build an object, a bomb of aliases or of
+brackets is refused before it grows, duplicate keys are errors, and scalars follow YAML 1.2 (`yes`, `on`, `1:30` and dates are
+words; `1e3` is a number).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from planner.errors import FileProblem, InputFileError
+
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Location", "Node", "parse_document", "read_json", "read_text"]
+
+Location = tuple[str | int, ...]
+
+MAX_BYTES = 8 * 2**20
+MAX_NODES = 400_000  # values and keys, aliases expanded: about 40,000 layers written one by one, or a second of reading
+MAX_DEPTH = 40
+
+# Whole numbers beyond this are typing errors; it also keeps products of two of them inside a float.
+_MAX_INTEGER = 10**18
+
+_INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_NOT_FINITE = re.compile(r"([-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z")
+_WORDS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(slots=True)
+class Node:
+    """A value of the file, where it stands, and where its key stands (both count from 1)."""
+
+    value: Any
+    line: int
+    column: int
+    key_line: int = 0
+    key_column: int = 0
+    children: dict[str | int, Node] | None = None  # of mappings and lists; most nodes have none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A file's content as plain values, and the place of every one of them."""
+
+    path: Path
+    sha256: str
+    root: Node
+
+    @property
+    def value(self) -> Any:
+        """The content as dicts, lists, strings and numbers."""
+        return self.root.value
+
+    def find(self, location: Sequence[str | int]) -> tuple[Node, Location, Location]:
+        """Node at a location, as deep as the file goes; steps that the file does not have are skipped.
+
+        Returns
+        -------
+        node : Node
+        found : tuple
+            The steps that exist.
+        missing : tuple
+            The steps that do not.
+        """
+        node = self.root
+        found: list[str | int] = []
+        missing: list[str | int] = []
+        for step in location:
+            child = node.children.get(step) if node.children is not None else None
+            if child is None:
+                missing.append(step)
+            else:
+                node = child
+                found.append(step)
+        return node, tuple(found), tuple(missing)
+
+    def problem(
+        self, location: Sequence[str | int], message: str, *, at_key: bool = False, where: str = ""
+    ) -> FileProblem:
+        """Say that something is wrong at a location.
+
+        Parameters
+        ----------
+        location : sequence of keys and indices
+        message : str
+        at_key : bool
+            Point at the key instead of its value.
+        where : str, optional
+            Replaces the location in the text.
+        """
+        node, found, _ = self.find(location)
+        line, column = (node.key_line, node.key_column) if at_key and node.key_line else (node.line, node.column)
+        return FileProblem(
+            path=self.path, line=line, column=column, where=where or location_text(found), message=message
+        )
+
+
+def location_text(location: Iterable[str | int]) -> str:
+    """Write a location for people.
+
+    >>> location_text(("layers", 0, "kernel"))
+    'layers[0].kernel'
+    """
+    text = ""
+    for step in location:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def read_text(path: Path) -> tuple[str, str]:
+    """Read a text file within the size limit.
+
+    Returns
+    -------
+    text, sha256 : str
+        The content without a byte order mark, and the hash of the file's bytes.
+
+    Raises
+    ------
+    InputFileError
+        Missing, a folder, unreadable, too large or not UTF-8.
+    """
+    try:
+        if path.is_dir():
+            raise _failure(path, "is a folder, not a file")
+        if not path.is_file() and path.exists():
+            raise _failure(path, "is not a regular file")
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise _failure(path, "no such file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _failure(path, f"cannot be read: {reason}") from None
+    if len(data) > MAX_BYTES:
+        raise _failure(path, f"is larger than {MAX_BYTES // 2**20} MiB, the limit of a file that is read here")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _failure(path, "is UTF-16 text; save it as UTF-8")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        raise _failure(
+            path, f"is not UTF-8 text (byte 0x{data[error.start]:02x})", before.count(b"\n") + 1, column
+        ) from None
+    if not text.strip():
+        raise _failure(path, "is empty")
+    return text, hashlib.sha256(data).hexdigest()
+
+
+def parse_document(path: Path) -> Document:
+    """Read a YAML file.
+
+    Raises
+    ------
+    InputFileError
+        It cannot be read, is not YAML, has duplicate keys or numbers that are not finite, or exceeds a limit.
+    """
+    text, sha256 = read_text(path)
+    builder = _Builder(path)
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            builder.add(event)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        raise _failure(path, f"is not YAML: {_syntax_message(error, text, line)}", line, column) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise _failure(
+            path, f"is not YAML: the character U+{ord(text[error.position]):04X} is not allowed", line, 0
+        ) from None
+    except yaml.YAMLError as error:
+        raise _failure(path, f"is not YAML: {error}") from None
+    except RecursionError:
+        raise _failure(path, "is nested too deeply") from None
+    if builder.root is None:
+        raise _failure(path, "is empty")
+    if builder.problems:
+        raise InputFileError(builder.problems)
+    return Document(path=path, sha256=sha256, root=builder.root)
+
+
+def read_json(path: Path) -> tuple[Any, str]:
+    """Read a JSON file.
+
+    Returns
+    -------
+    content : dict, list, str, int, float, bool or None
+    sha256 : str
+        Hash of the file's bytes.
+
+    Raises
+    ------
+    InputFileError
+        It cannot be read, is not JSON (with line and column), has duplicate keys or numbers that are not finite.
+    """
+    text, sha256 = read_text(path)
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) < len(pairs):
+            keys = [key for key, _ in pairs]
+            duplicate = next(key for key in keys if keys.count(key) > 1)
+            raise _failure(path, f"duplicate key '{duplicate}'")
+        return result
+
+    def finite(number: str) -> float:
+        value = float(number)
+        if not math.isfinite(value):
+            raise _failure(path, f"'{number[:24]}' is not a finite number")
+        return value
+
+    def whole(number: str) -> int:
+        if len(number) > 20:
+            raise _failure(path, f"the number {number[:24]}... is too large")
+        return int(number)
+
+    try:
+        content = json.loads(
+            text, object_pairs_hook=without_duplicates, parse_float=finite, parse_int=whole, parse_constant=finite
+        )
+    except json.JSONDecodeError as error:
+        raise _failure(path, f"is not JSON: {error.msg}", error.lineno, error.colno) from None
+    except RecursionError:
+        raise _failure(path, "is nested too deeply") from None
+    return content, sha256
+
+
+def _failure(path: Path, message: str, line: int = 0, column: int = 0) -> InputFileError:
+    return InputFileError([FileProblem(path=path, line=line, column=column, message=message)])
+
+
+def _syntax_message(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
+    lines = text.splitlines()
+    written = lines[line - 1] if 0 < line <= len(lines) else ""
+    if "\t" in written[: len(written) - len(written.lstrip())]:
+        return "a tab indents this line; use spaces"
+    problem = str(error.problem or error.context or "syntax error")
+    return f"{error.context}: {problem}" if error.context and error.problem else problem
+
+
+class _Builder:
+    """Events of the parser in, nodes out; iterative, so that depth costs no stack."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.root: Node | None = None
+        self.problems: list[FileProblem] = []
+        self._open: list[Node] = []
+        self._keys: list[tuple[str, yaml.Mark] | None] = []  # pending key of each open mapping
+        self._anchors: dict[str, tuple[Node, int, int]] = {}  # node, how many nodes it holds, how deep it is
+        self._anchored: list[tuple[str, int] | None] = []
+        self._count = 0
+        self._deepest: list[int] = []
+
+    def add(self, event: Any) -> None:
+        """Take one event."""
+        if isinstance(event, yaml.ScalarEvent):
+            self._count_nodes(1, event)
+            self._scalar(event)
+        elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            self._count_nodes(1, event)
+            self._start(event)
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            self._end()
+        elif isinstance(event, yaml.AliasEvent):
+            self._alias(event)
+        elif isinstance(event, yaml.DocumentStartEvent) and self.root is not None:
+            self._fail("a second document starts here; a file holds one", event)
+
+    def _fail(self, message: str, event: Any) -> None:
+        raise _failure(self.path, message, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def _note(self, message: str, mark: Any, where: str = "") -> None:
+        self.problems.append(
+            FileProblem(path=self.path, line=mark.line + 1, column=mark.column + 1, where=where, message=message)
+        )
+
+    def _count_nodes(self, count: int, event: Any) -> None:
+        self._count += count
+        if self._count > MAX_NODES:
+            self._fail(f"the file holds more than {MAX_NODES:,} values (aliases count each time they are used)", event)
+
+    def _expects_key(self) -> bool:
+        return bool(self._open) and isinstance(self._open[-1].value, dict) and self._keys[-1] is None
+
+    def _scalar(self, event: Any) -> None:
+        if self._expects_key():
+            self._key(event)
+            return
+        if event.tag is not None and event.tag not in ("!", "tag:yaml.org,2002:str"):
+            self._note(f"tags such as '{event.tag[:60]}' are not allowed", event.start_mark)
+        quoted = event.style in ("'", '"', "|", ">") or event.tag is not None
+        value = event.value if quoted else self._resolve(event)
+        node = Node(value, event.start_mark.line + 1, event.start_mark.column + 1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (node, 1, 0)
+        self._attach(node)
+
+    def _key(self, event: Any) -> None:
+        key: str = event.value
+        if key == "<<" and not event.style:
+            self._fail("merge keys ('<<') are not supported; write the keys out, or use a block", event)
+        if key in self._open[-1].value:
+            first = (self._open[-1].children or {})[key]
+            self._note(f"duplicate key '{key}' (first on line {first.key_line})", event.start_mark)
+        self._keys[-1] = (key, event.start_mark)
+
+    def _resolve(self, event: Any) -> Any:
+        """Value of a scalar without quotes, by the core schema of YAML 1.2 (decimal numbers only)."""
+        text: str = event.value
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.match(text):
+            if len(text) <= 20 and abs(int(text)) <= _MAX_INTEGER:
+                return int(text)
+            self._note(f"the number {text[:24]}{'...' * (len(text) > 24)} is too large", event.start_mark)
+            return 0
+        if _NOT_FINITE.match(text) or (len(text) <= 400 and _FLOAT.match(text)):
+            value = math.nan if _NOT_FINITE.match(text) else float(text)
+            if math.isfinite(value):
+                return value
+            self._note(f"'{text[:24]}' is not a finite number", event.start_mark)
+            return 0.0
+        return text
+
+    def _start(self, event: Any) -> None:
+        if self._expects_key():
+            self._fail("a key must be a single word", event)
+        if event.tag is not None and event.tag not in ("!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+            self._note(f"tags such as '{event.tag[:60]}' are not allowed", event.start_mark)
+        if len(self._open) >= MAX_DEPTH:
+            self._fail(f"nested more than {MAX_DEPTH} levels deep", event)
+        value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
+        self._open.append(Node(value, event.start_mark.line + 1, event.start_mark.column + 1, children={}))
+        self._keys.append(None)
+        self._anchored.append((event.anchor, self._count) if event.anchor is not None else None)
+        self._deepest.append(0)
+
+    def _end(self) -> None:
+        node = self._open.pop()
+        self._keys.pop()
+        anchored = self._anchored.pop()
+        depth = self._deepest.pop() + 1
+        if anchored is not None:
+            self._anchors[anchored[0]] = (node, self._count - anchored[1] + 1, depth)
+        if self._deepest:
+            self._deepest[-1] = max(self._deepest[-1], depth)
+        self._attach(node)
+
+    def _alias(self, event: Any) -> None:
+        if self._expects_key():
+            self._fail("a key must be a single word, not an alias", event)
+        if event.anchor not in self._anchors:  # not yet defined, or defined by a node that is still open (a loop)
+            self._fail(f"the alias '*{event.anchor}' names no anchor before it", event)
+        target, size, depth = self._anchors[event.anchor]
+        self._count_nodes(size, event)
+        if len(self._open) + depth > MAX_DEPTH:
+            self._fail(f"nested more than {MAX_DEPTH} levels deep", event)
+        if self._deepest:
+            self._deepest[-1] = max(self._deepest[-1], depth)
+        # The value is shared, never copied or changed; it keeps the place where it was written.
+        self._attach(Node(target.value, target.line, target.column, children=target.children))
+
+    def _attach(self, node: Node) -> None:
+        if not self._open:
+            self.root = node
+            return
+        parent = self._open[-1]
+        children = parent.children
+        assert children is not None  # _start made it
+        if isinstance(parent.value, list):
+            children[len(parent.value)] = node
+            parent.value.append(node.value)
+            return
+        pending = self._keys[-1]
+        assert pending is not None
+        key, mark = pending
+        node.key_line, node.key_column = mark.line + 1, mark.column + 1
+        self._keys[-1] = None
+        if key not in parent.value:
+            children[key] = node
+            parent.value[key] = node.value

@@ -1,0 +1,151 @@
+"""What can go wrong for a user, as one tree of exceptions; each knows the exit code of the command that meets it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import ClassVar
+
+__all__ = [
+    "ExitCode",
+    "FileProblem",
+    "InputFileError",
+    "LimitReached",
+    "NoFeasiblePlan",
+    "OutputError",
+    "PlannerError",
+    "UnknownName",
+    "UsageError",
+    "did_you_mean",
+]
+
+# More lines than this help nobody; the rest is counted.
+_SHOWN_PROBLEMS = 50
+# Names listed in a message before it says "...".
+_SHOWN_NAMES = 40
+
+
+class ExitCode(IntEnum):
+    """Exit status of every command."""
+
+    OK = 0
+    NO_PLAN = 1  # nothing fits, or a check failed
+    USAGE = 2  # bad option, name or file
+    LIMIT = 3  # a limit stopped the search before it had a plan
+    INTERNAL = 70  # a defect of the planner (EX_SOFTWARE of sysexits.h)
+    INTERRUPTED = 130  # 128 + SIGINT
+
+
+class PlannerError(Exception):
+    """Anything that a user can put right; ``str()`` is the whole message, no traceback is needed."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+
+class UsageError(PlannerError):
+    """An option has a value that cannot be used."""
+
+
+class OutputError(PlannerError):
+    """The result cannot be written where it should go."""
+
+
+class NoFeasiblePlan(PlannerError):  # noqa: N818 - named after the situation
+    """No plan of the space is legal and fits into memory; the message names the nearest miss."""
+
+    exit_code = ExitCode.NO_PLAN
+
+
+class LimitReached(PlannerError):  # noqa: N818 - named after the situation
+    """A time or memory limit stopped the search before it found a plan."""
+
+    exit_code = ExitCode.LIMIT
+
+
+class UnknownName(PlannerError):  # noqa: N818 - named after the situation
+    """A model, device, cluster, collective, ... of this name does not exist.
+
+    Parameters
+    ----------
+    kind : str
+        What was looked for, in the singular: ``device``.
+    name : str
+        As the user wrote it.
+    known : iterable of str
+        What exists.
+    hint : str, optional
+        Ends the message: a command that lists what exists.
+
+    Examples
+    --------
+    >>> print(UnknownName(kind="device", name="h10", known=["a100", "h100"], hint="list them: planner list devices"))
+    device 'h10' is not known; did you mean 'h100'? (known: a100, h100; list them: planner list devices)
+    """
+
+    def __init__(self, *, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.known = tuple(sorted(known))
+        self.close = tuple(difflib.get_close_matches(name.lower()[:200], self.known, n=3))
+        shown = ", ".join(self.known[:_SHOWN_NAMES]) + (", ..." if len(self.known) > _SHOWN_NAMES else "")
+        tail = "; ".join(part for part in (f"known: {shown}" if shown else "", hint) if part)
+        super().__init__(
+            f"{kind} '{name}' is not known{did_you_mean(name, self.known)}" + (f" ({tail})" if tail else "")
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class FileProblem:
+    """One thing wrong in a file. Lines and columns count from 1; 0 means that the problem has no place in the file.
+
+    Examples
+    --------
+    >>> str(FileProblem(path=Path("a.yaml"), line=4, column=7, where="layers[0].kernal", message="unknown key 'kernal'"))
+    "a.yaml:4:7: layers[0].kernal: unknown key 'kernal'"
+    """
+
+    path: Path
+    line: int = 0
+    column: int = 0
+    where: str = ""
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}:{self.column}" if self.line else str(self.path)
+        return ": ".join(part for part in (place, _shown(self.where, 120), _shown(self.message, 1000)) if part)
+
+
+class InputFileError(PlannerError):
+    """A file cannot be used; ``problems`` holds everything wrong with it, in the order of the file."""
+
+    def __init__(self, problems: Sequence[FileProblem]) -> None:
+        assert problems, "an error without a problem"
+        self.problems = tuple(sorted(set(problems)))
+        lines = [str(problem) for problem in self.problems[:_SHOWN_PROBLEMS]]
+        if len(self.problems) > _SHOWN_PROBLEMS:
+            lines.append(f"... and {len(self.problems) - _SHOWN_PROBLEMS} more problems")
+        super().__init__("\n".join(lines))
+
+
+def _shown(text: str, limit: int) -> str:
+    """One printable line: a file must not be able to send control codes to the terminal."""
+    text = text if len(text) <= limit else text[:limit] + "..."
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """End of a sentence that suggests the nearest known name; empty where none is near.
+
+    Examples
+    --------
+    >>> did_you_mean("kernal", ["kernel", "stride"])
+    "; did you mean 'kernel'?"
+    >>> did_you_mean("zzz", ["kernel", "stride"])
+    ''
+    """
+    by_lower = {candidate.lower(): candidate for candidate in sorted(known, reverse=True)}
+    close = difflib.get_close_matches(name.lower()[:200], list(by_lower), n=1)
+    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

@@ -1,0 +1,81 @@
+"""A report before it has a format: tables, headings and sentences, and the same answer as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Block", "Column", "Facts", "Heading", "Report", "Sentence", "Table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    The table drops the columns of the largest ``priority`` first when it gets narrow; 0 always stays. A ``flexible`` column holds words: it
+    may wrap. ``narrow`` (and ``narrow_unit``) are shorter cells, used before a column is dropped.
+    """
+
+    title: str
+    cells: tuple[str, ...]
+    unit: str = ""
+    priority: int = 0
+    is_text: bool = False  # left-aligned; numbers are right-aligned
+    flexible: bool = False
+    narrow: tuple[str, ...] | None = None
+    narrow_unit: str | None = None
+
+    def __post_init__(self) -> None:
+        assert self.narrow is None or len(self.narrow) == len(self.cells)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Columns of equal length; ``highlight`` is the row that stands out, ``total`` whether the last row is a sum."""
+
+    columns: tuple[Column, ...]
+    highlight: int | None = None
+    total: bool = False
+
+    def __post_init__(self) -> None:
+        assert len({len(column.cells) for column in self.columns}) == 1, "columns of different length"
+
+    @property
+    def num_rows(self) -> int:
+        """Rows below the header."""
+        return len(self.columns[0].cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Title of what follows."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence for people; ``strong`` for the answer itself."""
+
+    text: str
+    strong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and values in two columns, without rules."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+
+Block = Table | Heading | Sentence | Facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One answer in every form; each form is made only when it is asked for."""
+
+    blocks: Callable[[], Sequence[Block]]  # table, markdown
+    data: Callable[[], Mapping[str, Any]]  # json, yaml: SI units, documented by a schema
+    records: Callable[[], Sequence[Mapping[str, Any]]]  # csv: one row each, SI units

@@ -1,0 +1,154 @@
+"""The answers of ``planner estimate`` and ``planner explain``: one plan, its terms, its layers, and why it is not the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.documents import breakdown_document, layer_totals, ranked_record
+from planner.report.numbers import Unit, byte_unit, duration_text, percent, significant, time_unit
+from planner.report.optimize import assumed, free_layers_fact
+from planner.report.ranking import gap_text, ranking_table
+from planner.results import Breakdown, LayerCost, RankedPlan
+
+__all__ = ["estimate_report", "explain_report"]
+
+_TERMS = (
+    ("compute", "compute_s"),
+    ("optimizer", "update_s"),
+    ("resharding", "reshard_s"),
+    ("exposed gradient exchange", "exposed_exchange_s"),
+    ("pipeline bubble", "bubble_s"),
+)
+_BAR = 30
+
+
+def estimate_report(breakdown: Breakdown, plan: Callable[[], dict[str, Any]], warnings: Sequence[str] = ()) -> Report:
+    """Predict one plan, in every form."""
+    return Report(
+        blocks=lambda: [*_plan_blocks(breakdown.ranked), *_closing(breakdown, warnings)],
+        data=lambda: breakdown_document(breakdown, plan=plan(), warnings=warnings, layers=False),
+        records=lambda: [ranked_record(breakdown.ranked)],
+    )
+
+
+def explain_report(breakdown: Breakdown, plan: Callable[[], dict[str, Any]], warnings: Sequence[str] = ()) -> Report:
+    """Explain one plan layer by layer, in every form."""
+    return Report(
+        blocks=lambda: [
+            *_plan_blocks(breakdown.ranked),
+            Heading("Layer by layer (per step, on the slowest worker)"),
+            _layer_table(breakdown.layers),
+            *_comparison_blocks(breakdown),
+            *_closing(breakdown, warnings),
+        ],
+        data=lambda: breakdown_document(breakdown, plan=plan(), warnings=warnings),
+        records=lambda: breakdown_document(breakdown, plan={}, warnings=warnings)["layers"],
+    )
+
+
+def _plan_blocks(ranked: RankedPlan) -> list[Block]:
+    return [
+        ranking_table([ranked], ranks=False),
+        Heading("Where the step goes"),
+        _term_table(ranked),
+    ]
+
+
+def _term_table(ranked: RankedPlan) -> Table:
+    unit = time_unit(ranked.step_time_s)
+    rows = [(name, float(getattr(ranked, key))) for name, key in _TERMS]
+    rows = [(name, value) for name, value in rows if value > 0]
+    step = ranked.step_time_s
+    return Table(
+        columns=(
+            Column(title="term", cells=(*(name for name, _ in rows), "step"), is_text=True),
+            Column(title="time", unit=unit.name, cells=tuple(significant(v / unit.size) for v in (*(v for _, v in rows), step))),
+            Column(title="share", cells=(*(percent(value / step) for _, value in rows), "100 %")),
+            Column(title="", cells=(*("#" * round(_BAR * value / step) for _, value in rows), ""), is_text=True, priority=1),
+        ),
+        total=True,
+    )
+
+
+def _layer_table(layers: Sequence[LayerCost]) -> Table:
+    totals = layer_totals(layers)
+    unit = time_unit(max(_layer_s(layer) for layer in layers))
+    memory = byte_unit(max(layer.memory_bytes for layer in layers))
+
+    def times(title: str, key: str, priority: int) -> Column:
+        return _numbers(layers, totals, title=title, key=key, unit=unit, priority=priority)
+
+    return Table(
+        columns=(
+            Column(title="layer", cells=(*(layer.name for layer in layers), "total"), is_text=True, flexible=True),
+            Column(title="type", cells=(*(layer.kind for layer in layers), ""), is_text=True, priority=9),
+            Column(title="output", cells=(*("x".join(map(str, layer.output_shape)) for layer in layers), ""), priority=10),
+            Column(title="split", cells=(*(layer.split for layer in layers), ""), is_text=True, flexible=True, priority=3),
+            times("forward", "forward_s", 0),
+            times("backward\ninput", "backward_input_s", 1),
+            times("backward\nweights", "backward_weight_s", 1),
+            times("update", "update_s", 7),
+            times("reshard", "reshard_s", 2),
+            times("exchange", "exchange_s", 6),
+            times("exposed\nexchange", "exposed_exchange_s", 2),
+            Column(title="collective", cells=(*(_collective(layer) for layer in layers), ""), is_text=True, priority=8),
+            _numbers(layers, totals, title="memory", key="memory_bytes", unit=memory, priority=5),
+        ),
+        total=True,
+    )
+
+
+def _numbers(
+    layers: Sequence[LayerCost], totals: dict[str, Any], *, title: str, key: str, unit: Unit, priority: int
+) -> Column:
+    values = [*(float(getattr(layer, key)) for layer in layers), float(totals[key])]
+    # A zero is an empty cell: what costs nothing should not draw the eye.
+    cells = tuple("" if value == 0 else significant(value / unit.size) for value in values)
+    return Column(title=title, unit=unit.name, cells=cells, priority=priority)
+
+
+def _collective(layer: LayerCost) -> str:
+    return f"{layer.collective} over {layer.group}" if layer.collective else ""
+
+
+def _layer_s(layer: LayerCost) -> float:
+    return max(layer.forward_s, layer.backward_input_s, layer.backward_weight_s, layer.reshard_s, layer.exchange_s, 1e-12)
+
+
+def _comparison_blocks(breakdown: Breakdown) -> list[Block]:
+    best, ranked = breakdown.best, breakdown.ranked
+    if best is None:
+        return []
+    if ranked.step_time_s <= best.step_time_s * (1 + 1e-12):
+        return [Sentence("This is the best plan of the stated space.", strong=True)]
+    unit = time_unit(best.step_time_s)
+    rows = [(term, a, b) for term, a, b in breakdown.comparison if a > 0 or b > 0]
+    rows.append(("step", ranked.step_time_s, best.step_time_s))
+    return [
+        Heading(f"Why it is not the best: {best.summary} takes {duration_text(best.step_time_s)} ({gap_text(ranked.gap)} here)"),
+        Table(
+            columns=(
+                Column(title="term", cells=tuple(term for term, _, _ in rows), is_text=True),
+                Column(title="this plan", unit=unit.name, cells=tuple(significant(a / unit.size) for _, a, _ in rows)),
+                Column(title="best plan", unit=unit.name, cells=tuple(significant(b / unit.size) for _, _, b in rows)),
+                Column(title="difference", unit=unit.name, cells=tuple(_signed((a - b) / unit.size) for _, a, b in rows)),
+            ),
+            total=True,
+        ),
+    ]
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{significant(value)}"
+
+
+def _closing(breakdown: Breakdown, warnings: Sequence[str]) -> list[Block]:
+    facts = [
+        ("Assumed", assumed(breakdown.assumptions)),
+        *free_layers_fact(breakdown.free_layers),
+        *(("Note", note) for note in breakdown.notes),
+        *(("Warning", warning) for warning in warnings),
+    ]
+    return [Facts(tuple(facts))]

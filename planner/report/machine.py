@@ -1,0 +1,56 @@
+"""Results for programs: JSON and CSV, SI units, every digit, never NaN or infinity."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["csv_text", "finite", "json_text"]
+
+
+def finite(value: Any) -> Any:
+    """Replace numbers that JSON cannot hold by None, at any depth; tuples become lists.
+
+    Examples
+    --------
+    >>> finite({"a": float("inf"), "b": (1, 2.5)})
+    {'a': None, 'b': [1, 2.5]}
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return value
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """Write JSON with indentation; keys stay in the order of the schema."""
+    return json.dumps(finite(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
+    """Write one line per record; the header holds every key in the order of first use (RFC 4180 quoting).
+
+    Examples
+    --------
+    >>> csv_text([{"rank": 1, "summary": "conv: data x2, fc: channels x2", "speedup": None}])
+    'rank,summary,speedup\\n1,"conv: data x2, fc: channels x2",\\n'
+    """
+    keys = list(dict.fromkeys(key for record in records for key in record))
+    lines = [",".join(_field(key) for key in keys)]
+    lines.extend(",".join(_field(record.get(key)) for key in keys) for record in records)
+    return "\n".join(lines) + "\n"
+
+
+def _field(value: Any) -> str:
+    value = finite(value)
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = repr(value) if isinstance(value, float) else "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\r\n') else text

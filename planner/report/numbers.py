@@ -1,0 +1,159 @@
+"""Numbers for people: three significant digits, a unit that fits, never a wrapped or a scientific form in a table."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["NOT_AVAILABLE", "Unit", "byte_text", "duration_text", "percent", "significant", "time_unit", "used_of_total"]
+
+NOT_AVAILABLE = "n/a"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A unit for people and its size in SI units."""
+
+    name: str
+    size: float
+
+
+_TIMES = (
+    Unit(name="s", size=1.0),
+    Unit(name="ms", size=1e-3),
+    Unit(name="us", size=1e-6),
+    Unit(name="ns", size=1e-9),
+)
+_LONG_TIMES = (Unit(name="days", size=86400.0), Unit(name="h", size=3600.0), Unit(name="min", size=60.0))
+# Memory is counted in binary units everywhere; decimal GB appear only where a data sheet says so.
+_BYTES = (
+    Unit(name="TiB", size=2.0**40),
+    Unit(name="GiB", size=2.0**30),
+    Unit(name="MiB", size=2.0**20),
+    Unit(name="KiB", size=2.0**10),
+    Unit(name="B", size=1.0),
+)
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Round to significant digits, without an exponent; thousands are separated by commas.
+
+    Parameters
+    ----------
+    value : float or None
+        None, infinity and not-a-number become "n/a".
+    digits : int
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> [significant(x) for x in (0.004237, 9.996, 12.34, 60512.0, 0.0)]
+    ['0.00424', '10.0', '12.3', '60,500', '0']
+    """
+    if value is None or not math.isfinite(value):
+        return NOT_AVAILABLE
+    if value == 0:
+        return "0"
+    exponent = math.floor(math.log10(abs(value)))
+    rounded = round(value, digits - 1 - exponent)
+    # 9.996 rounds up into the next decade, where one decimal fewer is significant.
+    exponent = math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
+
+
+def short(value: float | None) -> str:
+    """Write three significant digits without trailing zeros: a capacity, a limit.
+
+    >>> short(80.0)
+    '80'
+    """
+    text = significant(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def percent(share: float | None) -> str:
+    """Write a share of one as a percentage.
+
+    >>> percent(0.1234), percent(0.0), percent(1.0)
+    ('12.3 %', '0 %', '100 %')
+    """
+    return NOT_AVAILABLE if share is None or not math.isfinite(share) else f"{_percent_digits(share)} %"
+
+
+def _percent_digits(share: float) -> str:
+    if abs(share) < 0.0005:
+        return "0" if share == 0 else "<0.1" if share > 0 else "0"
+    return significant(round(share * 100, 1)) if abs(share) < 1 else significant(share * 100)
+
+
+def time_unit(seconds: float) -> Unit:
+    """Largest unit of at most a second in which a time is at least 1.
+
+    >>> time_unit(0.00423).name
+    'ms'
+    """
+    for unit in _TIMES:
+        if seconds >= unit.size:
+            return unit
+    return _TIMES[-1] if seconds > 0 else _TIMES[1]
+
+
+def duration_text(seconds: float | None) -> str:
+    """Write a time with its unit.
+
+    >>> duration_text(0.00423), duration_text(5400.0)
+    ('4.23 ms', '1.50 h')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_AVAILABLE
+    if seconds == 0:
+        return "0 s"
+    unit = next((u for u in _LONG_TIMES if seconds >= u.size), time_unit(seconds))
+    return f"{significant(seconds / unit.size)} {unit.name}"
+
+
+def byte_unit(size_bytes: float) -> Unit:
+    """Largest binary unit in which a size is at least 1."""
+    return next((unit for unit in _BYTES if size_bytes >= unit.size), _BYTES[-1])
+
+
+def byte_text(size_bytes: float | None) -> str:
+    """Write a size in binary units.
+
+    >>> byte_text(9.1 * 2**30)
+    '9.10 GiB'
+    """
+    if size_bytes is None or not math.isfinite(size_bytes):
+        return NOT_AVAILABLE
+    unit = byte_unit(size_bytes)
+    return f"{size_bytes:.0f} B" if unit.name == "B" else f"{significant(size_bytes / unit.size)} {unit.name}"
+
+
+def used_of_total(used_bytes: float, total_bytes: float) -> str:
+    """Write used and total memory in the unit of the total, the way nvidia-smi does.
+
+    >>> used_of_total(9.1 * 2**30, 80 * 2**30)
+    '9.10 / 80 GiB'
+    """
+    if not math.isfinite(total_bytes):
+        return byte_text(used_bytes)
+    unit = byte_unit(total_bytes)
+    return f"{significant(used_bytes / unit.size)} / {short(total_bytes / unit.size)} {unit.name}"
+
+
+def big_count(count: int) -> str:
+    """Write an exact count; a very long one by its first digits.
+
+    >>> big_count(1234567), big_count(10**40)
+    ('1,234,567', '1.00e+40')
+    """
+    if count < 10**15:
+        return f"{count:,}"
+    exponent = int(math.log10(count))  # exact integers of any size; log10 of an int does not overflow
+    leading = count // 10 ** (exponent - 4) / 10**4
+    if leading >= 10:
+        leading, exponent = leading / 10, exponent + 1
+    return f"{leading:.2f}e+{exponent}"

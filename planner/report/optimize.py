@@ -1,0 +1,129 @@
+"""The answer of ``planner optimize``: the ranked table, and under it what was assumed, searched and proved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from planner.report.blocks import Block, Facts, Report, Sentence
+from planner.report.documents import assumption_text, ranked_record, search_document
+from planner.report.numbers import big_count, byte_text, duration_text, percent, significant
+from planner.report.ranking import ranking_table
+from planner.request import Request
+from planner.results import Assumption, RankedPlan, SearchResult
+
+__all__ = ["assumed", "search_report"]
+
+_SHOWN_LAYERS = 12
+
+
+def search_report(request: Request, result: SearchResult) -> Report:
+    """Answer in every form."""
+    return Report(
+        blocks=lambda: search_blocks(result),
+        data=lambda: search_document(request, result),
+        records=lambda: [ranked_record(plan) for plan in result.plans],
+    )
+
+
+def search_blocks(result: SearchResult) -> list[Block]:
+    """Table, answer and facts."""
+    best = result.plans[0]
+    facts = [
+        ("Proof", _proof(result)),
+        ("Space", _space(result)),
+        ("Workers", _workers(result, best)),
+        *_versus_data_parallel(result, best),
+        *_single_worker(best),
+        ("Assumed", assumed(result.assumptions)),
+        *free_layers_fact(result.free_layers),
+        *(("Note", note) for note in result.notes),
+    ]
+    return [
+        ranking_table(result.plans),
+        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
+        Facts(tuple(facts)),
+    ]
+
+
+def _proof(result: SearchResult) -> str:
+    if result.proven_optimal:
+        more = ""
+        if len(result.plans) > 1 and result.proven_top:
+            more = f", and these are its {len(result.plans)} best"
+        solver = f" ({result.solver})" if result.solver else ""
+        return f"the first plan is the fastest of the stated space{more}{solver}"
+    return (
+        f"not proven: a plan could be up to {percent(result.gap)} faster "
+        f"(no plan takes less than {duration_text(result.bound_s)})"
+    )
+
+
+def _space(result: SearchResult) -> str:
+    size = f"{big_count(result.space_size)} distinct plans"
+    if result.space_size >= 1000:
+        size += f" (10^{math.log10(result.space_size):.1f})"
+    handled = ", ".join(f"{big_count(count)} {how}" for how, count in result.searched.items() if count)
+    return f"{size}; {handled + '; ' if handled else ''}searched in {duration_text(result.wall_s)}"
+
+
+def _workers(result: SearchResult, best: RankedPlan) -> str:
+    gpus = result.setting.gpus
+    if best.workers == gpus:
+        return f"all {gpus} GPUs are used" if gpus > 1 else "one GPU"
+    return f"{best.workers} of {gpus} GPUs are used; using more is not faster"
+
+
+def _versus_data_parallel(result: SearchResult, best: RankedPlan) -> list[tuple[str, str]]:
+    gpus = result.setting.gpus
+    if gpus == 1:
+        return []
+    name = "Against data parallelism"
+    every, fewer = result.data_parallel_all, result.data_parallel
+    if fewer is None:
+        return [(name, "plain data parallelism fits on no number of workers")]
+    if every is None:
+        text = f"on all {gpus} GPUs it does not fit"
+    else:
+        text = f"{_faster(best, every)} on all {gpus} GPUs ({_cost(every)})"
+    if every is None or fewer.workers != every.workers:
+        text += f"; {_faster(best, fewer)} on {fewer.workers}, its best number ({_cost(fewer)})"
+    return [(name, text)]
+
+
+def _faster(best: RankedPlan, other: RankedPlan) -> str:
+    ratio = other.step_time_s / best.step_time_s
+    if abs(ratio - 1) < 1e-9:
+        return "as fast as plain data parallelism"
+    if ratio < 1:  # only where the question fixes something that plain data parallelism does not obey
+        return f"{significant(1 / ratio)}x slower than plain data parallelism"
+    return f"{_ratio_text(ratio)}x faster than plain data parallelism"
+
+
+def _ratio_text(ratio: float) -> str:
+    """1.0004 must not read as 1.00."""
+    return significant(ratio) if ratio >= 1.005 else significant(ratio, 2 - math.floor(math.log10(ratio - 1)))
+
+
+def _cost(plan: RankedPlan) -> str:
+    return f"{duration_text(plan.step_time_s)}, {byte_text(plan.memory_bytes_per_gpu)}"
+
+
+def _single_worker(best: RankedPlan) -> list[tuple[str, str]]:
+    if best.speedup is None:
+        return [("One worker", "does not fit at this global batch, so there is no speed-up over it")]
+    return []
+
+
+def assumed(assumptions: Sequence[Assumption]) -> str:
+    """Every assumption on one line."""
+    return ", ".join(assumption_text(assumption) for assumption in assumptions)
+
+
+def free_layers_fact(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Name what the cost model counts as free; a long list is cut, and its rest counted."""
+    if not names:
+        return []
+    shown = ", ".join(names[:_SHOWN_LAYERS])
+    more = f" and {len(names) - _SHOWN_LAYERS} more" if len(names) > _SHOWN_LAYERS else ""
+    return [("Counted as free", shown + more)]

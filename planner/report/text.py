@@ -1,0 +1,181 @@
+"""Tables as plain text: which columns fit, how wide each is, and the lines themselves."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.report.blocks import Block, Column, Facts, Heading, Sentence, Table
+
+__all__ = ["FittedColumn", "Line", "fact_lines", "fit", "plain_text", "table_lines", "wrap_words"]
+
+_GAP = 2  # spaces between columns
+_MIN_FLEXIBLE = 26  # below this a column of words is hard to read: drop another column first
+_LEAST_FLEXIBLE = 12
+_MAX_LINES = 4  # of a wrapped cell; what is left of it ends in "..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedColumn:
+    """A column as it will be shown: lines of the header, width, and the lines of every cell."""
+
+    column: Column
+    width: int
+    header: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+
+
+def fit(table: Table, width: int | None) -> list[FittedColumn]:
+    """Choose columns and widths: shorter cells first, then dropped columns, then wrapped words; numbers are never cut.
+
+    Parameters
+    ----------
+    table : Table
+    width : int or None
+        Characters of a line; None for as many as the table likes.
+    """
+    columns = list(table.columns)
+    narrow = False
+    while width is not None and _least_width(columns, narrow=narrow) > width:
+        droppable = [column for column in columns if column.priority > 0]
+        if not narrow:
+            narrow = True
+        elif droppable:
+            columns.remove(max(droppable, key=lambda column: column.priority))
+        else:
+            break
+    widths = [_natural_width(column, narrow=narrow) for column in columns]
+    if width is not None:
+        _shrink(columns, widths, width - _GAP * (len(columns) - 1))
+    return [_fitted(column, size, narrow=narrow) for column, size in zip(columns, widths, strict=True)]
+
+
+def _cells(column: Column, *, narrow: bool) -> tuple[str, ...]:
+    return column.narrow if narrow and column.narrow is not None else column.cells
+
+
+def _header(column: Column, *, narrow: bool) -> tuple[str, ...]:
+    unit = column.narrow_unit if narrow and column.narrow_unit is not None else column.unit
+    return (*column.title.split("\n"), *([unit] if unit else []))
+
+
+def _natural_width(column: Column, *, narrow: bool) -> int:
+    return max(len(text) for text in (*_header(column, narrow=narrow), *_cells(column, narrow=narrow)))
+
+
+def _least_width(columns: Sequence[Column], *, narrow: bool) -> int:
+    total = _GAP * (len(columns) - 1)
+    for column in columns:
+        natural = _natural_width(column, narrow=narrow)
+        total += min(natural, _MIN_FLEXIBLE) if column.flexible else natural
+    return total
+
+
+def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
+    """Take what is missing from the flexible columns, the widest first."""
+    while sum(widths) > width:
+        flexible = [i for i, column in enumerate(columns) if column.flexible and widths[i] > _LEAST_FLEXIBLE]
+        if not flexible:
+            return
+        widest = max(flexible, key=lambda i: widths[i])
+        widths[widest] -= 1
+
+
+def _fitted(column: Column, width: int, *, narrow: bool) -> FittedColumn:
+    cells = tuple(tuple(wrap_words(text, width)) if column.flexible else (text,) for text in _cells(column, narrow=narrow))
+    return FittedColumn(column=column, width=width, header=_header(column, narrow=narrow), cells=cells)
+
+
+def wrap_words(text: str, width: int) -> list[str]:
+    """Wrap words into at most four lines; what is left ends in "...".
+
+    >>> wrap_words("conv1-conv5: data x16, fc6-fc8: channels x16", 24)
+    ['conv1-conv5: data x16,', 'fc6-fc8: channels x16']
+    """
+    if len(text) <= width:
+        return [text]
+    # Groups such as "fc6-fc8: channels x16" stay together where they fit: break at ", " first.
+    lines = _wrap_groups(text.split(", "), width)
+    if len(lines) > _MAX_LINES:
+        last = lines[_MAX_LINES - 1]
+        lines = [*lines[: _MAX_LINES - 1], last[: width - 3].rstrip(" ,") + "..."]
+    return lines
+
+
+def _wrap_groups(groups: Sequence[str], width: int) -> list[str]:
+    lines: list[str] = []
+    for i, group in enumerate(groups):
+        part = group + ("," if i < len(groups) - 1 else "")
+        if lines and len(lines[-1]) + 1 + len(part) <= width:
+            lines[-1] += " " + part
+        else:
+            lines.extend(textwrap.wrap(part, width, break_on_hyphens=False) or [""])
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a table and what it belongs to; ``row`` is -1 outside the rows."""
+
+    kind: Literal["header", "rule", "row"]
+    text: str
+    row: int = -1
+
+
+def table_lines(table: Table, width: int | None) -> list[Line]:
+    """Lines of a table in plain ASCII."""
+    fitted = fit(table, width)
+    height = max(len(column.header) for column in fitted)
+    headers = [[_at(column.header, i - height + len(column.header)) for column in fitted] for i in range(height)]
+    lines = [Line("header", _joined(fitted, texts)) for texts in headers]
+    rule = Line("rule", (" " * _GAP).join("-" * column.width for column in fitted))
+    lines.append(rule)
+    for row in range(table.num_rows):
+        if table.total and row == table.num_rows - 1:
+            lines.append(rule)
+        depth = max(len(column.cells[row]) for column in fitted)
+        for i in range(depth):
+            lines.append(Line("row", _joined(fitted, [_at(column.cells[row], i) for column in fitted]), row))
+    return lines
+
+
+def _at(lines: Sequence[str], index: int) -> str:
+    return lines[index] if 0 <= index < len(lines) else ""
+
+
+def _joined(fitted: Sequence[FittedColumn], texts: Sequence[str]) -> str:
+    parts = [
+        text.ljust(column.width) if column.column.is_text else text.rjust(column.width)
+        for column, text in zip(fitted, texts, strict=True)
+    ]
+    return (" " * _GAP).join(parts).rstrip()
+
+
+def plain_text(blocks: Sequence[Block], width: int | None) -> str:
+    """Write a report as ASCII lines of at most ``width`` characters (None: sentences still wrap at 120)."""
+    lines: list[str] = []
+    for block in blocks:
+        if lines and not (isinstance(block, Sentence) and not block.strong):
+            lines.append("")
+        if isinstance(block, Table):
+            lines.extend(line.text for line in table_lines(block, width))
+        elif isinstance(block, Facts):
+            lines.extend(fact_lines(block, width or 120))
+        elif isinstance(block, Heading):
+            lines.append(block.text)
+        else:
+            lines.extend(textwrap.wrap(block.text, width or 120, break_on_hyphens=False, break_long_words=False))
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def fact_lines(facts: Facts, width: int) -> list[str]:
+    """Names on the left, values wrapped on the right."""
+    left = max(len(name) for name, _ in facts.pairs) + 1
+    lines: list[str] = []
+    for name, value in facts.pairs:
+        wrapped = textwrap.wrap(value, max(20, width - left - 1), break_on_hyphens=False, break_long_words=False) or [""]
+        lines.append(f"{name + ':':<{left}} {wrapped[0]}")
+        lines.extend(f"{'':<{left}} {more}" for more in wrapped[1:])
+    return lines

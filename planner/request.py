@@ -1,0 +1,51 @@
+"""The question as the user asked it: every option of the command line, before names and defaults are resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["CostModelName", "Mode", "Request", "SolverName"]
+
+Mode = Literal["training", "inference"]
+CostModelName = Literal["roofline", "paleo"]
+SolverName = Literal["auto", "program", "elimination"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Options of one command; None means "not given", so that the model, the cluster or the cost model decides.
+
+    Examples
+    --------
+    >>> Request(model="alexnet", gpus=16).cost_model
+    'roofline'
+    """
+
+    model: str  # bundled name or path
+    cluster: str | None = None
+    device: str | None = None
+    gpus: int = 1  # upper bound on the workers
+    batch: int | None = None  # global, in samples
+    precision: str | None = None
+    optimizer: str | None = None
+    mode: Mode = "training"
+    cost_model: CostModelName = "roofline"
+    ppp_comp: float = 1.0  # PALEO's platform percent of peak: computation, 0 < ppp <= 1
+    ppp_comm: float = 1.0  # and communication
+    paleo_pipeline: bool = False
+    paleo_extensions: bool = False
+    paleo_algorithms: Path | None = None
+    collective: str | None = None  # None: the cheapest per message
+    fix: tuple[str, ...] = ()  # "conv*:batch", "fc*:out_channels", "fc6:batch=4,out_channels=2"
+    family: str | None = None
+    memory_limit: str | None = None  # per worker, with a unit: "40 GiB"
+    micro_batches: int | None = None
+    top: int = 5
+    diverse: bool = False
+    time_limit_s: float | None = None
+    gap: float = 0.0  # relative; 0 asks for a proof
+    seed: int = 0
+    solver: SolverName = "auto"
+    command_line: str = ""  # as typed, for the provenance of exported plans

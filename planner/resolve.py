@@ -1,0 +1,285 @@
+"""From options to domain objects: names looked up, units parsed, defaults chosen and written down."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from costmodel.collectives import ALL_REDUCE_NAMES
+from costmodel.paleo.model import PaleoCompute
+from costmodel.units import QuantityError, format_bytes, parse_quantity
+
+from costmodel.compute import ComputeModel
+from costmodel.device import Device
+from costmodel.network import Cluster
+from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import Split
+from costmodel.workload import CONTEXT_BYTES, Workload
+from planner.errors import UnknownName, UsageError
+from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
+from planner.request import Request
+from planner.results import Assumption, Setting
+from strategies.space import FAMILY_NAMES, Restriction, fixed_by_patterns
+
+__all__ = ["DEFAULT_CLUSTER", "Resolved", "resolve"]
+
+DEFAULT_CLUSTER = "dgx-h100"
+_MAX_GPUS = 1_000_000
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A request in the words of the cost model and the search."""
+
+    request: Request
+    model: LoadedModel
+    workload: Workload
+    cluster: Cluster
+    restriction: Restriction
+    setting: Setting
+    assumptions: tuple[Assumption, ...]
+    free_layers: tuple[str, ...]
+
+    def with_batch(self, global_batch: int) -> Resolved:
+        """Ask the same at another global batch."""
+        return dataclasses.replace(
+            self,
+            workload=dataclasses.replace(self.workload, global_batch=global_batch),
+            setting=dataclasses.replace(self.setting, global_batch=global_batch),
+        )
+
+
+def resolve(request: Request) -> Resolved:
+    """Load what the request names and fill in what it leaves open.
+
+    Raises
+    ------
+    PlannerError
+        Unknown names, unusable values, files with problems.
+    """
+    model = load_model(request.model)
+    cluster, inputs = _cluster(request)
+    device = cluster.device
+    paleo = request.cost_model == "paleo"
+    precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else _device_precision(device))
+    optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, "sgd" if paleo else "momentum")
+    if precision.compute not in device.peak_flop_per_s:
+        known = ", ".join(sorted(device.peak_flop_per_s))
+        raise UsageError(f"device '{device.name}' has no rate for precision '{precision.name}'; it has {known}")
+    if paleo and precision.name != "fp32":
+        raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
+    global_batch = request.batch if request.batch is not None else model.global_batch
+    _check_numbers(request, cluster, global_batch)
+    compute, cluster = _compute(request, device, cluster)
+    workload = Workload(
+        graph=model.graph,
+        global_batch=global_batch,
+        precision=precision,
+        optimizer=optimizer,
+        compute=compute,
+        training=request.mode == "training",
+        collectives=_collectives(request),
+        context_bytes=CONTEXT_BYTES,
+    )
+    capacity = _capacity(request, device)
+    setting = Setting(
+        model=model.name,
+        cluster=cluster.name,
+        device=device.name,
+        gpus=request.gpus,
+        global_batch=global_batch,
+        precision=precision.name,
+        optimizer=optimizer.name,
+        mode=request.mode,
+        cost_model=request.cost_model,
+        memory_capacity_bytes=capacity,
+        inputs={"model": model.sha256, **inputs},
+        command_line=request.command_line,
+        cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
+    )
+    return Resolved(
+        request=request,
+        model=model,
+        workload=workload,
+        cluster=cluster,
+        restriction=_restriction(request, workload),
+        setting=setting,
+        assumptions=_assumptions(request, model, workload, setting),
+        free_layers=tuple(layer.name for layer in model.graph.layers if compute.is_free(layer)),
+    )
+
+
+def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
+    loaded = load_cluster(request.cluster or DEFAULT_CLUSTER)
+    inputs = {"cluster": loaded.sha256, "device": loaded.device_sha256}
+    cluster = loaded.cluster
+    if request.device is not None:
+        device = load_device(request.device)
+        if len(cluster.groups) != 1:
+            raise UsageError(f"--device replaces the device of a cluster with one kind; '{cluster.name}' has several")
+        cluster = cluster.with_device(device.device)
+        inputs["device"] = device.sha256
+    if len(cluster.groups) != 1:
+        raise UsageError(f"cluster '{cluster.name}' mixes devices; searching over mixed devices is not available yet")
+    return cluster, inputs
+
+
+def _device_precision(device: Device) -> str:
+    formats = frozenset(device.peak_flop_per_s)
+    name = default_precision(formats)
+    # 16-bit formats pay only where they are faster (tensor cores); older devices list them at the fp32 rate or below.
+    faster = device.peak_flop_per_s.get(name, 0.0) > 2.5 * device.peak_flop_per_s["fp32"]
+    return name if faster else "fp32"
+
+
+def _pick(kind: str, name: str | None, known: Mapping[str, _T], default: str) -> _T:
+    chosen = name if name is not None else default
+    if chosen not in known:
+        raise UnknownName(kind=kind, name=chosen, known=known)
+    return known[chosen]
+
+
+def _check_numbers(request: Request, cluster: Cluster, global_batch: int) -> None:
+    if request.gpus < 1:
+        raise UsageError(f"--gpus must be at least 1, not {request.gpus}")
+    if request.gpus > _MAX_GPUS:
+        raise UsageError(f"--gpus {request.gpus} is beyond any cluster; the most is {_MAX_GPUS}")
+    most = cluster.max_devices
+    if most is not None and request.gpus > most:
+        raise UsageError(f"--gpus {request.gpus} is more than cluster '{cluster.name}' has: {most}")
+    if global_batch < 1:
+        raise UsageError(f"--batch must be at least 1, not {global_batch}")
+    if global_batch > 1 << 40:
+        raise UsageError(f"--batch {global_batch} is beyond any training run")
+    if request.micro_batches is not None and not 1 <= request.micro_batches <= global_batch:
+        raise UsageError(f"--micro-batches must be between 1 and the global batch ({global_batch})")
+    if request.top < 1:
+        raise UsageError(f"--top must be at least 1, not {request.top}")
+    for name, value in (("--ppp-comp", request.ppp_comp), ("--ppp-comm", request.ppp_comm)):
+        if not 0.0 < value <= 1.0:
+            raise UsageError(f"{name} is a fraction of peak: above 0, at most 1, not {value}")
+
+
+def _compute(request: Request, device: Device, cluster: Cluster) -> tuple[ComputeModel, Cluster]:
+    precision = _pick(
+        "precision",
+        request.precision,
+        PRECISIONS,
+        "fp32" if request.cost_model == "paleo" else _device_precision(device),
+    )
+    optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, "momentum")
+    roofline = RooflineCompute(device=device, precision=precision, optimizer=optimizer)
+    if request.cost_model == "roofline":
+        if request.ppp_comp != 1.0 or request.ppp_comm != 1.0:
+            raise UsageError(
+                "--ppp-comp and --ppp-comm belong to --cost-model paleo; roofline has size-dependent efficiency"
+            )
+        return roofline, cluster
+    algorithms = load_algorithms(request.paleo_algorithms) if request.paleo_algorithms is not None else None
+    paleo = PaleoCompute(
+        device=device,
+        ppp_comp=request.ppp_comp,
+        use_pipeline=request.paleo_pipeline,
+        algorithms=algorithms,
+        extensions=roofline if request.paleo_extensions else None,
+    )
+    # PALEO's network: bytes over bandwidth x ppp_comm, no latency.
+    return paleo, cluster.with_ideal_links(request.ppp_comm)
+
+
+def _collectives(request: Request) -> tuple[str, ...]:
+    if request.collective is None:
+        return tuple(ALL_REDUCE_NAMES)
+    if request.collective not in ALL_REDUCE_NAMES:
+        raise UnknownName(
+            kind="collective",
+            name=request.collective,
+            known=ALL_REDUCE_NAMES,
+            hint="list them: planner list collectives",
+        )
+    return (request.collective,)
+
+
+def _capacity(request: Request, device: Device) -> float:
+    if request.memory_limit is None:
+        return device.memory_bytes
+    try:
+        limit = parse_quantity(request.memory_limit, "bytes")
+    except QuantityError as error:
+        raise UsageError(f"--memory-limit: {error}") from None
+    return min(limit, device.memory_bytes)
+
+
+def _restriction(request: Request, workload: Workload) -> Restriction:
+    if request.family is not None and request.family not in FAMILY_NAMES:
+        raise UnknownName(kind="family", name=request.family, known=FAMILY_NAMES)
+    patterns = [parse_fix(text) for text in request.fix]
+    try:
+        fixed = fixed_by_patterns(workload.graph, patterns)
+    except ValueError as error:
+        raise UsageError(f"--fix: {error}") from None
+    return Restriction(fixed=fixed, family=request.family)
+
+
+def parse_fix(text: str) -> tuple[str, dict[str, int]]:
+    """Read ``conv*:batch`` (all workers along one dimension) or ``fc6:batch=4,out_channels=2``.
+
+    Raises
+    ------
+    UsageError
+        Not of this form, an unknown dimension, a degree that is not a positive whole number.
+
+    Examples
+    --------
+    >>> parse_fix("fc*:out_channels"), parse_fix("fc6:batch=4,out_channels=2")
+    (('fc*', {'out_channels': 0}), ('fc6', {'batch': 4, 'out_channels': 2}))
+    """
+    pattern, colon, rest = text.rpartition(":")
+    if not colon or not pattern or not rest:
+        raise UsageError(f"--fix '{text}': write LAYERS:DIMENSION, e.g. 'conv*:batch' or 'fc6:batch=4,out_channels=2'")
+    dimensions = tuple(field.name for field in dataclasses.fields(Split))
+    degrees: dict[str, int] = {}
+    for part in rest.split(","):
+        name, equals, value = part.strip().partition("=")
+        if name not in dimensions:
+            raise UnknownName(kind=f"--fix '{text}': dimension", name=name, known=dimensions)
+        if equals and not (value.isascii() and value.isdigit() and int(value) >= 1):
+            raise UsageError(f"--fix '{text}': '{value}' is not a positive whole number")
+        degrees[name] = int(value) if equals else 0
+    if len(degrees) > 1 and 0 in degrees.values():
+        raise UsageError(f"--fix '{text}': give every dimension its degree when there are several")
+    return pattern, degrees
+
+
+def _assumptions(request: Request, model: LoadedModel, workload: Workload, setting: Setting) -> tuple[Assumption, ...]:
+    def source(given: object, default: str) -> str:
+        return default if given is None else "given"
+
+    rows = [
+        Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)", source=""),
+        Assumption(name="cluster", value=setting.cluster, source=source(request.cluster, "default")),
+        Assumption(name="device", value=setting.device, source=source(request.device, "cluster file")),
+        Assumption(name="global batch", value=str(setting.global_batch), source=source(request.batch, "model file")),
+        Assumption(
+            name="precision", value=setting.precision, source=source(request.precision, "default of the device")
+        ),
+        Assumption(name="cost model", value=setting.cost_model, source=""),
+        Assumption(name="mode", value=setting.mode, source=""),
+    ]
+    if workload.training:
+        rows.append(Assumption(name="optimizer", value=setting.optimizer, source=source(request.optimizer, "default")))
+    rows.append(
+        Assumption(
+            name="memory per GPU",
+            value=f"{format_bytes(setting.memory_capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context",
+            source=source(request.memory_limit, "device file"),
+        )
+    )
+    if request.collective is not None:
+        rows.append(Assumption(name="collective", value=request.collective, source="given"))
+    return tuple(rows)

@@ -1,0 +1,161 @@
+"""What the schemas of all files share: strict models, field types made from annotations, errors that say where they point."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError, core_schema
+
+__all__ = ["MAX_INTEGER", "FileModel", "Name", "Reference", "Text", "fail", "field_type", "is_reference"]
+
+# Larger extents, counts or batches are typing errors, and their products would leave the exact range of a float.
+MAX_INTEGER = 10**9
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_/@+-]{0,63}")
+
+
+class FileModel(BaseModel):
+    """A mapping of a file: unknown keys are errors, nothing is converted silently."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=False)
+
+
+def fail(message: str, at: str = "") -> NoReturn:
+    """Refuse a value from inside a validator, in words that are shown as they are.
+
+    Parameters
+    ----------
+    message : str
+    at : str, optional
+        Key below the validated mapping that the message points at.
+    """
+    raise PydanticCustomError("domain", "{message}", {"message": message, "at": at})
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        fail(f"expected a name, got the number {value}; quote it: '{value}'")
+    if not isinstance(value, str):
+        fail("expected a name")
+    if not _NAME.fullmatch(value):
+        fail(
+            f"'{value[:70]}' is not a name: letters, digits and any of _ - / @ +, at most 64, the first a letter, digit or _"
+        )
+    return value
+
+
+Name = Annotated[str, BeforeValidator(_name), Field(json_schema_extra={"pattern": f"^{_NAME.pattern}$"})]
+Text = Annotated[str, Field(strict=True, max_length=10_000)]
+
+
+def is_reference(value: Any) -> bool:
+    """Whether a value is the name of a block's parameter, ``$stride``."""
+    return isinstance(value, str) and value.startswith("$")
+
+
+class Reference:
+    """Annotation: the value may also be the name of a block's parameter, ``$stride``."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: Callable[[Any], core_schema.CoreSchema]
+    ) -> core_schema.CoreSchema:
+        """Let references through untouched."""
+        return core_schema.no_info_wrap_validator_function(_unless_reference, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: Callable[[core_schema.CoreSchema], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Either form."""
+        return {"anyOf": [handler(schema), {"type": "string", "pattern": r"^\$[A-Za-z0-9_]+$"}]}
+
+
+def _unless_reference(value: Any, validate: Callable[[Any], Any]) -> Any:
+    return value if is_reference(value) else validate(value)
+
+
+def field_type(annotation: Any, minimum: float | None = None, maximum: float | None = None) -> Any:
+    """Turn the annotation of a layer parameter into the type of a file's field, range included.
+
+    Whole numbers are whole (no `3.0`, no `true`); the members of a union are told apart by their form, so that an error speaks
+    of the one that was meant; every number of a pair has the range.
+
+    Parameters
+    ----------
+    annotation : type
+        int, float, bool, str, Literal, tuple, or a union of these.
+    minimum, maximum : float, optional
+
+    Returns
+    -------
+    type
+        For pydantic.
+    """
+    return Annotated[_checked(annotation, minimum, maximum), Reference()]
+
+
+def _checked(annotation: Any, minimum: float | None, maximum: float | None) -> Any:
+    if annotation is bool or annotation is str:
+        return Annotated[annotation, Field(strict=True)]
+    if annotation is int:
+        return Annotated[int, Field(strict=True, ge=minimum, le=MAX_INTEGER if maximum is None else maximum)]
+    if annotation is float:
+        return Annotated[float, Field(strict=True, ge=minimum, le=maximum, allow_inf_nan=False)]
+    if annotation is types.NoneType or get_origin(annotation) is Literal:
+        return annotation
+    return _compound(annotation, minimum, maximum)
+
+
+def _compound(annotation: Any, minimum: float | None, maximum: float | None) -> Any:
+    arguments = get_args(annotation)
+    if get_origin(annotation) is not tuple:
+        assert get_origin(annotation) in (Union, types.UnionType), f"no file form for {annotation}"
+        return _union(arguments, minimum, maximum)
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        elements: Any = (field_type(arguments[0], minimum, maximum), ...)
+        return Annotated[tuple.__class_getitem__(elements), Field(min_length=1, max_length=8)]
+    return tuple.__class_getitem__(tuple(field_type(argument, minimum, maximum) for argument in arguments))
+
+
+def _union(members: tuple[Any, ...], minimum: float | None, maximum: float | None) -> Any:
+    present = [member for member in members if member is not types.NoneType]
+    if len(present) == 1:
+        return _checked(present[0], minimum, maximum) | None
+    tagged = [Annotated[_checked(member, minimum, maximum), Tag(_form_of(member))] for member in members]
+    return Annotated[
+        Union[tuple(tagged)],  # noqa: UP007 - made at run time
+        Discriminator(
+            _form,
+            custom_error_type="form",
+            custom_error_message="expected " + " or ".join(_words(member) for member in members),
+        ),
+    ]
+
+
+def _form_of(annotation: Any) -> str:
+    if annotation in (int, float):
+        return "<number>"
+    if annotation is types.NoneType:
+        return "<nothing>"
+    return "<list>" if get_origin(annotation) is tuple else "<word>"
+
+
+def _form(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return "<number>"
+    if isinstance(value, str):
+        return "<word>"
+    if isinstance(value, (list, tuple)):
+        return "<list>"
+    return "<nothing>" if value is None else None
+
+
+def _words(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return " or ".join(f"'{word}'" for word in get_args(annotation))
+    return {"<number>": "a number", "<list>": "[height, width]", "<nothing>": "null"}[_form_of(annotation)]

@@ -1,0 +1,245 @@
+"""Network files: layers one after the other, blocks of layers used many times, branches joined again.
+
+::
+
+    schema_version: 1
+    name: tiny
+    source: where the network was published
+    global_batch: 128                    # usual batch of a training step, all workers together
+
+    blocks:
+      residual:
+        parameters: [channels]           # what a use must give
+        defaults: {stride: 1}            # what it may give
+        layers:
+          - {name: conv1, type: convolution, out_channels: $channels, kernel: 3, stride: $stride, padding: same}
+          - {name: conv2, type: convolution, out_channels: $channels, kernel: 3, padding: same}
+          - {name: add, type: add, inputs: [conv2, input]}        # "input" is the block's input
+
+    layers:
+      - {name: data, type: input, shape: [3, 32, 32]}             # channels first, one sample
+      - {name: stem, type: convolution, out_channels: 64, kernel: 3, padding: same, activation: relu}
+      - {name: stage, block: residual, repeat: 4, with: {channels: 64}}
+      - name: mix
+        join: concat                                              # or add
+        branches:
+          - [{name: 1x1, type: convolution, out_channels: 32, kernel: 1}]
+          - [{name: pool, type: pool, kernel: 3, padding: same}]
+      - {name: fc, type: linear, out_features: 10}
+
+*Inputs.* A layer reads the entry before it unless ``inputs`` names others (one name or a list). The name of a block's or branches'
+entry stands for its output: the last layer of the block (of its last repetition), the layer that joins the branches.
+
+*Names.* Full names are paths: ``stem``, ``stage.2.conv1`` (number of the repetition, where ``repeat`` is written), ``mix.1x1``,
+``mix.concat``. Inside a block, names are those of the block; layers outside it are handed in through ``with``. Branches see the
+names around them, and each other's.
+
+A block may have ``branches`` (and ``join``) in place of ``layers``.
+
+*Parameters* of a block stand alone for a value: ``kernel: $kernel`` or ``kernel: [1, $width]``. There are no expressions.
+``first: {block: ..., with: {...}}`` changes the first repetition.
+
+A layer type is added in ``costmodel/layers`` and appears here by itself: its parameters, their ranges and meanings are read from
+the family's ``Params`` dataclass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, create_model, model_validator
+
+from costmodel.layers import FAMILIES, LayerFamily
+from planner.errors import did_you_mean
+from planner.schema.common import MAX_INTEGER, FileModel, Name, Reference, Text, fail, field_type
+
+__all__ = ["MAX_LAYERS", "Block", "BlockUse", "Branches", "LayerEntry", "NetworkFile", "layer_model"]
+
+MAX_LAYERS = 100_000  # after repetition; the largest published networks have some thousands
+
+# What people call these types elsewhere and difflib would not find.
+_SYNONYMS = {
+    **dict.fromkeys(("conv", "conv2d", "conv2", "spatialconvolution"), "convolution"),
+    **dict.fromkeys(("conv_transpose", "convtranspose2d", "conv2dtranspose", "deconv"), "deconvolution"),
+    **dict.fromkeys(("dense", "fc", "fully_connected", "inner_product", "innerproduct", "matmul", "gemm"), "linear"),
+    **dict.fromkeys(("maxpool", "maxpool2d", "avgpool", "avgpool2d", "max_pool", "avg_pool", "average_pool"), "pool"),
+    **dict.fromkeys(("gap", "adaptive_avg_pool", "global_average_pool", "globalaveragepool"), "global_pool"),
+    **dict.fromkeys(("relu", "gelu", "sigmoid", "tanh", "elu", "leaky_relu", "swish"), "activation"),
+    **dict.fromkeys(("bn", "batchnorm", "batchnorm2d"), "batch_norm"),
+    **dict.fromkeys(("eltwise", "elementwise", "residual", "sum", "plus"), "add"),
+    **dict.fromkeys(("lrn", "norm"), "local_response_norm"),
+    **dict.fromkeys(("cat", "join"), "concat"),
+    **dict.fromkeys(("data", "placeholder"), "input"),
+    **dict.fromkeys(("rnn", "gru"), "lstm"),
+    **dict.fromkeys(("reshape", "view"), "flatten"),
+}
+
+_GROUP_KEYS = ("block", "branches")
+
+Repeat = Annotated[int, Field(strict=True, ge=1, le=MAX_LAYERS), Reference()]
+Join = Literal["concat", "add"]
+Scalar = int | float | bool | str | None
+Values = Annotated[
+    dict[str, Scalar | tuple[Scalar, ...]],
+    Field(max_length=100),
+]
+
+
+def _inputs(value: Any) -> Any:
+    names = value if isinstance(value, list) else [value]
+    if not names:
+        fail("names no layer; leave 'inputs' out to read the entry before")
+    for name in names:
+        if not isinstance(name, str):
+            fail(f"expected the name of a layer, or a list of names{_quote_hint(name)}")
+    return value
+
+
+def _quote_hint(value: Any) -> str:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"; quote the number: '{value}'" if is_number else ""
+
+
+Inputs = Annotated[
+    str | tuple[str, ...],
+    BeforeValidator(_inputs),
+    Field(description="layers that this one reads; the entry before it unless stated"),
+]
+
+
+class LayerEntry(FileModel):
+    """What every layer has."""
+
+    name: Name = Field(description="unique among its neighbours")
+    inputs: Inputs | None = None
+
+
+class First(FileModel):
+    """What is different in the first repetition of a block."""
+
+    block: Name | None = Field(default=None, description="another block")
+    with_: Values = Field(default_factory=dict, alias="with", description="other values of parameters")
+
+
+class BlockUse(FileModel):
+    """A block's layers, once or several times in a row."""
+
+    name: Name = Field(description="prefix of the names of its layers")
+    block: Name = Field(description="which block")
+    repeat: Repeat | None = Field(default=None, description="how many times, each reading the one before")
+    with_: Values = Field(default_factory=dict, alias="with", description="values of the block's parameters")
+    first: First | None = Field(default=None, description="changes of the first repetition")
+    inputs: Inputs | None = None
+
+
+class Branches(FileModel):
+    """Parallel chains that read the same input and are joined."""
+
+    name: Name = Field(description="prefix of the names of its layers, and the name of the joined output")
+    branches: Chains = Field(description="chains of layers; an empty one passes the input on")
+    join: Join = Field(default="concat", description="how the ends of the chains are joined")
+    inputs: Inputs | None = None
+
+
+class Block(FileModel):
+    """Layers to be used under ``layers`` by ``block: name``."""
+
+    description: Text = ""
+    parameters: tuple[Name, ...] = Field(default=(), max_length=100, description="parameters that a use must give")
+    defaults: Values = Field(default_factory=dict, description="parameters that a use may give, and their values")
+    layers: tuple[Entry, ...] = Field(default=(), description="the layers; the last one is the output")
+    branches: Chains | None = Field(default=None, description="instead of layers: parallel chains that are joined")
+    join: Join = Field(default="concat", description="how the ends of the branches are joined")
+
+    @model_validator(mode="after")
+    def _one_body(self) -> Self:
+        if bool(self.layers) == (self.branches is not None):
+            fail("a block has either 'layers' or 'branches'")
+        return self
+
+
+class NetworkFile(FileModel):
+    """A network."""
+
+    schema_version: Literal[1] = Field(description="version of this file format")
+    name: Name
+    description: Text = ""
+    source: Text = Field(default="", description="where the network and its numbers come from")
+    global_batch: int = Field(
+        strict=True, ge=1, le=MAX_INTEGER, description="usual samples per training step, all workers together"
+    )
+    blocks: dict[Name, Block] = Field(default_factory=dict, description="groups of layers, by name")
+    layers: tuple[Entry, ...] = Field(min_length=1, description="the network")
+
+
+@cache
+def layer_model(kind: str) -> type[LayerEntry]:
+    """Pydantic model of one layer type, made from its family's ``Params``.
+
+    Examples
+    --------
+    >>> layer_model("linear").model_validate({"name": "fc", "type": "linear", "out_features": 10}).out_features
+    10
+    """
+    family: LayerFamily = FAMILIES[kind]
+    hints = typing.get_type_hints(family.Params)
+    fields: dict[str, Any] = {"type": (Literal[kind], Field(description=family.summary))}
+    for item in dataclasses.fields(family.Params):
+        assert item.name not in {"name", "type", "inputs", *_GROUP_KEYS}, f"{kind}.{item.name} is a key of every layer"
+        annotation = field_type(hints[item.name], item.metadata["minimum"], item.metadata["maximum"])
+        default = ... if item.default is dataclasses.MISSING else item.default
+        fields[item.name] = (annotation, Field(default=default, description=item.metadata["doc"]))
+    title = "".join(word.capitalize() for word in kind.split("_")) + "Layer"
+    return create_model(title, __base__=LayerEntry, __doc__=family.summary, **fields)
+
+
+def _entry_tag(value: Any) -> str | None:
+    if isinstance(value, dict):
+        for key in _GROUP_KEYS:
+            if key in value:
+                return f"<{key}>"
+        return f"<{value.get('type')}>"
+    if isinstance(value, LayerEntry):
+        return f"<{value.type}>"  # type: ignore[attr-defined]
+    return "<block>" if isinstance(value, BlockUse) else "<branches>"
+
+
+def _known_entry(value: Any) -> Any:
+    """Refuse what is no entry at all, naming the types there are."""
+    if isinstance(value, (LayerEntry, BlockUse, Branches)):
+        return value
+    if not isinstance(value, dict):
+        fail("expected a layer: {name: ..., type: ..., ...}")
+    if any(key in value for key in _GROUP_KEYS):
+        return value
+    if "type" not in value:
+        hint = next((h for key in value if (h := did_you_mean(key, ["type", *_GROUP_KEYS]))), "")
+        fail(f"missing key 'type' (or 'block', or 'branches'){hint}")
+    kind = value["type"]
+    if not isinstance(kind, str):
+        fail("the type of a layer is a word", at="type")
+    if kind not in FAMILIES:
+        nearest = _SYNONYMS.get(kind.lower())
+        hint = f"; did you mean '{nearest}'?" if nearest in FAMILIES else did_you_mean(kind, FAMILIES)
+        fail(f"layer type '{kind[:60]}' is not known{hint} (known: {', '.join(sorted(FAMILIES))})", at="type")
+    return value
+
+
+def _entry_type() -> Any:
+    members: list[Any] = [Annotated[layer_model(kind), Tag(f"<{kind}>")] for kind in sorted(FAMILIES)]
+    members += [Annotated[BlockUse, Tag("<block>")], Annotated[Branches, Tag("<branches>")]]
+    union = Union[tuple(members)]  # noqa: UP007 - made at run time
+    return Annotated[union, Discriminator(_entry_tag), BeforeValidator(_known_entry)]
+
+
+if TYPE_CHECKING:
+    Entry = LayerEntry | BlockUse | Branches
+    Chains = tuple[tuple[Entry, ...], ...]
+else:
+    Entry = _entry_type()
+    Chains = Annotated[tuple[tuple[Entry, ...], ...], Field(min_length=2, max_length=1000)]
+for _model in (Branches, Block, NetworkFile):
+    _model.model_rebuild()

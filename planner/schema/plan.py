@@ -1,0 +1,115 @@
+"""Plan files: a chosen split of a network over a cluster, with its prediction and where it came from.
+
+::
+
+    schema_version: 1
+    model: alexnet                       # bundled name, or a path relative to this file (absolute, or starting with "./" or "../")
+    cluster: dgx-h100
+    gpus: 16                             # what was allowed; `workers` is what is used
+    global_batch: 128
+    precision: bf16
+    optimizer: momentum
+    mode: training
+    cost_model: roofline
+    workers: 16
+    num_micro_batches: 1
+    layers:                              # every layer; degrees of 1 are left out; their product is `workers`
+      data: {batch: 16}
+      conv1: {batch: 16, collective: ring}
+      fc6: {batch: 2, out_channels: 8, collective: tree}
+    prediction: {step_time_s: 0.00123, memory_bytes_per_gpu: 1234567.0}
+    provenance: {planner_version: 0.1.0, inputs: {model: 3fa9...}}
+
+A pipeline names its stages; the layers of a stage are all split ``batch: replicas``:
+``stages: [{first: data, last: pool5, replicas: 4}, {first: fc6, last: softmax, replicas: 2}]``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from planner.schema.common import FileModel, Text
+
+__all__ = ["CostModelOptions", "LayerSplit", "PlanDocument", "Prediction", "Provenance", "StageEntry"]
+
+Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Word = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
+
+
+class LayerSplit(FileModel):
+    """How one layer is split; 1 means not split that way."""
+
+    batch: Degree = Field(default=1, description="Parts of the batch.")
+    out_channels: Degree = Field(default=1, description="Parts of the output channels (features).")
+    in_channels: Degree = Field(default=1, description="Parts of the input channels; partial sums are reduced.")
+    height: Degree = Field(default=1, description="Parts of the rows of an image.")
+    collective: Word | None = Field(
+        default=None, description="All-reduce of the layer's gradient; the cheapest where it is left out."
+    )
+
+
+class StageEntry(FileModel):
+    """A contiguous piece of the layers, in the order of the network, on workers of its own."""
+
+    first: Word = Field(description="Name of the first layer.")
+    last: Word = Field(description="Name of the last layer, inclusive.")
+    replicas: Degree = Field(description="Workers of the stage; each takes a part of every micro-batch.")
+
+
+class CostModelOptions(FileModel):
+    """Options of the cost model `paleo`."""
+
+    ppp_comp: Share = Field(default=1.0, description="Share of the peak that computation reaches.")
+    ppp_comm: Share = Field(default=1.0, description="Share of the bandwidth that messages reach.")
+    paleo_pipeline: bool = Field(default=False, description="Memory and computation overlap in a layer.")
+    paleo_extensions: bool = Field(default=False, description="Kinds unknown to PALEO are costed by the roofline.")
+    paleo_algorithms: Word | None = Field(default=None, description="File with the algorithm of each convolution and pass.")
+
+
+class Prediction(FileModel):
+    """What the cost model said when the plan was written; checked by nobody, recomputed by `planner estimate --plan`."""
+
+    summary: Text = Field(default="", description="The plan in words.")
+    family: Text = Field(default="", description="Region of the space that the plan lies in.")
+    step_time_s: Number | None = Field(default=None, description="Time of one training step, in seconds.")
+    throughput_samples_per_s: Number | None = None
+    memory_bytes_per_gpu: Number | None = Field(default=None, description="Peak memory of the fullest worker, in bytes.")
+    proven_optimal: bool | None = Field(default=None, description="Whether no plan of the stated space is faster.")
+    bound_s: Number | None = Field(default=None, description="No plan of the stated space is faster, in seconds.")
+
+
+class Provenance(FileModel):
+    """Where the plan came from."""
+
+    planner_version: Text = ""
+    command_line: Text = ""
+    inputs: dict[str, Text] = Field(default_factory=dict, description="sha256 of the input files, by role.")
+    assumptions: tuple[Text, ...] = ()
+
+
+class PlanDocument(FileModel):
+    """A plan file."""
+
+    schema_version: Literal[1] = Field(description="Version of this format.")
+    model: Word = Field(description="The network: a bundled name, or a path relative to this file.")
+    cluster: Word | None = Field(default=None, description="The cluster: a bundled name, or a path relative to this file.")
+    device: Word | None = Field(default=None, description="Takes the place of the cluster's own device.")
+    gpus: Degree = Field(description="Workers that were allowed.")
+    global_batch: Count = Field(description="Samples per step, all workers together.")
+    precision: Word | None = None
+    optimizer: Word | None = None
+    mode: Literal["training", "inference"] = "training"
+    cost_model: Literal["roofline", "paleo"] = "roofline"
+    cost_model_options: CostModelOptions = Field(default_factory=CostModelOptions)
+    memory_limit: Word | None = Field(default=None, description="Memory per worker that may be used, with its unit.")
+    workers: Degree = Field(description="Workers that the plan uses.")
+    num_micro_batches: Count = Field(default=1, description="Parts into which every step's batch is cut, one after the other.")
+    stages: tuple[StageEntry, ...] = Field(default=(), description="Stages of a pipeline; none where every worker holds every layer.")
+    layers: dict[str, LayerSplit] = Field(min_length=1, description="Every layer of the network and its split.")
+    prediction: Prediction = Field(default_factory=Prediction)
+    provenance: Provenance = Field(default_factory=Provenance)

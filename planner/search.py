@@ -1,0 +1,329 @@
+"""The questions the planner answers: optimize, estimate, explain. The cost model judges, strategies choose, this file asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Sequence
+
+from costmodel.units import format_bytes
+
+from costmodel.evaluate import CostBatch, evaluate
+from costmodel.network import Cluster
+from costmodel.plan import Plan, family_of_plan
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import divisors
+from costmodel.workload import Workload
+from planner.breakdown import layer_costs
+from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from planner.request import Request
+from planner.resolve import Resolved, resolve
+from planner.results import Breakdown, RankedPlan, SearchResult
+from planner.search_errors import SearchInterrupted
+from planner.wording import plan_in_words
+from strategies.data_parallel import best_data_parallel
+from strategies.search import Candidate, Outcome, SearchSettings, search
+from strategies.space import FAMILY_NAMES
+
+__all__ = ["estimate", "explain", "optimize", "rank"]
+
+Progress = Callable[[str, float], None]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
+# Bounds of floating-point solvers are compared with this relative slack.
+_PROOF_SLACK = 1e-9
+
+
+def optimize(request: Request, progress: Progress | None = None) -> SearchResult:
+    """Find the best plans for a request.
+
+    Raises
+    ------
+    NoFeasiblePlan
+        Nothing fits; the message names the nearest miss.
+    SearchInterrupted
+        Ctrl-C; carries the best so far.
+    PlannerError
+        Unusable options or files.
+    """
+    started = time.monotonic()
+    resolved = resolve(request)
+    outcome = search(resolved.workload, resolved.cluster, _settings(resolved), progress)
+    if not outcome.candidates:
+        raise _no_plan(resolved, outcome)
+    result = _result(resolved, outcome, started)
+    if outcome.interrupted:
+        raise SearchInterrupted(result)
+    return result
+
+
+def estimate(request: Request, plan: Plan | None = None) -> Breakdown:
+    """Predict one plan: the given one, or the best of the request's family and fixes on exactly its GPUs."""
+    resolved = resolve(request)
+    if plan is None:
+        plan = _plan_of_request(resolved)
+    return _breakdown(resolved, plan, None)
+
+
+def explain(request: Request, plan: Plan | None = None, progress: Progress | None = None) -> Breakdown:
+    """Show where the time of a plan goes, and what the best plan does better.
+
+    Without a plan, a family or fixes, the best plan itself is explained.
+    """
+    resolved = resolve(request)
+    asked = plan is not None or request.family is not None or bool(request.fix)
+    if request.gpus == 1 and plan is None:
+        return _breakdown(resolved, _plan_of_request(resolved), None)
+    free = dataclasses.replace(request, family=None, fix=(), top=1, gpus=max(request.gpus, plan.workers if plan else 1))
+    best_result = optimize(free, progress)
+    if plan is None:
+        plan = _plan_of_request(resolved) if asked else best_result.plans[0].plan
+    return _breakdown(resolved, plan, best_result.plans[0])
+
+
+def _settings(resolved: Resolved) -> SearchSettings:
+    request = resolved.request
+    return SearchSettings(
+        max_workers=request.gpus,
+        capacity_bytes=resolved.setting.memory_capacity_bytes,
+        top=request.top,
+        restriction=resolved.restriction,
+        micro_batches=None if request.micro_batches is None else (request.micro_batches,),
+        wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+        gap=request.gap,
+        solver=request.solver,
+        seed=request.seed,
+    )
+
+
+def _plan_of_request(resolved: Resolved) -> Plan:
+    """Best plan on exactly the requested number of GPUs within the family and the fixes."""
+    settings = dataclasses.replace(_settings(resolved), top=1, worker_counts=(resolved.request.gpus,))
+    if resolved.restriction.family is None and not resolved.restriction.fixed and resolved.request.gpus > 1:
+        raise UsageError(
+            "say which plan to predict: --plan FILE, --family (one of "
+            f"{', '.join(FAMILY_NAMES)}) or --fix 'LAYERS:DIMENSION'; `planner optimize` searches for the best"
+        )
+    outcome = search(resolved.workload, resolved.cluster, settings)
+    if not outcome.candidates:
+        # A prediction of the user's own plan is useful even where it does not fit.
+        roomy = search(resolved.workload, resolved.cluster, dataclasses.replace(settings, capacity_bytes=math.inf))
+        if not roomy.candidates:
+            raise _no_plan(resolved, outcome)
+        return roomy.candidates[0].plan
+    return outcome.candidates[0].plan
+
+
+# -- results ---------------------------------------------------------------------------------------------------------------
+
+
+def _result(resolved: Resolved, outcome: Outcome, started: float) -> SearchResult:
+    candidates = outcome.candidates
+    chosen = _diverse(resolved, outcome) if resolved.request.diverse else candidates
+    best = candidates[0].step_time_s
+    data_all, data_best = best_data_parallel(
+        resolved.workload, resolved.cluster, resolved.request.gpus, resolved.setting.memory_capacity_bytes
+    )
+    references = [plan for plan in (data_best, data_all) if plan is not None]
+    ranked = rank(resolved, [*[c.plan for c in chosen], *references], best)
+    plans = tuple(dataclasses.replace(plan, rank=n + 1) for n, plan in enumerate(ranked[: len(chosen)]))
+    extra = iter(ranked[len(chosen) :])
+    bound = min(outcome.bound_s, best)
+    proven = bound >= best * (1 - _PROOF_SLACK) and not outcome.interrupted
+    last = candidates[-1].step_time_s
+    return SearchResult(
+        setting=resolved.setting,
+        plans=plans,
+        proven_optimal=proven,
+        proven_top=proven and outcome.rest_bound_s >= last * (1 - _PROOF_SLACK),
+        bound_s=best if proven else bound,
+        gap=0.0 if proven else (best - bound) / best,
+        space_size=outcome.space_size,
+        searched=outcome.searched,
+        wall_s=time.monotonic() - started,
+        assumptions=resolved.assumptions,
+        free_layers=resolved.free_layers,
+        data_parallel=next(extra) if data_best is not None else None,
+        data_parallel_all=next(extra) if data_all is not None else None,
+        notes=tuple(_notes(resolved, outcome)),
+        solver=", ".join(outcome.methods),
+    )
+
+
+def _notes(resolved: Resolved, outcome: Outcome) -> list[str]:
+    notes = []
+    best = outcome.candidates[0]
+    if best.plan.workers < resolved.request.gpus:
+        notes.append(
+            f"{best.plan.workers} of {resolved.request.gpus} GPUs are enough: more do not shorten the step at this batch"
+        )
+    if outcome.interrupted:
+        notes.append("interrupted: the best so far is shown, without a proof")
+    elif outcome.out_of_time:
+        notes.append("stopped by the time limit: --time-limit gives the search longer")
+    return notes
+
+
+def rank(resolved: Resolved, plans: Sequence[Plan], best_s: float) -> list[RankedPlan]:
+    """Judge plans and describe them; the order is kept."""
+    workload, cluster = resolved.workload, resolved.cluster
+    costs = evaluate(workload, cluster, plans)
+    single = _one_worker_s(resolved)
+    compute_bound = _compute_bound(workload, cluster, plans, costs)
+    return [
+        _ranked(resolved, plan, costs, n, best_s=best_s, single_s=single, compute_bound=compute_bound[n])
+        for n, plan in enumerate(plans)
+    ]
+
+
+def _ranked(
+    resolved: Resolved,
+    plan: Plan,
+    costs: CostBatch,
+    n: int,
+    *,
+    best_s: float,
+    single_s: float | None,
+    compute_bound: bool,
+) -> RankedPlan:
+    graph = resolved.workload.graph
+    step = float(costs.step_time_s[n])
+    speedup = None if single_s is None else single_s / step
+    terms = {
+        "compute" if compute_bound else "memory bandwidth": float(costs.compute_s[n]),
+        "optimizer": float(costs.update_s[n]),
+        "resharding": float(costs.reshard_s[n]),
+        "gradient exchange": float(costs.exposed_exchange_s[n]),
+        "pipeline bubble": float(costs.bubble_s[n]),
+    }
+    return RankedPlan(
+        rank=n + 1,
+        plan=plan,
+        family=family_of_plan(graph, plan),
+        summary=plan_in_words(graph, plan),
+        workers=plan.workers,
+        step_time_s=step,
+        throughput_samples_per_s=resolved.workload.global_batch / step,
+        speedup=speedup,
+        efficiency=None if speedup is None else speedup / plan.workers,
+        memory_bytes_per_gpu=float(costs.memory_bytes[n]),
+        memory_capacity_bytes=resolved.setting.memory_capacity_bytes,
+        compute_s=float(costs.compute_s[n]),
+        update_s=float(costs.update_s[n]),
+        reshard_s=float(costs.reshard_s[n]),
+        exposed_exchange_s=float(costs.exposed_exchange_s[n]),
+        bubble_s=float(costs.bubble_s[n]),
+        exchange_s=float(costs.exchange_s[n]),
+        exposed_communication_s=float(costs.exposed_communication_s[n]),
+        bottleneck=max(terms, key=lambda name: terms[name]),
+        gap=step / best_s - 1.0,
+    )
+
+
+def _one_worker_s(resolved: Resolved) -> float | None:
+    """Step of one worker at the same global batch, with as few micro-batches as fit; None if none fits."""
+    layers = len(resolved.workload.graph.layers)
+    fixed = resolved.request.micro_batches
+    counts = (fixed,) if fixed is not None else divisors(resolved.workload.global_batch)
+    from costmodel.splits import Split  # noqa: PLC0415 - one use
+
+    plans = [
+        Plan(workers=1, num_micro_batches=m, splits=(Split(),) * layers, collectives=(None,) * layers) for m in counts
+    ]
+    best: float | None = None
+    for plan in plans:
+        cost = evaluate(resolved.workload, resolved.cluster, [plan])
+        if cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes:
+            best = float(cost.step_time_s[0])
+            break  # more micro-batches take no less time
+    return best
+
+
+def _compute_bound(workload: Workload, cluster: Cluster, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:
+    """Whether doubling the arithmetic rate would take at least a fifth off the compute time."""
+    compute = workload.compute
+    if not isinstance(compute, RooflineCompute):
+        return [True] * len(plans)
+    device = compute.device
+    faster = dataclasses.replace(
+        device, peak_flop_per_s={name: 2.0 * rate for name, rate in device.peak_flop_per_s.items()}
+    )
+    again = evaluate(dataclasses.replace(workload, compute=dataclasses.replace(compute, device=faster)), cluster, plans)
+    return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]
+
+
+def _diverse(resolved: Resolved, outcome: Outcome) -> list[Candidate]:
+    """Best plan of every family, each found by its own exact search."""
+    found: dict[str, Candidate] = {}
+    for candidate in outcome.candidates:
+        found.setdefault(candidate.family, candidate)
+    asked = resolved.restriction.family
+    for family in FAMILY_NAMES:
+        if family in found or (asked is not None and family != asked):
+            continue
+        settings = dataclasses.replace(
+            _settings(resolved), restriction=dataclasses.replace(resolved.restriction, family=family), top=5
+        )
+        result = search(resolved.workload, resolved.cluster, settings)
+        if result.candidates:
+            found[family] = result.candidates[0]
+    return sorted(found.values(), key=lambda c: (c.step_time_s, c.plan.workers, c.family))
+
+
+def _breakdown(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Breakdown:
+    ranked = rank(resolved, [plan], best.step_time_s if best is not None else 1.0)[0]
+    if best is None:
+        ranked = dataclasses.replace(ranked, gap=0.0)
+    if not math.isfinite(ranked.step_time_s):
+        raise UsageError("the plan is not legal: a degree is larger than what it divides, or than the micro-batch")
+    notes = []
+    if ranked.memory_bytes_per_gpu > ranked.memory_capacity_bytes:
+        notes.append(
+            f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, "
+            f"there are {format_bytes(ranked.memory_capacity_bytes)}"
+        )
+    return Breakdown(
+        setting=resolved.setting,
+        ranked=ranked,
+        layers=layer_costs(resolved.workload, resolved.cluster, plan),
+        best=best,
+        comparison=_comparison(ranked, best),
+        assumptions=resolved.assumptions,
+        free_layers=resolved.free_layers,
+        notes=tuple(notes),
+    )
+
+
+def _comparison(plan: RankedPlan, best: RankedPlan | None) -> tuple[tuple[str, float, float], ...]:
+    if best is None:
+        return ()
+    names = {
+        "compute": "compute_s",
+        "optimizer": "update_s",
+        "resharding": "reshard_s",
+        "exposed gradient exchange": "exposed_exchange_s",
+        "pipeline bubble": "bubble_s",
+    }
+    rows = [(name, float(getattr(plan, key)), float(getattr(best, key))) for name, key in names.items()]
+    return tuple(sorted(rows, key=lambda row: row[2] - row[1]))
+
+
+def _no_plan(resolved: Resolved, outcome: Outcome) -> Exception:
+    setting = resolved.setting
+    if outcome.interrupted:
+        return SearchInterrupted(None)
+    miss = outcome.nearest_miss
+    if miss is None:
+        if outcome.out_of_time:
+            return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
+        return NoFeasiblePlan(
+            f"no legal plan: no layer-by-layer split of '{setting.model}' at global batch {setting.global_batch} exists on "
+            f"up to {setting.gpus} workers within what is fixed; fix less, or change --batch or --gpus"
+        )
+    need, have = miss.memory_bytes, setting.memory_capacity_bytes
+    words = plan_in_words(resolved.workload.graph, miss.plan)
+    return NoFeasiblePlan(
+        f"nothing fits: the plan of least memory ({words}) needs {format_bytes(need)} per GPU and there are "
+        f"{format_bytes(have)}; use more GPUs, a larger --memory-limit or device, a smaller --batch, or --optimizer sgd"
+    )

@@ -1,0 +1,169 @@
+"""From cost tables to the arrays that the solvers receive, and from their choices back to plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.plan import Plan
+from costmodel.tables import CostTables
+from strategies.per_layer.problem import ChoiceProblem, Edge
+from strategies.space import Restriction
+
+__all__ = ["LayerChoice", "choice_problem", "lower_bounds", "memory_extremes"]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChoice:
+    """A per-layer problem of one worker count, and the split that every option stands for."""
+
+    problem: ChoiceProblem
+    rows: tuple[IntArray, ...]  # node -> (options,) rows of the tables' SplitTable
+    tables: CostTables
+    workers: int
+
+    def plan(self, choice: IntArray) -> Plan:
+        """Read a choice as a plan."""
+        workload, table = self.tables.workload, self.tables.table
+        splits, collectives = [], []
+        for layer, costs, options, option in zip(
+            workload.graph.layers, self.tables.layers, self.rows, choice, strict=True
+        ):
+            row = int(options[option])
+            splits.append(table.split(row))
+            exchanged = (
+                workload.training and costs.exchange_group[row] > 1 and layer.weight_count + layer.norm_count > 0
+            )
+            collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
+        return Plan(
+            workers=self.workers,
+            num_micro_batches=self.tables.num_micro_batches,
+            splits=tuple(splits),
+            collectives=tuple(collectives),
+        )
+
+
+def _base_s(tables: CostTables, layer: int) -> FloatArray:
+    costs, m = tables.layers[layer], float(tables.num_micro_batches)
+    inner = costs.inner_forward_s + costs.inner_backward_s
+    return m * (costs.forward_s + costs.backward_input_s + costs.backward_weight_s + inner) + costs.update_s
+
+
+def _allowed(tables: CostTables, restriction: Restriction) -> list[NDArray[np.bool_]]:
+    """Legal and allowed splits per layer; layers that share costs and fixes share the mask."""
+    return [
+        costs.legal & restriction.mask(layer, tables.table)
+        for layer, costs in zip(tables.workload.graph.layers, tables.layers, strict=True)
+    ]
+
+
+def lower_bounds(tables: CostTables, restriction: Restriction) -> FloatArray:
+    """Bound every worker count from below: each layer at its cheapest, nothing moved, nothing exchanged.
+
+    Returns
+    -------
+    array, shape (worker counts,)
+        Seconds; infinity where some layer has no legal split.
+    """
+    starts = np.array(tables.table.offsets[:-1])
+    total = np.zeros(len(starts))
+    for i, mask in enumerate(_allowed(tables, restriction)):
+        total += np.minimum.reduceat(np.where(mask, _base_s(tables, i), np.inf), starts)
+    return total
+
+
+def memory_extremes(tables: CostTables, restriction: Restriction) -> tuple[FloatArray, FloatArray]:
+    """Least and largest memory that any plan of a worker count can take, in bytes; arrays (worker counts,)."""
+    starts = np.array(tables.table.offsets[:-1])
+    least = np.full(len(starts), float(tables.workload.context_bytes))
+    most = least.copy()
+    for costs, mask in zip(tables.layers, _allowed(tables, restriction), strict=True):
+        need = costs.static_bytes + costs.activation_bytes
+        least += np.minimum.reduceat(np.where(mask, need, np.inf), starts)
+        most += np.maximum.reduceat(np.where(mask, need, 0.0), starts)
+    return least, most
+
+
+def choice_problem(
+    tables: CostTables, workers: int, capacity_bytes: float, restriction: Restriction
+) -> LayerChoice | None:
+    """Build the per-layer problem of one worker count.
+
+    Parameters
+    ----------
+    tables : CostTables
+        Must contain the worker count.
+    workers : int
+    capacity_bytes : float
+        Memory of a worker; the context is taken off here.
+    restriction : Restriction
+
+    Returns
+    -------
+    LayerChoice or None
+        None if some layer has no legal split.
+    """
+    span = tables.table.rows(workers)
+    count = tables.table.worker_counts.index(workers)
+    rows: list[IntArray] = []
+    for costs, layer in zip(tables.layers, tables.workload.graph.layers, strict=True):
+        mask = costs.legal & restriction.mask(layer, tables.table)
+        chosen = span.start + np.flatnonzero(mask[span])
+        if layer.kind == "input":
+            # Every worker loads what it needs; show the input split by batch as far as there are samples.
+            batch = np.where(tables.table.batch[chosen] <= tables.micro_batch, tables.table.batch[chosen], 0)
+            chosen = chosen[np.argmax(batch)][None]
+        if not len(chosen):
+            return None
+        rows.append(chosen)
+    overlaps = tables.workload.compute.overlaps_exchange
+    base, hide, exchange, memory, keys = [], [], [], [], []
+    for i, (costs, layer, chosen) in enumerate(zip(tables.layers, tables.workload.graph.layers, rows, strict=True)):
+        base.append(_base_s(tables, i)[chosen])
+        backward = (costs.backward_input_s + costs.backward_weight_s)[chosen]
+        hide.append(backward if overlaps else np.zeros(len(chosen)))
+        exchange.append(costs.cheapest_exchange_s[chosen])
+        memory.append((costs.static_bytes + costs.activation_bytes)[chosen])
+        weighted = layer.weight_count + layer.norm_count > 0
+        keys.append(np.arange(len(chosen)) if weighted else np.zeros(len(chosen), dtype=np.int64))
+    problem = ChoiceProblem(
+        base_s=tuple(base),
+        hide_s=tuple(hide),
+        exchange_s=tuple(exchange),
+        memory_bytes=tuple(memory),
+        edges=tuple(_edges(tables, count, rows)),
+        memory_capacity_bytes=capacity_bytes - tables.workload.context_bytes,
+        key_class=tuple(keys),
+        node_names=tuple(layer.name for layer in tables.workload.graph.layers),
+    )
+    return LayerChoice(problem=problem, rows=tuple(rows), tables=tables, workers=workers)
+
+
+def _edges(tables: CostTables, count: int, rows: list[IntArray]) -> list[Edge]:
+    geometry, m = tables.geometry, float(tables.num_micro_batches)
+    first = int(geometry.pair_offset[count])
+    shape = (int(geometry.layouts[count]), int(geometry.needs[count]))
+    block = slice(first, first + shape[0] * shape[1])
+    edges = []
+    for edge in tables.edges:
+        cost = m * (edge.forward_s[block] + edge.backward_s[block]).reshape(shape)
+        if not cost.any():
+            continue
+        layouts, producer_class = np.unique(geometry.layout_of[rows[edge.producer]], return_inverse=True)
+        need_of = geometry.need_of[int(edge.channelwise)]
+        needs, consumer_class = np.unique(need_of[rows[edge.consumer]], return_inverse=True)
+        edges.append(
+            Edge(
+                producer=edge.producer,
+                consumer=edge.consumer,
+                producer_class=producer_class.astype(np.int64),
+                consumer_class=consumer_class.astype(np.int64),
+                cost_s=np.ascontiguousarray(cost[np.ix_(layouts, needs)]),
+            )
+        )
+    return edges

@@ -1,0 +1,407 @@
+"""Exact minimum of node costs plus pair costs over a graph, by eliminating one node after the other.
+
+Notes
+-----
+Min-sum variable elimination (bucket elimination: Dechter, Artificial Intelligence 113, 1999). Eliminating a node writes
+the best cost of its choice as a table over its remaining neighbours; a chain needs tables over one node, residual and
+inception blocks over two. The bucket tree is then walked back for min-marginals: for every option of every node, the
+least total cost of a choice that contains it.
+
+Three levels of reuse: :class:`Structure` depends on the graph only, :class:`Elimination` on the pair costs, and a run on
+the node costs, which a Lagrangian method changes many times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from strategies.per_layer.minplus import Partition, group_min, min_plus
+from strategies.per_layer.problem import ChoiceProblem, FloatArray, IntArray
+
+__all__ = ["Elimination", "Structure", "TooWideError"]
+
+MAX_TABLE_ENTRIES = 20_000_000
+
+
+class TooWideError(ValueError):
+    """Elimination would need tables past the memory it may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Elimination of one node: who its neighbours are by then, and which tables mention it."""
+
+    node: int
+    scope: tuple[int, ...]  # neighbours when it is eliminated, ascending
+    edges: tuple[int, ...]  # edges whose first end to be eliminated is this node
+    messages: tuple[int, ...]  # earlier steps whose table over >= 2 nodes is used up here
+
+
+class Structure:
+    """Order of elimination of a graph: the one that adds the fewest fill-in pairs next (min-fill).
+
+    Parameters
+    ----------
+    num_nodes : int
+    pairs : iterable of (int, int)
+        Edges; parallel ones are allowed.
+
+    Examples
+    --------
+    A chain of three nodes is eliminated from its ends; no table spans more than one node.
+
+    >>> [(s.node, s.scope) for s in Structure(3, [(0, 1), (1, 2)]).steps]
+    [(0, (1,)), (1, (2,)), (2, ())]
+    """
+
+    def __init__(self, num_nodes: int, pairs: Iterable[tuple[int, int]]) -> None:
+        self.num_nodes = num_nodes
+        self.pairs = tuple(pairs)
+        self.steps = self._plan()
+
+    def matches(self, problem: ChoiceProblem) -> bool:
+        """Whether the problem has exactly this graph."""
+        return problem.num_nodes == self.num_nodes and self.pairs == tuple(
+            (e.producer, e.consumer) for e in problem.edges
+        )
+
+    @property
+    def width(self) -> int:
+        """Largest number of nodes that a table spans."""
+        return max((len(step.scope) for step in self.steps), default=0)
+
+    def _plan(self) -> tuple[Step, ...]:
+        neighbours: list[set[int]] = [set() for _ in range(self.num_nodes)]
+        for u, v in self.pairs:
+            neighbours[u].add(v)
+            neighbours[v].add(u)
+        fill = [_fill_in(neighbours, v) for v in range(self.num_nodes)]
+        left = set(range(self.num_nodes))
+        free_edges = [set[int]() for _ in range(self.num_nodes)]
+        for e, (u, v) in enumerate(self.pairs):
+            free_edges[u].add(e)
+            free_edges[v].add(e)
+        waiting: dict[int, tuple[int, ...]] = {}
+        steps = []
+        while left:
+            v = min(left, key=lambda w: (fill[w], len(neighbours[w]), w))
+            scope = tuple(sorted(neighbours[v]))
+            used = tuple(s for s, nodes in waiting.items() if v in nodes)
+            for s in used:
+                del waiting[s]
+            if len(scope) > 1:
+                waiting[len(steps)] = scope
+            steps.append(Step(v, scope, tuple(sorted(free_edges[v])), used))
+            for e in free_edges[v]:
+                for end in self.pairs[e]:
+                    if end != v:
+                        free_edges[end].discard(e)
+            left.discard(v)
+            _remove(neighbours, v)
+            for w in {v2 for u in scope for v2 in (u, *neighbours[u])}:
+                fill[w] = _fill_in(neighbours, w)
+        return tuple(steps)
+
+
+def _fill_in(neighbours: Sequence[set[int]], v: int) -> int:
+    around = sorted(neighbours[v])
+    return sum(b not in neighbours[a] for i, a in enumerate(around) for b in around[i + 1 :])
+
+
+def _remove(neighbours: Sequence[set[int]], v: int) -> None:
+    for a in neighbours[v]:
+        neighbours[a] |= neighbours[v]
+        neighbours[a] -= {a, v}
+    neighbours[v] = set()
+
+
+@dataclass(slots=True)
+class _Input:
+    """One table used by a step, with its axes in the order (own node, *nodes)."""
+
+    nodes: tuple[int, ...]  # positions in the step's scope
+    table: FloatArray | None  # fixed (edges), already indexed by the step's joint classes
+    message: int = -1  # or the step that wrote it
+    axes: tuple[int, ...] = ()  # how to turn the message to (own node, *nodes)
+    index: tuple[IntArray, ...] | None = None  # joint class -> class of the message, per axis; None = the same
+    groups: tuple[Partition, ...] = ()  # the inverse, to send totals back
+
+
+class _Bucket:
+    """What one step needs besides node costs."""
+
+    __slots__ = ("fixed", "inputs", "node", "own", "parts", "scope")
+
+    def __init__(self, step: Step) -> None:
+        self.node = step.node
+        self.scope = step.scope
+        self.own: Partition
+        self.parts: tuple[Partition, ...]
+        self.inputs: list[_Input] = []
+        # One table per set of neighbours, axes (own classes, neighbour classes...): sum of the fixed inputs.
+        self.fixed: dict[tuple[int, ...], FloatArray] = {}
+
+    def tables(self, sent: Sequence[FloatArray | None]) -> dict[tuple[int, ...], FloatArray]:
+        """Fixed tables plus the messages of this run."""
+        if not self.inputs:
+            return self.fixed
+        out = dict(self.fixed)
+        for source in self.inputs:
+            table = sent[source.message]
+            assert table is not None
+            table = table.transpose(source.axes)
+            if source.index is not None:
+                table = table[np.ix_(*source.index)]
+            out[source.nodes] = out[source.nodes] + table if source.nodes in out else table
+        return out
+
+
+class Elimination:
+    """Elimination over the pair costs of one problem, to be run with any node costs.
+
+    Parameters
+    ----------
+    structure : Structure
+        Must be of the problem's graph; may leave out edges, which then count as zero (a relaxation, since costs are
+        never negative), when ``edges`` names the ones kept.
+    problem : ChoiceProblem
+    edges : sequence of int, optional
+        The problem's edges in the order of ``structure.pairs``; all by default.
+
+    Raises
+    ------
+    TooWideError
+        When a table would have more than 20 million entries.
+
+    Examples
+    --------
+    Two nodes that prefer different options, and a cost of 5 when they differ: agreeing is best.
+
+    >>> from strategies.per_layer.problem import Edge
+    >>> same = np.array([[0.0, 5.0], [5.0, 0.0]])
+    >>> two, zero = np.array([0, 1]), np.zeros(2)
+    >>> p = ChoiceProblem(base_s=(np.array([1.0, 3.0]), np.array([4.0, 2.0])), hide_s=(zero, zero),
+    ...     exchange_s=(zero, zero), memory_bytes=(zero, zero),
+    ...     edges=(Edge(producer=0, consumer=1, producer_class=two, consumer_class=two, cost_s=same),))
+    >>> value, choice = Elimination(Structure(2, [(0, 1)]), p).minimise(p.base_s)
+    >>> float(value), choice.tolist()
+    (5.0, [0, 0])
+    >>> [m.tolist() for m in Elimination(Structure(2, [(0, 1)]), p).marginals(p.base_s)[2]]
+    [[5.0, 5.0], [5.0, 5.0]]
+    """
+
+    def __init__(self, structure: Structure, problem: ChoiceProblem, edges: Sequence[int] | None = None) -> None:
+        self.structure = structure
+        self.entries = 0
+        kept = problem.edges if edges is None else [problem.edges[e] for e in edges]
+        sizes = [len(b) for b in problem.base_s]
+        written: dict[int, tuple[Partition, ...]] = {}
+        self._buckets: list[_Bucket] = []
+        for number, step in enumerate(structure.steps):
+            bucket = _Bucket(step)
+            # (nodes other than the own, classes of the own and of those, table or number of the message)
+            raw: list[tuple[tuple[int, ...], tuple[Partition, ...], FloatArray | int]] = []
+            for e in step.edges:
+                edge = kept[e]
+                producer = Partition(edge.producer_class, edge.cost_s.shape[0])
+                consumer = Partition(edge.consumer_class, edge.cost_s.shape[1])
+                if edge.producer == step.node:
+                    raw.append(((edge.consumer,), (producer, consumer), edge.cost_s))
+                else:
+                    raw.append(((edge.producer,), (consumer, producer), edge.cost_s.T))
+            for s in step.messages:
+                nodes = structure.steps[s].scope
+                others = tuple(u for u in nodes if u != step.node)
+                by_node = dict(zip(nodes, written[s], strict=True))
+                raw.append((others, tuple(by_node[u] for u in (step.node, *others)), s))
+            self._join(bucket, raw, sizes)
+            self._buckets.append(bucket)
+            if len(step.scope) > 1:
+                written[number] = bucket.parts
+
+    def _join(
+        self,
+        bucket: _Bucket,
+        raw: list[tuple[tuple[int, ...], tuple[Partition, ...], FloatArray | int]],
+        sizes: Sequence[int],
+    ) -> None:
+        """Make joint classes per node, check the size, and index every table by them."""
+        own = [parts[0] for _, parts, _ in raw]
+        bucket.own = Partition.joint(own, sizes[bucket.node])
+        bucket.parts = tuple(
+            Partition.joint([p for nodes, parts, _ in raw for n, p in zip(nodes, parts[1:], strict=True) if n == u], sizes[u])
+            for u in bucket.scope
+        )
+        entries = int(np.prod([float(p.count) for p in bucket.parts]))
+        if len(bucket.parts) > 2:
+            entries *= bucket.own.count
+        if entries > MAX_TABLE_ENTRIES:
+            raise TooWideError(f"a table over {len(bucket.parts) + 1} nodes would need {entries} entries")
+        self.entries = max(self.entries, entries)
+        position = {u: k for k, u in enumerate(bucket.scope)}
+        for nodes, parts, table in raw:
+            joint = (bucket.own, *(bucket.parts[position[u]] for u in nodes))
+            index = tuple(p.classes[j.representative] for p, j in zip(parts, joint, strict=True))
+            where = tuple(position[u] for u in nodes)
+            if isinstance(table, int):
+                own_nodes = self.structure.steps[table].scope
+                axes = tuple(own_nodes.index(u) for u in (bucket.node, *nodes))
+                same = all(_is_identity(i, p.count) for i, p in zip(index, parts, strict=True))
+                groups = () if same else tuple(Partition(i, p.count) for i, p in zip(index, parts, strict=True))
+                bucket.inputs.append(_Input(where, None, table, axes, None if same else index, groups))
+            else:
+                fixed = np.ascontiguousarray(table[np.ix_(*index)])
+                bucket.fixed[where] = bucket.fixed[where] + fixed if where in bucket.fixed else fixed
+
+    def minimise(self, node_cost: Sequence[FloatArray]) -> tuple[float, IntArray]:
+        """Least total cost and a choice that has it.
+
+        Parameters
+        ----------
+        node_cost : sequence of arrays, node -> (options,)
+            May be negative.
+
+        Returns
+        -------
+        (float, array of int)
+            The sum as computed (rounded), and the option of every node.
+        """
+        run = _Run(self._buckets, node_cost)
+        return run.value, run.trace()
+
+    def marginals(self, node_cost: Sequence[FloatArray]) -> tuple[float, IntArray, list[FloatArray]]:
+        """Least total cost, a choice, and for every option of every node the least total with it.
+
+        Parameters
+        ----------
+        node_cost : sequence of arrays, node -> (options,)
+
+        Returns
+        -------
+        (float, array of int, list of arrays)
+        """
+        run = _Run(self._buckets, node_cost)
+        return run.value, run.trace(), run.distribute()
+
+
+def _is_identity(index: IntArray, count: int) -> bool:
+    return len(index) == count and bool((index == np.arange(count)).all())
+
+
+class _Run:
+    """One collection from the leaves to the roots, kept for tracing and distribution."""
+
+    def __init__(self, buckets: list[_Bucket], node_cost: Sequence[FloatArray]) -> None:
+        self.buckets = buckets
+        self.cost = [np.array(c) for c in node_cost]  # own cost plus the messages over single nodes
+        self.sent: list[FloatArray | None] = []
+        self.tables: list[dict[tuple[int, ...], FloatArray]] = []
+        self.reduced: list[FloatArray] = []
+        self.value = 0.0
+        for bucket in buckets:
+            tables = bucket.tables(self.sent)
+            own = bucket.own.reduce(self.cost[bucket.node])
+            self.tables.append(tables)
+            self.reduced.append(own)
+            sent = _eliminate(len(bucket.scope), own, tables)
+            self.sent.append(sent)
+            if not bucket.scope:
+                self.value += float(own.min())
+            elif len(bucket.scope) == 1:
+                self.cost[bucket.scope[0]] += sent[bucket.parts[0].classes]
+
+    def trace(self) -> IntArray:
+        """The choice: nodes in reverse order of elimination, each best for its neighbours' choice."""
+        choice = np.zeros(len(self.cost), dtype=np.int64)
+        for bucket, tables in zip(reversed(self.buckets), reversed(self.tables), strict=True):
+            total = self.cost[bucket.node]
+            if tables:
+                at = [int(p.classes[choice[u]]) for u, p in zip(bucket.scope, bucket.parts, strict=True)]
+                pairs = reduce(np.add, (t[(slice(None), *(at[k] for k in where))] for where, t in tables.items()))
+                total = total + pairs[bucket.own.classes]
+            choice[bucket.node] = int(total.argmin())
+        return choice
+
+    def distribute(self) -> list[FloatArray]:
+        """Min-marginals: every bucket's table completed by what lies outside it (``outside``)."""
+        marginal: list[FloatArray] = [c for c in self.cost]
+        outside: dict[int, FloatArray] = {}
+        for number in reversed(range(len(self.buckets))):
+            bucket, tables, own = self.buckets[number], self.tables[number], self.reduced[number]
+            v, scope = bucket.node, bucket.scope
+            if not scope:
+                marginal[v] = self.cost[v] + (self.value - float(own.min()))
+                continue
+            if len(scope) == 1:
+                outside[number] = bucket.parts[0].reduce(marginal[scope[0]]) - _table(self.sent[number])
+            wanted = {source.nodes for source in bucket.inputs}
+            rest, beliefs = _complete(len(scope), own, tables, outside.pop(number), wanted)
+            marginal[v] = self.cost[v] + rest[bucket.own.classes]
+            for source in bucket.inputs:
+                belief = beliefs[source.nodes]
+                if source.groups:
+                    belief = reduce(lambda b, ag: group_min(b, ag[1], ag[0]), enumerate(source.groups), belief)
+                message = _table(self.sent[source.message])
+                outside[source.message] = belief.transpose(np.argsort(source.axes)) - message
+        return marginal
+
+
+def _table(table: FloatArray | None) -> FloatArray:
+    assert table is not None
+    return table
+
+
+def _eliminate(width: int, own: FloatArray, tables: dict[tuple[int, ...], FloatArray]) -> FloatArray:
+    """Minimise the bucket's total over its own node: a table over its neighbours."""
+    if width == 0:
+        return own
+    if width == 1:
+        return (tables[0,] + own[:, None]).min(axis=0)  # type: ignore[no-any-return]
+    if width == 2 and (0, 1) not in tables:
+        return min_plus(tables[0,] + own[:, None], tables[1,])
+    return _full(width, own, tables).min(axis=0)  # type: ignore[no-any-return]
+
+
+def _full(width: int, own: FloatArray, tables: dict[tuple[int, ...], FloatArray]) -> FloatArray:
+    """The bucket's total over its own node and all neighbours."""
+    total = own.reshape(-1, *(1,) * width)
+    for where, table in tables.items():
+        shape = [table.shape[0]] + [1] * width
+        for axis, k in enumerate(where):
+            shape[k + 1] = table.shape[axis + 1]
+        total = total + table.reshape(shape)
+    return total
+
+
+def _complete(
+    width: int,
+    own: FloatArray,
+    tables: dict[tuple[int, ...], FloatArray],
+    outside: FloatArray,
+    wanted: set[tuple[int, ...]],
+) -> tuple[FloatArray, dict[tuple[int, ...], FloatArray]]:
+    """Best completion of each own class, and the totals over (own, *nodes) for the tables that ask for them."""
+    if width == 1:
+        whole = tables[0,] + outside[None, :]
+        return whole.min(axis=1), {(0,): whole + own[:, None]} if wanted else {}
+    if width == 2 and (0, 1) not in tables:
+        first, second = tables[0,], tables[1,]
+        # through[j, a] = min_b second[j, b] + outside[a, b]
+        through = min_plus(np.ascontiguousarray(second.T), np.ascontiguousarray(outside.T))
+        total = first + through
+        beliefs = {(0,): total + own[:, None]}
+        if (1,) in wanted:
+            back = min_plus(np.ascontiguousarray(first.T), outside)
+            beliefs[1,] = second + back + own[:, None]
+        return total.min(axis=1), beliefs
+    whole = _full(width, own, tables) + outside[None]
+    beliefs = {}
+    for where in wanted:
+        others = tuple(k + 1 for k in range(width) if k not in where)
+        beliefs[where] = whole.min(axis=others)
+    rest = whole.reshape(len(own), -1).min(axis=1) - own
+    return rest, beliefs

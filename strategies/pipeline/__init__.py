@@ -1,0 +1,27 @@
+"""Contiguous pipeline stages with replicas and micro-batches, chosen exactly by dynamic programming."""
+
+from strategies.pipeline.bounds import pipeline_lower_bound
+from strategies.pipeline.problem import (
+    InvalidPartitionError,
+    PartitionProblem,
+    PipelinePlan,
+    PipelineSolution,
+    critical_path_s,
+    objective_s,
+    stage_memory_bytes,
+    stage_times_s,
+)
+from strategies.pipeline.solve import solve_pipeline
+
+__all__ = [
+    "InvalidPartitionError",
+    "PartitionProblem",
+    "PipelinePlan",
+    "PipelineSolution",
+    "critical_path_s",
+    "objective_s",
+    "pipeline_lower_bound",
+    "solve_pipeline",
+    "stage_memory_bytes",
+    "stage_times_s",
+]

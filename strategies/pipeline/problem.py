@@ -1,0 +1,313 @@
+"""Pipeline stages as plain arrays: what the solver receives and returns, and the objective that judges it.
+
+Notes
+-----
+A plan cuts a chain of L layers (topological order) into S >= 2 contiguous stages; stage s runs on ``r_s`` replicas (data
+parallel inside the stage) and the replicas add up to W. Stage s spends, per micro-batch,
+
+    F_s = sum of forward_s over its layers  + cut_forward_s[r_{s-1}, r_s] of the cut in front of it
+    B_s = sum of backward_s over its layers + cut_backward_s[r_s, r_{s+1}] of the cut behind it
+    t_s = F_s + B_s
+
+The receiver of activations pays for their transfer in its forward time, the receiver of gradients (the earlier stage) in
+its backward time; both block the stage that pays.
+
+**Schedule.** 1F1B with a flush (PipeDream-Flush: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training",
+ICML 2021, section 2.2; Megatron-LM, SC21, section 2.2): stage s runs ``S-1-s`` forwards, then one forward and one
+backward in turn, then the remaining backwards. It holds at most ``min(m, S-s)`` micro-batches at a time.
+
+**Time of the schedule.** Its makespan is the longest path in the graph of its operations. We take the longest of these
+paths: reach stage s with the first micro-batch, stay there for all m micro-batches, and come back with the last one;
+while there, follow the first and the last micro-batch down to the last stage and back where that takes longer. With
+
+    D_s = sum_{j>s} t_j,    w = S-1-s,    G_s(x) = max(0, D_s - w x)
+
+    T_0 = max_s [ sum_{j<s} t_j + m t_s + g_s ]
+    g_s = G_s(F_s) + G_s(B_s)                                 if m >= w + 2
+    g_s = max(0, D_s - (m-1) min(F_s, B_s))                   otherwise (both detours would overlap)
+
+Each of these is a path of the graph, so ``T_0`` never exceeds the makespan. The usual closed form
+``sum_s t_s + (m-1) max_s t_s`` is a different approximation: no bound in general, and too high whenever an early stage is
+the slowest (its idle time between forwards and backwards is counted although it works then). Both agree, and are exact, if
+all stages have equal ``F`` and equal ``B``. The period in steady state is exactly ``max_s t_s`` for both: in the graph of
+the schedule every cycle that visits stage j ``n_j`` times weighs ``sum n_j t_j`` and advances ``sum n_j`` micro-batches.
+Against an event simulation over 3,000 random pipelines each (2-6 stages, 1-12 micro-batches; the tests repeat it):
+
+==============================================  ======================  =============================
+ratio to the simulated makespan                 T_0: min, mean, exact   closed form: min, mean, max
+==============================================  ======================  =============================
+stages within 15 % of each other, B = 2 F       1.000, 1.000, 100 %     1.000, 1.014, 1.10
+stages 20 : 1 apart, B = 2 F                    0.913, 0.997, 84 %      1.000, 1.041, 1.25
+F and B independent and uniform in (0, 1)       0.840, 0.995, 80 %      0.867, 1.041, 1.29
+==============================================  ======================  =============================
+
+**Gradient exchange.** Stage s exchanges and updates after its last backward, for ``X_s = sum exchange_s + update_s``. The
+last backward of stage s ends ``sum_{j<s} B_j`` before that of stage 0 (no earlier than that is needed, so this is the
+latest it can end without delaying the flush), hence
+
+    T = T_0 + tail,   tail = max_s [ X_s - sum_{j<s} B_j ]    (>= X_0 >= 0)
+
+which is the recursion ``tail = max(tail - B_s, X_s)`` from the last stage to the first, starting from 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.per_layer.problem import Status
+
+__all__ = [
+    "InvalidPartitionError",
+    "PartitionProblem",
+    "PipelinePlan",
+    "PipelineSolution",
+    "critical_path_s",
+    "objective_s",
+    "stage_memory_bytes",
+    "stage_times_s",
+]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+class InvalidPartitionError(ValueError):
+    """Arrays of a partition problem, or a plan for it, that do not fit together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProblem:
+    """Cut a chain of layers into pipeline stages, for one number of workers and one number of micro-batches.
+
+    Row k of an array stands for ``replica_counts[k]`` replicas of the stage that a layer is in. Entries are >= 0; a
+    time of +inf marks a layer that cannot run, or a cut that cannot be crossed, with these replica counts.
+
+    Raises
+    ------
+    InvalidPartitionError
+        If shapes disagree, an entry is negative or not a number, or the replica counts are not increasing in 1..W.
+    """
+
+    num_layers: int
+    num_workers: int
+    num_micro_batches: int
+    replica_counts: IntArray  # (K,), increasing
+    forward_s: FloatArray  # (K, L), per micro-batch
+    backward_s: FloatArray  # (K, L), per micro-batch
+    cut_forward_s: FloatArray  # (K of earlier stage, K of later stage, L + 1), activations over the cut before layer i
+    cut_backward_s: FloatArray  # same axes, gradients over the same cut from the later stage to the earlier one
+    update_s: FloatArray  # (K, L), optimizer, once per step
+    exchange_s: FloatArray  # (K, L), gradient exchange over the replicas of the stage, once per step
+    static_bytes: FloatArray  # (K, L), weights, gradients and optimizer state
+    activation_bytes: FloatArray  # (K, L), per micro-batch in flight
+    memory_capacity_bytes: float = float("inf")
+
+    def __post_init__(self) -> None:
+        counts = self.replica_counts
+        if self.num_layers < 1 or self.num_workers < 1 or self.num_micro_batches < 1:
+            raise InvalidPartitionError("layers, workers and micro-batches must be at least 1")
+        if counts.ndim != 1 or len(counts) == 0 or counts[0] < 1 or counts[-1] > self.num_workers:
+            raise InvalidPartitionError(f"replica counts must be a list within 1..{self.num_workers}: {counts}")
+        if np.any(np.diff(counts) <= 0):
+            raise InvalidPartitionError(f"replica counts must increase: {counts}")
+        per_layer, per_cut = (len(counts), self.num_layers), (len(counts), len(counts), self.num_layers + 1)
+        for name in ("forward_s", "backward_s", "update_s", "exchange_s", "static_bytes", "activation_bytes"):
+            _check_array(name, getattr(self, name), per_layer)
+        for name in ("cut_forward_s", "cut_backward_s"):
+            _check_array(name, getattr(self, name), per_cut)
+        if not (np.all(np.isfinite(self.static_bytes)) and np.all(np.isfinite(self.activation_bytes))):
+            raise InvalidPartitionError("static_bytes and activation_bytes must be finite")
+
+
+def _check_array(name: str, array: FloatArray, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise InvalidPartitionError(f"{name} has shape {array.shape}, expected {shape}")
+    if not np.all(array >= 0):  # also catches NaN
+        raise InvalidPartitionError(f"{name} has entries that are negative or not a number")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelinePlan:
+    """Where the chain is cut and how many replicas each stage has."""
+
+    cuts: tuple[int, ...]  # first layer of every stage but the first; increasing, within 1..L-1
+    replicas: tuple[int, ...]  # per stage, one more than cuts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSolution:
+    """Plans, best first, with the bound that travels with them."""
+
+    status: Status
+    plans: tuple[PipelinePlan, ...]  # best first, all different
+    objectives_s: tuple[float, ...]  # same order
+    bound_s: float  # no plan within memory costs less (inf if there is none); valid whatever the status
+    rest_bound_s: float  # every plan that is not in `plans` costs at least this much
+    wall_s: float
+    num_labels: int = 0  # partial plans that were kept, for benchmarks
+
+    @property
+    def best(self) -> PipelinePlan | None:
+        """The best plan, if there is one."""
+        return self.plans[0] if self.plans else None
+
+    @property
+    def objective_s(self) -> float:
+        """Seconds of the best plan, +inf if there is none."""
+        return self.objectives_s[0] if self.objectives_s else float("inf")
+
+
+def _rows(problem: PartitionProblem, plan: PipelinePlan) -> list[tuple[int, int, int]]:
+    """Row, first layer and end of every stage."""
+    bounds = (0, *plan.cuts, problem.num_layers)
+    if len(bounds) != len(plan.replicas) + 1 or any(a >= b for a, b in pairwise(bounds)):
+        raise InvalidPartitionError(f"stages must be contiguous and not empty: {plan}")
+    counts = problem.replica_counts.tolist()
+    unknown = sorted({r for r in plan.replicas if r not in counts})
+    if unknown:
+        raise InvalidPartitionError(f"replica counts {unknown} are not among {counts}")
+    return [(counts.index(r), a, b) for r, a, b in zip(plan.replicas, bounds[:-1], bounds[1:], strict=True)]
+
+
+def stage_times_s(problem: PartitionProblem, plan: PipelinePlan) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Forward and backward time per micro-batch of every stage, transfers included, and its exchange plus update.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    plan : PipelinePlan
+
+    Returns
+    -------
+    tuple of array of float, shape (stages,)
+        Seconds: F, B and X as the module defines them.
+
+    Raises
+    ------
+    InvalidPartitionError
+        If the plan does not cut the problem's chain into non-empty stages with known replica counts.
+    """
+    rows = _rows(problem, plan)
+    forward_s, backward_s, after_s = np.zeros(len(rows)), np.zeros(len(rows)), np.zeros(len(rows))
+    for s, (k, first, end) in enumerate(rows):
+        forward_s[s] = np.sum(problem.forward_s[k, first:end])
+        backward_s[s] = np.sum(problem.backward_s[k, first:end])
+        after_s[s] = np.sum(problem.exchange_s[k, first:end]) + np.sum(problem.update_s[k, first:end])
+        if s > 0:
+            forward_s[s] += problem.cut_forward_s[rows[s - 1][0], k, first]
+        if s + 1 < len(rows):
+            backward_s[s] += problem.cut_backward_s[k, rows[s + 1][0], end]
+    return forward_s, backward_s, after_s
+
+
+def critical_path_s(forward_s: FloatArray, backward_s: FloatArray, num_micro_batches: int) -> float:
+    """Time of a 1F1B schedule with flush from the times of its stages: ``T_0`` of the module's notes, in seconds.
+
+    Parameters
+    ----------
+    forward_s, backward_s : array of float, shape (stages,)
+        Seconds per micro-batch, transfers included.
+    num_micro_batches : int
+
+    Returns
+    -------
+    float
+        Seconds, a lower bound on the makespan and mostly equal to it.
+
+    Examples
+    --------
+    Equal stages: (m + S - 1) (F + B) = (4 + 1) x 3.
+
+    >>> critical_path_s(np.array([1.0, 1.0]), np.array([2.0, 2.0]), 4)
+    15.0
+
+    A slow first stage works while the second one does: 4 x 6, not 4 x 6 + 3.
+
+    >>> critical_path_s(np.array([3.0, 1.0]), np.array([3.0, 2.0]), 4)
+    24.0
+    """
+    stage_s = forward_s + backward_s
+    if not np.all(np.isfinite(stage_s)):
+        return float("inf")
+    best_s = 0.0
+    for s in range(len(stage_s)):
+        below_s, warm_up = float(np.sum(stage_s[s + 1 :])), len(stage_s) - 1 - s
+        f, b = float(forward_s[s]), float(backward_s[s])
+        if num_micro_batches >= warm_up + 2:
+            detour_s = max(0.0, below_s - warm_up * f) + max(0.0, below_s - warm_up * b)
+        else:
+            detour_s = max(0.0, below_s - (num_micro_batches - 1) * min(f, b))
+        best_s = max(best_s, float(np.sum(stage_s[:s])) + num_micro_batches * (f + b) + detour_s)
+    return best_s
+
+
+def objective_s(problem: PartitionProblem, plan: PipelinePlan) -> float:
+    """Step time of one plan, by the definition above, in seconds; +inf if a stage cannot run.
+
+    Memory and the sum of the replicas are not looked at: see `stage_memory_bytes`.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    plan : PipelinePlan
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Raises
+    ------
+    InvalidPartitionError
+        If the plan does not cut the problem's chain into non-empty stages with known replica counts.
+
+    Examples
+    --------
+    Two layers of 1 + 2 s, one worker each, 4 micro-batches: (4 + 1) x 3 = 15. The update of the second stage (3) outlives
+    the last backward of the first (2) by 1, but the first stage's own update (3) ends last.
+
+    >>> row, cut = np.ones((1, 2)), np.zeros((1, 1, 3))
+    >>> p = PartitionProblem(num_layers=2, num_workers=2, num_micro_batches=4, replica_counts=np.array([1]),
+    ...                      forward_s=row, backward_s=2 * row, cut_forward_s=cut, cut_backward_s=cut, update_s=3 * row,
+    ...                      exchange_s=0 * row, static_bytes=row, activation_bytes=row)
+    >>> objective_s(p, PipelinePlan(cuts=(1,), replicas=(1, 1)))
+    18.0
+    """
+    forward_s, backward_s, after_s = stage_times_s(problem, plan)
+    flush_s = critical_path_s(forward_s, backward_s, problem.num_micro_batches)
+    if not np.isfinite(flush_s) or not np.all(np.isfinite(after_s)):
+        return float("inf")
+    # The last backward of stage s ends sum_{j<s} B_j before the flush.
+    ahead_s = np.concatenate([[0.0], np.cumsum(backward_s)[:-1]])
+    return flush_s + float(np.max(after_s - ahead_s))
+
+
+def stage_memory_bytes(problem: PartitionProblem, plan: PipelinePlan) -> FloatArray:
+    """Memory of every stage in bytes: static + min(m, S - s) micro-batches of activations (1F1B).
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    plan : PipelinePlan
+
+    Returns
+    -------
+    array of float, shape (stages,)
+        Bytes per worker.
+
+    Raises
+    ------
+    InvalidPartitionError
+        If the plan does not cut the problem's chain into non-empty stages with known replica counts.
+    """
+    rows = _rows(problem, plan)
+    used = [
+        np.sum(problem.static_bytes[k, first:end])
+        + min(problem.num_micro_batches, len(rows) - s) * np.sum(problem.activation_bytes[k, first:end])
+        for s, (k, first, end) in enumerate(rows)
+    ]
+    return np.array(used, dtype=np.float64)

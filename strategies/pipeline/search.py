@@ -1,0 +1,179 @@
+"""Pipelines over every worker count at one number of micro-batches: arrays from the cost tables in, judged plans out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodel.network import Cluster
+from costmodel.pipeline_cost import PipelineArrays, pipeline_arrays
+from costmodel.plan import Plan, Stage
+from costmodel.splits import Split, split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from strategies.per_layer.problem import Limits, Status
+from strategies.pipeline.bounds import pipeline_lower_bound
+from strategies.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
+from strategies.pipeline.solve import solve_pipeline
+
+__all__ = ["PipelineOutcome", "search_pipelines"]
+
+# The solver compares with the cutoff in its own order of summation.
+_SLACK = 1 + 1e-9
+
+
+@dataclass(slots=True, kw_only=True)
+class PipelineOutcome:
+    """Bounds of all pipelines looked at, and how they were closed."""
+
+    bound_s: float = float("inf")
+    rest_bound_s: float = float("inf")
+    searched: dict[str, int] = field(default_factory=dict)
+
+    def count(self, how: str) -> None:
+        """Count one (worker count, micro-batches) closed in this way."""
+        self.searched[how] = self.searched.get(how, 0) + 1
+
+
+def search_pipelines(
+    workload: Workload,
+    cluster: Cluster,
+    *,
+    num_micro_batches: int,
+    worker_counts: Sequence[int],
+    capacity_bytes: float,
+    cutoff_s: Callable[[], float],
+    top: int,
+    wall_s: float,
+    found: Callable[[Sequence[Plan]], None],
+) -> PipelineOutcome:
+    """Search the pipelines of every worker count that could beat the cutoff.
+
+    Parameters
+    ----------
+    workload, cluster
+    num_micro_batches : int
+    worker_counts : sequence of int
+        Each >= 2.
+    capacity_bytes : float
+    cutoff_s : callable
+        Current cost to beat; asked again before every worker count.
+    top : int
+        How many different plans are wanted.
+    wall_s : float
+    found : callable
+        Receives plans to judge.
+
+    Returns
+    -------
+    PipelineOutcome
+    """
+    deadline = time.monotonic() + wall_s
+    outcome = PipelineOutcome()
+    if not worker_counts:
+        return outcome
+    most = min(max(worker_counts) - 1, workload.micro_batch(num_micro_batches))
+    tables = CostTables(workload, cluster, split_table(range(1, most + 1), batch_only=True), num_micro_batches)
+    floor = _trivial_bound(tables, max(worker_counts))
+    if floor > cutoff_s() * _SLACK:
+        # Not even perfectly balanced stages without transfers are fast enough, on any number of workers.
+        outcome.bound_s = outcome.rest_bound_s = floor
+        outcome.searched["bounded"] = len(worker_counts)
+        return outcome
+    arrays = pipeline_arrays(tables)
+    for workers in sorted(worker_counts, reverse=True):
+        problem = _problem(tables, arrays, workers, capacity_bytes)
+        bound = pipeline_lower_bound(problem)
+        cutoff = cutoff_s()
+        if bound > cutoff * _SLACK or deadline <= time.monotonic():
+            outcome.count("bounded" if bound > cutoff * _SLACK else "open")
+            outcome.bound_s = min(outcome.bound_s, bound)
+            outcome.rest_bound_s = min(outcome.rest_bound_s, bound)
+            continue
+        limits = Limits(wall_s=deadline - time.monotonic(), cutoff_s=cutoff * _SLACK, num_solutions=top)
+        solution = solve_pipeline(problem, limits)
+        found([_plan(tables, plan, workers) for plan in solution.plans])
+        if solution.status is Status.INFEASIBLE:
+            outcome.count("infeasible")
+            continue
+        outcome.count("solved" if solution.status in (Status.OPTIMAL, Status.CUT_OFF) else "open")
+        outcome.bound_s = min(outcome.bound_s, max(solution.bound_s, bound))
+        outcome.rest_bound_s = min(outcome.rest_bound_s, max(solution.rest_bound_s, bound))
+    return outcome
+
+
+def _chain(tables: CostTables) -> list[int]:
+    """Layers that can start a stage: inputs belong to whoever reads them."""
+    return [i for i, layer in enumerate(tables.workload.graph.layers) if layer.kind != "input"]
+
+
+def _trivial_bound(tables: CostTables, workers: int) -> float:
+    """Bound every pipeline from below: the bottleneck carries at least its share of the least work, m times.
+
+    With W workers the slowest stage has ``t >= (sum_l min_r r t_l(r)) / W``, and the step is at least ``m t``.
+    """
+    total = 0.0
+    replicas = np.array(tables.table.workers, dtype=np.float64)
+    for costs in tables.layers:
+        time_s = costs.forward_s + costs.backward_input_s + costs.backward_weight_s
+        total += float(np.min(np.where(costs.legal, replicas * time_s, np.inf)))
+    return tables.num_micro_batches * total / workers
+
+
+def _problem(tables: CostTables, arrays: PipelineArrays, workers: int, capacity_bytes: float) -> PartitionProblem:
+    chain = _chain(tables)
+    keep = int(np.searchsorted(arrays.replicas, workers))  # a stage leaves at least one worker to another
+    edges = [*chain, len(tables.workload.graph.layers)]
+
+    def layers(array: FloatArray) -> FloatArray:
+        return np.ascontiguousarray(array[:keep][:, chain])
+
+    def cuts(array: FloatArray) -> FloatArray:
+        cut = array[:keep, :keep][:, :, edges].copy()
+        cut[:, :, 0] = 0.0
+        return cut
+
+    return PartitionProblem(
+        num_layers=len(chain),
+        num_workers=workers,
+        num_micro_batches=tables.num_micro_batches,
+        replica_counts=arrays.replicas[:keep],
+        forward_s=layers(arrays.forward_s),
+        backward_s=layers(arrays.backward_s),
+        cut_forward_s=cuts(arrays.cut_forward_s),
+        cut_backward_s=cuts(arrays.cut_backward_s),
+        update_s=layers(arrays.update_s),
+        exchange_s=layers(arrays.exchange_s),
+        static_bytes=layers(arrays.static_bytes),
+        activation_bytes=layers(arrays.activation_bytes),
+        memory_capacity_bytes=capacity_bytes - tables.workload.context_bytes,
+    )
+
+
+def _plan(tables: CostTables, found: PipelinePlan, workers: int) -> Plan:
+    workload, chain = tables.workload, _chain(tables)
+    starts = [0, *(chain[cut] for cut in found.cuts), len(workload.graph.layers)]
+    stages = tuple(
+        Stage(first=first, last=after - 1, replicas=int(r))
+        for first, after, r in zip(starts[:-1], starts[1:], found.replicas, strict=True)
+    )
+    splits: list[Split] = []
+    collectives: list[str | None] = []
+    for stage in stages:
+        row = tables.table.row_of(Split(batch=stage.replicas))
+        for i in range(stage.first, stage.last + 1):
+            layer, costs = workload.graph.layers[i], tables.layers[i]
+            splits.append(Split(batch=stage.replicas))
+            weighted = layer.weight_count + layer.norm_count > 0
+            exchanged = workload.training and weighted and stage.replicas > 1
+            collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
+    return Plan(
+        workers=workers,
+        num_micro_batches=tables.num_micro_batches,
+        splits=tuple(splits),
+        collectives=tuple(collectives),
+        stages=stages,
+    )

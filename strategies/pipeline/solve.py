@@ -1,0 +1,372 @@
+"""Exact pipeline partition: labels from the last stage to the first, Pareto dominance, completion bounds.
+
+Notes
+-----
+A state is (cut i, replicas of the stage that ends there, workers left, depth), where the depth is the number of stages
+behind the cut, of which no more than m - 1 make a difference. A label is a choice of the stages behind the cut, with
+
+    D    sum of t_j                V    longest path of the stages behind the cut (T_0 of their own pipeline)
+    c    backward transfer over the cut, paid by the stage in front of it
+    lag  tail - c                  what outlives the backward of the last closed stage, less c
+
+A stage in front of the cut with F, B (c included), t = F + B and X turns these into
+
+    V' = max(V + t, m t + g(D, depth, F, B)),   D' = D + t,   tail' = max(lag - (B - c), X)
+
+which is `critical_path_s` and the tail recursion of `strategies.pipeline.problem`. All of it increases with D, V, lag and c
+(keeping ``tail`` instead of ``lag`` would not do: a larger c would then reduce the later tail), so a label is dropped when
+another one of its state is no worse in all four. The forward transfer into a stage is known when the stage in front
+of it is chosen, which is why the state carries that stage's replicas.
+
+A label is also dropped when no completion can beat the best known plan or the cutoff:
+
+    T >= V + c + sum of t in front + X_0,   T >= V + tail + sum of F in front,
+    T >= q + max(0, D - u q / 2 m, 2 D - u q / m)   for the stage in front with the largest q = m t + X
+
+(``q >= worker-seconds of q / workers left``; u = most stages that can be behind it; the last term only if u <= m - 2; it is
+``m t + X + g`` with ``t <= q / m``, and increases with q as u < m), and by (3) of `strategies.pipeline.bounds`. The stages in
+front must also exist: N[i] workers, as defined there, must be left.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.per_layer.problem import Limits, Status
+from strategies.pipeline.bounds import (
+    SAFETY,
+    build_tables,
+    mixed_bounds,
+    pipeline_lower_bound,
+    proves_none_below,
+    stage_starts,
+    workers_needed,
+)
+from strategies.pipeline.frontier import undominated
+from strategies.pipeline.problem import (
+    FloatArray,
+    IntArray,
+    PartitionProblem,
+    PipelinePlan,
+    PipelineSolution,
+    objective_s,
+)
+
+__all__ = ["solve_pipeline"]
+
+_CHUNK = 1 << 17  # pairs of label and stage looked at together: bounds memory and the time between looks at the clock
+_BEAM = 48  # labels per cut in the first pass, which only looks for good plans
+_PROBE = 4_000  # labels after which an exact pass without a plan asks the beam for one
+
+
+@dataclass(frozen=True, slots=True)
+class _Labels:
+    """Struct of arrays."""
+
+    value: FloatArray  # (n, 4): D, V, lag, c
+    bound: FloatArray  # (n,): no completion costs less
+    state: IntArray  # (n, 3): row of the stage that ends at the cut, workers left, depth
+    parent: IntArray  # (n,): index into the trail
+
+    def __getitem__(self, rows: IntArray | NDArray[np.bool_] | slice) -> _Labels:
+        return _Labels(self.value[rows], self.bound[rows], self.state[rows], self.parent[rows])
+
+    def __len__(self) -> int:
+        return len(self.bound)
+
+
+def _join(parts: list[_Labels]) -> _Labels:
+    return _Labels(
+        np.concatenate([p.value for p in parts]),
+        np.concatenate([p.bound for p in parts]),
+        np.concatenate([p.state for p in parts]),
+        np.concatenate([p.parent for p in parts]),
+    )
+
+
+@dataclass
+class _Trail:
+    """The closed stages of every kept label, as a tree."""
+
+    parent: list[IntArray] = field(default_factory=list)
+    cut: list[IntArray] = field(default_factory=list)
+    row: list[IntArray] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, labels: _Labels, cut: int) -> IntArray:
+        """Store labels at a cut and return their indices."""
+        self.parent.append(labels.parent)
+        self.cut.append(np.full(len(labels), cut))
+        self.row.append(labels.state[:, 0])
+        self.size += len(labels)
+        return np.arange(self.size - len(labels), self.size)
+
+    def plan(self, problem: PartitionProblem, counts: IntArray, label: int) -> PipelinePlan:
+        """Stages from the label of the first cut back to the end of the chain."""
+        parent, cut, row = (np.concatenate(parts) for parts in (self.parent, self.cut, self.row))
+        cuts, replicas = [], []
+        while label >= 0:
+            cuts.append(int(cut[label]))
+            replicas.append(int(counts[row[label]]))
+            label = int(parent[label])
+        assert cuts[-1] == problem.num_layers
+        return PipelinePlan(cuts=tuple(cuts[:-1]), replicas=tuple(replicas))
+
+
+class _Search:
+    """State of one call: the problem's tables, the best plans so far and the threshold that they set."""
+
+    def __init__(self, problem: PartitionProblem, limits: Limits) -> None:
+        self.problem = problem
+        self.limits = limits
+        self.tables = build_tables(problem)
+        self.plans: list[tuple[float, PipelinePlan]] = []
+        self.deadline = time.perf_counter() + limits.wall_s
+        self.most_depth = max(problem.num_micro_batches - 1, 1)
+        self.num_labels = 0
+        self.mixed: tuple[FloatArray, FloatArray] | None = None
+        self.prepare()
+
+    @property
+    def threshold_s(self) -> float:
+        """Plans at or above this are of no interest."""
+        if len(self.plans) < self.limits.num_solutions:
+            return self.limits.cutoff_s
+        return min(self.limits.cutoff_s, self.plans[-1][0] * (1.0 - self.limits.gap))
+
+    def prepare(self) -> None:
+        """Tables that depend on the threshold."""
+        self.starts = stage_starts(self.problem, self.tables, self.threshold_s)
+        needed = workers_needed(self.tables, self.starts)
+        self.possible = bool(needed[-1] <= self.problem.num_workers)
+        self.possible &= not proves_none_below(self.problem, self.tables, self.threshold_s)
+        # Only the last cut may need fewer than one before it (fewer micro-batches in flight); it starts no stage.
+        self.needed = np.maximum.accumulate(needed[:-1])
+        first = np.minimum(self.starts[:, :-1], self.problem.num_layers - 1)
+        none = first >= np.arange(self.problem.num_layers)
+        self.needed_with = np.where(none, np.int64(1) << 62, self.needed[first] + self.tables.counts[:, None])
+
+    def run(self, beam: int | None = None, most_labels: int | None = None) -> float | None:
+        """One pass from the last cut to the first.
+
+        Returns +inf when every label was looked at, a bound on what is left when a limit stopped it, None when it kept more
+        than `most_labels`.
+        """
+        problem, rows = self.problem, len(self.tables.counts)
+        if self.mixed is None:
+            self.mixed = mixed_bounds(problem, self.tables, np.arange(problem.num_workers + 1))
+        self.trail = _Trail()
+        self.buckets: list[list[_Labels]] = [[] for _ in range(problem.num_layers + 1)]
+        state = np.stack([np.arange(rows), np.full(rows, problem.num_workers), np.zeros(rows, dtype=np.int64)], axis=1)
+        self.buckets[-1].append(_Labels(np.zeros((rows, 4)), np.zeros(rows), state, np.full(rows, -1)))
+        for cut in range(problem.num_layers, 0, -1):
+            if not self.buckets[cut]:
+                continue
+            labels = self.select(_join(self.buckets[cut]), beam)
+            self.buckets[cut] = [labels]
+            if most_labels is not None and self.trail.size + len(labels) > most_labels:
+                return None
+            if not self.expand(labels, cut):
+                return min((float(p.bound.min()) for b in self.buckets[: cut + 1] for p in b if len(p)), default=np.inf)
+            self.buckets[cut] = []
+        return float("inf")
+
+    def select(self, labels: _Labels, beam: int | None) -> _Labels:
+        """Labels that may still lead to a plan of interest."""
+        labels = labels[labels.bound < self.threshold_s]
+        key = labels.state[:, 0] * (self.problem.num_workers + 1) + labels.state[:, 1]
+        key = key * (self.most_depth + 1) + labels.state[:, 2]
+        labels = labels[undominated(key, labels.value, self.limits.num_solutions, self.deadline)]
+        if beam is not None and len(labels) > beam:
+            labels = labels[np.sort(np.argsort(labels.bound, kind="stable")[:beam])]
+        return labels
+
+    def expand(self, labels: _Labels, cut: int) -> bool:
+        """Put every possible stage in front of the labels of a cut; False when time is up."""
+        parents = self.trail.add(labels, cut)
+        self.num_labels += len(labels)
+        counts = self.tables.counts
+        left = labels.state[:, 1] - counts[labels.state[:, 0]]
+        # The layers in front need at least `needed` workers and can use at most counts[-1] each.
+        low = np.maximum(self.starts[labels.state[:, 0], cut], -(-left // counts[-1]))
+        high = np.minimum(cut, np.searchsorted(self.needed, left, side="right"))
+        pairs = np.maximum(high - low, 0)
+        ends = np.cumsum(pairs)
+        done = 0
+        while done < len(labels):
+            if time.perf_counter() > self.deadline:
+                return False
+            start = int(ends[done - 1]) if done else 0
+            upto = max(done + 1, int(np.searchsorted(ends, start + _CHUNK, side="right")))
+            width = pairs[done:upto]
+            rows = np.repeat(np.arange(done, upto), width)
+            first = np.arange(len(rows)) - np.repeat(np.cumsum(width) - width, width) + low[rows]
+            self.add_stages(labels, parents, rows, first, cut)
+            done = upto
+        return True
+
+    def add_stages(self, labels: _Labels, parents: IntArray, rows: IntArray, first: IntArray, cut: int) -> None:
+        """Put the stages that start at layers `first` in front of the labels `rows`."""
+        tables, m = self.tables, self.problem.num_micro_batches
+        k, depth = labels.state[rows, 0], labels.state[rows, 2]
+        left = labels.state[rows, 1] - tables.counts[k]
+        forward_s = tables.forward_s[k, cut] - tables.forward_s[k, first]
+        backward_s = tables.backward_s[k, cut] - tables.backward_s[k, first] + labels.value[rows, 3]
+        after_s = tables.after_s[k, cut] - tables.after_s[k, first]
+        used = tables.static_bytes[k, cut] - tables.static_bytes[k, first]
+        moving = tables.activation_bytes[k, cut] - tables.activation_bytes[k, first]
+        used += np.minimum(m, depth + 1) * moving
+        stage_s, front_s = forward_s + backward_s, tables.prefix_s[first, left]
+        bound = np.maximum(labels.value[rows, 1] + stage_s, m * stage_s) + front_s + tables.first_after_s
+        bound = np.maximum(bound, m * stage_s + after_s + tables.prefix_forward_s[first, left])
+        keep = (bound * SAFETY < self.threshold_s) & (used <= self.problem.memory_capacity_bytes)
+        whole = keep & (first == 0)
+        if whole.any():
+            value = self.closed(
+                labels.value[rows[whole]], depth[whole], forward_s[whole], backward_s[whole], after_s[whole]
+            )
+            self.finish(value[:, 1] + value[:, 2], parents[rows[whole]])
+        keep &= first > 0
+        rows, first, left = rows[keep], first[keep], left[keep]
+        pair, before = np.nonzero(self.needed_with.T[first] <= left[:, None])
+        sums = (forward_s[keep][pair], backward_s[keep][pair], after_s[keep][pair])
+        self.push(labels[rows[pair]], parents[rows[pair]], first[pair], before, sums)
+
+    def closed(
+        self, value: FloatArray, depth: IntArray, forward_s: FloatArray, backward_s: FloatArray, after_s: FloatArray
+    ) -> FloatArray:
+        """D, V, tail after one more stage; `backward_s` includes c."""
+        m = self.problem.num_micro_batches
+        below_s, path_s, lag_s, cut_s = value.T
+        both = np.maximum(below_s - depth * forward_s, 0.0) + np.maximum(below_s - depth * backward_s, 0.0)
+        one = np.maximum(below_s - (m - 1) * np.minimum(forward_s, backward_s), 0.0)
+        stage_s = forward_s + backward_s
+        path_s = np.maximum(path_s + stage_s, m * stage_s + np.where(depth <= m - 2, both, one))
+        return np.stack([below_s + stage_s, path_s, np.maximum(lag_s + cut_s - backward_s, after_s)], axis=1)
+
+    def push(
+        self,
+        labels: _Labels,
+        parents: IntArray,
+        first: IntArray,
+        before: IntArray,
+        sums: tuple[FloatArray, FloatArray, FloatArray],
+    ) -> None:
+        """File the labels of the cut in front of the new stages, if they may lead to a plan of interest."""
+        problem, tables, m = self.problem, self.tables, self.problem.num_micro_batches
+        k = labels.state[:, 0]
+        rows = np.searchsorted(problem.replica_counts, tables.counts)
+        cut_forward_s = problem.cut_forward_s[rows[before], rows[k], first]
+        cut_backward_s = problem.cut_backward_s[rows[before], rows[k], first]
+        finite = np.isfinite(cut_forward_s + cut_backward_s)
+        closed = self.closed(
+            labels.value, labels.state[:, 2], sums[0] + np.where(finite, cut_forward_s, 0.0), sums[1], sums[2]
+        )
+        below_s, path_s, tail_s = closed.T
+        left = labels.state[:, 1] - tables.counts[k]
+        depth = np.minimum(labels.state[:, 2] + 1, self.most_depth)
+        bound = np.maximum(
+            path_s + cut_backward_s + tables.prefix_s[first, left] + tables.first_after_s,
+            path_s + tail_s + tables.prefix_forward_s[first, left],
+        )
+        most = np.minimum(m - 1, depth + np.minimum(first, left // tables.counts[0]) - 1)
+        slowest_s = tables.prefix_work_s[first] / left
+        detour_s = np.maximum(below_s - most * slowest_s / (2 * m), 0.0)
+        detour_s = np.where(most <= m - 2, np.maximum(detour_s, 2 * below_s - most * slowest_s / m), detour_s)
+        bound = np.maximum(bound, slowest_s + detour_s)
+        assert self.mixed is not None
+        for weight, mixed_s in zip(*self.mixed, strict=True):
+            bound = np.maximum(bound, (1.0 - weight) * (path_s + cut_backward_s) + mixed_s[first, left])
+        bound *= SAFETY
+        keep = np.nonzero(finite & (bound < self.threshold_s))[0]
+        keep = keep[np.argsort(first[keep], kind="stable")]
+        value = np.column_stack([below_s, path_s, tail_s - np.where(finite, cut_backward_s, 0.0), cut_backward_s])
+        new = _Labels(value[keep], bound[keep], np.stack([before, left, depth], axis=1)[keep], parents[keep])
+        cuts, begins = np.unique(first[keep], return_index=True)
+        ends = np.append(begins[1:], len(keep))[: len(begins)]
+        for cut, begin, end in zip(cuts.tolist(), begins.tolist(), ends.tolist(), strict=True):
+            self.buckets[cut].append(new[begin:end])
+
+    def finish(self, total_s: FloatArray, parents: IntArray) -> None:
+        """Enter complete plans into the list of the best, with the judge's figure."""
+        for i in np.argsort(total_s, kind="stable")[: self.limits.num_solutions].tolist():
+            if total_s[i] * SAFETY >= self.threshold_s:
+                break
+            plan = self.trail.plan(self.problem, self.tables.counts, int(parents[i]))
+            cost_s = objective_s(self.problem, plan)
+            if cost_s < self.limits.cutoff_s and all(plan != known for _, known in self.plans):
+                self.plans.append((cost_s, plan))
+                self.plans.sort(key=lambda p: (p[0], p[1].cuts, p[1].replicas))
+                del self.plans[self.limits.num_solutions :]
+
+
+def solve_pipeline(problem: PartitionProblem, limits: Limits | None = None) -> PipelineSolution:
+    """Best pipelines of at least two stages that use all workers, within memory and below the cutoff.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    limits : Limits, optional
+        `cutoff_s`: only plans below it are of interest. `num_solutions`: the K best different plans. `gap`: plans less than
+        this share better than the K-th are not looked for.
+
+    Returns
+    -------
+    PipelineSolution
+        OPTIMAL with plans; CUT_OFF: proved that no plan is below the cutoff; INFEASIBLE: no plan at all; FEASIBLE or LIMIT
+        when time ran out with or without a plan. Optimal and bound hold up to 1e-11 relative (rounding).
+
+    Examples
+    --------
+    >>> row, cut = np.ones((1, 4)), np.zeros((1, 1, 5))
+    >>> p = PartitionProblem(num_layers=4, num_workers=2, num_micro_batches=4, replica_counts=np.array([1]),
+    ...                      forward_s=row, backward_s=2 * row, cut_forward_s=cut, cut_backward_s=cut, update_s=0 * row,
+    ...                      exchange_s=0 * row, static_bytes=row, activation_bytes=row)
+    >>> solution = solve_pipeline(p)
+    >>> solution.best, solution.objective_s, solution.status.value
+    (PipelinePlan(cuts=(2,), replicas=(1, 1)), 30.0, 'optimal')
+    """
+    limits = limits or Limits()
+    begin = time.perf_counter()
+    search = _Search(problem, limits)
+    open_s: float | None = float("inf")
+    if search.possible:
+        open_s = search.run(most_labels=_PROBE) if np.isfinite(limits.cutoff_s) else None
+        if open_s is None:  # large: look for good plans first, then search among what they leave
+            in_time = search.run(beam=_BEAM) == float("inf")
+            search.prepare()
+            open_s = 0.0 if not in_time else search.run() if search.possible else float("inf")
+    assert open_s is not None
+    return _report(search, open_s, begin)
+
+
+def _report(search: _Search, open_s: float, begin: float) -> PipelineSolution:
+    """Solution from the plans found and a bound on what was not looked at."""
+    complete = open_s == float("inf")
+    if not complete:
+        open_s = max(open_s, pipeline_lower_bound(search.problem))
+    rest_s = min(open_s, search.threshold_s)
+    best_s = search.plans[0][0] if search.plans else float("inf")
+    if search.plans:
+        status = Status.OPTIMAL if complete or rest_s >= search.threshold_s else Status.FEASIBLE
+    elif not complete and rest_s < search.threshold_s:
+        status = Status.LIMIT
+    else:
+        status = Status.CUT_OFF
+        if proves_none_below(search.problem, search.tables, float("inf")):
+            status, rest_s = Status.INFEASIBLE, float("inf")
+        elif np.isinf(search.limits.cutoff_s):
+            status = Status.INFEASIBLE
+    return PipelineSolution(
+        status=status,
+        plans=tuple(plan for _, plan in search.plans),
+        objectives_s=tuple(cost for cost, _ in search.plans),
+        bound_s=min(best_s, rest_s),
+        rest_bound_s=rest_s,
+        wall_s=time.perf_counter() - begin,
+        num_labels=search.num_labels,
+    )

@@ -1,0 +1,447 @@
+"""The search over the whole stated space: uniform plans by enumeration, every worker count by the exact per-layer solvers, pipelines.
+
+What is returned is judged by `costmodel.evaluate`; what is not solved is bounded, and the bounds make the proof.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodel.evaluate import evaluate, fold
+from costmodel.network import Cluster
+from costmodel.plan import Plan, family_of_plan, plan_key
+from costmodel.splits import split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from strategies.build import choice_problem, lower_bounds, memory_extremes
+from strategies.per_layer.problem import Limits, Status
+from strategies.per_layer.search import solve
+from strategies.pipeline.search import search_pipelines
+from strategies.space import (
+    Restriction,
+    count_layer_plans,
+    count_pipelines,
+    micro_batch_counts,
+    uniform_batches,
+    uniform_columns,
+)
+
+__all__ = ["Candidate", "Outcome", "SearchSettings", "enumerate_uniform", "search"]
+
+Progress = Callable[[str, float], None]
+
+# Worker counts are costed in blocks of about this many splits, so that memory stays flat however many GPUs there are.
+_BLOCK_SPLITS = 24_000
+# Two step times within this relative distance are the same number computed in another order.
+_TIE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """What to search and when to stop."""
+
+    max_workers: int
+    capacity_bytes: float
+    top: int = 10
+    restriction: Restriction = field(default_factory=Restriction)
+    worker_counts: tuple[int, ...] | None = None  # None: all up to max_workers
+    micro_batches: tuple[int, ...] | None = None  # None: the divisors of the batch
+    enumerate_uniform: bool = True  # evaluate the uniform plans first; the answer is the same without
+    wall_s: float = 60.0
+    gap: float = 0.0
+    solver: str = "auto"
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A plan with the judge's verdict."""
+
+    plan: Plan
+    step_time_s: float
+    memory_bytes: float
+    family: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """Best plans with different keys, and what was proved about the rest."""
+
+    candidates: list[Candidate]
+    bound_s: float  # no plan of the space is faster
+    rest_bound_s: float  # no plan with another key than the candidates' is faster
+    space_size: int
+    searched: dict[str, int]
+    nearest_miss: Candidate | None  # least memory over the capacity, when nothing fits
+    interrupted: bool = False
+    out_of_time: bool = False
+    methods: tuple[str, ...] = ()
+
+
+class _Pool:
+    """The K best different plans so far."""
+
+    def __init__(self, workload: Workload, cluster: Cluster, settings: SearchSettings) -> None:
+        self._workload, self._cluster, self._settings = workload, cluster, settings
+        self._found: dict[tuple[object, ...], Candidate] = {}
+        self.nearest_miss: Candidate | None = None
+
+    def add(self, plans: Sequence[Plan]) -> None:
+        """Judge plans and keep those that fit the memory, the family and the list."""
+        if not plans:
+            return
+        graph, settings = self._workload.graph, self._settings
+        costs = evaluate(self._workload, self._cluster, plans)
+        for n, plan in enumerate(plans):
+            step, memory = float(costs.step_time_s[n]), float(costs.memory_bytes[n])
+            family = family_of_plan(graph, plan)
+            if not np.isfinite(step) or settings.restriction.family not in (None, family):
+                continue
+            candidate = Candidate(plan=plan, step_time_s=step, memory_bytes=memory, family=family)
+            if memory > settings.capacity_bytes:
+                if self.nearest_miss is None or memory < self.nearest_miss.memory_bytes:
+                    self.nearest_miss = candidate
+                continue
+            key = plan_key(graph, plan)
+            if key not in self._found or _order(candidate) < _order(self._found[key]):
+                self._found[key] = candidate
+
+    def best(self) -> list[Candidate]:
+        """At most K candidates, best first; ties go to fewer workers."""
+        ranked = sorted(self._found.values(), key=_order)[: self._settings.top]
+        self._found = {plan_key(self._workload.graph, c.plan): c for c in ranked}
+        return ranked
+
+    @property
+    def cutoff_s(self) -> float:
+        """Cost of the K-th plan: what a further plan must beat."""
+        ranked = self.best()
+        return ranked[-1].step_time_s if len(ranked) == self._settings.top else float("inf")
+
+
+def _order(candidate: Candidate) -> tuple[object, ...]:
+    plan = candidate.plan
+    # Rounding keeps equal times computed in another order equal, so that ties are broken the same way everywhere.
+    return (
+        float(f"{candidate.step_time_s:.11e}"),
+        plan.workers,
+        plan.num_micro_batches,
+        plan.stages,
+        tuple(split.degrees for split in plan.splits),
+    )
+
+
+def search(workload: Workload, cluster: Cluster, settings: SearchSettings, progress: Progress | None = None) -> Outcome:
+    """Find the K best plans with different keys and prove it.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    settings : SearchSettings
+    progress : callable, optional
+        Called with a word and a fraction between 0 and 1.
+
+    Returns
+    -------
+    Outcome
+        On Ctrl-C or at the time limit, the best so far with a valid bound.
+    """
+    run = _Run(workload, cluster, settings, progress)
+    try:
+        run.uniform()
+        run.layers()
+        run.pipelines()
+    except KeyboardInterrupt:
+        run.outcome.interrupted = True
+        run.close_open_bounds()
+    return run.finish()
+
+
+class _Run:
+    """State of one search."""
+
+    def __init__(
+        self, workload: Workload, cluster: Cluster, settings: SearchSettings, progress: Progress | None
+    ) -> None:
+        self.workload, self.cluster, self.settings = workload, cluster, settings
+        self.progress = progress
+        self.deadline = time.monotonic() + settings.wall_s
+        self.pool = _Pool(workload, cluster, settings)
+        counts = settings.worker_counts or tuple(range(1, settings.max_workers + 1))
+        self.counts = counts
+        self.micro_batches = settings.micro_batches or micro_batch_counts(workload.global_batch)
+        self.outcome = Outcome(
+            candidates=[],
+            bound_s=float("inf"),
+            rest_bound_s=float("inf"),
+            space_size=0,
+            searched={"enumerated": 0, "solved": 0, "bounded": 0, "dominated": 0, "infeasible": 0, "open": 0},
+            nearest_miss=None,
+        )
+        # What is still to be closed: a valid lower bound per (worker count, micro-batches), replaced as it is solved.
+        self.bounds: list[float] = []
+        self.rests: list[float] = []
+        self.pending_bound_s = 0.0  # bound of everything not yet looked at
+        self.methods: set[str] = set()
+
+    def report(self, word: str, fraction: float) -> None:
+        if self.progress is not None:
+            self.progress(word, fraction)
+
+    def remaining_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    # -- uniform plans ---------------------------------------------------------------------------------------------------
+
+    def uniform(self) -> None:
+        """Score every uniform plan; the best become incumbents."""
+        if not self.settings.enumerate_uniform or not self.settings.restriction.allows_layers:
+            return
+        for counts in blocks(self.counts, grids=True):
+            table = split_table(counts, grids_only=True)
+            for m in self.micro_batches:
+                tables = CostTables(self.workload, self.cluster, table, m)
+                count, best = enumerate_uniform(tables, self.settings)
+                self.outcome.searched["enumerated"] += count
+                self.pool.add(best)
+                if self.remaining_s() < 0.5 * self.settings.wall_s:
+                    return
+
+    # -- a split per layer -----------------------------------------------------------------------------------------------
+
+    def layers(self) -> None:
+        """Solve every (worker count, micro-batches) whose bound does not rule it out."""
+        settings = self.settings
+        if not settings.restriction.allows_layers:
+            return
+        all_fit: set[int] = set()
+        for step, m in enumerate(self.micro_batches):
+            for counts in blocks([w for w in self.counts if w not in all_fit]):
+                self.report("per-layer splits", step / max(len(self.micro_batches), 1))
+                self._layers_block(counts, m, all_fit)
+        skipped = sum(len(all_fit) for m in self.micro_batches if m > 1)
+        self.outcome.searched["dominated"] += skipped
+
+    def _layers_block(self, counts: tuple[int, ...], m: int, all_fit: set[int]) -> None:
+        settings = self.settings
+        table = split_table(counts)
+        self.outcome.space_size += count_layer_plans(
+            self.workload.graph,
+            table,
+            self.workload.micro_batch(m),
+            settings.restriction,
+            len(self.workload.collectives),
+            training=self.workload.training,
+        )
+        tables = CostTables(self.workload, self.cluster, table, m)
+        bounds = lower_bounds(tables, settings.restriction)
+        least, most = memory_extremes(tables, settings.restriction)
+        open_counts: list[tuple[float, int]] = []
+        for k, w in enumerate(counts):
+            if m == 1 and most[k] <= settings.capacity_bytes and np.isfinite(bounds[k]):
+                # Everything fits in one micro-batch, and k micro-batches never take less time than one (docs/cost-model.md).
+                all_fit.add(w)
+            if not np.isfinite(bounds[k]):
+                self.outcome.searched["infeasible"] += 1
+            elif least[k] > settings.capacity_bytes:
+                self.outcome.searched["infeasible"] += 1
+                self._note_miss(tables, w, float(least[k]))
+            else:
+                open_counts.append((float(bounds[k]), w))
+        open_counts.sort()
+        self._solve_counts(open_counts, m)
+
+    def _solve_counts(self, open_counts: list[tuple[float, int]], m: int) -> None:
+        """Solve in order of promise; tables of the edges are built for a few worker counts at a time."""
+        position = 0
+        while position < len(open_counts):
+            bound, _ = open_counts[position]
+            if bound > self.pool.cutoff_s * (1 + _TIE):
+                for rest, _ in open_counts[position:]:
+                    self.outcome.searched["bounded"] += 1
+                    self.rests.append(rest)
+                    self.bounds.append(rest)
+                return
+            group = [w for b, w in open_counts[position : position + 8] if b <= self.pool.cutoff_s * (1 + _TIE)]
+            tables = CostTables(self.workload, self.cluster, split_table(sorted(group)), m)
+            for offset, w in enumerate(group):
+                self._solve_one(tables, w, open_counts[position + offset][0])
+            position += len(group)
+
+    def _solve_one(self, tables: CostTables, workers: int, bound: float) -> None:
+        settings = self.settings
+        cutoff = self.pool.cutoff_s
+        if bound > cutoff * (1 + _TIE):
+            self.outcome.searched["bounded"] += 1
+            self.bounds.append(bound)
+            self.rests.append(bound)
+            return
+        if self.remaining_s() <= 0:
+            self._leave_open(bound)
+            return
+        choice = choice_problem(tables, workers, settings.capacity_bytes, settings.restriction)
+        if choice is None:
+            self.outcome.searched["infeasible"] += 1
+            return
+        limits = Limits(
+            wall_s=max(self.remaining_s(), 0.0),
+            gap=settings.gap,
+            cutoff_s=cutoff * (1 + 1e-9),
+            num_solutions=settings.top,
+            seed=settings.seed,
+        )
+        solution = solve(choice.problem, limits, method=settings.solver)
+        self.methods.add(solution.method)
+        self.pool.add([choice.plan(c) for c in solution.choices])
+        if solution.status in (Status.OPTIMAL, Status.CUT_OFF):
+            self.outcome.searched["solved"] += 1
+        elif solution.status is Status.INFEASIBLE:
+            self.outcome.searched["infeasible"] += 1
+            return
+        else:
+            self.outcome.searched["open"] += 1
+            self.outcome.out_of_time = True
+        self.bounds.append(max(solution.bound_s, bound))
+        self.rests.append(max(solution.rest_bound_s if solution.choices else solution.bound_s, bound))
+
+    def _leave_open(self, bound: float) -> None:
+        self.outcome.searched["open"] += 1
+        self.outcome.out_of_time = True
+        self.bounds.append(bound)
+        self.rests.append(bound)
+
+    def _note_miss(self, tables: CostTables, workers: int, least: float) -> None:
+        """Remember the plan of least memory, for the message when nothing fits."""
+        if self.pool.nearest_miss is not None and self.pool.nearest_miss.memory_bytes <= least:
+            return
+        choice = choice_problem(tables, workers, float("inf"), self.settings.restriction)
+        if choice is not None:
+            smallest = np.array([int(np.argmin(need)) for need in choice.problem.memory_bytes])
+            self.pool.add([choice.plan(smallest)])
+
+    # -- pipelines -------------------------------------------------------------------------------------------------------
+
+    def pipelines(self) -> None:
+        """Search contiguous stages with replicas."""
+        settings = self.settings
+        if not settings.restriction.allows_pipelines or max(self.counts) < 2:
+            return
+        layers = len(self.workload.graph.layers)
+        for step, m in enumerate(self.micro_batches):
+            self.report("pipelines", step / len(self.micro_batches))
+            replicas = self.workload.micro_batch(m)
+            if settings.worker_counts is None:
+                self.outcome.space_size += count_pipelines(layers, settings.max_workers, replicas)
+            result = search_pipelines(
+                self.workload,
+                self.cluster,
+                num_micro_batches=m,
+                worker_counts=[w for w in self.counts if w >= 2],
+                capacity_bytes=settings.capacity_bytes,
+                cutoff_s=lambda: self.pool.cutoff_s,
+                top=settings.top,
+                wall_s=max(self.remaining_s(), 0.0),
+                found=self.pool.add,
+            )
+            self.bounds.append(result.bound_s)
+            self.rests.append(result.rest_bound_s)
+            for name, value in result.searched.items():
+                self.outcome.searched[name] = self.outcome.searched.get(name, 0) + value
+            if result.searched.get("open", 0):
+                self.outcome.out_of_time = True
+
+    # -- the end ---------------------------------------------------------------------------------------------------------
+
+    def close_open_bounds(self) -> None:
+        """After an interruption nothing is known of what was not looked at: the bound is the trivial one."""
+        self.bounds.append(0.0)
+        self.rests.append(0.0)
+
+    def finish(self) -> Outcome:
+        outcome = self.outcome
+        outcome.candidates = self.pool.best()
+        best = outcome.candidates[0].step_time_s if outcome.candidates else float("inf")
+        last = outcome.candidates[-1].step_time_s if outcome.candidates else float("inf")
+        outcome.bound_s = min([*self.bounds, best])
+        outcome.rest_bound_s = min(
+            [*self.rests, *([last] if len(outcome.candidates) == self.settings.top else [])], default=last
+        )
+        outcome.nearest_miss = self.pool.nearest_miss
+        outcome.methods = tuple(sorted(self.methods))
+        return outcome
+
+
+def blocks(counts: Sequence[int], *, grids: bool = False) -> list[tuple[int, ...]]:
+    """Cut worker counts into blocks of bounded size."""
+    from costmodel.splits import divisors, factorisations  # noqa: PLC0415 - keeps the module's names few
+
+    result: list[tuple[int, ...]] = []
+    current: list[int] = []
+    size = 0
+    for w in counts:
+        current.append(w)
+        size += len(divisors(w)) ** 2 if grids else len(factorisations(w, 4))
+        if size >= _BLOCK_SPLITS:
+            result.append(tuple(current))
+            current, size = [], 0
+    if current:
+        result.append(tuple(current))
+    return result
+
+
+def enumerate_uniform(tables: CostTables, settings: SearchSettings) -> tuple[int, list[Plan]]:
+    """Score every uniform plan of the tables; return how many, and the best as plans.
+
+    Returns
+    -------
+    count : int
+    plans : list of Plan
+        The best ``top`` of each worker count that fit the memory, with the cheapest collective per message.
+    """
+    columns = uniform_columns(tables.workload.graph)
+    folded = fold(tables, columns)
+    allowed = []
+    for c in range(max(columns) + 1):
+        mask = folded.columns[c].legal.copy()
+        for i, layer in enumerate(tables.workload.graph.layers):
+            if (
+                columns[i] == c
+                and layer.kind != "input"
+                and (layer.weight_count or layer.name in settings.restriction.fixed)
+            ):
+                mask &= settings.restriction.mask(layer, tables.table)
+        allowed.append(mask)
+    count = 0
+    best: list[tuple[float, tuple[int, ...]]] = []
+    for batch in uniform_batches(tables, columns, allowed):
+        costs = folded.score(batch)
+        count += len(batch)
+        step = np.where(costs.memory_bytes <= settings.capacity_bytes, costs.step_time_s, np.inf)
+        for n in np.argsort(step, kind="stable")[: settings.top * len(tables.workload.collectives)]:
+            if np.isfinite(step[n]):
+                best.append((float(step[n]), tuple(int(r) for r in batch.row[n])))
+    best.sort()
+    chosen = list(dict.fromkeys(rows for _, rows in best))[: settings.top]
+    return count, [_uniform_plan(tables, columns, rows) for rows in chosen]
+
+
+def _uniform_plan(tables: CostTables, columns: tuple[int, ...], rows: tuple[int, ...]) -> Plan:
+    """Write a uniform plan out layer by layer, with the cheapest collective for every exchange."""
+    workload = tables.workload
+    splits, collectives = [], []
+    for i, (layer, costs) in enumerate(zip(workload.graph.layers, tables.layers, strict=True)):
+        row = rows[columns[i]]
+        splits.append(tables.table.split(row))
+        exchanged = workload.training and costs.exchange_group[row] > 1 and layer.weight_count + layer.norm_count > 0
+        collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
+    return Plan(
+        workers=int(tables.table.workers[rows[0]]),
+        num_micro_batches=tables.num_micro_batches,
+        splits=tuple(splits),
+        collectives=tuple(collectives),
+    )

@@ -1,0 +1,236 @@
+"""The plan space: which splits are allowed, uniform plans by the chunk, and how many plans there are.
+
+The space, for up to N workers and global batch B:
+
+* every worker count w = 1 ... N and every number of micro-batches m that divides B;
+* per layer, every ordered factorisation of w into batch x output channels x input channels x height whose degrees do not exceed the
+  extents they divide (`costmodel.splits.legal_splits`), and for every gradient exchange a collective;
+* pipelines: the layers in topological order cut into S >= 2 contiguous stages, stage s on r_s replicas with sum r_s = w, data parallel
+  inside a stage.
+
+Uniform plans are the points with one batch x channels grid for all feature layers, another for all classifier layers (from the first
+fully connected layer on), and one collective.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import comb
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.evaluate import PlanBatch
+from costmodel.graph import Graph
+from costmodel.layers import Layer
+from costmodel.splits import SplitTable, divisors, legal_splits
+from costmodel.tables import CostTables
+
+__all__ = [
+    "FAMILY_NAMES",
+    "Restriction",
+    "count_layer_plans",
+    "count_pipelines",
+    "micro_batch_counts",
+    "uniform_batches",
+    "uniform_columns",
+]
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+FAMILY_NAMES = ("one-device", "data", "model", "hybrid", "spatial", "mixed", "pipeline")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restriction:
+    """What a user has fixed: nothing by default.
+
+    ``fixed`` maps a layer name to {degree name: degree}; degree names are the fields of Split; a degree of 0 means "all workers".
+    Degrees not named are 1.
+    """
+
+    fixed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    family: str | None = None
+
+    @property
+    def allows_layers(self) -> bool:
+        """Whether plans without stages are in the region."""
+        return self.family != "pipeline"
+
+    @property
+    def allows_pipelines(self) -> bool:
+        """Whether plans with stages are in the region."""
+        return self.family in (None, "pipeline") and not self.fixed
+
+    def mask(self, layer: Layer, table: SplitTable) -> BoolArray:
+        """Splits that the restriction leaves to a layer, shape (splits,)."""
+        keep = np.ones(len(table.workers), dtype=bool)
+        if layer.name in self.fixed:
+            degrees = self.fixed[layer.name]
+            for name in ("batch", "out_channels", "in_channels", "height"):
+                wanted = degrees.get(name, 1)
+                column: IntArray = getattr(table, name)
+                keep &= column == (table.workers if wanted == 0 else wanted)
+        if layer.weight_count > 0:
+            keep &= self._family_mask(layer, table)
+        return keep
+
+    def _family_mask(self, layer: Layer, table: SplitTable) -> BoolArray:
+        """Supersets of the families, layer by layer; `costmodel.plan.family_of_plan` decides."""
+        workers = table.workers
+        whole_batch = table.batch == workers
+        whole_channels = table.out_channels * table.in_channels == workers
+        match self.family:
+            case "one-device":
+                return np.asarray(workers == 1)
+            case "data":
+                return np.asarray(whole_batch & (workers > 1))
+            case "model":
+                return np.asarray(whole_channels & (workers > 1))
+            case "hybrid":
+                fully = layer.family.is_fully_connected(layer)
+                return np.asarray((whole_batch | (whole_channels & fully)) & (workers > 1))
+            case "spatial":
+                return np.asarray((table.out_channels * table.in_channels == 1) & (workers > 1))
+            case _:
+                return np.ones(len(workers), dtype=bool)
+
+
+def fixed_by_patterns(graph: Graph, patterns: Sequence[tuple[str, Mapping[str, int]]]) -> dict[str, Mapping[str, int]]:
+    """Expand name patterns (``conv*``) to layers; a later pattern wins.
+
+    Raises
+    ------
+    ValueError
+        A pattern matches no layer.
+    """
+    fixed: dict[str, Mapping[str, int]] = {}
+    for pattern, degrees in patterns:
+        names = [layer.name for layer in graph.layers if fnmatch.fnmatchcase(layer.name, pattern)]
+        if not names:
+            known = ", ".join(layer.name for layer in graph.layers[:12])
+            raise ValueError(
+                f"'{pattern}' matches no layer; layers are {known}{' ...' if len(graph.layers) > 12 else ''}"
+            )
+        fixed.update(dict.fromkeys(names, degrees))
+    return fixed
+
+
+def micro_batch_counts(global_batch: int) -> tuple[int, ...]:
+    """Numbers of micro-batches in the space: the divisors of the global batch."""
+    return divisors(global_batch)
+
+
+def uniform_columns(graph: Graph) -> tuple[int, ...]:
+    """Layer -> 0 for feature layers, 1 from the first fully connected layer on (in topological order)."""
+    first = next(
+        (i for i, layer in enumerate(graph.layers) if layer.family.is_fully_connected(layer)), len(graph.layers)
+    )
+    if not any(layer.weight_count and i < first for i, layer in enumerate(graph.layers)):
+        return (0,) * len(graph.layers)
+    return tuple(int(i >= first) for i in range(len(graph.layers)))
+
+
+def uniform_batches(
+    tables: CostTables, columns: tuple[int, ...], legal: Sequence[BoolArray], *, chunk: int = 16384
+) -> Iterator[PlanBatch]:
+    """Yield every legal uniform plan of the tables' worker counts once, in chunks.
+
+    Parameters
+    ----------
+    tables : CostTables
+        Built on a grids-only SplitTable.
+    columns : tuple of int
+        From `uniform_columns`.
+    legal : one mask over the splits per column
+        Which grids every layer of the column can take.
+    chunk : int
+        Plans per batch, about.
+
+    Yields
+    ------
+    PlanBatch
+        A plan without gradient exchange appears once, not once per collective.
+    """
+    table = tables.table
+    num_collectives = len(tables.workload.collectives) if tables.workload.training else 1
+    pending: list[IntArray] = []
+    size = 0
+    for start, stop in zip(table.offsets[:-1], table.offsets[1:], strict=True):
+        choices = [start + np.flatnonzero(mask[start:stop]) for mask in legal]
+        grid = np.stack(np.meshgrid(*choices, indexing="ij"), axis=-1).reshape(-1, len(choices))
+        exchanges = np.any(table.batch[grid] > 1, axis=1)
+        repeats = np.where(exchanges, num_collectives, 1)
+        rows = np.repeat(grid, repeats, axis=0)
+        first = np.cumsum(repeats) - repeats
+        collective = np.arange(len(rows)) - np.repeat(first, repeats)
+        pending.append(np.concatenate([rows, collective[:, None]], axis=1))
+        size += len(rows)
+        if size >= chunk:
+            yield _batch(pending, columns)
+            pending, size = [], 0
+    if size:
+        yield _batch(pending, columns)
+
+
+def _batch(pending: list[IntArray], columns: tuple[int, ...]) -> PlanBatch:
+    joined = np.concatenate(pending)
+    rows = joined[:, :-1]
+    return PlanBatch(row=rows, collective=np.broadcast_to(joined[:, -1:], rows.shape), column_of_layer=columns)
+
+
+def count_layer_plans(
+    graph: Graph,
+    table: SplitTable,
+    micro_batch: int,
+    restriction: Restriction,
+    num_collectives: int,
+    *,
+    training: bool,
+) -> int:
+    """Count the plans without stages at one number of micro-batches: the product over layers of splits x collectives.
+
+    Returns
+    -------
+    int
+        Exact, summed over the table's worker counts.
+    """
+    totals = [1] * len(table.worker_counts)
+    known: dict[tuple[object, ...], IntArray] = {}
+    for layer in graph.layers:
+        if layer.kind == "input":
+            continue  # whoever reads the input decides how it is laid out
+        key = (layer.kind, layer.params, layer.input_shapes, layer.name if layer.name in restriction.fixed else None)
+        if key not in known:
+            legal = legal_splits(layer, table, micro_batch) & restriction.mask(layer, table)
+            weight = np.ones(len(legal), dtype=np.int64)
+            if training and layer.weight_count + layer.norm_count > 0:
+                weight = np.where(table.batch * table.height > 1, num_collectives, 1)
+            known[key] = np.add.reduceat(np.where(legal, weight, 0), table.offsets[:-1])
+        for w, options in enumerate(known[key].tolist()):
+            totals[w] *= options
+    return sum(totals)
+
+
+def count_pipelines(num_layers: int, max_workers: int, max_replicas: int) -> int:
+    """Count (cuts, replicas) of all pipelines with S >= 2 stages on 2 to ``max_workers`` workers, each stage on at most ``max_replicas``.
+
+    Without the limit on replicas it is ``sum_S C(L-1, S-1) C(N, S)``.
+
+    >>> count_pipelines(3, 2, 2)  # 2 cuts x one replica each
+    2
+    """
+    total = 0
+    for stages in range(2, min(num_layers, max_workers) + 1):
+        # Compositions of any w <= N into `stages` parts between 1 and R, by inclusion and exclusion.
+        compositions = 0
+        for over in range(stages + 1):
+            room = max_workers - over * max_replicas
+            if room < stages:
+                break
+            compositions += (-1) ** over * comb(stages, over) * comb(room, stages)
+        total += comb(num_layers - 1, stages - 1) * compositions
+    return total

@@ -1,0 +1,79 @@
+"""The house rules that a machine can check: dependency direction, lazy imports, no evaluation of data."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ALLOWED = {
+    "costmodel": {"costmodel"},
+    "strategies": {"strategies", "costmodel"},
+    "planner": {"planner", "strategies", "costmodel"},
+}
+THIRD_PARTY = {
+    "costmodel": {"numpy"},
+    "strategies": {"numpy", "networkx", "ortools"},
+    "planner": {"numpy", "typer", "click", "rich", "pydantic", "pydantic_core", "yaml", "typing_extensions"},
+}
+
+
+def sources(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def imported_modules(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module or "")
+    return names
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_dependencies_point_one_way(package: str) -> None:
+    for path in sources(package):
+        for module in imported_modules(path):
+            top = module.partition(".")[0]
+            if top in ALLOWED:
+                assert top in ALLOWED[package], f"{path.relative_to(ROOT)} imports {module}"
+            elif top not in sys.stdlib_module_names:
+                assert top in THIRD_PARTY[package], f"{path.relative_to(ROOT)} imports {module}"
+
+
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_nothing_evaluates_data(package: str) -> None:
+    for path in sources(package):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in {"eval", "exec", "__import__"}, f"{path.relative_to(ROOT)}:{node.lineno}"
+        assert not imported_modules(path) & {"pickle", "shelve", "marshal", "dill"}, path
+
+
+def test_solver_library_is_known_in_one_place() -> None:
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for package in ALLOWED
+        for path in sources(package)
+        if any(module.startswith("ortools") for module in imported_modules(path))
+    }
+    assert users <= {"strategies/solvers.py"}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['planner', '--help']\n"
+        "from planner.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'numpy', 'pydantic', 'yaml', 'networkx', 'ortools', 'pandas'} & set(sys.modules)\n"
+        "sys.stderr.write(','.join(sorted(heavy)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stderr == ""
