@@ -4,10 +4,11 @@ A kernel takes a launch floor plus the longer of arithmetic and memory traffic (
 2009). A matrix product of m x k by k x n is charged for whole tiles, for the start of its inner loop, and for a device that is only
 full when enough outputs are in flight:
 
-    compute = 2 [count (m + m0) (n + n0) + outputs0] (k + k0) / (peak fraction)
+    compute = 2 { count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0] } / (peak fraction)
 
-Every size enters through an affine function with a positive offset, so more work never takes less time and pieces never take less
-than the whole. Three half sizes and three fractions describe a device; `DEFAULT_EFFICIENCY` says where its numbers come from.
+The last bracket is the depth of the inner loop where few outputs must fill the device: a long one is cut into pieces that run side
+by side (split-k). Every size enters through a concave increasing function that is not negative at 0, so more work never takes less
+time and pieces never take less than the whole. `DEFAULT_EFFICIENCY` says where its numbers come from.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Efficiency:
     depth_half : float
         k0: steps of the inner loop that starting and finishing a tile costs.
     fill_outputs : float
-        outputs0: outputs in flight at which half the device is busy.
+        outputs0: outputs in flight at which half the device is busy, where the inner loop is short.
+    split_depth : float
+        k1: steps of the inner loop at which half of it is cut into parallel pieces.
     source : str
         Where the numbers come from.
 
@@ -66,8 +69,9 @@ class Efficiency:
     vector_fraction: float = 0.80
     memory_fraction: float = 0.85
     tile_half: float = 32.0
-    depth_half: float = 64.0
-    fill_outputs: float = 65536.0
+    depth_half: float = 32.0
+    fill_outputs: float = 131072.0
+    split_depth: float = 4096.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -76,9 +80,11 @@ class Efficiency:
             value = getattr(self, item.name)
             if item.name.endswith("_fraction") and not 0.0 < value <= 1.0:
                 raise EfficiencyError(f"{item.name} is {value}, expected a number above 0 and up to 1")
-            if item.name in ("tile_half", "depth_half", "fill_outputs") and not (math.isfinite(value) and value >= 0.0):
+            if item.name in _SIZES and not (math.isfinite(value) and value >= 0.0):
                 raise EfficiencyError(f"{item.name} is {value}, expected a number from 0")
 
+
+_SIZES = frozenset({"tile_half", "depth_half", "fill_outputs", "split_depth"})
 
 DEFAULT_EFFICIENCY = Efficiency()
 
@@ -174,14 +180,16 @@ def _rate_flop_per_s(device: Device, precision: str, algorithm: str, *, is_produ
 def _charged_flop(efficiency: Efficiency, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike]) -> FloatArray:
     """Operations that the device could have done in the time the product takes.
 
-    ``2 [count (m + m0) (n + n0) + outputs0] (k + k0)`` with ``count = flop / (2 m n k)``.
+    ``2 {count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``.
 
-    >>> e = Efficiency(tile_half=0, depth_half=0, fill_outputs=100)
-    >>> float(_charged_flop(e, np.float64(2000.0), (10, 10, 10)))  # 100 outputs where 100 are lost: twice the work
-    4000.0
+    >>> e = Efficiency(tile_half=0, depth_half=0, fill_outputs=100, split_depth=10)
+    >>> float(_charged_flop(e, np.float64(2000.0), (10, 10, 10)))  # 2000 for the product, 2 x 100 x 5 to fill the device
+    3000.0
     """
     m, n, k = (np.asarray(extent, dtype=np.float64) for extent in gemm)
     tiles = (1.0 + efficiency.tile_half / m) * (1.0 + efficiency.tile_half / n)
     depth = 1.0 + efficiency.depth_half / k
-    charged = flop * tiles * depth + 2.0 * efficiency.fill_outputs * (k + efficiency.depth_half)
+    limit = max(efficiency.split_depth, 1.0)
+    fill = 2.0 * efficiency.fill_outputs * (k * limit / (k + limit) + efficiency.depth_half)
+    charged = flop * tiles * depth + fill
     return np.asarray(np.where(flop > 0.0, charged, 0.0))

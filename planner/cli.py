@@ -32,19 +32,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for _name, _function in (
-    ("optimize", optimize.optimize),
-    ("estimate", explain.estimate),
-    ("explain", explain.explain),
-    ("scale", scale.scale),
-    ("list", lists.list_),
-    ("import", files_commands.import_),
-    ("schema", files_commands.schema),
-):
-    app.command(_name, cls=GroupedCommand)(_function)
+_COMMANDS = (
+    ("optimize", optimize.optimize, "Find the fastest plans, ranked and proven."),
+    ("estimate", explain.estimate, "Predict the step time of one plan."),
+    ("explain", explain.explain, "Show where the time of a plan goes, layer by layer."),
+    ("scale", scale.scale, "Show how a network scales over 1, 2, 4, ... workers."),
+    ("list", lists.list_, "List models, devices, clusters or collectives."),
+    ("import", files_commands.import_, "Turn another program's network into a file."),
+    ("schema", files_commands.schema, "Print the JSON Schema of a file or a result."),
+)
+for _name, _function, _summary in _COMMANDS:
+    app.command(_name, cls=GroupedCommand, short_help=_summary)(_function)
 
 
-def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callback
+def _print_version(value: bool) -> None:
     if value:
         from planner import __version__  # noqa: PLC0415 - only when asked for
 
@@ -54,8 +55,11 @@ def _print_version(value: bool) -> None:  # noqa: FBT001 - typer's callback
 
 @app.callback()
 def _main(
-    version: Annotated[  # noqa: ARG001 - handled by its callback
-        bool, typer.Option("--version", "-V", help="Print the version.", callback=_print_version, is_eager=True, show_default=False)
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", "-V", help="Print the version.", callback=_print_version, is_eager=True, show_default=False
+        ),
     ] = False,
 ) -> None:
     pass
@@ -95,19 +99,22 @@ def run(argv: Sequence[str]) -> int:
             raise
         _say(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return ExitCode.USAGE
-    except Exception as error:  # noqa: BLE001 - the last line of defence
+    except Exception as error:
         if verbose:
             import traceback  # noqa: PLC0415 - only on the way out
 
             traceback.print_exc()
         reason = str(error).partition("\n")[0][:300]
         _say(f"internal error: {type(error).__name__}{': ' if reason else ''}{reason}")
-        _say("This is a defect of the planner, not of your input. Please report it with the command line" + _verbose_hint(verbose))
+        _say(
+            "This is a defect of the planner, not of your input. Please report it with the command line"
+            + _verbose_hint(verbose)
+        )
         return ExitCode.INTERNAL
     return code
 
 
-def _verbose_hint(verbose: bool) -> str:  # noqa: FBT001 - private
+def _verbose_hint(verbose: bool) -> str:
     return " and this traceback." if verbose else "; --verbose shows the traceback."
 
 
@@ -127,7 +134,7 @@ def _guarded(argv: Sequence[str]) -> int:
     except typer.Abort:  # how click hands on Ctrl-C
         raise KeyboardInterrupt from None
     except usage_error as error:
-        _say(f"error: {_usage_text(error)}")
+        _say(f"error: {_usage_text(error, argv)}")
         return ExitCode.USAGE
     return code if isinstance(code, int) else ExitCode.OK
 
@@ -138,11 +145,14 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-def _usage_text(error: Exception) -> str:
+def _usage_text(error: Exception, argv: Sequence[str]) -> str:
     """Say click's message on one line, with a suggestion and where to read on."""
     message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "planner"
+    if context is not None:
+        path = context.command_path
+    else:
+        path = f"planner {argv[0]}" if argv[0] in {name for name, _, _ in _COMMANDS} else "planner"
     tail = f" (see {path} --help)"
     option = getattr(error, "option_name", None)
     if option and message.lower().startswith("no such option"):
@@ -151,6 +161,6 @@ def _usage_text(error: Exception) -> str:
         return f"no such option: {option}{did_you_mean(option, flags)}{tail}"
     unknown = re.match(r"No such command '(.*?)'", message)
     if unknown:
-        names = [command.name or "" for command in app.registered_commands]
+        names = [name for name, _, _ in _COMMANDS]
         return f"no such command: {unknown[1]}{did_you_mean(unknown[1], names)} (known: {', '.join(names)})"
     return message[:1].lower() + message[1:].rstrip(".") + tail

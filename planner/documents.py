@@ -184,9 +184,11 @@ def parse_document(path: Path) -> Document:
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
         raise _failure(path, f"is not YAML: {_syntax_message(error, text, line)}", line, column) from None
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
+        # The position of the error counts bytes or characters, depending on the parser.
+        position = max(text.find(chr(error.character)), 0)
+        line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
         raise _failure(
-            path, f"is not YAML: the character U+{ord(text[error.position]):04X} is not allowed", line, 0
+            path, f"is not YAML: the character U+{error.character:04X} is not allowed", line, column
         ) from None
     except yaml.YAMLError as error:
         raise _failure(path, f"is not YAML: {error}") from None

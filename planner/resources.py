@@ -74,7 +74,7 @@ def resolve(kind: Kind, text: str) -> Path:
     known = bundled(kind)
     name = path.stem if path.suffix in _SUFFIXES else path.name
     is_bare = path.name == text
-    if _exists(path) and not (is_bare and path.is_dir() and name in known):
+    if text and _exists(path) and not (is_bare and path.is_dir() and name in known):
         return path
     if is_bare and name in known:
         return known[name]

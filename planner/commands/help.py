@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
 from typer.core import TyperCommand
 
 from planner.commands.options import GROUPS
 
 __all__ = ["GroupedCommand"]
 
-_REST = "Other"
+_REST = "Help"
 
 
 class GroupedCommand(TyperCommand):
     """A command whose help lists its options by group, in the order in which they are declared."""
 
-    def format_options(self, ctx: typer.Context, formatter: Any) -> None:
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Write MODEL where typer may write {MODEL}: one form for every version."""
+        arguments = [p.metavar or p.name or "" for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        return ["[OPTIONS]", *arguments]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, then the groups."""
         arguments: list[tuple[str, str]] = []
         groups: dict[str, list[tuple[str, str]]] = {name: [] for name in (*GROUPS, _REST)}

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 __all__ = [
+    "SCALE_FAMILIES",
     "Algorithms",
     "Batch",
     "Cluster",
@@ -14,6 +15,8 @@ __all__ = [
     "CostModel",
     "Device",
     "Diverse",
+    "Epochs",
+    "ExactGpus",
     "Export",
     "Extensions",
     "Family",
@@ -26,8 +29,8 @@ __all__ = [
     "MicroBatches",
     "Mode",
     "Model",
-    "OptionalModel",
     "Optimizer",
+    "OptionalModel",
     "Output",
     "Pipeline",
     "PlanFile",
@@ -35,12 +38,19 @@ __all__ = [
     "PppComp",
     "Precision",
     "Quiet",
+    "Samples",
+    "ScaleBatch",
+    "ScaleFamily",
     "Seed",
     "Solver",
+    "Strong",
     "TimeLimit",
     "Top",
     "Verbose",
+    "Weak",
     "Width",
+    "Workers",
+    "option",
 ]
 
 # Titles of the groups in the help, in the order in which they are shown.
@@ -73,8 +83,8 @@ def _bundled(kind: Any, incomplete: str) -> list[str]:
     return [name for name in bundled(kind) if name.startswith(incomplete)]
 
 
-def _option(*flags: str, metavar: str | None, help: str, group: str, **more: Any) -> Any:  # noqa: A002 - typer's word
-    # Defaults stand in the help text, where they can say more than a value.
+def option(*flags: str, metavar: str | None, help: str, group: str, **more: Any) -> Any:  # noqa: A002 - typer's word
+    """Declare an option; its default stands in the help text, where it can say more than a value."""
     return typer.Option(*flags, metavar=metavar, help=help, rich_help_panel=group, show_default=False, **more)
 
 
@@ -91,7 +101,7 @@ Model = Annotated[
 OptionalModel = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]",
+        metavar="[MODEL]",  # brackets: may be left out
         help="A bundled network ('planner list models') or a file; with --plan, the plan's own by default.",
         show_default=False,
         autocompletion=complete_models,
@@ -100,11 +110,11 @@ OptionalModel = Annotated[
 
 # --- the question
 Gpus = Annotated[
-    str | None, _option("--gpus", "-g", metavar="N", help="Use at most N workers; fewer may be best.", group=QUESTION)
+    str | None, option("--gpus", "-g", metavar="N", help="Use at most N workers; fewer may be best.", group=QUESTION)
 ]
 Cluster = Annotated[
     str | None,
-    _option(
+    option(
         "--cluster",
         "-c",
         metavar="NAME|FILE",
@@ -115,7 +125,7 @@ Cluster = Annotated[
 ]
 Device = Annotated[
     str | None,
-    _option(
+    option(
         "--device",
         "-d",
         metavar="NAME|FILE",
@@ -126,7 +136,7 @@ Device = Annotated[
 ]
 Batch = Annotated[
     str | None,
-    _option(
+    option(
         "--batch",
         "-b",
         metavar="N",
@@ -136,26 +146,35 @@ Batch = Annotated[
 ]
 Precision = Annotated[
     str | None,
-    _option("--precision", metavar="NAME", help="Number formats: fp32, tf32, fp16, bf16, ... Default: by device.", group=QUESTION),
+    option(
+        "--precision",
+        metavar="NAME",
+        help="Number formats: fp32, tf32, fp16, bf16, ... Default: by device.",
+        group=QUESTION,
+    ),
 ]
 Optimizer = Annotated[
-    str | None, _option("--optimizer", metavar="NAME", help="sgd, momentum or adam. Default: momentum.", group=QUESTION)
+    str | None, option("--optimizer", metavar="NAME", help="sgd, momentum or adam. Default: momentum.", group=QUESTION)
 ]
 Mode = Annotated[
-    str,
-    _option("--mode", metavar="MODE", help="training, or inference (forward only). Default: training.", group=QUESTION),
+    str | None,
+    option("--mode", metavar="MODE", help="training, or inference (forward only). Default: training.", group=QUESTION),
 ]
 MemoryLimit = Annotated[
     str | None,
-    _option(
+    option(
         "--memory-limit", metavar="SIZE", help="Use at most so much memory per worker, as in '40 GiB'.", group=QUESTION
     ),
+]
+
+ExactGpus = Annotated[
+    str | None, option("--gpus", "-g", metavar="N", help="Use exactly N workers. Default: 1.", group=QUESTION)
 ]
 
 # --- the space
 Family = Annotated[
     str | None,
-    _option(
+    option(
         "--family",
         metavar="NAME",
         help="Only plans of a family: one-device, data, model, hybrid, pipeline, spatial or mixed. Default: all.",
@@ -164,7 +183,7 @@ Family = Annotated[
 ]
 Fix = Annotated[
     list[str] | None,
-    _option(
+    option(
         "--fix",
         metavar="LAYERS:SPLIT",
         help="Fix how layers are split: 'conv*:batch', 'fc*:out_channels', 'fc6:batch=4,out_channels=2'. Repeatable.",
@@ -173,7 +192,7 @@ Fix = Annotated[
 ]
 Collective = Annotated[
     str | None,
-    _option(
+    option(
         "--collective",
         metavar="NAME",
         help="Fix the all-reduce ('planner list collectives'). Default: the cheapest per message.",
@@ -182,13 +201,18 @@ Collective = Annotated[
 ]
 MicroBatches = Annotated[
     str | None,
-    _option("--micro-batches", metavar="N", help="Cut every step into N micro-batches. Default: the best number.", group=SPACE),
+    option(
+        "--micro-batches",
+        metavar="N",
+        help="Cut every step into N micro-batches. Default: the best number.",
+        group=SPACE,
+    ),
 ]
 
 # --- the costs
 CostModel = Annotated[
-    str,
-    _option(
+    str | None,
+    option(
         "--cost-model",
         metavar="NAME",
         help="roofline, or paleo (the program of the paper). Default: roofline.",
@@ -197,18 +221,23 @@ CostModel = Annotated[
 ]
 PppComp = Annotated[
     str | None,
-    _option("--ppp-comp", metavar="X", help="paleo: share of the peak that computation reaches. Default: 1.0.", group=COSTS),
+    option(
+        "--ppp-comp", metavar="X", help="paleo: share of the peak that computation reaches. Default: 1.0.", group=COSTS
+    ),
 ]
 PppComm = Annotated[
     str | None,
-    _option("--ppp-comm", metavar="X", help="paleo: share of the bandwidth that messages reach. Default: 1.0.", group=COSTS),
+    option(
+        "--ppp-comm", metavar="X", help="paleo: share of the bandwidth that messages reach. Default: 1.0.", group=COSTS
+    ),
 ]
 Pipeline = Annotated[
-    bool, _option("--paleo-pipeline", metavar=None, help="paleo: memory and computation overlap in a layer.", group=COSTS)
+    bool,
+    option("--paleo-pipeline", metavar=None, help="paleo: memory and computation overlap in a layer.", group=COSTS),
 ]
 Algorithms = Annotated[
     str | None,
-    _option(
+    option(
         "--paleo-algorithms",
         metavar="FILE",
         help="paleo: algorithm of each convolution and pass. Default: gemm.",
@@ -217,7 +246,7 @@ Algorithms = Annotated[
 ]
 Extensions = Annotated[
     bool,
-    _option(
+    option(
         "--paleo-extensions",
         metavar=None,
         help="paleo: cost what PALEO cannot evaluate by the roofline instead of refusing it.",
@@ -226,21 +255,26 @@ Extensions = Annotated[
 ]
 
 # --- the search
-Top = Annotated[str, _option("--top", "-k", metavar="K", help="Show the K best plans. Default: 5.", group=SEARCH)]
-Diverse = Annotated[bool, _option("--diverse", metavar=None, help="Show the best plan of each family.", group=SEARCH)]
+Top = Annotated[str, option("--top", "-k", metavar="K", help="Show the K best plans. Default: 5.", group=SEARCH)]
+Diverse = Annotated[bool, option("--diverse", metavar=None, help="Show the best plan of each family.", group=SEARCH)]
 TimeLimit = Annotated[
     str | None,
-    _option(
-        "--time-limit", metavar="TIME", help="Stop after 30s, 2min, ... with the best so far. Default: none.", group=SEARCH
+    option(
+        "--time-limit",
+        metavar="TIME",
+        help="Stop after 30s, 2min, ... with the best so far. Default: 60s.",
+        group=SEARCH,
     ),
 ]
 Gap = Annotated[
     str,
-    _option("--gap", metavar="X", help="Stop when no plan can be better by more than X, as in 1%. Default: 0.", group=SEARCH),
+    option(
+        "--gap", metavar="X", help="Stop when no plan can be better by more than X, as in 1%. Default: 0.", group=SEARCH
+    ),
 ]
 Solver = Annotated[
-    str,
-    _option(
+    str | None,
+    option(
         "--solver",
         metavar="NAME",
         help="Exact method: auto, program (integer program) or elimination. Default: auto.",
@@ -248,18 +282,61 @@ Solver = Annotated[
     ),
 ]
 Seed = Annotated[
-    str, _option("--seed", metavar="N", help="Seed of the solvers; the answer does not depend on it. Default: 0.", group=SEARCH)
+    str,
+    option(
+        "--seed", metavar="N", help="Seed of the solvers; the answer does not depend on it. Default: 0.", group=SEARCH
+    ),
 ]
 PlanFile = Annotated[
     str | None,
-    _option("--plan", "-p", metavar="FILE", help="A plan file, from 'planner optimize --export'.", group=QUESTION),
+    option("--plan", "-p", metavar="FILE", help="A plan file, from 'planner optimize --export'.", group=QUESTION),
+]
+
+# --- scaling curves
+SCALE_FAMILIES = ("data", "model", "hybrid", "best")
+Workers = Annotated[
+    str,
+    option("--workers", "-w", metavar="LIST", help="Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8.", group=QUESTION),
+]
+Weak = Annotated[
+    bool,
+    option("--weak", metavar=None, help="Every worker has its own --batch: the global batch grows.", group=QUESTION),
+]
+Strong = Annotated[
+    bool, option("--strong", metavar=None, help="The workers share one --batch. This is the default.", group=QUESTION)
+]
+ScaleBatch = Annotated[
+    str | None,
+    option(
+        "--batch",
+        "-b",
+        metavar="N",
+        help="Samples per step: of all workers together, or of each with --weak. Default: the model's usual batch.",
+        group=QUESTION,
+    ),
+]
+ScaleFamily = Annotated[
+    str,
+    option(
+        "--family",
+        metavar="NAME",
+        help="data, model, hybrid (the paper's formula under paleo) or best (searched). Default: data.",
+        group=SPACE,
+    ),
+]
+Epochs = Annotated[
+    str | None,
+    option("--epochs", metavar="X", help="Passes over the data, for the hours of a training.", group=QUESTION),
+]
+Samples = Annotated[
+    str | None, option("--samples", metavar="N", help="Samples of one epoch, as in 1.2e6.", group=QUESTION)
 ]
 
 # --- the output
-Json = Annotated[bool, _option("--json", metavar=None, help="The same as --format json.", group=OUTPUT)]
+Json = Annotated[bool, option("--json", metavar=None, help="The same as --format json.", group=OUTPUT)]
 Format = Annotated[
     str | None,
-    _option(
+    option(
         "--format",
         "-f",
         metavar="NAME",
@@ -268,17 +345,22 @@ Format = Annotated[
     ),
 ]
 Output = Annotated[
-    str | None, _option("--output", "-o", metavar="FILE", help="Write the result to FILE in place of stdout.", group=OUTPUT)
+    str | None,
+    option("--output", "-o", metavar="FILE", help="Write the result to FILE in place of stdout.", group=OUTPUT),
 ]
 Export = Annotated[
-    str | None, _option("--export", metavar="FILE", help="Also write the best plan as a plan file (YAML).", group=OUTPUT)
+    str | None, option("--export", metavar="FILE", help="Also write the best plan as a plan file (YAML).", group=OUTPUT)
 ]
 Width = Annotated[
     str | None,
-    _option("--width", metavar="N", help="Characters per line of the table. Default: the terminal's.", group=OUTPUT),
+    option("--width", metavar="N", help="Characters per line of the table. Default: the terminal's.", group=OUTPUT),
 ]
-Quiet = Annotated[bool, _option("--quiet", "-q", metavar=None, help="No progress and no remarks on stderr.", group=OUTPUT)]
+Quiet = Annotated[
+    bool, option("--quiet", "-q", metavar=None, help="No progress and no remarks on stderr.", group=OUTPUT)
+]
 Verbose = Annotated[
     bool,
-    _option("--verbose", "-v", metavar=None, help="Log each step on stderr; tracebacks of internal errors.", group=OUTPUT),
+    option(
+        "--verbose", "-v", metavar=None, help="Log each step on stderr; tracebacks of internal errors.", group=OUTPUT
+    ),
 ]

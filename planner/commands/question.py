@@ -62,8 +62,8 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         batch=values.optional_count("--batch", get("batch")),
         precision=_known_precision(get("precision"), values),
         optimizer=_known_optimizer(get("optimizer"), values),
-        mode=cast(Mode, values.choice("--mode", get("mode") or neutral.mode, ("training", "inference"))),
-        cost_model=cast(CostModelName, cost_model),
+        mode=cast("Mode", values.choice("--mode", get("mode") or neutral.mode, ("training", "inference"))),
+        cost_model=cast("CostModelName", cost_model),
         ppp_comp=values.share("--ppp-comp", get("ppp_comp")),
         ppp_comm=values.share("--ppp-comm", get("ppp_comm")),
         paleo_pipeline=bool(get("paleo_pipeline")),
@@ -79,7 +79,9 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         time_limit_s=values.seconds("--time-limit", get("time_limit")),
         gap=values.ratio("--gap", get("gap") or "0"),
         seed=0 if get("seed") is None else values.count("--seed", options["seed"], least=0, most=2**31 - 1),
-        solver=cast(SolverName, values.choice("--solver", get("solver") or "auto", ("auto", "program", "elimination"))),
+        solver=cast(
+            "SolverName", values.choice("--solver", get("solver") or "auto", ("auto", "program", "elimination"))
+        ),
         command_line=_command_line(options.get("context")),
     )
 

@@ -141,7 +141,9 @@ class Values:
                 continue
             first, last = int(span[1]), int(span[2])
             if not 1 <= first <= last <= MAX_GPUS or last - first >= _MAX_WORKER_COUNTS:
-                self.add(f"{flag} {part.strip()}: must run from a smaller to a larger count of at least 1, within {_MAX_WORKER_COUNTS:,}")
+                self.add(
+                    f"{flag} {part.strip()}: must run from a smaller to a larger count of at least 1, within {_MAX_WORKER_COUNTS:,}"
+                )
                 continue
             counts.update(range(first, last + 1))
         if len(counts) > _MAX_WORKER_COUNTS:

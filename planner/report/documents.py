@@ -99,7 +99,8 @@ def search_document(request: Request, result: SearchResult) -> dict[str, Any]:
     names = layer_names(request)
     # The plans share where they come from; repeating it in each would bury the splits.
     plans = [
-        {**ranked_record(ranked), "plan": plan_document(request, result, ranked, names=names)} for ranked in result.plans
+        {**ranked_record(ranked), "plan": plan_document(request, result, ranked, names=names)}
+        for ranked in result.plans
     ]
     return {
         **_head(result.setting),

@@ -64,9 +64,15 @@ def _term_table(ranked: RankedPlan) -> Table:
     return Table(
         columns=(
             Column(title="term", cells=(*(name for name, _ in rows), "step"), is_text=True),
-            Column(title="time", unit=unit.name, cells=tuple(significant(v / unit.size) for v in (*(v for _, v in rows), step))),
+            Column(
+                title="time",
+                unit=unit.name,
+                cells=tuple(significant(v / unit.size) for v in (*(v for _, v in rows), step)),
+            ),
             Column(title="share", cells=(*(percent(value / step) for _, value in rows), "100 %")),
-            Column(title="", cells=(*("#" * round(_BAR * value / step) for _, value in rows), ""), is_text=True, priority=1),
+            Column(
+                title="", cells=(*("#" * round(_BAR * value / step) for _, value in rows), ""), is_text=True, priority=1
+            ),
         ),
         total=True,
     )
@@ -84,8 +90,12 @@ def _layer_table(layers: Sequence[LayerCost]) -> Table:
         columns=(
             Column(title="layer", cells=(*(layer.name for layer in layers), "total"), is_text=True, flexible=True),
             Column(title="type", cells=(*(layer.kind for layer in layers), ""), is_text=True, priority=9),
-            Column(title="output", cells=(*("x".join(map(str, layer.output_shape)) for layer in layers), ""), priority=10),
-            Column(title="split", cells=(*(layer.split for layer in layers), ""), is_text=True, flexible=True, priority=3),
+            Column(
+                title="output", cells=(*("x".join(map(str, layer.output_shape)) for layer in layers), ""), priority=10
+            ),
+            Column(
+                title="split", cells=(*(layer.split for layer in layers), ""), is_text=True, flexible=True, priority=3
+            ),
             times("forward", "forward_s", 0),
             times("backward\ninput", "backward_input_s", 1),
             times("backward\nweights", "backward_weight_s", 1),
@@ -114,7 +124,9 @@ def _collective(layer: LayerCost) -> str:
 
 
 def _layer_s(layer: LayerCost) -> float:
-    return max(layer.forward_s, layer.backward_input_s, layer.backward_weight_s, layer.reshard_s, layer.exchange_s, 1e-12)
+    return max(
+        layer.forward_s, layer.backward_input_s, layer.backward_weight_s, layer.reshard_s, layer.exchange_s, 1e-12
+    )
 
 
 def _comparison_blocks(breakdown: Breakdown) -> list[Block]:
@@ -127,13 +139,17 @@ def _comparison_blocks(breakdown: Breakdown) -> list[Block]:
     rows = [(term, a, b) for term, a, b in breakdown.comparison if a > 0 or b > 0]
     rows.append(("step", ranked.step_time_s, best.step_time_s))
     return [
-        Heading(f"Why it is not the best: {best.summary} takes {duration_text(best.step_time_s)} ({gap_text(ranked.gap)} here)"),
+        Heading(
+            f"Why it is not the best: {gap_text(ranked.gap)} against {duration_text(best.step_time_s)} of {best.summary}"
+        ),
         Table(
             columns=(
                 Column(title="term", cells=tuple(term for term, _, _ in rows), is_text=True),
                 Column(title="this plan", unit=unit.name, cells=tuple(significant(a / unit.size) for _, a, _ in rows)),
                 Column(title="best plan", unit=unit.name, cells=tuple(significant(b / unit.size) for _, _, b in rows)),
-                Column(title="difference", unit=unit.name, cells=tuple(_signed((a - b) / unit.size) for _, a, b in rows)),
+                Column(
+                    title="difference", unit=unit.name, cells=tuple(_signed((a - b) / unit.size) for _, a, b in rows)
+                ),
             ),
             total=True,
         ),

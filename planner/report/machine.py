@@ -33,12 +33,12 @@ def json_text(value: Mapping[str, Any]) -> str:
 
 
 def csv_text(records: Sequence[Mapping[str, Any]]) -> str:
-    """Write one line per record; the header holds every key in the order of first use (RFC 4180 quoting).
+    r"""Write one line per record; the header holds every key in the order of first use (RFC 4180 quoting).
 
     Examples
     --------
     >>> csv_text([{"rank": 1, "summary": "conv: data x2, fc: channels x2", "speedup": None}])
-    'rank,summary,speedup\\n1,"conv: data x2, fc: channels x2",\\n'
+    'rank,summary,speedup\n1,"conv: data x2, fc: channels x2",\n'
     """
     keys = list(dict.fromkeys(key for record in records for key in record))
     lines = [",".join(_field(key) for key in keys)]
@@ -52,5 +52,11 @@ def _field(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = repr(value) if isinstance(value, float) else "x".join(map(str, value)) if isinstance(value, list) else str(value)
+    text = (
+        repr(value)
+        if isinstance(value, float)
+        else "x".join(map(str, value))
+        if isinstance(value, list)
+        else str(value)
+    )
     return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\r\n') else text

@@ -26,7 +26,9 @@ def markdown_text(blocks: Sequence[Block]) -> str:
 
 
 def _table(table: Table) -> str:
-    titles = [" ".join(filter(None, (c.title.replace("\n", " "), f"({c.unit})" if c.unit else ""))) for c in table.columns]
+    titles = [
+        " ".join(filter(None, (c.title.replace("\n", " "), f"({c.unit})" if c.unit else ""))) for c in table.columns
+    ]
     lines = [_row(titles), _row([":--" if column.is_text else "--:" for column in table.columns])]
     for i in range(table.num_rows):
         cells = [_escaped(column.cells[i]) for column in table.columns]

@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["NOT_AVAILABLE", "Unit", "byte_text", "duration_text", "percent", "significant", "time_unit", "used_of_total"]
+__all__ = [
+    "NOT_AVAILABLE",
+    "Unit",
+    "big_count",
+    "byte_text",
+    "byte_unit",
+    "duration_text",
+    "percent",
+    "short",
+    "significant",
+    "time_unit",
+    "used_of_total",
+]
 
 NOT_AVAILABLE = "n/a"
 
@@ -75,18 +87,16 @@ def short(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Write a share of one as a percentage.
+    """Write a share of one as a percentage with one decimal.
 
-    >>> percent(0.1234), percent(0.0), percent(1.0)
-    ('12.3 %', '0 %', '100 %')
+    >>> percent(0.12345), percent(0.0), percent(1.0), percent(0.0001), percent(12.34)
+    ('12.3 %', '0 %', '100 %', '<0.1 %', '1,230 %')
     """
-    return NOT_AVAILABLE if share is None or not math.isfinite(share) else f"{_percent_digits(share)} %"
-
-
-def _percent_digits(share: float) -> str:
-    if abs(share) < 0.0005:
-        return "0" if share == 0 else "<0.1" if share > 0 else "0"
-    return significant(round(share * 100, 1)) if abs(share) < 1 else significant(share * 100)
+    if share is None or not math.isfinite(share):
+        return NOT_AVAILABLE
+    if share <= 0.0005:
+        return "0 %" if share <= 0 else "<0.1 %"
+    return f"{significant(share * 100)} %" if share >= 0.9995 else f"{share * 100:.1f} %"
 
 
 def time_unit(seconds: float) -> Unit:

@@ -82,10 +82,8 @@ def _versus_data_parallel(result: SearchResult, best: RankedPlan) -> list[tuple[
     every, fewer = result.data_parallel_all, result.data_parallel
     if fewer is None:
         return [(name, "plain data parallelism fits on no number of workers")]
-    if every is None:
-        text = f"on all {gpus} GPUs it does not fit"
-    else:
-        text = f"{_faster(best, every)} on all {gpus} GPUs ({_cost(every)})"
+    on_all = f"on all {gpus} GPUs"
+    text = f"{on_all} it does not fit" if every is None else f"{_faster(best, every)} {on_all} ({_cost(every)})"
     if every is None or fewer.workers != every.workers:
         text += f"; {_faster(best, fewer)} on {fewer.workers}, its best number ({_cost(fewer)})"
     return [(name, text)]

@@ -42,7 +42,12 @@ def ranking_table(plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
         column("throughput", lambda plan: significant(plan.throughput_samples_per_s), 4, unit="samples/s"),
         speedup,
         column("efficiency", lambda plan: percent(plan.efficiency), 8),
-        column("memory", lambda plan: used_of_total(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes), 2, unit="per GPU"),
+        column(
+            "memory",
+            lambda plan: used_of_total(plan.memory_bytes_per_gpu, plan.memory_capacity_bytes),
+            2,
+            unit="per GPU",
+        ),
         column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=7),
     ]

@@ -84,7 +84,9 @@ def _shrink(columns: Sequence[Column], widths: list[int], width: int) -> None:
 
 
 def _fitted(column: Column, width: int, *, narrow: bool) -> FittedColumn:
-    cells = tuple(tuple(wrap_words(text, width)) if column.flexible else (text,) for text in _cells(column, narrow=narrow))
+    cells = tuple(
+        tuple(wrap_words(text, width)) if column.flexible else (text,) for text in _cells(column, narrow=narrow)
+    )
     return FittedColumn(column=column, width=width, header=_header(column, narrow=narrow), cells=cells)
 
 
@@ -136,8 +138,9 @@ def table_lines(table: Table, width: int | None) -> list[Line]:
         if table.total and row == table.num_rows - 1:
             lines.append(rule)
         depth = max(len(column.cells[row]) for column in fitted)
-        for i in range(depth):
-            lines.append(Line("row", _joined(fitted, [_at(column.cells[row], i) for column in fitted]), row))
+        lines.extend(
+            Line("row", _joined(fitted, [_at(column.cells[row], i) for column in fitted]), row) for i in range(depth)
+        )
     return lines
 
 
@@ -175,7 +178,9 @@ def fact_lines(facts: Facts, width: int) -> list[str]:
     left = max(len(name) for name, _ in facts.pairs) + 1
     lines: list[str] = []
     for name, value in facts.pairs:
-        wrapped = textwrap.wrap(value, max(20, width - left - 1), break_on_hyphens=False, break_long_words=False) or [""]
+        wrapped = textwrap.wrap(value, max(20, width - left - 1), break_on_hyphens=False, break_long_words=False) or [
+            ""
+        ]
         lines.append(f"{name + ':':<{left}} {wrapped[0]}")
         lines.extend(f"{'':<{left}} {more}" for more in wrapped[1:])
     return lines

@@ -15,6 +15,11 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "model": ("planner.schema.model", "NetworkFile"),
     "device": ("planner.schema.device", "DeviceFile"),
     "cluster": ("planner.schema.cluster", "ClusterFile"),
+    "plan": ("planner.schema.plan", "PlanDocument"),
+    "result": ("planner.schema.result", "ResultDocument"),
+    "breakdown": ("planner.schema.result", "BreakdownDocument"),
+    "scale": ("planner.schema.result", "ScaleDocument"),
+    "list": ("planner.schema.result", "ListDocument"),
 }
 
 

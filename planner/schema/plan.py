@@ -68,7 +68,9 @@ class CostModelOptions(FileModel):
     ppp_comm: Share = Field(default=1.0, description="Share of the bandwidth that messages reach.")
     paleo_pipeline: bool = Field(default=False, description="Memory and computation overlap in a layer.")
     paleo_extensions: bool = Field(default=False, description="Kinds unknown to PALEO are costed by the roofline.")
-    paleo_algorithms: Word | None = Field(default=None, description="File with the algorithm of each convolution and pass.")
+    paleo_algorithms: Word | None = Field(
+        default=None, description="File with the algorithm of each convolution and pass."
+    )
 
 
 class Prediction(FileModel):
@@ -78,7 +80,9 @@ class Prediction(FileModel):
     family: Text = Field(default="", description="Region of the space that the plan lies in.")
     step_time_s: Number | None = Field(default=None, description="Time of one training step, in seconds.")
     throughput_samples_per_s: Number | None = None
-    memory_bytes_per_gpu: Number | None = Field(default=None, description="Peak memory of the fullest worker, in bytes.")
+    memory_bytes_per_gpu: Number | None = Field(
+        default=None, description="Peak memory of the fullest worker, in bytes."
+    )
     proven_optimal: bool | None = Field(default=None, description="Whether no plan of the stated space is faster.")
     bound_s: Number | None = Field(default=None, description="No plan of the stated space is faster, in seconds.")
 
@@ -97,7 +101,9 @@ class PlanDocument(FileModel):
 
     schema_version: Literal[1] = Field(description="Version of this format.")
     model: Word = Field(description="The network: a bundled name, or a path relative to this file.")
-    cluster: Word | None = Field(default=None, description="The cluster: a bundled name, or a path relative to this file.")
+    cluster: Word | None = Field(
+        default=None, description="The cluster: a bundled name, or a path relative to this file."
+    )
     device: Word | None = Field(default=None, description="Takes the place of the cluster's own device.")
     gpus: Degree = Field(description="Workers that were allowed.")
     global_batch: Count = Field(description="Samples per step, all workers together.")
@@ -108,8 +114,12 @@ class PlanDocument(FileModel):
     cost_model_options: CostModelOptions = Field(default_factory=CostModelOptions)
     memory_limit: Word | None = Field(default=None, description="Memory per worker that may be used, with its unit.")
     workers: Degree = Field(description="Workers that the plan uses.")
-    num_micro_batches: Count = Field(default=1, description="Parts into which every step's batch is cut, one after the other.")
-    stages: tuple[StageEntry, ...] = Field(default=(), description="Stages of a pipeline; none where every worker holds every layer.")
+    num_micro_batches: Count = Field(
+        default=1, description="Parts into which every step's batch is cut, one after the other."
+    )
+    stages: tuple[StageEntry, ...] = Field(
+        default=(), description="Stages of a pipeline; none where every worker holds every layer."
+    )
     layers: dict[str, LayerSplit] = Field(min_length=1, description="Every layer of the network and its split.")
     prediction: Prediction = Field(default_factory=Prediction)
     provenance: Provenance = Field(default_factory=Provenance)

@@ -85,8 +85,10 @@ def best_choices(
         fronts, value = _extend(fronts, i, layer, tables, labels[i + 1], key_class[i], limit, capacity)
         if not len(value):
             return []
-        fronts = _select(fronts, value, num_solutions)
-    return [choice.copy() for choice in fronts.choice]
+        fronts, value = _select(fronts, value, num_solutions)
+    order = np.lexsort((value, fronts.key))
+    firsts = order[np.flatnonzero(np.concatenate(([True], np.diff(fronts.key[order]) != 0)))]
+    return [fronts.choice[k].copy() for k in firsts[np.argsort(value[firsts], kind="stable")]]
 
 
 class _Reverse:
@@ -158,7 +160,7 @@ def _values(fronts: _Fronts, after: LabelSet, capacity: float) -> FloatArray:
     return value
 
 
-def _select(fronts: _Fronts, value: FloatArray, num_solutions: int) -> _Fronts:
+def _select(fronts: _Fronts, value: FloatArray, num_solutions: int) -> tuple[_Fronts, FloatArray]:
     """Keep the fronts of the K best keys, without those that another front of their key and state beats."""
     best = np.full(int(fronts.key.max()) + 1, np.inf)
     np.minimum.at(best, fronts.key, value)
@@ -166,11 +168,12 @@ def _select(fronts: _Fronts, value: FloatArray, num_solutions: int) -> _Fronts:
     order = order[np.isfinite(best[order])]
     place = np.full(len(best), -1)
     place[order] = np.arange(len(order))
-    worst = best[order[-1]]
+    # Fewer keys than K so far may still split, and then their dearer fronts count too.
+    worst = best[order[-1]] if len(order) == num_solutions else np.inf
     # Rounding differs between cuts by far less than this.
-    kept = np.flatnonzero((place[fronts.key] >= 0) & (value <= worst + 1e-12 * abs(worst)))
+    kept = np.flatnonzero((place[fronts.key] >= 0) & (value <= worst * (1.0 + 1e-12)))
     group = place[fronts.key[kept]] * (int(fronts.state.max()) + 1) + fronts.state[kept]
     kept = kept[pareto(group, fronts.own_s[kept], fronts.through_s[kept], fronts.memory[kept])]
     fronts = fronts.take(kept)
     fronts.key = place[fronts.key]
-    return fronts
+    return fronts, value[kept]

@@ -144,15 +144,18 @@ def search_labels(
         additive = last.additive_s[label] + (base[i][option] + layer.edge_cost_s[transition])
         lag = np.maximum(last.lag_s[label] - hide[i][option], 0.0) + exchange[i][option]
         lag = np.maximum(lag, slack.hidden[i][state])
-        memory = np.zeros(len(label))
+        memory = charged = np.zeros(len(label))
         alive = np.ones(len(label), dtype=bool)
         if with_memory:
             memory = last.memory[label] + memory_of[i][option]
             alive = memory + slack.least[i][state] <= capacity
-            memory = np.maximum(memory, capacity - slack.most[i][state])
+            free = memory + slack.most[i][state] <= capacity
+            # Where memory no longer matters, the bound may take it as large as still fits, and dominance as nothing.
+            charged = np.where(free, capacity - slack.most[i][state], memory)
+            memory = np.where(free, 0.0, memory)
         lowest = np.full(len(label), -np.inf)
         for bound in bounds:
-            np.maximum(lowest, bound(i, state, additive, lag, memory), out=lowest)
+            np.maximum(lowest, bound(i, state, additive, lag, charged), out=lowest)
         kept = np.flatnonzero(alive & (lowest <= limit))
         kept = kept[pareto(state[kept], additive[kept], additive[kept] + lag[kept], memory[kept])]
         if len(kept) > max_labels:

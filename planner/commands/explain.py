@@ -1,0 +1,221 @@
+"""``planner estimate`` and ``planner explain``: what one plan costs, and where its time goes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from planner.commands import options as o
+from planner.commands.output import Output, emit, remark
+from planner.commands.progress import Progress
+from planner.commands.question import output_of, request_from
+from planner.commands.values import Values
+from planner.request import Request
+
+if TYPE_CHECKING:
+    from costmodel.plan import Plan
+    from planner.results import Breakdown
+    from planner.schema.plan import PlanDocument
+
+__all__ = ["estimate", "explain"]
+
+# What a plan file decides itself; giving it twice would leave open which one counts.
+_DECIDED_BY_PLAN = ("gpus", "family", "fix", "collective", "micro_batches")
+# What may be given beside a plan file, to ask "and on that cluster?".
+_OVERRIDES = (
+    "cluster",
+    "device",
+    "batch",
+    "precision",
+    "optimizer",
+    "mode",
+    "memory_limit",
+    "cost_model",
+    "ppp_comp",
+    "ppp_comm",
+    "paleo_pipeline",
+    "paleo_algorithms",
+    "paleo_extensions",
+)
+
+
+def estimate(
+    context: typer.Context,
+    model: o.OptionalModel = None,
+    plan: o.PlanFile = None,
+    gpus: o.ExactGpus = None,
+    cluster: o.Cluster = None,
+    device: o.Device = None,
+    batch: o.Batch = None,
+    precision: o.Precision = None,
+    optimizer: o.Optimizer = None,
+    mode: o.Mode = None,
+    memory_limit: o.MemoryLimit = None,
+    family: o.Family = None,
+    fix: o.Fix = None,
+    collective: o.Collective = None,
+    micro_batches: o.MicroBatches = None,
+    cost_model: o.CostModel = None,
+    ppp_comp: o.PppComp = None,
+    ppp_comm: o.PppComm = None,
+    paleo_pipeline: o.Pipeline = False,
+    paleo_algorithms: o.Algorithms = None,
+    paleo_extensions: o.Extensions = False,
+    json: o.Json = False,
+    format: o.Format = None,  # noqa: A002 - the option's name
+    output: o.Output = None,
+    export: o.Export = None,
+    width: o.Width = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Predict one plan: from a file, or the best of a family or of what is fixed, on exactly --gpus workers.
+
+    \b
+    planner estimate --plan plan.yaml
+    planner estimate alexnet --gpus 8 --family data
+    planner estimate alexnet --gpus 8 --fix 'conv*:batch' --fix 'fc*:out_channels'
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
+    _run(locals(), "estimate")
+
+
+def explain(
+    context: typer.Context,
+    model: o.OptionalModel = None,
+    plan: o.PlanFile = None,
+    gpus: o.ExactGpus = None,
+    cluster: o.Cluster = None,
+    device: o.Device = None,
+    batch: o.Batch = None,
+    precision: o.Precision = None,
+    optimizer: o.Optimizer = None,
+    mode: o.Mode = None,
+    memory_limit: o.MemoryLimit = None,
+    family: o.Family = None,
+    fix: o.Fix = None,
+    collective: o.Collective = None,
+    micro_batches: o.MicroBatches = None,
+    cost_model: o.CostModel = None,
+    ppp_comp: o.PppComp = None,
+    ppp_comm: o.PppComm = None,
+    paleo_pipeline: o.Pipeline = False,
+    paleo_algorithms: o.Algorithms = None,
+    paleo_extensions: o.Extensions = False,
+    time_limit: o.TimeLimit = None,
+    solver: o.Solver = None,
+    json: o.Json = False,
+    format: o.Format = None,  # noqa: A002 - the option's name
+    output: o.Output = None,
+    export: o.Export = None,
+    width: o.Width = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Show where the time of a plan goes, layer by layer, and why it is not the best.
+
+    Without --plan, --family and --fix the best plan itself is explained; without --gpus, one worker.
+    """
+    _run(locals(), "explain")
+
+
+def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) -> None:
+    values = Values()
+    request = request_from(options, values)
+    where = output_of(options, values)
+    if options["plan"] is None:
+        if options["model"] is None:
+            values.add(
+                f"MODEL: is missing; name a network ('planner list models') or a plan: planner {command} --plan FILE"
+            )
+        values.check()
+        _answer(request, None, None, where, command)
+        return
+    for name in _DECIDED_BY_PLAN:
+        if options.get(name):
+            values.add(f"--{name.replace('_', '-')}: is decided by --plan; leave one of them out")
+    values.check()
+    path = Path(options["plan"])
+    document, merged, plan = _from_file(path, options, request)
+    _answer(merged, plan, document, where, command)
+
+
+def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[PlanDocument, Request, Plan]:
+    from planner.loading import load_model  # noqa: PLC0415 - needs numpy and YAML; the help must not wait for them
+    from planner.plan_check import plan_from_document  # noqa: PLC0415 - same
+    from planner.plan_file import read_plan, request_from_document  # noqa: PLC0415 - same
+
+    loaded = read_plan(path)
+    asked = request_from_document(loaded.content, path.resolve().parent)
+    overrides = {name: getattr(given, name) for name in _OVERRIDES if options.get(name)}
+    if options["model"] is not None:
+        overrides["model"] = given.model
+    request = dataclasses.replace(asked, command_line=given.command_line, **overrides)
+    graph = load_model(request.model).graph
+    document = loaded.content
+    if options.get("batch"):
+        document = document.model_copy(update={"global_batch": request.batch})
+    return document, request, plan_from_document(document, graph, loaded.document)
+
+
+def _answer(
+    request: Request,
+    plan: Plan | None,
+    document: PlanDocument | None,
+    where: Output,
+    command: Literal["estimate", "explain"],
+) -> None:
+    from planner.plan_file import document_from_plan, plan_text  # noqa: PLC0415 - as above
+    from planner.report.documents import assumption_text  # noqa: PLC0415 - as above
+    from planner.report.explain import estimate_report, explain_report  # noqa: PLC0415 - as above
+
+    breakdown = _breakdown(request, plan, where, command)
+    warnings = _warnings(document, breakdown)
+    for warning in warnings:
+        remark(where, f"warning: {warning}")
+
+    def plan_document(folder: Path | None = None) -> dict[str, Any]:
+        return document_from_plan(
+            breakdown.ranked,
+            layer_names=[layer.name for layer in breakdown.layers],
+            request=request,
+            setting=breakdown.setting,
+            assumptions=[assumption_text(assumption) for assumption in breakdown.assumptions],
+            folder=folder,
+        )
+
+    if where.export is not None:
+        from planner.commands.files import write_atomically  # noqa: PLC0415 - as above
+
+        write_atomically(where.export, plan_text(plan_document(where.export.parent)))
+        remark(where, f"wrote the plan to {where.export}")
+    report = estimate_report if command == "estimate" else explain_report
+    emit(report(breakdown, plan_document, warnings), where)
+
+
+def _breakdown(
+    request: Request, plan: Plan | None, where: Output, command: Literal["estimate", "explain"]
+) -> Breakdown:
+    from planner import search  # noqa: PLC0415 - as above
+
+    if command == "estimate":
+        return search.estimate(request, plan)
+    progress = Progress(where)
+    try:
+        return search.explain(request, plan, progress)
+    finally:
+        progress.close()
+
+
+def _warnings(document: PlanDocument | None, breakdown: Breakdown) -> list[str]:
+    if document is None:
+        return []
+    from planner.plan_file import changed_inputs  # noqa: PLC0415 - as above
+
+    return [
+        f"the {role} file is not the one that the plan was made with (its sha256 differs)"
+        for role in changed_inputs(document, breakdown.setting)
+    ]

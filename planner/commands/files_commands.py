@@ -1,0 +1,80 @@
+"""``planner import`` and ``planner schema``: files in, and what files and results look like."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner.commands import options as o
+from planner.commands.files import check_writable, write_atomically
+from planner.commands.output import Output, emit, output_from, remark
+from planner.commands.values import Values
+from planner.errors import OutputError
+
+__all__ = ["import_", "schema"]
+
+Source = Annotated[str, typer.Argument(metavar="FILE", help="A network of PALEO's (JSON).", show_default=False)]
+Document = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="model, device, cluster, plan, result (optimize), breakdown (estimate, explain), scale or list.",
+        show_default=False,
+    ),
+]
+
+
+def import_(
+    source: Source,
+    output: o.Output = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,  # noqa: ARG001 - every command takes it; tracebacks are the entry point's
+) -> None:
+    """Turn a network of another program into a network file of this one (YAML).
+
+    planner import nets/alex_v2.json -o alexnet.yaml
+    """
+    path = None if output in (None, "-") else Path(str(output))
+    if path is not None:
+        try:
+            check_writable(path)
+        except OutputError as error:
+            raise OutputError(f"--output {error}") from None
+
+    from planner.importers import network_text  # noqa: PLC0415 - the help must not wait for it
+
+    text = network_text(Path(source))
+    if path is None:
+        sys.stdout.write(text)
+        return
+    write_atomically(path, text)
+    remark(Output(quiet=quiet), f"wrote {path}")
+
+
+def schema(
+    document: Document,
+    output: o.Output = None,
+    format: o.Format = None,  # noqa: A002 - the option's name
+    json: o.Json = False,  # noqa: ARG001 - a schema is JSON unless --format says yaml
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Print the JSON Schema of a file or of a result, for editors and programs."""
+    from planner.schema import DOCUMENTS, json_schema  # noqa: PLC0415 - the help must not wait for it
+
+    values = Values()
+    chosen = values.choice("WHAT", document, tuple(DOCUMENTS))
+    where = output_from(
+        values, json=format is None, format=format, output=output, width=None, quiet=quiet, verbose=verbose
+    )
+    if where.format not in ("json", "yaml"):
+        values.add(f"--format {where.format}: a schema is json or yaml")
+    values.check()
+
+    from planner.report.blocks import Report  # noqa: PLC0415 - as above
+
+    content: dict[str, Any] = json_schema(chosen)
+    emit(Report(blocks=lambda: (), data=lambda: content, records=lambda: ()), where)

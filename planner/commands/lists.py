@@ -1,0 +1,51 @@
+"""``planner list``: what is bundled, and what can be named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from planner.commands import options as o
+from planner.commands.output import emit
+from planner.commands.question import output_of
+from planner.commands.values import Values
+
+__all__ = ["list_"]
+
+_KINDS = ("models", "devices", "clusters", "collectives")
+What = Annotated[
+    str, typer.Argument(metavar="WHAT", help="models, devices, clusters or collectives.", show_default=False)
+]
+
+
+def list_(
+    what: What,
+    json: o.Json = False,
+    format: o.Format = None,  # noqa: A002 - the option's name
+    output: o.Output = None,
+    width: o.Width = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """List the bundled models, devices and clusters, or the collectives."""
+    options: dict[str, Any] = locals()
+    values = Values()
+    # "planner list model" means the models.
+    kind = values.choice("WHAT", f"{what}s" if f"{what}s" in _KINDS else what, _KINDS)
+    where = output_of(options, values)
+    values.check()
+
+    from planner.report.listing import listing_report  # noqa: PLC0415 - the help must not wait for it
+
+    rows: Sequence[Mapping[str, Any]]
+    if kind == "collectives":
+        from planner.report.listing import collective_rows  # noqa: PLC0415 - needs numpy
+
+        rows = collective_rows()
+    else:
+        from planner.report.listing import file_rows  # noqa: PLC0415 - needs YAML
+
+        rows = file_rows(kind)
+    emit(listing_report(kind, rows), where)

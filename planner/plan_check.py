@@ -1,0 +1,198 @@
+"""Checks a plan document against its network and turns it into a Plan."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from costmodel.plan import Plan, Stage
+from costmodel.splits import Split, SplitTable, legal_splits
+from planner.errors import FileProblem, InputFileError, did_you_mean
+
+if TYPE_CHECKING:
+    from costmodel.graph import Graph
+    from planner.documents import Document, Location
+    from planner.schema.plan import PlanDocument
+
+__all__ = ["plan_from_document"]
+
+_DEGREES = tuple(field.name for field in fields(Split))
+
+
+def plan_from_document(document: PlanDocument, graph: Graph, source: Document | None = None) -> Plan:
+    """Check a plan document against its network.
+
+    Parameters
+    ----------
+    document : PlanDocument
+    graph : Graph
+    source : Document, optional
+        The file, for line and column.
+
+    Returns
+    -------
+    Plan
+
+    Raises
+    ------
+    InputFileError
+        Every layer that is unknown, missing or split in a way that does not fit, and every fault of the stages.
+    """
+    checker = _Checker(document, graph, source)
+    checker.check_layer_names()
+    stages = checker.stages()
+    checker.check_splits(stages)
+    if checker.problems:
+        raise InputFileError(checker.problems)
+    entries = [document.layers[layer.name] for layer in graph.layers]
+    return Plan(
+        workers=document.workers,
+        num_micro_batches=document.num_micro_batches,
+        splits=tuple(_split(entry) for entry in entries),
+        collectives=tuple(entry.collective for entry in entries),
+        stages=stages,
+    )
+
+
+def _split(entry: Any) -> Split:
+    return Split(**{name: getattr(entry, name) for name in _DEGREES})
+
+
+def _one_row(split: Split) -> SplitTable:
+    """A table of a single split, to ask the cost model's own rule."""
+    columns = {name: np.array([degree], dtype=np.int64) for name, degree in zip(_DEGREES, split.degrees, strict=True)}
+    workers = np.array([split.workers], dtype=np.int64)
+    return SplitTable(worker_counts=(split.workers,), offsets=(0, 1), workers=workers, **columns)
+
+
+class _Checker:
+    """Collects what is wrong with a plan document."""
+
+    def __init__(self, document: PlanDocument, graph: Graph, source: Document | None) -> None:
+        self.document = document
+        self.graph = graph
+        self.source = source
+        self.index = {layer.name: i for i, layer in enumerate(graph.layers)}
+        self.problems: list[FileProblem] = []
+        self.micro_batch = -(-document.global_batch // document.num_micro_batches)
+
+    def _note(self, location: Location, message: str, *, at_key: bool = False) -> None:
+        if self.source is not None:
+            self.problems.append(self.source.problem(location, message, at_key=at_key))
+        else:
+            where = ".".join(map(str, location))
+            self.problems.append(FileProblem(path=Path("plan"), where=where, message=message))
+
+    def check_layer_names(self) -> None:
+        """Every layer of the network once, and no other."""
+        named = self.document.layers
+        for name in named:
+            if name not in self.index:
+                hint = did_you_mean(name, self.index)
+                self._note(("layers", name), f"network '{self.graph.name}' has no layer '{name}'{hint}", at_key=True)
+        missing = [name for name in self.index if name not in named]
+        if missing:
+            listed = ", ".join(f"'{name}'" for name in missing[:5]) + (
+                f" and {len(missing) - 5} more" if missing[5:] else ""
+            )
+            self._note(("layers",), f"no split is given for {listed}", at_key=True)
+        if self.document.num_micro_batches > self.document.global_batch:
+            message = f"{self.document.num_micro_batches} micro-batches are more than the {self.document.global_batch} samples"
+            self._note(("num_micro_batches",), message)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Stages by index; they must follow each other from the first layer to the last."""
+        entries = self.document.stages
+        layers = self.graph.layers
+        stages: list[Stage] = []
+        expected = 0
+        for k, entry in enumerate(entries):
+            unknown = [
+                (key, name) for key, name in (("first", entry.first), ("last", entry.last)) if name not in self.index
+            ]
+            for key, name in unknown:
+                hint = did_you_mean(name, self.index)
+                self._note(("stages", k, key), f"network '{self.graph.name}' has no layer '{name}'{hint}")
+            if unknown:
+                return ()
+            stage = Stage(first=self.index[entry.first], last=self.index[entry.last], replicas=entry.replicas)
+            if stage.first != expected:
+                wanted = f"'{layers[expected].name}'" if expected < len(layers) else "no more layers"
+                self._note(
+                    ("stages", k, "first"),
+                    f"the stage must start where the one before it ends: {wanted}, not '{entry.first}'",
+                )
+            if stage.last < stage.first:
+                self._note(("stages", k, "last"), f"'{entry.last}' comes before '{entry.first}' in the network")
+            expected = max(stage.last, stage.first) + 1
+            stages.append(stage)
+        if entries and expected < len(layers):
+            last = len(entries) - 1
+            self._note(
+                ("stages", last, "last"),
+                f"the stages must cover all layers: '{layers[expected].name}' and after are in none",
+            )
+        if entries and sum(entry.replicas for entry in entries) != self.document.workers:
+            total = " + ".join(str(entry.replicas) for entry in entries)
+            self._note(("workers",), f"is {self.document.workers}, but the stages use {total} workers")
+        return tuple(stages)
+
+    def check_splits(self, stages: tuple[Stage, ...]) -> None:
+        """Degrees that multiply to the workers and fit the layer; collectives that exist."""
+        stage_of = {i: stage for stage in stages for i in range(stage.first, stage.last + 1)}
+        for name, entry in self.document.layers.items():
+            i = self.index.get(name)
+            if i is None:
+                continue
+            split = _split(entry)
+            if self.document.stages:
+                stage = stage_of.get(i)
+                if stage is not None and split != Split(batch=stage.replicas):
+                    self._note(("layers", name), f"must be {{batch: {stage.replicas}}}, the replicas of its stage")
+            elif split.workers != self.document.workers:
+                degrees = " x ".join(str(d) for d in split.degrees if d > 1) or "1"
+                message = f"the degrees multiply to {degrees}" + (f" = {split.workers}" if "x" in degrees else "")
+                self._note(("layers", name), f"{message}, not to the {self.document.workers} workers")
+            self._check_limits(name, i, split)
+            self._check_collective(name, i)
+
+    def _check_limits(self, name: str, i: int, split: Split) -> None:
+        layer = self.graph.layers[i]
+        limits = layer.family.limits(layer)
+        largest = {
+            "batch": (self.micro_batch, "samples of a micro-batch"),
+            "out_channels": (limits.out_channels, "parts that its output channels allow"),
+            "in_channels": (limits.in_channels, "parts that its input channels allow"),
+            "height": (limits.height, "parts that its rows allow"),
+        }
+        bad = [key for key in _DEGREES if getattr(split, key) > largest[key][0]]
+        for key in bad:
+            limit, what = largest[key]
+            degree = getattr(split, key)
+            reason = (
+                f"more than the {limit} {what}"
+                if limit > 1
+                else f"a layer of type '{layer.kind}' cannot be split that way"
+            )
+            self._note(("layers", name, key), f"{degree} is {reason}" if limit > 1 else reason)
+        if not bad and not legal_splits(layer, _one_row(split), self.micro_batch)[0]:
+            message = f"out_channels x in_channels is more than the {layer.output_shape[0]} output channels that share partial sums"
+            self._note(("layers", name), message)
+
+    def _check_collective(self, name: str, i: int) -> None:
+        from costmodel.collectives import names_of  # noqa: PLC0415 - only for plan files
+
+        collective = self.document.layers[name].collective
+        if collective is None:
+            return
+        layer = self.graph.layers[i]
+        known = names_of("all_reduce")
+        if collective not in known:
+            hint = did_you_mean(collective, known)
+            message = f"collective '{collective}' is not known{hint} (known: {', '.join(sorted(known))})"
+            self._note(("layers", name, "collective"), message)
+        elif layer.weight_count + layer.norm_count == 0:
+            self._note(("layers", name, "collective"), "the layer has no weights, so nothing is exchanged")

@@ -1,0 +1,96 @@
+"""The answers of ``planner list``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from planner.report.blocks import Block, Column, Report, Sentence, Table
+from planner.report.documents import RESULT_VERSION
+
+__all__ = ["collective_rows", "file_rows", "listing_report"]
+
+_DESCRIPTION = "description"
+
+
+def listing_report(kind: str, rows: Sequence[Mapping[str, Any]]) -> Report:
+    """List rows with equal keys, in every form."""
+    return Report(
+        blocks=lambda: _blocks(kind, rows),
+        data=lambda: {"schema_version": RESULT_VERSION, "kind": kind, "items": list(rows)},
+        records=lambda: rows,
+    )
+
+
+def _blocks(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+    if not rows:
+        return [Sentence(f"no {kind} are bundled")]
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    columns = []
+    for i, key in enumerate(keys):
+        values = [row.get(key) for row in rows]
+        is_text = not all(value is None or isinstance(value, (int, float)) for value in values)
+        columns.append(
+            Column(
+                title=key.replace("_", " "),
+                cells=tuple(_cell(value) for value in values),
+                is_text=is_text,
+                flexible=key == _DESCRIPTION,
+                priority=0 if key in ("name", _DESCRIPTION) else i,
+            )
+        )
+    return [Table(columns=tuple(columns))]
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def file_rows(kind: str) -> list[dict[str, Any]]:
+    """Name and main facts of every bundled file, as the file writes them."""
+    from planner.documents import parse_document  # noqa: PLC0415 - YAML only when files are listed
+    from planner.resources import Kind, bundled  # noqa: PLC0415 - same
+
+    rows = []
+    for name, path in bundled(cast("Kind", kind)).items():
+        content = parse_document(path).value
+        rows.append({"name": name, **_FACTS[kind](content), _DESCRIPTION: _description(content)})
+    return rows
+
+
+def _description(content: Mapping[str, Any]) -> str:
+    return str(content.get(_DESCRIPTION) or content.get("source") or "").strip()
+
+
+def _model_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {"global_batch": content.get("global_batch")}
+
+
+def _device_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    peak = content.get("peak")
+    rates = ", ".join(f"{name} {rate}" for name, rate in peak.items()) if isinstance(peak, dict) else ""
+    return {"memory": content.get("memory"), "memory_bandwidth": content.get("memory_bandwidth"), "peak": rates}
+
+
+def _cluster_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    groups = content.get("groups")
+    devices = [content.get("device"), *(group.get("device") for group in groups or () if isinstance(group, dict))]
+    return {"device": ", ".join(str(device) for device in devices if device)}
+
+
+_FACTS = {"models": _model_facts, "devices": _device_facts, "clusters": _cluster_facts}
+
+
+def collective_rows() -> list[dict[str, Any]]:
+    """Every algorithm of every operation, in the order that breaks ties."""
+    from costmodel.collectives import COLLECTIVES  # noqa: PLC0415 - needs numpy
+
+    return [
+        {
+            "name": collective.name,
+            "operation": collective.operation,
+            "chosen_by_itself": "yes" if collective.by_default else "only when named",
+            _DESCRIPTION: collective.summary.rstrip("."),
+        }
+        for collective in COLLECTIVES.values()
+    ]

@@ -1,0 +1,129 @@
+"""File format of a cluster: which devices, and the levels of links that join them, innermost first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from costmodel.device import Device
+from costmodel.network import Cluster, ClusterError, DeviceGroup, Level
+from planner.schema.common import MAX_INTEGER, FileModel, Name, Text, fail
+from planner.schema.quantity import Bandwidth, Fraction, Seconds, Sources, check_sources
+
+__all__ = ["ClusterFile", "GroupEntry", "LevelEntry"]
+
+
+class LevelEntry(FileModel):
+    """Links of one kind, joining units of the level before (devices for the first)."""
+
+    name: Name
+    size: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=MAX_INTEGER,
+        description="units of the level before per unit of this one; unlimited unless stated (the last level only)",
+    )
+    bandwidth: Bandwidth = Field(description="nominal, of one port and direction: '400 Gb/s', '450 GB/s'")
+    shared_by: int = Field(
+        default=1, strict=True, ge=1, le=MAX_INTEGER, description="neighbouring devices that share a port; 1 = its own"
+    )
+    latency: Seconds = Field(description="from sender to receiver of an empty message, software included: '5 us'")
+    efficiency: Fraction = Field(default=1.0, description="share of the bandwidth that long messages reach")
+
+    def to_domain(self) -> Level:
+        """Make the cost model's level: bandwidth per device when all devices communicate at once."""
+        return Level(
+            name=self.name,
+            size=self.size,
+            bandwidth_bytes_per_s=self.bandwidth / self.shared_by,
+            latency_s=self.latency,
+            shared_by=self.shared_by,
+            efficiency=self.efficiency,
+        )
+
+
+class GroupEntry(FileModel):
+    """Equal devices of a cluster that has several kinds."""
+
+    device: Name = Field(description="name of a device file, or its path")
+    count: int | None = Field(
+        default=None, strict=True, ge=1, le=MAX_INTEGER, description="how many; unlimited unless stated"
+    )
+
+
+class ClusterFile(FileModel):
+    """A cluster."""
+
+    schema_version: Literal[1] = Field(description="version of this file format")
+    name: Name
+    description: Text = ""
+    device: Name | None = Field(default=None, description="the device, where all are equal: a name or a path")
+    groups: tuple[GroupEntry, ...] = Field(
+        default=(), max_length=100, description="instead of device: several kinds of devices"
+    )
+    levels: tuple[LevelEntry, ...] = Field(min_length=1, max_length=8)
+    source: Sources = Field(description="key of this file, or name of a level -> where its numbers come from")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.device is None) == (not self.groups):
+            fail("a cluster has either 'device' or 'groups'")
+        names = [level.name for level in self.levels]
+        if len(set(names)) < len(names):
+            fail("two levels have the same name", at="levels")
+        check_sources({key: text for key, text in self.source.items() if key not in names}, type(self))
+        inside = 1
+        for level in self.levels:
+            if level.size is None and level is not self.levels[-1]:
+                fail(f"level '{level.name}' states no size; only the last level may be unlimited", at="levels")
+            if inside % level.shared_by:
+                fail(
+                    f"level '{level.name}': a port is shared by {level.shared_by} devices, which does not divide the "
+                    f"{inside} devices of a unit inside it",
+                    at="levels",
+                )
+            inside *= level.size or 1
+        return self
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """Names of the device files that the cluster needs."""
+        return tuple(group.device for group in self.groups) or (str(self.device),)
+
+    def to_domain(self, devices: Mapping[str, Device]) -> Cluster:
+        """Make the cost model's cluster.
+
+        Parameters
+        ----------
+        devices : mapping of str to Device
+            Every device of `device_names`.
+
+        Raises
+        ------
+        ClusterError
+            The levels do not fit together.
+
+        Examples
+        --------
+        >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+        >>> file = ClusterFile(
+        ...     schema_version=1, name="mine", device="d", source={},
+        ...     levels=[{"name": "network", "bandwidth": "10 Gb/s", "latency": "50 us"}],
+        ... )
+        >>> file.to_domain({"d": device}).levels[0].bandwidth_bytes_per_s
+        1250000000.0
+        """
+        assert set(self.device_names) <= set(devices), "a device of the cluster was not loaded"
+        counts = [group.count for group in self.groups] or [None]
+        return Cluster(
+            name=self.name,
+            description=self.description,
+            groups=tuple(
+                DeviceGroup(device=devices[name], num_devices=count)
+                for name, count in zip(self.device_names, counts, strict=True)
+            ),
+            levels=tuple(level.to_domain() for level in self.levels),
+        )

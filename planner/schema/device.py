@@ -1,0 +1,109 @@
+"""File format of a device: peak rates, memory and overheads as quantities with units, each with its source."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from costmodel.device import DEFAULT_LAUNCH_OVERHEAD_S, Device, DeviceError
+from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from planner.schema.common import FileModel, Name, Text, fail
+from planner.schema.quantity import (
+    Bandwidth,
+    Bytes,
+    FlopRate,
+    Fraction,
+    Frequency,
+    HalfSize,
+    Seconds,
+    Sources,
+    check_sources,
+)
+
+__all__ = ["DeviceFile", "EfficiencyEntry", "Peaks"]
+
+
+class Peaks(FileModel):
+    """Dense (not sparse) matrix rates by number format; a multiply-add counts as two operations."""
+
+    fp32: FlopRate = Field(description="32-bit floats, not through tf32")
+    tf32: FlopRate | None = Field(default=None, description="32-bit storage, 19-bit products on matrix cores")
+    fp16: FlopRate | None = None
+    bf16: FlopRate | None = None
+    fp8: FlopRate | None = None
+
+
+class EfficiencyEntry(FileModel):
+    """Constants of the efficiency model that differ from the defaults; see `costmodel.efficiency.Efficiency`."""
+
+    matmul_fraction: Fraction = DEFAULT_EFFICIENCY.matmul_fraction
+    winograd_fraction: Fraction = DEFAULT_EFFICIENCY.winograd_fraction
+    fft_fraction: Fraction = DEFAULT_EFFICIENCY.fft_fraction
+    vector_fraction: Fraction = DEFAULT_EFFICIENCY.vector_fraction
+    memory_fraction: Fraction = DEFAULT_EFFICIENCY.memory_fraction
+    tile_half: HalfSize = DEFAULT_EFFICIENCY.tile_half
+    depth_half: HalfSize = DEFAULT_EFFICIENCY.depth_half
+    fill_outputs: HalfSize = DEFAULT_EFFICIENCY.fill_outputs
+    split_depth: HalfSize = DEFAULT_EFFICIENCY.split_depth
+
+    def to_domain(self, source: str) -> Efficiency:
+        """Make the cost model's object.
+
+        Parameters
+        ----------
+        source : str
+            Where the numbers come from.
+        """
+        return Efficiency(source=source, **self.model_dump())
+
+
+class DeviceFile(FileModel):
+    """A device."""
+
+    schema_version: Literal[1] = Field(description="version of this file format")
+    name: Name
+    description: Text = ""
+    memory: Bytes = Field(description="capacity of the device's own memory, '80 GiB'")
+    memory_bandwidth: Bandwidth = Field(description="peak of that memory, '3.35 TB/s'")
+    peak: Peaks
+    vector_rate: FlopRate | None = Field(
+        default=None, description="rate of element-wise kernels; the fp32 peak unless stated"
+    )
+    clock: Frequency | None = Field(default=None, description="only PALEO's floor of one clock period uses it")
+    launch_overhead: Seconds = Field(default=DEFAULT_LAUNCH_OVERHEAD_S, description="least time of a kernel, '5 us'")
+    efficiency: EfficiencyEntry = Field(default_factory=EfficiencyEntry)
+    source: Sources = Field(description="key of this file -> where its number comes from")
+
+    @model_validator(mode="after")
+    def _sources_name_keys(self) -> Self:
+        check_sources(self.source, type(self))
+        try:
+            self.to_domain()
+        except DeviceError as error:
+            fail(str(error))
+        return self
+
+    def to_domain(self) -> Device:
+        """Make the cost model's device.
+
+        Examples
+        --------
+        >>> file = DeviceFile(
+        ...     schema_version=1, name="mine", memory="16 GiB", memory_bandwidth="900 GB/s",
+        ...     peak={"fp32": "15.7 TFLOP/s", "fp16": "125 TFLOP/s"}, source={"peak": "datasheet"},
+        ... )
+        >>> file.to_domain().peak("fp16")
+        125000000000000.0
+        """
+        return Device(
+            name=self.name,
+            description=self.description,
+            peak_flop_per_s={k: v for k, v in self.peak.model_dump().items() if v is not None},
+            memory_bytes=self.memory,
+            memory_bandwidth_bytes_per_s=self.memory_bandwidth,
+            clock_hz=self.clock or 0.0,
+            launch_overhead_s=self.launch_overhead,
+            efficiency=self.efficiency.to_domain(self.source.get("efficiency", DEFAULT_EFFICIENCY.source)),
+            vector_flop_per_s=self.vector_rate,
+        )

@@ -1,0 +1,187 @@
+"""What `--json` prints, one model per kind of answer; `planner schema result` publishes them as JSON Schema.
+
+Times are in seconds, sizes in bytes, rates per second; a value that does not exist is null, never NaN or infinity.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from planner.schema.plan import PlanDocument
+
+__all__ = ["BreakdownDocument", "ListDocument", "ResultDocument", "ScaleDocument"]
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Result(BaseModel):
+    # Programs that read results should accept keys that later versions add; ours are checked to be complete.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlanCost(_Result):
+    """One plan's predicted cost, per step."""
+
+    rank: int = Field(ge=1, description="1 is the fastest.")
+    step_time_s: Seconds = Field(description="Time of one step.")
+    throughput_samples_per_s: Number = Field(description="Global batch / step time.")
+    memory_bytes_per_gpu: Number = Field(description="Peak memory of the fullest worker.")
+    exposed_communication_s: Seconds = Field(description="Part of the step spent waiting for the network.")
+    workers: int = Field(ge=1, description="Workers used; at most `gpus`.")
+    family: str = Field(description="one-device, data, model, hybrid, spatial, mixed or pipeline.")
+    summary: str = Field(description="The plan in words.")
+    speedup: Number | None = Field(
+        description="Over one worker at the same global batch; null where one worker does not fit."
+    )
+    efficiency: Number | None = Field(description="speedup / workers.")
+    memory_capacity_bytes: Number = Field(description="Memory that a worker may use.")
+    compute_s: Seconds = Field(description="Forward and backward pass.")
+    update_s: Seconds = Field(description="Optimizer.")
+    reshard_s: Seconds = Field(description="Moving activations and their gradients between and inside layers.")
+    exposed_exchange_s: Seconds = Field(description="Gradient exchange that the backward pass does not hide.")
+    bubble_s: Seconds = Field(description="Filling and draining of a pipeline.")
+    exchange_s: Seconds = Field(description="All gradient exchange, hidden or not.")
+    bottleneck: str = Field(description="The term that takes longest.")
+    gap: Number = Field(description="Step time over the best plan's, minus 1.")
+
+
+class RankedPlanEntry(PlanCost):
+    """A plan and its cost."""
+
+    plan: PlanDocument = Field(description="The plan itself, as in a plan file.")
+
+
+class AssumptionEntry(_Result):
+    """One thing that was taken for granted."""
+
+    name: str
+    value: str
+    source: str = Field(description="Where it came from; empty where it was computed.")
+
+
+class SettingEntry(_Result):
+    """The question, resolved to names."""
+
+    device: str
+    precision: str
+    optimizer: str
+    mode: Literal["training", "inference"]
+    memory_capacity_bytes: Number | None
+    cost_model_options: dict[str, Number | str]
+    inputs: dict[str, str] = Field(description="sha256 of the input files, by role.")
+    command_line: str
+
+
+class _Head(_Result):
+    schema_version: Literal[1]
+    model: str
+    cluster: str
+    gpus: int = Field(ge=1, description="Workers that were allowed.")
+    global_batch: int = Field(ge=1, description="Samples per step, all workers together.")
+    cost_model: Literal["roofline", "paleo"]
+
+
+class _Tail(_Result):
+    setting: SettingEntry
+    assumptions: list[AssumptionEntry]
+    free_layers: list[str] = Field(description="Layers that the cost model counts as free.")
+    notes: list[str] = Field(description="Sentences for people.")
+
+
+class ResultDocument(_Head, _Tail):
+    """Answer of `planner optimize --json`."""
+
+    plans: list[RankedPlanEntry] = Field(description="Best first.")
+    proven_optimal: bool = Field(description="Whether the first plan is the fastest of the stated space.")
+    proven_top: bool = Field(description="Whether the list is the best of the space.")
+    bound_s: Seconds = Field(description="No plan of the space is faster.")
+    gap: Number = Field(ge=0, description="(best - bound) / best.")
+    space_size: int = Field(ge=0, description="Distinct plans in the stated space, exact; may exceed 64 bits.")
+    space_size_log10: Number | None
+    wall_s: Seconds = Field(description="Time of the search.")
+    searched: dict[str, int] = Field(description="How the space was handled.")
+    solver: str = Field(description="Exact methods that proved the answer.")
+    data_parallel: PlanCost | None = Field(
+        description="Best plain data parallelism on at most `gpus` workers; null: does not fit."
+    )
+    data_parallel_all: PlanCost | None = Field(
+        description="Plain data parallelism on all `gpus` workers; null: does not fit."
+    )
+
+
+class LayerEntry(_Result):
+    """One layer under a plan: times per step on the slowest worker."""
+
+    name: str
+    kind: str
+    split: str
+    forward_s: Seconds
+    backward_input_s: Seconds = Field(description="Gradient of the layer's input.")
+    backward_weight_s: Seconds = Field(description="Gradient of the layer's weights.")
+    update_s: Seconds
+    reshard_s: Seconds
+    exchange_s: Seconds
+    exposed_exchange_s: Seconds
+    collective: str
+    group: int = Field(description="Workers in the gradient exchange.")
+    flops: Number = Field(description="Forward, of the whole layer at the global batch.")
+    weight_bytes: Number = Field(description="Of the whole layer.")
+    memory_bytes: Number = Field(description="Per worker.")
+    output_shape: list[int] = Field(description="Batch first, channels last.")
+    algorithms: list[str] = Field(description="Forward, gradient of the input, gradient of the weights.")
+    is_free: bool
+
+
+class ComparisonEntry(_Result):
+    """One term of this plan and of the best."""
+
+    term: str
+    plan_s: Number
+    best_s: Number
+
+
+class BreakdownDocument(_Head, _Tail):
+    """Answer of `planner explain --json`, and without `layers` and `totals` of `planner estimate --json`."""
+
+    step_time_s: Seconds
+    plans: list[RankedPlanEntry] = Field(min_length=1, max_length=1)
+    layers: list[LayerEntry] | None = None
+    totals: LayerEntry | None = Field(default=None, description="Sums over the layers, under the same keys.")
+    best: PlanCost | None = Field(description="The best plan, where it was searched for.")
+    comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
+
+
+class PointEntry(_Result):
+    """One number of workers."""
+
+    workers: int
+    global_batch: int
+    batch_per_worker: int
+    step_time_s: Seconds
+    compute_s: Seconds
+    exposed_communication_s: Seconds
+    throughput_samples_per_s: Number
+    speedup: Number
+    efficiency: Number
+    hours: Number | None = Field(description="Of training, with --epochs and --samples.")
+    summary: str
+    fits: bool
+
+
+class ScaleDocument(_Head):
+    """Answer of `planner scale --json`."""
+
+    scaling: Literal["weak", "strong"]
+    family: str
+    points: list[PointEntry]
+
+
+class ListDocument(_Result):
+    """Answer of `planner list --json`."""
+
+    schema_version: Literal[1]
+    kind: Literal["models", "devices", "clusters", "collectives"]
+    items: list[dict[str, Any]]

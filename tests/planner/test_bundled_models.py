@@ -1,0 +1,273 @@
+"""Bundled networks against published sizes, shapes, and PALEO's own listing of the same networks."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.graph import Graph
+from costmodel.layers import Shape
+from costmodel.layers.window import pair
+from planner.loading import LoadedModel, load_model
+from planner.resources import bundled
+
+# Trainable parameters, biases included, normalisation excluded.
+WEIGHTS = {
+    "alexnet": 50_303_912,  # PALEO, nets/alex_v2.json
+    "alexnet-cuda-convnet2": 49_566_504,  # PALEO, nets/alex_v2_1gpu.json
+    "alexnet-torchvision": 61_100_840,  # torchvision, AlexNet_Weights num_params
+    "dcgan-discriminator": 2_765_568 - 1_792,  # pytorch/examples dcgan, less the scale and shift of 896 channels
+    "dcgan-generator": 3_576_704 - 1_920,  # same, 960 channels
+    "gnmt": 277_647_936,  # worked out in test_gnmt; Shazeer et al. (arXiv:1701.06538), table 2: 278 M
+    "googlenet": 6_998_552,  # Caffe's bvlc_googlenet without the auxiliary heads
+    "inception_v3": 23_817_352,
+    "mlp": 266_610,  # 784x300 + 300 + 300x100 + 100 + 100x10 + 10
+    "nin": 7_595_176,  # PALEO, nets/nin.json
+    "overfeat": 145_704_424,  # PALEO, nets/overfeat.json
+    "resnet50": 25_557_032 - 53_120,  # torchvision, less the scale and shift of 26,560 channels
+    "resnet152": 60_192_808 - 151_424,  # torchvision, 75,712 channels
+    "vgg-a": 132_863_336,  # torchvision vgg11
+    "vgg16": 138_357_544,  # torchvision vgg16
+}
+
+
+@cache
+def load(name: str) -> LoadedModel:
+    return load_model(name)
+
+
+def graph(name: str) -> Graph:
+    return load(name).graph
+
+
+def shape(name: str, layer: str) -> Shape:
+    return graph(name).layers[graph(name).index(layer)].output_shape
+
+
+def test_every_model_is_listed_here() -> None:
+    assert set(WEIGHTS) == set(bundled("models"))
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weight_count(name: str) -> None:
+    assert graph(name).weight_count == WEIGHTS[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "total"),
+    [
+        ("resnet50", 25_557_032),  # torchvision.models.resnet50
+        ("resnet152", 60_192_808),  # torchvision.models.resnet152
+        ("dcgan-generator", 3_576_704),  # pytorch/examples dcgan netG
+        ("dcgan-discriminator", 2_765_568),  # pytorch/examples dcgan netD
+    ],
+)
+def test_count_with_normalisation(name: str, total: int) -> None:
+    assert graph(name).weight_count + graph(name).norm_count == total
+
+
+def test_inception_v3_is_the_published_network() -> None:
+    """Frameworks have scale and shift where biases are here: torchvision 27,161,264 less 3,326,696 of the auxiliary head."""
+    net = graph("inception_v3")
+    biases = sum(layer.output_shape[0] for layer in net.layers if layer.kind == "convolution")
+    assert net.norm_count == 2 * biases == 34_432
+    assert net.weight_count - biases + net.norm_count == 27_161_264 - 3_326_696
+    convolutions = sum(layer.kind == "convolution" for layer in net.layers)
+    assert convolutions == 94
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_described_and_sourced(name: str) -> None:
+    model = load(name)
+    assert model.name == name
+    assert model.description
+    assert model.source
+    assert model.global_batch >= 1
+    assert model.path == bundled("models")[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [("vgg16", 256), ("resnet50", 256), ("overfeat", 128), ("dcgan-generator", 128), ("inception_v3", 1600), ("alexnet", 128)],
+)
+def test_usual_global_batch(name: str, batch: int) -> None:
+    assert load(name).global_batch == batch
+
+
+SHAPES = [
+    ("alexnet", "conv1", (64, 54, 54)),
+    ("alexnet", "pool5", (256, 5, 5)),
+    ("alexnet", "fc6", (4096, 1, 1)),
+    ("alexnet-torchvision", "conv1", (64, 55, 55)),
+    ("alexnet-torchvision", "pool5", (256, 6, 6)),
+    ("vgg16", "pool5", (512, 7, 7)),
+    ("vgg-a", "conv4-2", (512, 28, 28)),
+    ("nin", "cccp8", (1000, 5, 5)),
+    ("nin", "pool4", (1000, 1, 1)),
+    ("overfeat", "pool5", (1024, 6, 6)),
+    # arXiv:1409.4842, table 1, column "output size"
+    ("googlenet", "conv1", (64, 112, 112)),
+    ("googlenet", "pool1", (64, 56, 56)),
+    ("googlenet", "conv2", (192, 56, 56)),
+    ("googlenet", "pool2", (192, 28, 28)),
+    ("googlenet", "inception_3a.concat", (256, 28, 28)),
+    ("googlenet", "inception_3b.concat", (480, 28, 28)),
+    ("googlenet", "inception_4a.concat", (512, 14, 14)),
+    ("googlenet", "inception_4d.concat", (528, 14, 14)),
+    ("googlenet", "inception_4e.concat", (832, 14, 14)),
+    ("googlenet", "inception_5b.concat", (1024, 7, 7)),
+    # arXiv:1512.00567, table 1, and TensorFlow-Slim's end points
+    ("inception_v3", "conv_2b", (64, 147, 147)),
+    ("inception_v3", "pool_5a", (192, 35, 35)),
+    ("inception_v3", "mixed_5b.concat", (256, 35, 35)),
+    ("inception_v3", "mixed_5d.concat", (288, 35, 35)),
+    ("inception_v3", "mixed_6a.concat", (768, 17, 17)),
+    ("inception_v3", "mixed_6e.concat", (768, 17, 17)),
+    ("inception_v3", "mixed_7a.concat", (1280, 8, 8)),
+    ("inception_v3", "mixed_7c.concat", (2048, 8, 8)),
+    # arXiv:1512.03385, table 1
+    ("resnet50", "pool1", (64, 56, 56)),
+    ("resnet50", "stage2.3.relu", (256, 56, 56)),
+    ("resnet50", "stage3.4.relu", (512, 28, 28)),
+    ("resnet50", "stage4.6.relu", (1024, 14, 14)),
+    ("resnet152", "stage4.36.relu", (1024, 14, 14)),
+    ("resnet152", "stage5.3.relu", (2048, 7, 7)),
+    ("dcgan-generator", "deconv1", (512, 4, 4)),
+    ("dcgan-generator", "deconv5", (3, 64, 64)),
+    ("dcgan-discriminator", "conv4", (512, 4, 4)),
+    ("dcgan-discriminator", "conv5", (1, 1, 1)),
+    ("gnmt", "encoder1", (2048, 50)),
+    ("gnmt", "attention", (1024, 50)),
+    ("gnmt", "decoder.6.concat", (2048, 50)),
+    ("gnmt", "fc", (32320, 50)),
+    ("mlp", "fc3", (10,)),
+]
+
+
+@pytest.mark.parametrize(("name", "layer", "expected"), SHAPES)
+def test_shapes(name: str, layer: str, expected: Shape) -> None:
+    assert shape(name, layer) == expected
+
+
+@pytest.mark.parametrize("name", sorted(set(WEIGHTS) - {"gnmt", "dcgan-generator", "dcgan-discriminator", "mlp"}))
+def test_image_classifiers_end_in_1000_classes(name: str) -> None:
+    assert graph(name).layers[-1].output_shape[0] == 1000
+
+
+@pytest.mark.parametrize("name", ["alexnet", "alexnet-torchvision", "alexnet-cuda-convnet2", "vgg16", "vgg-a", "overfeat"])
+def test_classifier_layers_match_fc(name: str) -> None:
+    """One pattern selects the fully connected layers: ``--fix 'fc*:out_channels'``."""
+    names = [layer.name for layer in graph(name).layers if layer.family.is_fully_connected(layer)]
+    assert names == ["fc6", "fc7", "fc8"]
+
+
+def gnmt_weights(layers: int) -> int:
+    """Embeddings, encoder (first layer in both directions), decoder, attention, classifier; H = 1024."""
+    hidden, vocabulary = 1024, 32_320
+    embeddings = 2 * vocabulary * hidden
+    cell = 4 * hidden * (hidden + hidden + 1)
+    wide = 4 * hidden * (2 * hidden + hidden + 1)
+    encoder = 2 * cell + wide + (layers - 2) * cell
+    decoder = cell + (layers - 1) * wide
+    attention = 2 * hidden * hidden + hidden
+    return embeddings + encoder + decoder + attention + hidden * vocabulary + vocabulary
+
+
+def test_gnmt(tmp_path: Path) -> None:
+    """With four layers on each side it is the network of MLPerf, which has 160,671,297 parameters (NVIDIA apex, tests)."""
+    assert gnmt_weights(8) == graph("gnmt").weight_count
+    assert graph("gnmt").weight_count == pytest.approx(278e6, rel=0.002)  # arXiv:1701.06538, table 2
+    text = bundled("models")["gnmt"].read_text()
+    assert text.count("repeat: 6") == 2
+    path = tmp_path / "gnmt4.yaml"
+    path.write_text(text.replace("repeat: 6", "repeat: 2"))
+    small = load_model(str(path)).graph
+    assert small.weight_count == gnmt_weights(4)
+    shared_embedding = 32_320 * 1024
+    second_biases = 9 * 4 * 1024  # PyTorch's LSTM has two biases per gate: 5 cells in the encoder, 4 in the decoder
+    normalised_attention = 1024 + 1  # a bias and a scale
+    assert small.weight_count - shared_embedding + second_biases + normalised_attention == 160_671_297
+
+
+# -- PALEO's listing -------------------------------------------------------------------------------------------------------
+
+KINDS = {
+    "input": "input",
+    "conv2d": "convolution",
+    "pool2d": "pool",
+    "dropout": "dropout",
+    "softmax": "softmax",
+}
+
+
+def paleo_layers(reference_data: Path, net: str) -> list[dict[str, Any]]:
+    summary = json.loads((reference_data / "paleo" / "reference" / "summary.json").read_text())
+    layers: list[dict[str, Any]] = summary["nets"][net]["layers"]
+    return layers
+
+
+@pytest.mark.parametrize(
+    ("name", "net"),
+    [("alexnet", "alex_v2"), ("alexnet-cuda-convnet2", "alex_v2_1gpu"), ("nin", "nin"), ("overfeat", "overfeat")],
+)
+def test_same_layers_as_paleo(reference_data: Path, name: str, net: str) -> None:
+    theirs = paleo_layers(reference_data, net)
+    ours = graph(name).layers
+    assert [layer.name for layer in ours] == [layer["name"] for layer in theirs]
+    for our, their in zip(ours, theirs, strict=True):
+        assert our.kind == KINDS[their["type"]]
+        assert list(our.inputs) == their["parents"]
+        assert our.weight_count == their["num_params"]
+        batch_last = their["outputs"][1:]
+        expected = (batch_last[-1], *batch_last[:-1])
+        if our.kind == "softmax":
+            assert our.output_shape[0] == expected[0]
+        else:
+            assert our.output_shape == expected
+
+
+@pytest.mark.parametrize(("name", "net"), [("alexnet", "alex_v2"), ("nin", "nin"), ("overfeat", "overfeat")])
+def test_same_parameters_as_paleo(reference_data: Path, name: str, net: str) -> None:
+    """Kernels, strides, paddings, kinds of pooling, dropout and activations of the network file itself."""
+    theirs = json.loads((reference_data / "paleo" / "nets" / f"{net}.json").read_text())["layers"]
+    for layer in graph(name).layers:
+        their, params = theirs[layer.name], layer.params
+        if layer.kind in ("convolution", "pool"):
+            kernel = their["filter"][:2] if layer.kind == "convolution" else their["ksize"][1:3]
+            assert (params.kernel, params.kernel) == tuple(kernel)
+            assert (params.stride, params.stride) == tuple(their["strides"][1:3])
+            assert params.padding == their["padding"].lower()
+        if layer.kind == "pool":
+            assert params.mode == ("average" if their["type"] == "AvgPool" else "max")
+        if layer.kind == "dropout":
+            assert params.keep == their["dropout_keep_prob"]
+        if "activation_fn" in their:  # the listing of overfeat leaves out those of its convolutions
+            assert params.activation == their["activation_fn"]
+
+
+def test_vgg16_has_the_weights_of_paleo_layer_by_layer(reference_data: Path) -> None:
+    theirs = {layer["name"]: layer["num_params"] for layer in paleo_layers(reference_data, "vgg16")}
+    for layer in graph("vgg16").layers:
+        assert layer.weight_count == theirs[layer.name]
+
+
+def test_inception_v3_is_paleo_and_one_convolution(reference_data: Path) -> None:
+    """Kernel, channels and output of every convolution: in 6a, PALEO halves the image in the 64 -> 96 one and lacks 96 -> 96."""
+    theirs = Counter(
+        (*layer["filters"], *layer["outputs"][1:3])
+        for layer in paleo_layers(reference_data, "inception_v3")
+        if layer["type"] == "conv2d"
+    )
+    ours: Counter[tuple[int, ...]] = Counter()
+    for layer in graph("inception_v3").layers:
+        if layer.kind == "convolution":
+            height, width = pair(layer.params.kernel)
+            ours[height, width, layer.input_shapes[0][0], layer.output_shape[0], *layer.output_shape[1:]] += 1
+    classifier = (1, 1, 2048, 1000, 1, 1)  # a linear layer here
+    assert ours - theirs == Counter([(3, 3, 64, 96, 35, 35), (3, 3, 96, 96, 17, 17)])
+    assert theirs - ours == Counter([(3, 3, 64, 96, 17, 17), classifier])

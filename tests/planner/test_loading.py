@@ -1,0 +1,363 @@
+"""Reading YAML with places, limits, and errors in the words of the domain; finding bundled files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import Field
+
+from planner.documents import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse_document, read_json
+from planner.errors import ExitCode, FileProblem, InputFileError, PlannerError, UnknownName, did_you_mean
+from planner.loading import load_document
+from planner.resources import bundled, config_folder, resolve
+from planner.schema.common import FileModel, field_type
+
+
+def write(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def parse(tmp_path: Path, content: str | bytes) -> Any:
+    return parse_document(write(tmp_path, content)).value
+
+
+def problems(tmp_path: Path, content: str | bytes) -> list[tuple[int, int, str]]:
+    with pytest.raises(InputFileError) as caught:
+        parse_document(write(tmp_path, content))
+    return [(p.line, p.column, p.message) for p in caught.value.problems]
+
+
+def problem(tmp_path: Path, content: str | bytes) -> tuple[int, int, str]:
+    (only,) = problems(tmp_path, content)
+    return only
+
+
+# -- values -----------------------------------------------------------------------------------------------------------------
+
+
+def test_scalars_follow_yaml_1_2(tmp_path: Path) -> None:
+    text = """
+      words: [yes, no, on, off, y, 1:30, 2001-01-01, 1_000, 0x10, 0o7, =, inf, nan, .5.5]
+      numbers: [1, -2, +3, 010, 1e3, 1.5e-3, .5, 5., -0.0, 123456789012345678]
+      booleans: [true, True, FALSE]
+      nothing: [~, null, '', ]
+      quoted: ['1', "true", !!str 5]
+    """
+    value = parse(tmp_path, text)
+    assert all(isinstance(word, str) for word in value["words"])
+    assert value["numbers"] == [1, -2, 3, 10, 1000.0, 0.0015, 0.5, 5.0, 0.0, 123456789012345678]
+    assert [type(n) for n in value["numbers"][:5]] == [int, int, int, int, float]
+    assert value["booleans"] == [True, True, False]
+    assert value["nothing"] == [None, None, ""]
+    assert value["quoted"] == ["1", "true", "5"]
+
+
+def test_keys_are_words(tmp_path: Path) -> None:
+    assert parse(tmp_path, "on: 1\n1: 2\ntrue: 3\n~: 4\n") == {"on": 1, "1": 2, "true": 3, "~": 4}
+
+
+def test_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    assert parse(tmp_path, b"\xef\xbb\xbfa: 1") == {"a": 1}
+
+
+def test_aliases_are_values(tmp_path: Path) -> None:
+    assert parse(tmp_path, "a: &x {k: 1}\nb: [*x, *x]\nc: &y 7\nd: *y") == {"a": {"k": 1}, "b": [{"k": 1}] * 2, "c": 7, "d": 7}
+
+
+_plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(min_size=1), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(value=st.dictionaries(st.text(min_size=1), _plain, min_size=1, max_size=4))
+def test_json_is_read_as_written(tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any]) -> None:
+    path = tmp_path_factory.mktemp("json") / "file"
+    path.write_text(json.dumps(value, ensure_ascii=True, indent=1).replace("\\ud", "\\u0"))
+    expected = json.loads(path.read_text())
+    assert read_json(path)[0] == expected
+    try:
+        from_yaml = parse_document(path).value
+    except InputFileError:
+        return  # characters that YAML does not allow
+    assert from_yaml == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(value=st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), _plain, min_size=1, max_size=4))
+def test_every_value_has_its_place(tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any]) -> None:
+    path = tmp_path_factory.mktemp("marks") / "file"
+    path.write_text(yaml.safe_dump(value, allow_unicode=False), encoding="utf-8")  # other line breaks stay escaped
+    lines = path.read_text(encoding="utf-8").split("\n")
+    document = parse_document(path)
+    for key in value:
+        node, found, missing = document.find((key, "no such key"))
+        assert (found, missing) == ((key,), ("no such key",))
+        place = lines[node.key_line - 1][node.key_column - 1 :].lstrip("'\"")
+        assert place.startswith(key)
+        assert (node.line, node.column) > (node.key_line, node.key_column)
+
+
+# -- what cannot be read -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "column", "message"),
+    [
+        (b"", 0, 0, "is empty"),
+        (b"# only a comment\n", 0, 0, "is empty"),
+        (b"a: 1\nb: \xe9", 2, 4, "is not UTF-8 text (byte 0xe9)"),
+        ("a: 1".encode("utf-16"), 0, 0, "is UTF-16 text; save it as UTF-8"),
+        (b"a: 1\n\tb: 2", 2, 1, "is not YAML: a tab indents this line; use spaces"),
+        (b"a: b: c", 1, 5, "is not YAML: mapping values are not allowed in this context"),
+        (b"a: [1, 2\nb: 3", 2, 2, "is not YAML: while parsing a flow sequence: did not find expected ',' or ']'"),
+        (b"a: 1\n---\nb: 2", 2, 1, "a second document starts here; a file holds one"),
+        (b"a: 1\na: 2", 2, 1, "duplicate key 'a' (first on line 1)"),
+        (b"a: .nan", 1, 4, "'.nan' is not a finite number"),
+        (b"a: [1, -.inf]", 1, 8, "'-.inf' is not a finite number"),
+        (b"a: 1e999", 1, 4, "'1e999' is not a finite number"),
+        (b"a: 99999999999999999999999", 1, 4, "the number 99999999999999999999999 is too large"),
+        (b"a: !!python/object/apply:os.system [ls]", 1, 4, "tags such as 'tag:yaml.org,2002:python/object/apply:os.system' are not allowed"),
+        (b"? [a]\n: 1", 1, 3, "a key must be a single word"),
+        (b"a: *b", 1, 4, "the alias '*b' names no anchor before it"),
+        (b"a: &a [*a]", 1, 8, "the alias '*a' names no anchor before it"),
+        (b"b: &b {a: 1}\nc:\n  <<: *b", 3, 3, "merge keys ('<<') are not supported; write the keys out, or use a block"),
+    ],
+)
+def test_one_clear_error(tmp_path: Path, content: bytes, line: int, column: int, message: str) -> None:
+    assert problem(tmp_path, content) == (line, column, message)
+
+
+def test_control_characters(tmp_path: Path) -> None:
+    assert problem(tmp_path, "a: é\nb: \x01") == (2, 4, "is not YAML: the character U+0001 is not allowed")
+
+
+def test_all_problems_at_once(tmp_path: Path) -> None:
+    found = problems(tmp_path, "a: 1\nb: .nan\na: 2\nc: !x 3\n")
+    assert [line for line, _, _ in found] == [2, 3, 4]
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    for path, message in ((tmp_path / "none.yaml", "no such file"), (tmp_path, "is a folder, not a file")):
+        with pytest.raises(InputFileError) as caught:
+            parse_document(path)
+        assert str(caught.value) == f"{path}: {message}"
+        assert caught.value.exit_code == ExitCode.USAGE
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="the superuser reads every file")
+def test_unreadable_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "a: 1")
+    path.chmod(0)
+    with pytest.raises(InputFileError, match="cannot be read"):
+        parse_document(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 10_000_000,
+        b"[" * (MAX_BYTES - 1),
+        b"- " * (MAX_BYTES // 2 - 1),
+        b"a: {" * (MAX_BYTES // 4 - 1),
+        b"a: &a [x]\n" + b"".join(b"k%d: &k%d [%s]\n" % (i, i, b",".join([b"*k%d" % (i - 1) if i else b"*a"] * 10)) for i in range(30)),
+        b"a: &a [" + b"x," * 1000 + b"]\nb: [" + b"*a," * 1_000_000 + b"]\n",
+        b"a: &k0 [1]\n" + b"".join(b"k%d: &k%d [*k%d]\n" % (i, i, i - 1) for i in range(1, MAX_DEPTH + 5)),
+    ],
+    ids=["10 MB of brackets", "brackets", "dashes", "mappings", "alias bomb", "long aliases", "deep aliases"],
+)
+def test_bombs_give_one_error(tmp_path: Path, content: bytes) -> None:
+    _, _, message = problem(tmp_path, content)
+    assert any(word in message for word in ("levels deep", "is larger than", f"more than {MAX_NODES:,} values"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.binary(max_size=400) | st.text(max_size=200).map(lambda s: s.encode("utf-8", "surrogatepass")))
+def test_any_bytes_give_a_value_or_problems(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "file"
+    path.write_bytes(data)
+    for read in (parse_document, read_json):
+        try:
+            read(path)
+        except InputFileError as error:
+            assert all(str(p).startswith(str(path)) and "\n" not in str(p) for p in error.problems)
+
+
+def test_same_tree_as_pyyaml(tmp_path: Path) -> None:
+    """Structure against the library's own constructor, on a file without scalars that the two versions of YAML read differently."""
+    rng = random.Random(5)
+
+    def tree(depth: int) -> Any:
+        if depth == 0:
+            return rng.choice([1, 2.5, "word", True, None])
+        return {f"k{i}": [tree(depth - 1) for _ in range(rng.randint(1, 3))] for i in range(rng.randint(1, 3))}
+
+    value = tree(4)
+    for style in (False, True):
+        assert parse(tmp_path, yaml.safe_dump(value, default_flow_style=style)) == value
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "column", "message"),
+    [
+        ('{"a": 1,\n "b" 2}', 2, 6, "is not JSON: Expecting ':' delimiter"),
+        ('{"a": 1, "a": 2}', 0, 0, "duplicate key 'a'"),
+        ('{"a": NaN}', 0, 0, "'NaN' is not a finite number"),
+        ('{"a": 1e999}', 0, 0, "'1e999' is not a finite number"),
+        ('{"a": ' + "9" * 5000 + "}", 0, 0, f"the number {'9' * 24}... is too large"),
+        ("[" * 1_000_000, 0, 0, "is nested too deeply"),
+    ],
+)
+def test_json_errors(tmp_path: Path, content: str, line: int, column: int, message: str) -> None:
+    with pytest.raises(InputFileError) as caught:
+        read_json(write(tmp_path, content))
+    (only,) = caught.value.problems
+    assert (only.line, only.column, only.message) == (line, column, message)
+
+
+# -- pydantic's errors ---------------------------------------------------------------------------------------------------------
+
+
+class Inner(FileModel):
+    ratio: float = Field(strict=True, gt=0, lt=1)
+    kind: Literal["ring", "tree"] = "ring"
+
+
+class Outer(FileModel):
+    name: Annotated[str, Field(strict=True)]
+    count: int = Field(strict=True, ge=1, le=8)
+    inner: Inner | None = None
+    many: list[Inner] = []
+    table: dict[str, Inner] = {}
+    size: field_type(int | tuple[int, int] | Literal["same"], 1) = 1  # type: ignore[valid-type]
+    on: bool = Field(default=False, strict=True)
+
+
+GOOD = "name: a\ncount: 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("count: 2\n", "1:1: missing key 'name'"),
+        ("nmae: a\ncount: 2\n", "1:1: nmae: unknown key 'nmae'; did you mean 'name'?"),
+        (GOOD + "xyzzy: 1\n", "3:1: xyzzy: unknown key 'xyzzy'; allowed: name, count, inner, many, table, size, on"),
+        ("name: 5\ncount: 2\n", "1:7: name: expected text, got 5; quote it: '5'"),
+        ("name: a\ncount: 0\n", "2:8: count: must be at least 1, got 0"),
+        ("name: a\ncount: 9\n", "2:8: count: must be at most 8, got 9"),
+        ("name: a\ncount: 2.0\n", "2:8: count: expected a whole number, got 2.0; write 2"),
+        ("name: a\ncount: 1_000\n", "2:8: count: expected a whole number, got '1_000'; write 1000"),
+        ("name: a\ncount: true\n", "2:8: count: expected a whole number, got true"),
+        ("name: a\ncount:\n", "2:7: count: expected a whole number, got nothing"),
+        (GOOD + "inner: {ratio: 1}\n", "3:16: inner.ratio: must be less than 1.0, got 1"),
+        (GOOD + "inner: {ratio: half}\n", "3:16: inner.ratio: expected a number, got 'half'"),
+        (GOOD + "inner: {ratoi: 0.5}\n", "3:9: inner.ratoi: unknown key 'ratoi'; did you mean 'ratio'?"),
+        (GOOD + "inner: [1]\n", "3:8: inner: expected a mapping (key: value), got a list"),
+        (GOOD + "many: {a: 1}\n", "3:7: many: expected a list, got a mapping"),
+        (GOOD + "many:\n  - {ratio: 0.5}\n  - {ratio: 0.5, kind: rnig}\n", "5:24: many[1].kind: expected 'ring' or 'tree', got 'rnig'; did you mean 'ring'?"),
+        (GOOD + "many:\n  - {ratio: 0.5, knid: ring}\n", "4:18: many[0].knid: unknown key 'knid'; did you mean 'kind'?"),
+        (GOOD + "table:\n  x: {}\n", "4:6: table.x: missing key 'ratio'"),
+        (GOOD + "size: [1, 0]\n", "3:11: size[1]: must be at least 1, got 0"),
+        (GOOD + "size: [1]\n", "3:7: size: too few numbers"),
+        (GOOD + "size: smae\n", "3:7: size: expected 'same', got 'smae'; did you mean 'same'?"),
+        (GOOD + "size: true\n", "3:7: size: expected a number or [height, width] or 'same'"),
+        (GOOD + "on: yes\n", "3:5: on: expected true or false, got 'yes'; write true"),
+        ("- 1\n", "1:1: expected keys and values ('key: value' lines), got a list"),
+        ("hello\n", "1:1: expected keys and values ('key: value' lines), got the single value 'hello'"),
+    ],
+)
+def test_error_in_domain_words(tmp_path: Path, text: str, expected: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(InputFileError) as caught:
+        load_document(path, Outer)
+    assert str(caught.value) == f"{path}:{expected}"
+
+
+def test_good_document(tmp_path: Path) -> None:
+    loaded = load_document(write(tmp_path, GOOD + "size: [2, 3]\nmany: [{ratio: 0.5}]\n"), Outer)
+    assert (loaded.content.name, loaded.content.size, loaded.content.many[0].ratio) == ("a", (2, 3), 0.5)
+    place = loaded.document.problem(("many", 0, "ratio"), "too small")
+    assert (place.line, place.column, place.where) == (4, 16, "many[0].ratio")
+    assert len(loaded.document.sha256) == 64
+
+
+def test_every_error_is_reported_in_the_order_of_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: 1\ncount: 0\ninner: {ratio: 2}\nsize: 0\nbogus: 1\n")
+    with pytest.raises(InputFileError) as caught:
+        load_document(path, Outer)
+    assert [p.line for p in caught.value.problems] == [1, 2, 3, 4, 5]
+    assert len(str(caught.value).splitlines()) == 5
+
+
+def test_many_problems_are_counted_not_shown() -> None:
+    error = InputFileError([FileProblem(path=Path("f"), line=i + 1, column=1, message="m") for i in range(80)])
+    assert len(error.problems) == 80
+    assert str(error).splitlines()[-1] == "... and 30 more problems"
+
+
+def test_messages_cannot_steer_a_terminal() -> None:
+    problem = FileProblem(path=Path("f"), line=1, column=1, where="\x1b[31m", message="line\nbreak \x07")
+    assert str(problem) == "f:1:1: \\x1b[31m: line\\nbreak \\x07"
+
+
+# -- names ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_names_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = config_folder() / "models" / "alexnet.yaml"
+    assert resolve("models", "alexnet") == resolve("models", "alexnet.yaml") == wanted
+    assert resolve("models", str(wanted)) == wanted
+    Path("alexnet.yaml").write_text("x")
+    assert resolve("models", "alexnet.yaml") == Path("alexnet.yaml")  # a path wins
+    assert resolve("models", "alexnet") == wanted
+    Path("vgg16").mkdir()
+    assert resolve("models", "vgg16").name == "vgg16.yaml"  # a folder of that name does not hide the model
+
+
+def test_unknown_names_suggest() -> None:
+    with pytest.raises(UnknownName) as caught:
+        resolve("models", "alexnt")
+    message = str(caught.value)
+    assert message.startswith("model 'alexnt' is not known; did you mean 'alexnet'? (known: ")
+    assert "planner list models" in message
+    assert caught.value.close[0] == "alexnet"
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["./nowhere/net.yaml", "/nowhere/net.yaml", "nowhere/", "a/" + "b" * 5000, "x\0y/z"])
+def test_missing_paths(text: str) -> None:
+    with pytest.raises(InputFileError, match="no such model file"):
+        resolve("models", text)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 5000, "\0"])
+def test_strange_names(text: str) -> None:
+    with pytest.raises(PlannerError):
+        resolve("models", text)
+
+
+def test_every_bundled_file_has_its_name() -> None:
+    for kind in ("models", "devices", "clusters"):
+        for name, path in bundled(kind).items():  # type: ignore[arg-type]
+            assert parse_document(path).value["name"] == name
+
+
+def test_did_you_mean_is_deterministic() -> None:
+    names = ["ring", "rings", "tree", "RING"]
+    assert len({did_you_mean("rnig", random.Random(i).sample(names, 4)) for i in range(10)}) == 1
