@@ -14,10 +14,9 @@ __all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "Device", "DeviceError"]
 # Number formats a peak may be stated for, from wide to narrow.
 FORMATS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8")
 
-# Time from the start of one kernel to the start of the next when each is empty and they are queued in one stream.
-# Source: L. Zhang, M. Wahib, S. Matsuoka, "Understanding the Overheads of Launching CUDA Kernels", ICPP 2019 poster: 3-5 us
-# for small kernels on P100 and V100.
-DEFAULT_LAUNCH_OVERHEAD_S = 4e-6
+# Least time of a kernel: an empty one takes about 3 us on recent systems (NVIDIA developer forum, "Too much time for kernel launch
+# latency", thread 233645); with 5 us the smallest GEMMs of DeepBench on P100 are met best.
+DEFAULT_LAUNCH_OVERHEAD_S = 5e-6
 
 
 class DeviceError(ValueError):

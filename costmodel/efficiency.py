@@ -64,7 +64,7 @@ class Efficiency:
     """
 
     matmul_fraction: float = 0.80
-    winograd_fraction: float = 0.60
+    winograd_fraction: float = 0.80
     fft_fraction: float = 0.50
     vector_fraction: float = 0.80
     memory_fraction: float = 0.85
@@ -86,7 +86,11 @@ class Efficiency:
 
 _SIZES = frozenset({"tile_half", "depth_half", "fill_outputs", "split_depth"})
 
-DEFAULT_EFFICIENCY = Efficiency()
+DEFAULT_EFFICIENCY = Efficiency(
+    source="matmul_fraction, winograd_fraction, tile_half, depth_half, fill_outputs and split_depth: fit to the fp32 training GEMMs and "
+    "convolutions of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded; the fraction of peak of other "
+    "devices is 0.51 to 0.97 in the MAMF table of ml-engineering (S. Bekman). memory_fraction, vector_fraction, fft_fraction: assumptions"
+)
 
 # Algorithms that run outside the matrix cores, and the fraction that applies to them.
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}

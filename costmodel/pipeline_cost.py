@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from costmodel.collectives import point_to_point_s
 from costmodel.layers.base import FloatArray
 from costmodel.network import span
-from costmodel.plan import Plan
+from costmodel.plan import Plan, Stage
 from costmodel.splits import Split
 from costmodel.tables import CostTables
 
@@ -141,6 +141,30 @@ def _flush_s(forward_s: FloatArray, backward_s: FloatArray, m: int) -> float:
     return float(np.max(before + m * times + detour))
 
 
+_FIELDS = (
+    "step_time_s",
+    "forward_s",
+    "backward_s",
+    "update_s",
+    "reshard_s",
+    "exchange_s",
+    "exposed_exchange_s",
+    "bubble_s",
+    "memory_bytes",
+)
+
+
+def _exchange_s(tables: CostTables, plan: Plan, stage: Stage) -> float:
+    """Gradient exchanges of a stage by the collectives that the plan names, the cheapest where it names none."""
+    row, names = tables.table.row_of(Split(batch=stage.replicas)), tables.workload.collectives
+    total = 0.0
+    for i in range(stage.first, stage.last + 1):
+        costs, name = tables.layers[i], plan.collectives[i]
+        times = costs.cheapest_exchange_s if name is None else costs.exchange_s[names.index(name)]
+        total += float(times[row])
+    return total
+
+
 def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dict[str, float]:
     m, stages = plan.num_micro_batches, plan.stages
     index = {int(r): k for k, r in enumerate(arrays.replicas)}
@@ -153,8 +177,10 @@ def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dic
         # The later stage waits for the activations, the earlier one for their gradients.
         move_in[s] = arrays.cut_forward_s[ks[s - 1], ks[s], stages[s].first]
         move_back[s - 1] = arrays.cut_backward_s[ks[s - 1], ks[s], stages[s].first]
+    if not np.all(np.isfinite(forward)):
+        return dict.fromkeys(_FIELDS, float("inf"))  # a micro-batch is smaller than the replicas
     update = np.array([arrays.update_s[k, part].sum() for k, part in zip(ks, parts, strict=True)])
-    exchange = np.array([arrays.exchange_s[k, part].sum() for k, part in zip(ks, parts, strict=True)])
+    exchange = np.array([_exchange_s(tables, plan, stage) for stage in stages])
     times = forward + backward + move_in + move_back
     update_tail = exchange_tail = 0.0
     tail = 0.0

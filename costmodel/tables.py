@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from costmodel.collectives import all_reduce_s, cheapest_s, point_to_point_s
 from costmodel.layers import InnerExchange, Layer, Shard
 from costmodel.layers.base import FloatArray
+from costmodel.layers.epilogue import reduced_fraction
 from costmodel.network import Cluster, GroupSpan, span
 from costmodel.resharding import EdgeGeometry, edge_geometry, edge_times
 from costmodel.splits import SplitTable, legal_splits, shard_of
@@ -127,7 +128,8 @@ class CostTables:
         shard = shard_of(layer, table, self.micro_batch)
         zero = np.zeros(len(table.workers))
         times = workload.compute.pass_times(layer, shard, needs_input_gradient=input_gradient)
-        forward, backward = self._inner_s(layer.family.work(layer, shard).exchanges, spans, zero)
+        inner = self._inner_s(layer.family.work(layer, shard).exchanges, spans, zero)
+        backward = inner["backward"] + (inner["input_gradient"] if input_gradient else zero)
         weights = _weight_share(layer, table)
         training = workload.training
         group = (table.batch * table.height) * 1.0
@@ -145,8 +147,8 @@ class CostTables:
             forward_s=times.forward_s,
             backward_input_s=times.backward_input_s if training else zero,
             backward_weight_s=times.backward_weight_s if training else zero,
-            inner_forward_s=forward,
-            inner_backward_s=backward if training and input_gradient else zero,
+            inner_forward_s=inner["forward"],
+            inner_backward_s=backward if training else zero,
             update_s=workload.compute.update_s(weights) if training else zero,
             exchange_group=np.where(weights > 0, group, 1.0),
             exchange_s=exchange,
@@ -160,11 +162,9 @@ class CostTables:
             return p.weight_bytes
         return p.weight_bytes + p.gradient_bytes + p.master_bytes + self.workload.optimizer.state_bytes
 
-    def _inner_s(
-        self, exchanges: tuple[InnerExchange, ...], spans: _Spans, zero: FloatArray
-    ) -> tuple[FloatArray, FloatArray]:
-        """Time of the exchanges inside a layer, forward and backward."""
-        total = {"forward": zero, "backward": zero}
+    def _inner_s(self, exchanges: tuple[InnerExchange, ...], spans: _Spans, zero: FloatArray) -> dict[str, FloatArray]:
+        """Time of the exchanges inside a layer by phase."""
+        total = {"forward": zero, "backward": zero, "input_gradient": zero}
         width = self.workload.precision.activation_bytes
         for exchange in exchanges:
             message = exchange.elements * width
@@ -175,7 +175,7 @@ class CostTables:
             else:
                 time = cheapest_s(exchange.operation, message, group, self.cluster)
             total[exchange.phase] = total[exchange.phase] + exchange.repeats * time
-        return total["forward"], total["backward"]
+        return total
 
     def _cost_edges(self) -> tuple[EdgeCost, ...]:
         graph = self.workload.graph
@@ -261,7 +261,7 @@ def _activation_elements(layer: Layer, shard: Shard, micro_batch: int, workers: 
     if limits.channelwise or not layer.input_shapes:
         return kept
     # The share after the reduction of an input-channel split is smaller by that degree.
-    kept = kept / shard.split_in
+    kept = kept * reduced_fraction(shard)
     # A linear layer counts a flattened image as features; others keep positions apart from channels.
     in_extent = limits.in_channels if limits.in_channels > 1 else layer.input_shapes[0][0]
     inputs = float(np.prod(layer.input_shapes[0])) / in_extent

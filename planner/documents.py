@@ -20,7 +20,17 @@ import yaml
 
 from planner.errors import FileProblem, InputFileError
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_NODES", "Document", "Location", "Node", "parse_document", "read_json", "read_text"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_DEPTH",
+    "MAX_NODES",
+    "Document",
+    "Location",
+    "Node",
+    "parse_document",
+    "read_json",
+    "read_text",
+]
 
 Location = tuple[str | int, ...]
 
@@ -220,8 +230,8 @@ def read_json(path: Path) -> tuple[Any, str]:
     def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) < len(pairs):
-            keys = [key for key, _ in pairs]
-            duplicate = next(key for key in keys if keys.count(key) > 1)
+            seen: set[str] = set()
+            duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
             raise _failure(path, f"duplicate key '{duplicate}'")
         return result
 

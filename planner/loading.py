@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from costmodel.graph import Graph, GraphError
-from planner.documents import Document, parse_document
-from planner.errors import FileProblem, InputFileError
+from costmodel.graph import Graph, GraphError, GraphProblem
+from costmodel.network import ClusterError
+from planner.documents import Document, Location, parse_document, read_json
+from planner.errors import FileProblem, InputFileError, UnknownName, did_you_mean
 from planner.resources import resolve
 from planner.validation import validate
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+    from costmodel.device import Device
+    from costmodel.network import Cluster
     from planner.expansion import Expansion
 
-__all__ = ["Loaded", "LoadedModel", "load_document", "load_model"]
+__all__ = [
+    "Loaded",
+    "LoadedCluster",
+    "LoadedDevice",
+    "LoadedModel",
+    "load_algorithms",
+    "load_cluster",
+    "load_device",
+    "load_document",
+    "load_model",
+]
 
 _Model = TypeVar("_Model", bound="BaseModel")
 
@@ -46,6 +60,25 @@ class LoadedModel:
     description: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedDevice:
+    """A device and the file it comes from."""
+
+    device: Device
+    path: Path
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedCluster:
+    """A cluster and the files it comes from; several devices have their hashes joined by commas."""
+
+    cluster: Cluster
+    path: Path
+    sha256: str
+    device_sha256: str
 
 
 def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
@@ -117,6 +150,150 @@ def load_model(text: str) -> LoadedModel:
         description=network.description,
         source=network.source,
     )
+
+
+def _load_json(path: Path) -> LoadedModel:
+    """Load another program's network file."""
+    from planner.importers import ImportFailed, importer_of  # noqa: PLC0415 - rarely needed
+
+    content, sha256 = read_json(path)
+    importer = importer_of(content)
+    if importer is None:
+        message = "is JSON, but not a network in a format that is known here; networks of this planner are YAML files"
+        raise InputFileError([FileProblem(path=path, message=message)])
+    try:
+        imported = importer.convert(content)
+    except ImportFailed as error:
+        raise InputFileError(_json_problems(path, error.problems)) from None
+    return LoadedModel(
+        graph=imported.graph,
+        global_batch=imported.global_batch,
+        name=path.stem,
+        path=path,
+        sha256=sha256,
+        description=imported.graph.name,
+        source=f"{importer.FORMAT} {path.name}",
+        notes=imported.notes,
+    )
+
+
+def _json_problems(path: Path, problems: Sequence[GraphProblem]) -> list[FileProblem]:
+    """Look the places of layers up: JSON is read as the YAML it (nearly always) is."""
+    try:
+        document = parse_document(path)
+    except InputFileError:
+        return [FileProblem(path=path, where=problem.layer, message=problem.message) for problem in problems]
+    result = []
+    for problem in problems:
+        block, _, inner = problem.layer.partition("/")
+        location: Location = ("layers", problem.layer)
+        if inner and not document.find(location)[1][1:]:
+            location = ("layers", block, "layers", inner)
+        result.append(document.problem(location, problem.message, at_key=True, where=problem.layer))
+    return result
+
+
+def load_device(text: str) -> LoadedDevice:
+    """Load a device by path or bundled name.
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file.
+
+    Examples
+    --------
+    >>> load_device("k20").device.memory_bandwidth_bytes_per_s
+    208000000000.0
+    """
+    from planner.schema.device import DeviceFile  # noqa: PLC0415 - only where a device is needed
+
+    path = resolve("devices", text)
+    loaded = load_document(path, DeviceFile)
+    return LoadedDevice(device=loaded.content.to_domain(), path=path, sha256=loaded.document.sha256)
+
+
+def load_cluster(text: str) -> LoadedCluster:
+    """Load a cluster by path or bundled name, and the devices it names (a path starts at the cluster's folder).
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file; a device that does not exist is one.
+    """
+    from planner.schema.cluster import ClusterFile  # noqa: PLC0415 - only where a cluster is needed
+
+    path = resolve("clusters", text)
+    loaded = load_document(path, ClusterFile)
+    file, document = loaded.content, loaded.document
+    places: dict[str, Location] = {group.device: ("groups", i, "device") for i, group in enumerate(file.groups)}
+    devices: dict[str, LoadedDevice] = {}
+    problems: list[FileProblem] = []
+    for name in dict.fromkeys(file.device_names):
+        try:
+            devices[name] = load_device(_beside(path, name))
+        except UnknownName as error:
+            problems.append(document.problem(places.get(name, ("device",)), str(error)))
+        except InputFileError as error:
+            if (path.parent / name).exists():
+                problems.extend(error.problems)  # of the device's own file
+            else:
+                problems.append(document.problem(places.get(name, ("device",)), f"no such device file '{name}'"))
+    if problems:
+        raise InputFileError(problems)
+    try:
+        cluster = file.to_domain({name: device.device for name, device in devices.items()})
+    except ClusterError as error:
+        raise InputFileError([document.problem(("levels",), str(error))]) from None
+    hashes = ",".join(device.sha256 for device in devices.values())
+    return LoadedCluster(cluster=cluster, path=path, sha256=document.sha256, device_sha256=hashes)
+
+
+def _beside(path: Path, name: str) -> str:
+    """What a name in a file means: a path starts at the file's folder; a bare name is a neighbour only with its suffix."""
+    beside = path.parent / name
+    has_folder = Path(name).name != name
+    return str(beside) if has_folder or (beside.suffix in (".yaml", ".yml") and beside.exists()) else name
+
+
+def load_algorithms(path: Path, layers: Collection[str] | None = None) -> dict[str, tuple[str, str, str]]:
+    """Load the algorithms that the ``paleo`` cost model uses, pass by pass.
+
+    Parameters
+    ----------
+    path : Path
+    layers : collection of str, optional
+        Names of the network's layers; others are problems of the file.
+
+    Returns
+    -------
+    dict
+        Layer -> algorithm of the forward pass, of the gradient of the input and of that of the weights.
+
+    Raises
+    ------
+    InputFileError
+        Every problem of the file.
+    """
+    from planner.schema.algorithms import AlgorithmsFile  # noqa: PLC0415 - rarely needed
+
+    loaded = load_document(path, AlgorithmsFile)
+    entries = loaded.content.algorithms
+    if layers is not None:
+        problems = [
+            loaded.document.problem(
+                ("algorithms", name), f"the network has no layer '{name}'{did_you_mean(name, layers)}", at_key=True
+            )
+            for name in entries
+            if name not in layers
+        ]
+        if problems:
+            raise InputFileError(problems)
+    return {name: (entry.forward, entry.backward_input, entry.backward_weight) for name, entry in entries.items()}
 
 
 def _graph_problems(error: GraphError, expansion: Expansion, document: Document) -> list[FileProblem]:

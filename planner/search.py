@@ -26,7 +26,7 @@ from strategies.data_parallel import best_data_parallel
 from strategies.search import Candidate, Outcome, SearchSettings, search
 from strategies.space import FAMILY_NAMES
 
-__all__ = ["estimate", "explain", "optimize", "rank"]
+__all__ = ["estimate", "explain", "optimize", "plan_of_family", "rank"]
 
 Progress = Callable[[str, float], None]
 
@@ -97,10 +97,17 @@ def _settings(resolved: Resolved) -> SearchSettings:
     )
 
 
-def _plan_of_request(resolved: Resolved) -> Plan:
+def plan_of_family(resolved: Resolved, workers: int, family: str | None) -> Plan:
+    """Best plan of a family on exactly so many workers; None is the whole space."""
+    restriction = dataclasses.replace(resolved.restriction, family=family)
+    return _plan_of_request(dataclasses.replace(resolved, restriction=restriction), workers=workers)
+
+
+def _plan_of_request(resolved: Resolved, workers: int | None = None) -> Plan:
     """Best plan on exactly the requested number of GPUs within the family and the fixes."""
-    settings = dataclasses.replace(_settings(resolved), top=1, worker_counts=(resolved.request.gpus,))
-    if resolved.restriction.family is None and not resolved.restriction.fixed and resolved.request.gpus > 1:
+    count = workers or resolved.request.gpus
+    settings = dataclasses.replace(_settings(resolved), top=1, worker_counts=(count,), max_workers=count)
+    if workers is None and resolved.restriction.family is None and not resolved.restriction.fixed and count > 1:
         raise UsageError(
             "say which plan to predict: --plan FILE, --family (one of "
             f"{', '.join(FAMILY_NAMES)}) or --fix 'LAYERS:DIMENSION'; `planner optimize` searches for the best"

@@ -146,6 +146,8 @@ class Kernel:
 class InnerExchange:
     """Communication inside a split layer (partial sums, halos, recurrent state), in elements per worker.
 
+    ``phase`` "backward" is needed in every training step, "input_gradient" only if a layer before this one has weights.
+
     ``elements`` is the size of the full message of the group: the gathered tensor for all_gather, the tensor before reduction for
     reduce_scatter and all_reduce, the rows sent for point_to_point.
     """
@@ -153,7 +155,7 @@ class InnerExchange:
     operation: Literal["all_reduce", "all_gather", "reduce_scatter", "point_to_point"]
     over: Literal["out_channels", "in_channels", "height"]
     elements: FloatArray
-    phase: Literal["forward", "backward"]
+    phase: Literal["forward", "backward", "input_gradient"]
     repeats: int = 1
 
 
@@ -163,7 +165,11 @@ PassWork = tuple[tuple[Kernel, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWork:
-    """What one worker computes for its share of a layer, forward and backward apart."""
+    """What one worker computes for its share of a layer, forward and backward apart.
+
+    ``backward_input`` is what only the gradient of the input needs: a first layer leaves it out. What every gradient needs, like
+    that of an attached activation, belongs to ``backward_weight``.
+    """
 
     forward: PassWork
     backward_input: PassWork = ()

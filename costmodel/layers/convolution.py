@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +23,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels
+from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels, reduced_fraction
 from costmodel.layers.window import Padding, Size2, Window, input_rows, pair, window
 
 __all__ = ["Convolution", "ConvolutionParams", "Deconvolution", "DeconvolutionParams"]
@@ -88,8 +88,12 @@ class Convolution(LayerFamily):
         win = window("a convolution", layer.input_shapes[0], p.kernel, p.stride, p.padding)
         _, in_height, in_width = layer.input_shapes[0]
         rows_in = input_rows(win, in_height, shard.height)
-        # A channelwise share holds groups / split_out of the groups.
-        groups = np.ceil(p.groups / shard.split_out) if p.groups > 1 else 1.0
+        groups: FloatArray | float = 1.0
+        if p.groups > 1:
+            # A share holds whole groups: with 3 groups over 2 workers, 2 of them and two thirds of the channels on either side.
+            groups = np.ceil(p.groups / shard.split_out)
+            per_group = (layer.input_shapes[0][0] // p.groups, p.out_channels // p.groups)
+            shard = replace(shard, in_channels=groups * per_group[0], out_channels=groups * per_group[1])
         size = _Sizes(
             inputs=shard.batch * rows_in * in_width * shard.in_channels,
             filters=win.kernel[0] * win.kernel[1] * shard.in_channels * shard.out_channels / groups,
@@ -99,12 +103,12 @@ class Convolution(LayerFamily):
             channels=shard.out_channels,
             groups=groups,
         )
-        forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs)
-        passes = _convolution_passes(size, win, shard, (in_height, in_width))
+        forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs * reduced_fraction(shard))
+        passes = _convolution_passes(size, win, shard, (rows_in, in_width))
         return LayerWork(
             forward=tuple((*alternative, *forward) for alternative in passes[0]),
-            backward_input=tuple((*alternative, *backward) for alternative in passes[1]),
-            backward_weight=passes[2],
+            backward_input=passes[1],
+            backward_weight=tuple((*alternative, *backward) for alternative in passes[2]),
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),
         )
 
@@ -131,7 +135,7 @@ class _Sizes:
 
 
 def _convolution_passes(
-    size: _Sizes, win: Window, shard: Shard, extent: tuple[int, int]
+    size: _Sizes, win: Window, shard: Shard, extent: tuple[FloatArray, int]
 ) -> tuple[tuple[tuple[Kernel, ...], ...], ...]:
     """Alternatives of the three passes; each moves input, filters and output once and multiplies the same number of times."""
     channels = size.channels / size.groups
@@ -178,9 +182,9 @@ def _winograd(size: _Sizes, gemm: tuple[FloatArray, FloatArray, FloatArray]) -> 
 def _fft(
     size: _Sizes,
     shard: Shard,
-    field: tuple[int, int],
+    field: tuple[FloatArray | int, int],
     algorithm: str,
-    extent: tuple[int, int] | None = None,
+    extent: tuple[FloatArray, int] | None = None,
     win: Window | None = None,
 ) -> tuple[Kernel, ...]:
     """FFT convolution (Mathieu, Henaff, LeCun, arXiv:1312.5851): transforms, a complex product per frequency, an inverse.
@@ -188,15 +192,15 @@ def _fft(
     A real 2-d transform of S points costs ``2.5 S log2 S`` FLOP; the product ``8/2 n c o S`` FLOP (half the spectrum). Tiling
     cuts the image into 32x32 tiles that overlap by the kernel.
     """
-    points = float(field[0] * field[1])
-    tiles = 1.0
+    points = np.asarray(field[0] * field[1], dtype=np.float64)
+    tiles: FloatArray | float = 1.0
     if extent is not None and win is not None:
         useful = (field[0] - win.kernel[0] + 1, field[1] - win.kernel[1] + 1)
-        tiles = float(math.ceil(extent[0] / max(useful[0], 1)) * math.ceil(extent[1] / max(useful[1], 1)))
+        tiles = np.ceil(extent[0] / np.maximum(useful[0], 1)) * math.ceil(extent[1] / max(useful[1], 1))
     planes_in = shard.batch * shard.in_channels * tiles
     planes_out = shard.batch * shard.out_channels * tiles
     filters = shard.in_channels * shard.out_channels
-    transforms = 2.5 * points * math.log2(points)
+    transforms = 2.5 * points * np.log2(points)
     spectra = points * (planes_in + planes_out + filters)
     product = Kernel(
         flop=4.0 * planes_in * shard.out_channels * points,
@@ -230,7 +234,7 @@ def _split_exchanges(
         elements = shard.batch * halo * in_width * shard.in_channels
         exchanges += [
             InnerExchange(operation="point_to_point", over="height", elements=elements, phase="forward"),
-            InnerExchange(operation="point_to_point", over="height", elements=elements, phase="backward"),
+            InnerExchange(operation="point_to_point", over="height", elements=elements, phase="input_gradient"),
         ]
     return tuple(exchanges)
 
@@ -310,12 +314,12 @@ class Deconvolution(LayerFamily):
             (size.positions, size.channels, size.patch),
             (size.channels, size.patch, size.positions),
         )
-        forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs)
+        forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs * reduced_fraction(shard))
         kernels = [Kernel(flop=flop, elements=size.elements, gemm=gemm) for gemm in gemms]
         win = Window(kernel, (1, 1), (0, 0), (layer.output_shape[1], layer.output_shape[2]))
         return LayerWork(
             forward=((kernels[0], *forward),),
-            backward_input=((kernels[1], *backward),),
-            backward_weight=((kernels[2],),),
+            backward_input=((kernels[1],),),
+            backward_weight=((kernels[2], *backward),),
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),
         )

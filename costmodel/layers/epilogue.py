@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from costmodel.layers.base import FloatArray, Kernel
+import numpy as np
 
-__all__ = ["Activation", "Norm", "epilogue_kernels"]
+from costmodel.layers.base import FloatArray, Kernel, Shard
+
+__all__ = ["Activation", "Norm", "epilogue_kernels", "reduced_fraction"]
 
 Norm = Literal["batch"] | None
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "sigmoid", "tanh", "swish"] | None
@@ -44,3 +46,11 @@ def epilogue_kernels(
     if activation is not None:
         backward.append(Kernel(flop=outputs, elements=_ACTIVATION_PASSES[1] * outputs))
     return tuple(forward), tuple(backward)
+
+
+def reduced_fraction(shard: Shard) -> FloatArray:
+    """Part of a worker's outputs that it keeps once the partial sums of an input-channel split are reduced into channel shares.
+
+    1 without such a split; with 10 output channels over 4 workers, 3 of 10.
+    """
+    return np.asarray(np.ceil(shard.out_channels / shard.split_in) / shard.out_channels)

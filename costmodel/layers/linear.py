@@ -19,7 +19,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels
+from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels, reduced_fraction
 
 __all__ = ["Embedding", "EmbeddingParams", "Linear", "LinearParams"]
 
@@ -67,11 +67,11 @@ class Linear(LayerFamily):
         inputs, outputs = shard.in_channels, shard.out_channels
         flop = 2.0 * rows * inputs * outputs
         elements = rows * inputs + inputs * outputs + rows * outputs
-        forward, backward = epilogue_kernels(p.norm, p.activation, rows * outputs)
+        forward, backward = epilogue_kernels(p.norm, p.activation, rows * outputs * reduced_fraction(shard))
         return LayerWork(
             forward=((Kernel(flop=flop, elements=elements, gemm=(rows, outputs, inputs)), *forward),),
-            backward_input=((Kernel(flop=flop, elements=elements, gemm=(rows, inputs, outputs)), *backward),),
-            backward_weight=((Kernel(flop=flop, elements=elements, gemm=(inputs, outputs, rows)),),),
+            backward_input=((Kernel(flop=flop, elements=elements, gemm=(rows, inputs, outputs)),),),
+            backward_weight=((Kernel(flop=flop, elements=elements, gemm=(inputs, outputs, rows)), *backward),),
             exchanges=(
                 InnerExchange(operation="reduce_scatter", over="in_channels", elements=rows * outputs, phase="forward"),
                 InnerExchange(operation="all_gather", over="in_channels", elements=rows * outputs, phase="backward"),

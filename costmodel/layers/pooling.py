@@ -69,7 +69,7 @@ class Pool(LayerFamily):
         if win.kernel[0] > 1:
             exchanges = (
                 InnerExchange(operation="point_to_point", over="height", elements=halo, phase="forward"),
-                InnerExchange(operation="point_to_point", over="height", elements=halo, phase="backward"),
+                InnerExchange(operation="point_to_point", over="height", elements=halo, phase="input_gradient"),
             )
         return LayerWork(
             forward=((Kernel(flop=flop, elements=inputs + outputs),),),

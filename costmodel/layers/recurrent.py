@@ -87,13 +87,16 @@ class Lstm(LayerFamily):
             ),
             cell,
         )
-        backward = (
+        backward_input = (
             Kernel(
                 flop=directions * in_flop,
                 elements=directions * in_elements,
                 gemm=(rows, inputs, gates),
                 launches=launches,
             ),
+        )
+        # The gradient of the state runs back through all steps even where nobody wants that of the input.
+        weight = (
             Kernel(
                 flop=directions * step_flop,
                 elements=directions * step_elements,
@@ -101,8 +104,6 @@ class Lstm(LayerFamily):
                 launches=launches * steps,
             ),
             cell,
-        )
-        weight = (
             Kernel(
                 flop=directions * (in_flop + step_flop),
                 elements=directions * (in_elements + rows * state + state * gates + rows * gates),
@@ -121,7 +122,7 @@ class Lstm(LayerFamily):
         )
         return LayerWork(
             forward=(forward,),
-            backward_input=(backward,),
+            backward_input=(backward_input,),
             backward_weight=(weight,),
             exchanges=exchanges,
         )

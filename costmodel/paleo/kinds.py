@@ -176,7 +176,7 @@ def _pool(layer: Layer, shard: Shard, _: Algorithms) -> LayerCalls:
 @_kind("global_pool")
 def _global_pool(layer: Layer, shard: Shard, _: Algorithms) -> LayerCalls:
     """A pool whose kernel is the image: that is how PALEO's networks write it."""
-    _, height, width = layer.input_shapes[0]
+    height, width = layer.input_shapes[0][1:]
     outputs = share_of_output(layer, shard)
     inputs = shard.batch * height * width * shard.in_channels
     calls = _calls(2.0 * height * width * outputs, inputs, outputs)
@@ -198,7 +198,7 @@ def _linear_refusal(layer: Layer) -> str:
 
 
 @_kind("linear", refusal=_linear_refusal)
-def _linear(layer: Layer, shard: Shard, _: Algorithms) -> LayerCalls:
+def _linear(_layer: Layer, shard: Shard, _: Algorithms) -> LayerCalls:
     """``2 N I O`` FLOP; X, W and Y moved, in every pass. Last release (the first has none); the input gradient is always charged."""
     n, i, o = shard.batch, shard.in_channels, shard.out_channels
     calls = _calls(2.0 * n * i * o, n * i, i * o, n * o)

@@ -64,7 +64,8 @@ class PaleoCompute:
     >>> device = Device(
     ...     name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e12, clock_hz=1e9
     ... )
-    >>> float(PaleoCompute(device=device).update_s(np.asarray(2.0**28)))  # 2^29 FLOP, then three times 2^30 bytes
+    >>> update_s = PaleoCompute(device=device).update_s(np.asarray(2.0**28))  # 2^29 FLOP, then three times 2^30 bytes
+    >>> round(float(update_s), 12)
     0.003536870912
     """
 
@@ -133,6 +134,15 @@ class PaleoCompute:
             backward_weight_s=parts.backward_weight.total_s,
         )
 
+    def pass_flop(self, layer: Layer, shard: Shard) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """FLOP that PALEO counts in the three passes, all computed; zero for layers it does not evaluate."""
+        zero = np.zeros_like(shard.batch)
+        if self.is_free(layer) or self.refusal(layer):
+            return (zero, zero, zero)
+        calls = KINDS[layer.kind].calls(layer, shard, self._algorithms(layer, skipped=True))
+        passes = (calls.forward, calls.backward_input, calls.backward_weight)
+        return (zero + passes[0].total_flop, zero + passes[1].total_flop, zero + passes[2].total_flop)
+
     def pass_parts(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassParts:
         """Arithmetic and memory time of the three passes.
 
@@ -161,7 +171,7 @@ class PaleoCompute:
             raise CostModelError(f"{layer.name}: {refusal}")
         kind = KINDS[layer.kind]
         skipped = kind.skips_input_gradient and self._skips(layer, needs_input_gradient)
-        calls = kind.calls(layer, shard, self._algorithms(layer, skipped))
+        calls = kind.calls(layer, shard, self._algorithms(layer, skipped=skipped))
         rates = self.rates
         return PassParts(
             forward=calls.forward.parts(rates, zero),
@@ -182,14 +192,15 @@ class PaleoCompute:
         return update_calls(weights).parts(Rates.of(self.device, 1.0), np.zeros_like(weights))
 
     def _reads_input(self, layer: Layer) -> bool:
-        return bool((self.input_names or {"data"}).intersection(layer.inputs))
+        names = frozenset({"data"}) if self.input_names is None else self.input_names
+        return not names.isdisjoint(layer.inputs)
 
     def _skips(self, layer: Layer, needs_input_gradient: bool) -> bool:
         if self.input_names is not None:
             return self._reads_input(layer)
         return self._reads_input(layer) or not needs_input_gradient
 
-    def _algorithms(self, layer: Layer, skipped: bool) -> Algorithms:
+    def _algorithms(self, layer: Layer, *, skipped: bool) -> Algorithms:
         chosen = (self.algorithms or {}).get(layer.name)
         if chosen is None:
             return _GEMM

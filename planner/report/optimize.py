@@ -91,7 +91,7 @@ def _versus_data_parallel(result: SearchResult, best: RankedPlan) -> list[tuple[
 
 def _faster(best: RankedPlan, other: RankedPlan) -> str:
     ratio = other.step_time_s / best.step_time_s
-    if abs(ratio - 1) < 1e-9:
+    if abs(ratio - 1) < 1e-6:
         return "as fast as plain data parallelism"
     if ratio < 1:  # only where the question fixes something that plain data parallelism does not obey
         return f"{significant(1 / ratio)}x slower than plain data parallelism"
@@ -100,7 +100,7 @@ def _faster(best: RankedPlan, other: RankedPlan) -> str:
 
 def _ratio_text(ratio: float) -> str:
     """1.0004 must not read as 1.00."""
-    return significant(ratio) if ratio >= 1.005 else significant(ratio, 2 - math.floor(math.log10(ratio - 1)))
+    return significant(ratio) if ratio >= 1.005 else significant(ratio, 1 - math.floor(math.log10(ratio - 1)))
 
 
 def _cost(plan: RankedPlan) -> str:

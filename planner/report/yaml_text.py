@@ -47,7 +47,10 @@ def yaml_text(value: Mapping[str, Any], comment: str = "") -> str:
     x: []
     """
     lines = [f"# {line}".rstrip() for line in comment.splitlines()]
-    _write_mapping(value, 0, lines)
+    if value:
+        _write_mapping(value, 0, lines)
+    else:
+        lines.append("{}")
     return "\n".join(lines) + "\n"
 
 

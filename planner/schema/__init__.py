@@ -15,6 +15,7 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "model": ("planner.schema.model", "NetworkFile"),
     "device": ("planner.schema.device", "DeviceFile"),
     "cluster": ("planner.schema.cluster", "ClusterFile"),
+    "algorithms": ("planner.schema.algorithms", "AlgorithmsFile"),
     "plan": ("planner.schema.plan", "PlanDocument"),
     "result": ("planner.schema.result", "ResultDocument"),
     "breakdown": ("planner.schema.result", "BreakdownDocument"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,6 +13,9 @@ from planner.schema.common import MAX_INTEGER, FileModel, Name, Text, fail
 from planner.schema.quantity import Bandwidth, Fraction, Seconds, Sources, check_sources
 
 __all__ = ["ClusterFile", "GroupEntry", "LevelEntry"]
+
+
+DeviceName = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
 
 
 class LevelEntry(FileModel):
@@ -48,7 +51,7 @@ class LevelEntry(FileModel):
 class GroupEntry(FileModel):
     """Equal devices of a cluster that has several kinds."""
 
-    device: Name = Field(description="name of a device file, or its path")
+    device: DeviceName = Field(description="name of a device file, or its path")
     count: int | None = Field(
         default=None, strict=True, ge=1, le=MAX_INTEGER, description="how many; unlimited unless stated"
     )
@@ -60,7 +63,7 @@ class ClusterFile(FileModel):
     schema_version: Literal[1] = Field(description="version of this file format")
     name: Name
     description: Text = ""
-    device: Name | None = Field(default=None, description="the device, where all are equal: a name or a path")
+    device: DeviceName | None = Field(default=None, description="the device, where all are equal: a name or a path")
     groups: tuple[GroupEntry, ...] = Field(
         default=(), max_length=100, description="instead of device: several kinds of devices"
     )

@@ -48,7 +48,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Union
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, create_model, model_validator
 
@@ -231,13 +231,13 @@ def _known_entry(value: Any) -> Any:
 def _entry_type() -> Any:
     members: list[Any] = [Annotated[layer_model(kind), Tag(f"<{kind}>")] for kind in sorted(FAMILIES)]
     members += [Annotated[BlockUse, Tag("<block>")], Annotated[Branches, Tag("<branches>")]]
-    union = Union[tuple(members)]  # noqa: UP007 - made at run time
+    union: Any = Union[tuple(members)]  # noqa: UP007 - made at run time
     return Annotated[union, Discriminator(_entry_tag), BeforeValidator(_known_entry)]
 
 
 if TYPE_CHECKING:
-    Entry = LayerEntry | BlockUse | Branches
-    Chains = tuple[tuple[Entry, ...], ...]
+    Entry: TypeAlias = LayerEntry | BlockUse | Branches
+    Chains: TypeAlias = tuple[tuple[Entry, ...], ...]
 else:
     Entry = _entry_type()
     Chains = Annotated[tuple[tuple[Entry, ...], ...], Field(min_length=2, max_length=1000)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 from pathlib import Path
@@ -15,7 +16,9 @@ from planner.schema.model import MAX_LAYERS
 
 HEAD = "schema_version: 1\nname: t\nglobal_batch: 8\n"  # lines 1 to 3
 DATA = "layers:\n  - {name: data, type: input, shape: [3, 32, 32]}\n"  # lines 4 and 5
-POOL_BLOCK = "blocks:\n  b:\n    parameters: [k]\n    layers:\n      - {name: p, type: pool, kernel: $k}\n"  # lines 4 to 8
+POOL_BLOCK = (
+    "blocks:\n  b:\n    parameters: [k]\n    layers:\n      - {name: p, type: pool, kernel: $k}\n"  # lines 4 to 8
+)
 
 
 def errors(tmp_path: Path, text: str) -> list[str]:
@@ -39,72 +42,135 @@ def error(tmp_path: Path, text: str) -> str:
     [
         # keys
         ("{name: c, type: pool, kernal: 3}", "6:27: layers[1].kernal: unknown key 'kernal'; did you mean 'kernel'?"),
-        ("{name: c, type: pool, kernel: 3, zzz: 1}", "6:38: layers[1].zzz: unknown key 'zzz'; allowed: name, inputs, type, kernel, stride, padding, mode, ceil_mode"),
+        (
+            "{name: c, type: pool, kernel: 3, zzz: 1}",
+            "6:38: layers[1].zzz: unknown key 'zzz'; allowed: name, inputs, type, kernel, stride, padding, mode, ceil_mode",
+        ),
         ("{name: c, type: pool}", "6:5: layers[1]: missing key 'kernel'"),
         ("{name: c, type: pool, kernel: 3, kernel: 2}", "6:38: duplicate key 'kernel' (first on line 6)"),
         # types
-        ("{name: c, tpye: pool}", "6:5: layers[1]: missing key 'type' (or 'block', or 'branches'); did you mean 'type'?"),
+        (
+            "{name: c, tpye: pool}",
+            "6:5: layers[1]: missing key 'type' (or 'block', or 'branches'); did you mean 'type'?",
+        ),
         ("{name: c, type: 3}", "6:21: layers[1].type: the type of a layer is a word"),
         ("conv", "6:5: layers[1]: expected a layer: {name: ..., type: ..., ...}"),
         # names
         ("{type: flatten}", "6:5: layers[1]: missing key 'name'"),
         ("{name: 1, type: flatten}", "6:12: layers[1].name: expected a name, got the number 1; quote it: '1'"),
-        ("{name: a.b, type: flatten}", "6:12: layers[1].name: 'a.b' is not a name: letters, digits and any of _ - / @ +, at most 64, the first a letter, digit or _"),
-        ("{name: data, type: flatten}", "6:12: layers[1].name: two layers have the name 'data' (the other is on line 5)"),
+        (
+            "{name: a.b, type: flatten}",
+            "6:12: layers[1].name: 'a.b' is not a name: letters, digits and any of _ - / @ +, at most 64, the first a letter, digit or _",
+        ),
+        (
+            "{name: data, type: flatten}",
+            "6:12: layers[1].name: two layers have the name 'data' (the other is on line 5)",
+        ),
         # numbers
         ("{name: c, type: pool, kernel: 0}", "6:35: layers[1].kernel: must be at least 1, got 0"),
         ("{name: c, type: pool, kernel: [3, -1]}", "6:39: layers[1].kernel[1]: must be at least 1, got -1"),
         ("{name: c, type: pool, kernel: 3, stride: 0}", "6:46: layers[1].stride: must be at least 1, got 0"),
         ("{name: c, type: pool, kernel: 3, padding: -1}", "6:47: layers[1].padding: must be at least 0, got -1"),
-        ("{name: c, type: pool, kernel: 3, padding: smae}", "6:47: layers[1].padding: expected 'same' or 'valid', got 'smae'; did you mean 'same'?"),
+        (
+            "{name: c, type: pool, kernel: 3, padding: smae}",
+            "6:47: layers[1].padding: expected 'same' or 'valid', got 'smae'; did you mean 'same'?",
+        ),
         ("{name: c, type: pool, kernel: 3.5}", "6:35: layers[1].kernel: expected a whole number, got 3.5"),
         ("{name: c, type: pool, kernel: 1e1}", "6:35: layers[1].kernel: expected a whole number, got 10.0; write 10"),
         ("{name: c, type: pool, kernel: three}", "6:35: layers[1].kernel: expected a number or [height, width]"),
         ("{name: c, type: pool, kernel: [1, 2, 3]}", "6:35: layers[1].kernel: takes at most 2 entries, got 3"),
         ("{name: c, type: pool, kernel: [1]}", "6:35: layers[1].kernel: too few numbers"),
         ("{name: c, type: linear, out_features: -5}", "6:43: layers[1].out_features: must be at least 1, got -5"),
-        ("{name: c, type: linear, out_features: 1_000}", "6:43: layers[1].out_features: expected a whole number, got '1_000'; write 1000"),
-        ("{name: c, type: linear, out_features: 2000000000}", "6:43: layers[1].out_features: must be at most 1000000000, got 2000000000"),
+        (
+            "{name: c, type: linear, out_features: 1_000}",
+            "6:43: layers[1].out_features: expected a whole number, got '1_000'; write 1000",
+        ),
+        (
+            "{name: c, type: linear, out_features: 2000000000}",
+            "6:43: layers[1].out_features: must be at most 1000000000, got 2000000000",
+        ),
         ("{name: c, type: linear, out_features: .nan}", "6:43: '.nan' is not a finite number"),
         ("{name: c, type: dropout, keep: .inf}", "6:36: '.inf' is not a finite number"),
         ("{name: c, type: dropout, keep: 1.5}", "6:36: layers[1].keep: must be at most 1.0, got 1.5"),
-        ("{name: c, type: linear, out_features: 5, bias: on}", "6:52: layers[1].bias: expected true or false, got 'on'; write true"),
-        ("{name: c, type: linear, out_features: 5, norm: bach}", "6:52: layers[1].norm: expected 'batch', got 'bach'; did you mean 'batch'?"),
-        ("{name: c, type: pool, kernel: $k}", "6:35: layers[1].kernel: '$k' names a parameter, and only the layers of a block have parameters"),
+        (
+            "{name: c, type: linear, out_features: 5, bias: on}",
+            "6:52: layers[1].bias: expected true or false, got 'on'; write true",
+        ),
+        (
+            "{name: c, type: linear, out_features: 5, norm: bach}",
+            "6:52: layers[1].norm: expected 'batch', got 'bach'; did you mean 'batch'?",
+        ),
+        (
+            "{name: c, type: pool, kernel: $k}",
+            "6:35: layers[1].kernel: '$k' names a parameter, and only the layers of a block have parameters",
+        ),
         # inputs
-        ("{name: c, type: flatten, inputs: dta}", "6:38: layers[1].inputs: input 'dta' does not exist; did you mean 'data'?"),
+        (
+            "{name: c, type: flatten, inputs: dta}",
+            "6:38: layers[1].inputs: input 'dta' does not exist; did you mean 'data'?",
+        ),
         ("{name: c, type: add, inputs: [data, zzz]}", "6:41: layers[1].inputs[1]: input 'zzz' does not exist"),
-        ("{name: c, type: add}", "6:5: c: a layer of type 'add' takes at least 2 inputs, not 1; list them: inputs: [a, b]"),
+        (
+            "{name: c, type: add}",
+            "6:5: c: a layer of type 'add' takes at least 2 inputs, not 1; list them: inputs: [a, b]",
+        ),
         ("{name: c, type: flatten, inputs: [data, data]}", "6:5: c: a layer of type 'flatten' takes 1 input, not 2"),
         ("{name: c, type: attention, units: 4}", "6:5: c: a layer of type 'attention' takes 2 inputs, not 1"),
         ("{name: c, type: input, shape: [3], inputs: data}", "6:5: c: a layer of type 'input' takes no inputs"),
-        ("{name: c, type: flatten, inputs: []}", "6:38: layers[1].inputs: names no layer; leave 'inputs' out to read the entry before"),
-        ("{name: c, type: flatten, inputs: 5}", "6:38: layers[1].inputs: expected the name of a layer, or a list of names; quote the number: '5'"),
+        (
+            "{name: c, type: flatten, inputs: []}",
+            "6:38: layers[1].inputs: names no layer; leave 'inputs' out to read the entry before",
+        ),
+        (
+            "{name: c, type: flatten, inputs: 5}",
+            "6:38: layers[1].inputs: expected the name of a layer, or a list of names; quote the number: '5'",
+        ),
         ("{name: c, type: flatten, inputs: input}", "6:38: layers[1].inputs: input 'input' does not exist"),
         # shapes: both are named
-        ("{name: c, type: pool, kernel: 40}", "6:5: c: kernel 40x40 does not fit into its input 3x32x32 with padding 0 (inputs: data)"),
-        ("{name: c, type: lstm, hidden: 4}", "6:5: c: an LSTM needs a sequence (features x positions), its input is 3x32x32 (inputs: data)"),
-        ("{name: c, type: convolution, out_channels: 4, kernel: 3, groups: 2}", "6:5: c: groups 2 must divide both the input channels (3) and out_channels (4) (inputs: data)"),
+        (
+            "{name: c, type: pool, kernel: 40}",
+            "6:5: c: kernel 40x40 does not fit into its input 3x32x32 with padding 0 (inputs: data)",
+        ),
+        (
+            "{name: c, type: lstm, hidden: 4}",
+            "6:5: c: an LSTM needs a sequence (features x positions), its input is 3x32x32 (inputs: data)",
+        ),
+        (
+            "{name: c, type: convolution, out_channels: 4, kernel: 3, groups: 2}",
+            "6:5: c: groups 2 must divide both the input channels (3) and out_channels (4) (inputs: data)",
+        ),
         # cycles
         ("{name: c, type: add, inputs: [data, c]}", "6:5: c: the layers form a cycle: c -> c"),
         # blocks and branches
         ("{name: c, block: nowhere}", "6:22: layers[1].block: block 'nowhere' does not exist; known: none"),
         ("{name: c, branches: [[]]}", "6:25: layers[1].branches: needs at least 2 entries"),
         ("{name: c, branches: [[], []], join: mul}", "6:41: layers[1].join: expected 'concat' or 'add', got 'mul'"),
-        ("{name: c, block: b, branches: [[], []]}", "6:25: layers[1].branches: unknown key 'branches'; allowed: name, block, repeat, with, first, inputs"),
+        (
+            "{name: c, block: b, branches: [[], []]}",
+            "6:25: layers[1].branches: unknown key 'branches'; allowed: name, block, repeat, with, first, inputs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_one_bad_entry(tmp_path: Path, entry: str, expected: str) -> None:
     assert error(tmp_path, HEAD + DATA + f"  - {entry}\n") == expected
 
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("conv2d", "convolution"), ("dense", "linear"), ("maxpool", "pool"), ("ReLU", "activation"), ("softmaxx", "softmax"), ("Add", "add")],
+    [
+        ("conv2d", "convolution"),
+        ("dense", "linear"),
+        ("maxpool", "pool"),
+        ("ReLU", "activation"),
+        ("softmaxx", "softmax"),
+        ("Add", "add"),
+    ],
 )
 def test_unknown_type(tmp_path: Path, written: str, meant: str) -> None:
     message = error(tmp_path, HEAD + DATA + f"  - {{name: c, type: {written}}}\n")
-    assert message.startswith(f"6:21: layers[1].type: layer type '{written}' is not known; did you mean '{meant}'? (known: activation, add, ")
+    assert message.startswith(
+        f"6:21: layers[1].type: layer type '{written}' is not known; did you mean '{meant}'? (known: activation, add, "
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,32 +181,51 @@ def test_unknown_type(tmp_path: Path, written: str, meant: str) -> None:
         ("schema_version: 1\nname: t\n" + DATA, ["1:1: missing key 'global_batch'"]),
         ("schema_version: 1\nname: t\nglobal_batch: 0\n" + DATA, ["3:15: global_batch: must be at least 1, got 0"]),
         ("schema_version: 1\nname: t\nglobal_batch: -3\n" + DATA, ["3:15: global_batch: must be at least 1, got -3"]),
-        ("schema_version: 1\nname: t\nglobal_batch: true\n" + DATA, ["3:15: global_batch: expected a whole number, got true"]),
+        (
+            "schema_version: 1\nname: t\nglobal_batch: true\n" + DATA,
+            ["3:15: global_batch: expected a whole number, got true"],
+        ),
         (HEAD + "layers: []\n", ["4:9: layers: needs at least 1 entry"]),
         (HEAD, ["1:1: missing key 'layers'"]),
         (HEAD + "layers:\n  a: 1\n", ["5:3: layers: expected a list, got a mapping"]),
-        (HEAD + "layers:\n  - {name: a, type: flatten}\n", ["5:5: a: nothing stands before this layer; a network starts with a layer of type 'input'"]),
+        (
+            HEAD + "layers:\n  - {name: a, type: flatten}\n",
+            ["5:5: a: nothing stands before this layer; a network starts with a layer of type 'input'"],
+        ),
         (HEAD + "blocks:\n  b: {}\n" + DATA, ["5:6: blocks.b: a block has either 'layers' or 'branches'"]),
-        (HEAD + "blocks:\n  b: {parameters: [x], defaults: {x: 1}, layers: [{name: a, type: flatten}]}\n" + DATA, ["5:35: blocks.b.defaults.x: 'x' is listed under 'parameters' as well; keep one"]),
+        (
+            HEAD + "blocks:\n  b: {parameters: [x], defaults: {x: 1}, layers: [{name: a, type: flatten}]}\n" + DATA,
+            ["5:35: blocks.b.defaults.x: 'x' is listed under 'parameters' as well; keep one"],
+        ),
         ("- a\n", ["1:1: expected keys and values ('key: value' lines), got a list"]),
     ],
-)  # fmt: skip
+)
 def test_the_file_itself(tmp_path: Path, text: str, expected: list[str]) -> None:
     assert errors(tmp_path, text) == expected
 
 
 def test_cycle_names_its_layers(tmp_path: Path) -> None:
-    text = HEAD + DATA + "  - {name: a, type: add, inputs: [data, c]}\n  - {name: b, type: flatten}\n  - {name: c, type: flatten}\n"
+    text = (
+        HEAD
+        + DATA
+        + "  - {name: a, type: add, inputs: [data, c]}\n  - {name: b, type: flatten}\n  - {name: c, type: flatten}\n"
+    )
     assert error(tmp_path, text) == "6:5: a: the layers form a cycle: a -> b -> c -> a"
 
 
 def test_shapes_of_both_inputs(tmp_path: Path) -> None:
-    text = HEAD + DATA + "  - {name: p, type: pool, kernel: 2, stride: 2}\n  - {name: a, type: add, inputs: [data, p]}\n"
+    text = (
+        HEAD + DATA + "  - {name: p, type: pool, kernel: 2, stride: 2}\n  - {name: a, type: add, inputs: [data, p]}\n"
+    )
     assert error(tmp_path, text) == "7:5: a: inputs of an addition differ: 3x32x32, 3x16x16 (inputs: data, p)"
 
 
 def test_every_problem_is_reported(tmp_path: Path) -> None:
-    text = HEAD + DATA + "  - {name: a, type: poool}\n  - {name: b, type: pool, kernel: 0, stide: 2}\n  - {type: flatten}\n"
+    text = (
+        HEAD
+        + DATA
+        + "  - {name: a, type: poool}\n  - {name: b, type: pool, kernel: 0, stide: 2}\n  - {type: flatten}\n"
+    )
     assert [line.split(":")[0] for line in errors(tmp_path, text)] == ["6", "7", "7", "8"]
 
 
@@ -157,17 +242,40 @@ def test_every_unknown_input_and_shape_is_reported(tmp_path: Path) -> None:
     [
         ("{name: s, block: bb}", ["11:22: layers[1].block: block 'bb' does not exist; did you mean 'b'?"]),
         ("{name: s, block: b}", ["11:5: layers[1]: block 'b' needs k under 'with'"]),
-        ("{name: s, block: b, with: {k: 1, kk: 2}}", ["11:38: layers[1].with.kk: block 'b' has no parameter 'kk'; did you mean 'k'?"]),
-        ("{name: s, block: b, with: {k: 0}}", ["11:35: layers[1].with.k: must be at least 1, got 0 (kernel of layer 'p', line 8)"]),
-        ("{name: s, block: b, with: {k: big}}", ["11:35: layers[1].with.k: expected a number or [height, width] (kernel of layer 'p', line 8)"]),
+        (
+            "{name: s, block: b, with: {k: 1, kk: 2}}",
+            ["11:38: layers[1].with.kk: block 'b' has no parameter 'kk'; did you mean 'k'?"],
+        ),
+        (
+            "{name: s, block: b, with: {k: 0}}",
+            ["11:35: layers[1].with.k: must be at least 1, got 0 (kernel of layer 'p', line 8)"],
+        ),
+        (
+            "{name: s, block: b, with: {k: big}}",
+            ["11:35: layers[1].with.k: expected a number or [height, width] (kernel of layer 'p', line 8)"],
+        ),
         ("{name: s, block: b, repeat: 0, with: {k: 1}}", ["11:33: layers[1].repeat: must be at least 1, got 0"]),
-        ("{name: s, block: b, repeat: 1000000, with: {k: 1}}", ["11:33: layers[1].repeat: must be at most 100000, got 1000000"]),
-        ("{name: s, block: b, with: {k: 1}, first: {with: {k: 0}}}", ["11:57: layers[1].first.with.k: must be at least 1, got 0 (kernel of layer 'p', line 8)"]),
-        ("{name: s, block: b, with: {k: 40}}", ["8:9: s.p: kernel 40x40 does not fit into its input 3x32x32 with padding 0 (inputs: data)"]),
-        ("{name: s, block: b, inputs: [data, data], with: {k: 1}}", ["11:33: layers[1].inputs: blocks and branches take one input; hand other layers in as parameters ('with')"]),
+        (
+            "{name: s, block: b, repeat: 1000000, with: {k: 1}}",
+            ["11:33: layers[1].repeat: must be at most 100000, got 1000000"],
+        ),
+        (
+            "{name: s, block: b, with: {k: 1}, first: {with: {k: 0}}}",
+            ["11:57: layers[1].first.with.k: must be at least 1, got 0 (kernel of layer 'p', line 8)"],
+        ),
+        (
+            "{name: s, block: b, with: {k: 40}}",
+            ["8:9: s.p: kernel 40x40 does not fit into its input 3x32x32 with padding 0 (inputs: data)"],
+        ),
+        (
+            "{name: s, block: b, inputs: [data, data], with: {k: 1}}",
+            [
+                "11:33: layers[1].inputs: blocks and branches take one input; hand other layers in as parameters ('with')"
+            ],
+        ),
         ("{name: s, block: b, wiht: {k: 1}}", ["11:25: layers[1].wiht: unknown key 'wiht'; did you mean 'with'?"]),
     ],
-)  # fmt: skip
+)
 def test_use_of_a_block(tmp_path: Path, entry: str, expected: list[str]) -> None:
     assert errors(tmp_path, HEAD + POOL_BLOCK + DATA + f"  - {entry}\n") == expected
 
@@ -182,11 +290,15 @@ def test_copies_of_a_layer_with_the_same_problem_are_counted(tmp_path: Path) -> 
 
 def test_unknown_parameter_of_an_unused_block(tmp_path: Path) -> None:
     text = HEAD + POOL_BLOCK.replace("$k", "$kk") + DATA
-    assert error(tmp_path, text) == "8:39: blocks.b.layers[0].kernel: block 'b' has no parameter 'kk'; did you mean 'k'?"
+    assert (
+        error(tmp_path, text) == "8:39: blocks.b.layers[0].kernel: block 'b' has no parameter 'kk'; did you mean 'k'?"
+    )
 
 
 def test_a_block_sees_only_its_own_layers(tmp_path: Path) -> None:
-    text = HEAD + "blocks: {b: {layers: [{name: p, type: flatten, inputs: data}]}}\n" + DATA + "  - {name: s, block: b}\n"
+    text = (
+        HEAD + "blocks: {b: {layers: [{name: p, type: flatten, inputs: data}]}}\n" + DATA + "  - {name: s, block: b}\n"
+    )
     assert error(tmp_path, text).endswith("blocks.b.layers[0].inputs: input 'data' does not exist in block 'b'")
 
 
@@ -221,7 +333,9 @@ def test_problems_around_a_broken_entry_are_reported_and_none_invented(tmp_path:
 
 
 def test_sizes_beyond_all_networks(tmp_path: Path) -> None:
-    entries = "  - {name: a, type: linear, out_features: 1000000000}\n  - {name: b, type: linear, out_features: 1000000000}\n"
+    entries = (
+        "  - {name: a, type: linear, out_features: 1000000000}\n  - {name: b, type: linear, out_features: 1000000000}\n"
+    )
     assert error(tmp_path, HEAD + DATA + entries) == "7:5: b: has 1e+18 weights per copy; more than 2**53 is an error"
 
 
@@ -245,10 +359,10 @@ def errors_unchecked(tmp_path: Path, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["alexnet", "googlenet", "gnmt", "resnet50"])
 def test_damaged_files_never_crash(tmp_path: Path, name: str) -> None:
-    """Swap, drop or double words of a good file: it loads, or the problems have places in it."""
+    """Swap, drop or double words of a good file: it loads, or an input file error says why not."""
     text = bundled("models")[name].read_text()
     words = re.findall(r"[A-Za-z0-9_$]+|[{}\[\]:,]|\n +|\s", text)
-    rng = random.Random(name)
+    rng = random.Random(name)  # noqa: S311 - reproducible damage
     path = tmp_path / "damaged.yaml"
     for _ in range(60):
         damaged = list(words)
@@ -264,7 +378,48 @@ def test_damaged_files_never_crash(tmp_path: Path, name: str) -> None:
                 case _:
                     damaged[i] = rng.choice(["0", "-1", "null", "[]", "{}", "1e9", "x", "$x", "input", "true"])
         path.write_text("".join(damaged))
-        try:
+        with contextlib.suppress(InputFileError):
             load_model(str(path))
-        except InputFileError as error:
-            assert all(problem.line >= 0 and str(problem) for problem in error.problems)
+
+
+# -- networks in JSON --------------------------------------------------------------------------------------------------
+
+
+PALEO = """{
+  "name": "net",
+  "layers": {
+    "data": {"parents": [], "type": "Input", "tensor": [16, 8, 8, 3]},
+    "conv": {"parents": ["data"], "type": "Convolution", "filter": [3, 3, 3, 4], "strides": [1, 1, 1, 1], "padding": "SAME"},
+    "softmax": {"parents": ["conv"], "type": "Softmax", "num_classes": 4}
+  }
+}
+"""
+
+
+def json_file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "net.json"
+    path.write_text(text)
+    return path
+
+
+def test_paleo_json_loads(tmp_path: Path) -> None:
+    model = load_model(str(json_file(tmp_path, PALEO)))
+    assert (model.name, model.global_batch, model.graph.weight_count) == ("net", 16, 3 * 3 * 3 * 4 + 4)
+    assert len(model.sha256) == 64
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"parents": ["data"]', '"parents": ["dta"]', r":5:5: conv: input 'dta' does not exist; did you mean 'data'\?"),
+        ("[3, 3, 3, 4]", "[9, 9, 3, 0]", r":5:5: conv: "),
+        ('"type": "Softmax"', '"type": "Sotfmax"', r":6:5: softmax: "),
+        ('"name": "net",', '"name": "net"', r":3:3: is not JSON: Expecting ',' delimiter"),
+        ('"layers"', '"strata"', ": is JSON, but not a network in a format that is known here"),
+    ],
+)
+def test_bad_paleo_json(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in PALEO
+    path = json_file(tmp_path, PALEO.replace(old, new))
+    with pytest.raises(InputFileError, match=re.escape(str(path)) + expected):
+        load_model(str(path))

@@ -93,7 +93,14 @@ def test_described_and_sourced(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "batch"),
-    [("vgg16", 256), ("resnet50", 256), ("overfeat", 128), ("dcgan-generator", 128), ("inception_v3", 1600), ("alexnet", 128)],
+    [
+        ("vgg16", 256),
+        ("resnet50", 256),
+        ("overfeat", 128),
+        ("dcgan-generator", 128),
+        ("inception_v3", 1600),
+        ("alexnet", 128),
+    ],
 )
 def test_usual_global_batch(name: str, batch: int) -> None:
     assert load(name).global_batch == batch
@@ -159,7 +166,9 @@ def test_image_classifiers_end_in_1000_classes(name: str) -> None:
     assert graph(name).layers[-1].output_shape[0] == 1000
 
 
-@pytest.mark.parametrize("name", ["alexnet", "alexnet-torchvision", "alexnet-cuda-convnet2", "vgg16", "vgg-a", "overfeat"])
+@pytest.mark.parametrize(
+    "name", ["alexnet", "alexnet-torchvision", "alexnet-cuda-convnet2", "vgg16", "vgg-a", "overfeat"]
+)
 def test_classifier_layers_match_fc(name: str) -> None:
     """One pattern selects the fully connected layers: ``--fix 'fc*:out_channels'``."""
     names = [layer.name for layer in graph(name).layers if layer.family.is_fully_connected(layer)]

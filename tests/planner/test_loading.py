@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
 
+import planner
 from planner.documents import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse_document, read_json
 from planner.errors import ExitCode, FileProblem, InputFileError, PlannerError, UnknownName, did_you_mean
-from planner.loading import load_document
+from planner.loading import load_algorithms, load_cluster, load_device, load_document
 from planner.resources import bundled, config_folder, resolve
 from planner.schema.common import FileModel, field_type
 
@@ -71,11 +76,20 @@ def test_byte_order_mark_is_skipped(tmp_path: Path) -> None:
 
 
 def test_aliases_are_values(tmp_path: Path) -> None:
-    assert parse(tmp_path, "a: &x {k: 1}\nb: [*x, *x]\nc: &y 7\nd: *y") == {"a": {"k": 1}, "b": [{"k": 1}] * 2, "c": 7, "d": 7}
+    assert parse(tmp_path, "a: &x {k: 1}\nb: [*x, *x]\nc: &y 7\nd: *y") == {
+        "a": {"k": 1},
+        "b": [{"k": 1}] * 2,
+        "c": 7,
+        "d": 7,
+    }
 
 
 _plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**18), 10**18)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(min_size=1), inner, max_size=4),
     max_leaves=12,
 )
@@ -129,11 +143,21 @@ def test_every_value_has_its_place(tmp_path_factory: pytest.TempPathFactory, val
         (b"a: [1, -.inf]", 1, 8, "'-.inf' is not a finite number"),
         (b"a: 1e999", 1, 4, "'1e999' is not a finite number"),
         (b"a: 99999999999999999999999", 1, 4, "the number 99999999999999999999999 is too large"),
-        (b"a: !!python/object/apply:os.system [ls]", 1, 4, "tags such as 'tag:yaml.org,2002:python/object/apply:os.system' are not allowed"),
+        (
+            b"a: !!python/object/apply:os.system [ls]",
+            1,
+            4,
+            "tags such as 'tag:yaml.org,2002:python/object/apply:os.system' are not allowed",
+        ),
         (b"? [a]\n: 1", 1, 3, "a key must be a single word"),
         (b"a: *b", 1, 4, "the alias '*b' names no anchor before it"),
         (b"a: &a [*a]", 1, 8, "the alias '*a' names no anchor before it"),
-        (b"b: &b {a: 1}\nc:\n  <<: *b", 3, 3, "merge keys ('<<') are not supported; write the keys out, or use a block"),
+        (
+            b"b: &b {a: 1}\nc:\n  <<: *b",
+            3,
+            3,
+            "merge keys ('<<') are not supported; write the keys out, or use a block",
+        ),
     ],
 )
 def test_one_clear_error(tmp_path: Path, content: bytes, line: int, column: int, message: str) -> None:
@@ -172,7 +196,10 @@ def test_unreadable_file(tmp_path: Path) -> None:
         b"[" * (MAX_BYTES - 1),
         b"- " * (MAX_BYTES // 2 - 1),
         b"a: {" * (MAX_BYTES // 4 - 1),
-        b"a: &a [x]\n" + b"".join(b"k%d: &k%d [%s]\n" % (i, i, b",".join([b"*k%d" % (i - 1) if i else b"*a"] * 10)) for i in range(30)),
+        b"a: &a [x]\n"
+        + b"".join(
+            b"k%d: &k%d [%s]\n" % (i, i, b",".join([b"*k%d" % (i - 1) if i else b"*a"] * 10)) for i in range(30)
+        ),
         b"a: &a [" + b"x," * 1000 + b"]\nb: [" + b"*a," * 1_000_000 + b"]\n",
         b"a: &k0 [1]\n" + b"".join(b"k%d: &k%d [*k%d]\n" % (i, i, i - 1) for i in range(1, MAX_DEPTH + 5)),
     ],
@@ -189,15 +216,17 @@ def test_any_bytes_give_a_value_or_problems(tmp_path_factory: pytest.TempPathFac
     path = tmp_path_factory.mktemp("fuzz") / "file"
     path.write_bytes(data)
     for read in (parse_document, read_json):
+        found: tuple[FileProblem, ...] = ()
         try:
             read(path)
         except InputFileError as error:
-            assert all(str(p).startswith(str(path)) and "\n" not in str(p) for p in error.problems)
+            found = error.problems
+        assert all(str(p).startswith(str(path)) and "\n" not in str(p) for p in found)
 
 
 def test_same_tree_as_pyyaml(tmp_path: Path) -> None:
     """Structure against the library's own constructor, on a file without scalars that the two versions of YAML read differently."""
-    rng = random.Random(5)
+    rng = random.Random(5)  # noqa: S311 - reproducible
 
     def tree(depth: int) -> Any:
         if depth == 0:
@@ -242,8 +271,8 @@ class Outer(FileModel):
     name: Annotated[str, Field(strict=True)]
     count: int = Field(strict=True, ge=1, le=8)
     inner: Inner | None = None
-    many: list[Inner] = []
-    table: dict[str, Inner] = {}
+    many: tuple[Inner, ...] = ()
+    table: dict[str, Inner] = Field(default_factory=dict)
     size: field_type(int | tuple[int, int] | Literal["same"], 1) = 1  # type: ignore[valid-type]
     on: bool = Field(default=False, strict=True)
 
@@ -269,8 +298,14 @@ GOOD = "name: a\ncount: 2\n"
         (GOOD + "inner: {ratoi: 0.5}\n", "3:9: inner.ratoi: unknown key 'ratoi'; did you mean 'ratio'?"),
         (GOOD + "inner: [1]\n", "3:8: inner: expected a mapping (key: value), got a list"),
         (GOOD + "many: {a: 1}\n", "3:7: many: expected a list, got a mapping"),
-        (GOOD + "many:\n  - {ratio: 0.5}\n  - {ratio: 0.5, kind: rnig}\n", "5:24: many[1].kind: expected 'ring' or 'tree', got 'rnig'; did you mean 'ring'?"),
-        (GOOD + "many:\n  - {ratio: 0.5, knid: ring}\n", "4:18: many[0].knid: unknown key 'knid'; did you mean 'kind'?"),
+        (
+            GOOD + "many:\n  - {ratio: 0.5}\n  - {ratio: 0.5, kind: rnig}\n",
+            "5:24: many[1].kind: expected 'ring' or 'tree', got 'rnig'; did you mean 'ring'?",
+        ),
+        (
+            GOOD + "many:\n  - {ratio: 0.5, knid: ring}\n",
+            "4:18: many[0].knid: unknown key 'knid'; did you mean 'kind'?",
+        ),
         (GOOD + "table:\n  x: {}\n", "4:6: table.x: missing key 'ratio'"),
         (GOOD + "size: [1, 0]\n", "3:11: size[1]: must be at least 1, got 0"),
         (GOOD + "size: [1]\n", "3:7: size: too few numbers"),
@@ -358,6 +393,82 @@ def test_every_bundled_file_has_its_name() -> None:
             assert parse_document(path).value["name"] == name
 
 
+def test_an_installed_package_finds_the_files_inside_it(tmp_path: Path) -> None:
+    """As a wheel lays it out; a neighbour called ``configs`` is someone else's."""
+    source = Path(planner.__file__).parent
+    shutil.copytree(source, tmp_path / "planner", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(config_folder(), tmp_path / "planner" / "_configs")
+    for kind in ("models", "devices"):
+        (tmp_path / "configs" / kind).mkdir(parents=True)
+    code = "from planner.resources import bundled, config_folder; print(config_folder(), *bundled('models'))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, check=True, text=True
+    )
+    folder, *names = run.stdout.split()
+    assert Path(folder) == (tmp_path / "planner" / "_configs").resolve()
+    assert names == list(bundled("models"))
+
+
 def test_did_you_mean_is_deterministic() -> None:
     names = ["ring", "rings", "tree", "RING"]
-    assert len({did_you_mean("rnig", random.Random(i).sample(names, 4)) for i in range(10)}) == 1
+    assert len({did_you_mean("rnig", order) for order in itertools.permutations(names)}) == 1
+
+
+# -- devices, clusters, algorithms -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(bundled("devices")))
+def test_bundled_devices_load(name: str) -> None:
+    loaded = load_device(name)
+    assert loaded.device.name == name
+    assert loaded.path == bundled("devices")[name]
+
+
+@pytest.mark.parametrize("name", sorted(bundled("clusters")))
+def test_bundled_clusters_load(name: str) -> None:
+    loaded = load_cluster(name)
+    assert loaded.cluster.name == name
+    assert loaded.device_sha256 == load_device(loaded.cluster.device.name).sha256
+
+
+def cluster_file(tmp_path: Path, device: str) -> str:
+    path = tmp_path / "mine.yaml"
+    level = "{name: node, size: 8, bandwidth: 8 GB/s, latency: 1 us}"
+    path.write_text(f"schema_version: 1\nname: mine\ndevice: {device}\nlevels: [{level}]\nsource: {{}}\n")
+    return str(path)
+
+
+def test_a_cluster_names_devices_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(bundled("devices")["k20"].read_text().replace("name: k20", "name: own"))
+    for reference in ("./own.yaml", "own.yaml"):
+        assert load_cluster(cluster_file(tmp_path, reference)).cluster.device.name == "own"
+    assert load_cluster(cluster_file(tmp_path, "k20")).cluster.device.name == "k20"
+
+
+def test_a_cluster_with_an_unknown_device(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match=r"mine\.yaml:3:9: device: device 'k2' is not known; did you mean 'k20'\?"):
+        load_cluster(cluster_file(tmp_path, "k2"))
+    with pytest.raises(InputFileError, match=r"mine\.yaml:3:9: device: no such device file '\./k2\.yaml'"):
+        load_cluster(cluster_file(tmp_path, "./k2.yaml"))
+
+
+def test_a_cluster_with_a_bad_device_file(tmp_path: Path) -> None:
+    text = bundled("devices")["k20"].read_text().replace("memory_bandwidth: 208 GB/s", "memory_bandwidth: 208")
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(InputFileError, match=r"own\.yaml:\d+:\d+: memory_bandwidth: '208' has no unit"):
+        load_cluster(cluster_file(tmp_path, "./own.yaml"))
+
+
+def test_algorithms(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "schema_version: 1\nalgorithms:\n  conv2: {forward: gemm, backward_input: fft_tiling, backward_weight: fft}\n"
+        "  conv3: {forward: fft}\n",
+    )
+    assert load_algorithms(path) == {"conv2": ("gemm", "fft_tiling", "fft"), "conv3": ("fft", "gemm", "gemm")}
+    with pytest.raises(InputFileError, match=r"4:3: algorithms.conv3: the network has no layer 'conv3'"):
+        load_algorithms(path, ["conv2"])
+    path.write_text(path.read_text().replace("fft_tiling", "fft_tilling"))
+    with pytest.raises(InputFileError, match=r"3:42: .*'fft_tilling' is not known; did you mean 'fft_tiling'"):
+        load_algorithms(path)

@@ -69,7 +69,10 @@ def test_json_schema_does_not_depend_on_the_hash_seed() -> None:
     code = "import json; from planner.schema import json_schema; print(json.dumps(json_schema('model')))"
     runs = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}, capture_output=True, check=True
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }
@@ -330,3 +333,12 @@ def test_a_loaded_model_says_where_it_comes_from(tmp_path: Path) -> None:
     assert (model.name, model.global_batch, model.source, model.description) == ("net", 8, "a paper", "small")
     assert model.path == path
     assert len(model.sha256) == 64
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "model-files.md").read_text()
+    path = tmp_path / "net.yaml"
+    path.write_text(page.split("```yaml\n")[1].split("```")[0])
+    names = [layer.name for layer in load_model(str(path)).graph.layers]
+    assert names[:3] == ["data", "stem", "stage.1.conv1"]
+    assert names[-4:] == ["mix.1x1", "mix.pool", "mix.concat", "fc"]

@@ -1,0 +1,381 @@
+"""PALEO's scaling tables: data parallelism, bounds of model parallelism, and the hybrid of "one weird trick".
+
+All of them add up the times of `costmodel.paleo.model.PaleoCompute`; PALEO's network is one bandwidth, without latency, topology or
+overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from costmodel.collectives import all_reduce_s
+from costmodel.graph import Graph
+from costmodel.layers.base import FloatArray
+from costmodel.network import Cluster, DeviceGroup, Level, span
+from costmodel.paleo.elementary import FLOAT_BYTES, Rates
+from costmodel.paleo.model import PaleoCompute
+from costmodel.paleo.partition import (
+    Node,
+    batch_table,
+    channel_table,
+    critical_path,
+    fetch_s,
+    hybrid_layers,
+    partition,
+)
+from costmodel.splits import shard_of
+
+__all__ = [
+    "SCHEMES",
+    "Bounds",
+    "HybridPart",
+    "HybridStep",
+    "Link",
+    "ScalingRow",
+    "data_parallel_rows",
+    "hybrid_step",
+    "model_parallel_bounds",
+    "training_hours",
+]
+
+# PALEO's exchange schemes, by their names in `costmodel.collectives`.
+SCHEMES: tuple[str, ...] = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """PALEO's network: one bandwidth, and the share of it that is reached (ppp_comm)."""
+
+    bandwidth_bytes_per_s: float
+    ppp_comm: float = 1.0
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Link:
+        """The slowest level of a cluster, its efficiency taken for ppp_comm."""
+        level = min(cluster.levels, key=lambda level: level.bandwidth_bytes_per_s)
+        return cls(bandwidth_bytes_per_s=level.bandwidth_bytes_per_s, ppp_comm=level.efficiency)
+
+    def exchange_s(
+        self, compute: PaleoCompute, scheme: str, message_bytes: float, workers: Sequence[int]
+    ) -> FloatArray:
+        """Time to exchange the gradients between each number of workers."""
+        level = Level(name="network", size=None, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s, latency_s=0.0)
+        cluster = Cluster(name="network", groups=(DeviceGroup(device=compute.device),), levels=(level,))
+        groups = span(cluster, np.asarray(workers, dtype=np.float64), 1.0)
+        return all_reduce_s(scheme, message_bytes, groups, cluster, self.ppp_comm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingRow:
+    """One row of a table of data parallelism; the exchange by each scheme."""
+
+    workers: int
+    batch_per_worker: int
+    effective_batch: int
+    forward_s: float
+    backward_s: float
+    update_s: float
+    exchange_s: Mapping[str, float]
+    iterations: int = 1
+
+    @property
+    def compute_s(self) -> float:
+        """Everything but the exchange."""
+        return self.forward_s + self.backward_s + self.update_s
+
+    def step_s(self, scheme: str) -> float:
+        """Time of a training step with one exchange scheme."""
+        return self.compute_s + self.exchange_s[scheme]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Least and most time of a pass: branches at the same time, or one after the other."""
+
+    lower_s: float
+    upper_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridPart:
+    """The layers that are whole on every worker, or those split over the workers."""
+
+    forward_s: float
+    backward_s: float
+    update_s: float
+    exchange_s: float
+    weight_bytes: int
+
+    @property
+    def total_s(self) -> float:
+        """Sum of all."""
+        return self.forward_s + self.backward_s + self.update_s + self.exchange_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HybridStep:
+    """A step of the paper's hybrid: ``data`` parallel layers, then the layers split over the workers."""
+
+    workers: int
+    effective_batch: int
+    data: HybridPart
+    model: HybridPart
+    forward: Bounds  # of the split layers, for one worker's batch
+    backward: Bounds
+    fetch_s: float
+    split: tuple[str, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Time of a training step."""
+        return self.data.total_s + self.model.total_s
+
+    @property
+    def sync_s(self) -> float:
+        """Time of the gradient exchange in it."""
+        return self.data.exchange_s + self.model.exchange_s
+
+
+def data_parallel_rows(
+    graph: Graph,
+    compute: PaleoCompute,
+    network: Link | Cluster,
+    *,
+    batch: int,
+    workers: Sequence[int],
+    scaling: Literal["weak", "strong"],
+) -> tuple[ScalingRow, ...]:
+    """PALEO's table of data parallelism.
+
+    Weak: every worker takes ``batch``. Strong: every worker takes ``ceil(batch / workers)``, and ``batch`` is reported as the effective
+    one even when that rounds up.
+
+    Parameters
+    ----------
+    graph : Graph
+    compute : PaleoCompute
+    network : Link or Cluster
+    batch : int
+    workers : sequence of int
+    scaling : {"weak", "strong"}
+
+    Returns
+    -------
+    tuple of ScalingRow
+        One per number of workers.
+
+    Raises
+    ------
+    CostModelError
+        PALEO cannot evaluate a layer.
+    """
+    counts = list(workers)
+    link = Link.of(network) if isinstance(network, Cluster) else network
+    table = batch_table(counts if scaling == "strong" else [1] * len(counts))
+    forward_s, backward_s = np.zeros(len(counts)), np.zeros(len(counts))
+    compute = _with_inputs(graph, compute)
+    for layer in graph.layers:
+        times = compute.pass_times(layer, shard_of(layer, table, batch), needs_input_gradient=True)
+        forward_s, backward_s = forward_s + times.forward_s, backward_s + times.backward_s
+    weight_bytes = float(FLOAT_BYTES * graph.weight_count)
+    update = compute.update_parts(np.asarray(float(graph.weight_count)))
+    update_s = float(update.overlapped_s if compute.use_pipeline else update.total_s)
+    exchange_s = {name: link.exchange_s(compute, name, weight_bytes, counts) for name in SCHEMES}
+    rows = []
+    for i, count in enumerate(counts):
+        per_worker = batch if scaling == "weak" else -(-batch // count)
+        rows.append(
+            ScalingRow(
+                workers=count,
+                batch_per_worker=per_worker,
+                effective_batch=batch * count if scaling == "weak" else batch,
+                forward_s=float(forward_s[i]),
+                backward_s=float(backward_s[i]),
+                update_s=update_s,
+                exchange_s={name: float(times_s[i]) for name, times_s in exchange_s.items()},
+            )
+        )
+    return tuple(rows)
+
+
+def model_parallel_bounds(
+    graph: Graph,
+    compute: PaleoCompute,
+    *,
+    batch: int,
+    workers: int = 1,
+    split: Collection[str] | None = None,
+    link: Link | None = None,
+) -> tuple[Bounds, Bounds]:
+    """Bounds of the forward and the backward pass when branches may run on different devices.
+
+    Parameters
+    ----------
+    graph : Graph
+    compute : PaleoCompute
+    batch : int
+    workers : int
+        Over how many to split the layers named by ``split``; 1 leaves the network as it is.
+    split : collection of str, optional
+        `hybrid_layers` unless given.
+    link : Link, optional
+        PALEO fetches at the memory bandwidth of the device (its network is ignored), which is what None does.
+
+    Returns
+    -------
+    forward, backward : Bounds
+    """
+    graph_nodes = _nodes(graph, compute, split, workers)
+    rates = Rates.of(compute.device, 1.0) if link is None else _link_rates(compute, link)
+    forward_s, backward_s = _node_times(graph_nodes, _serial(graph, compute), batch, workers, rates)
+    return _bounds(graph_nodes, forward_s), _bounds(graph_nodes, backward_s)
+
+
+def hybrid_step(
+    graph: Graph,
+    workers: int,
+    batch_per_worker: int,
+    compute: PaleoCompute,
+    network: Link | Cluster,
+    *,
+    split: Collection[str] | None = None,
+) -> HybridStep:
+    """The paper's hybrid: whole layers data-parallel, the layers named by ``split`` over all workers, batch after batch.
+
+    With D the whole layers, X the split ones, L the lower bound of a pass over X for one worker's batch::
+
+        D: sums of forward and backward (fetches included), update, tree all-reduce of its weights
+        X: (L - f) K + f for either pass, update of the weights of all splits
+        f = |outputs before the first X layer| / 2^30 / bandwidth (K - 1)
+
+    f counts elements where it should count bytes, D's update is not pipelined, all of X is updated on one device: kept as they are.
+
+    Parameters
+    ----------
+    graph : Graph
+        The network without splits.
+    workers : int
+        K.
+    batch_per_worker : int
+    compute : PaleoCompute
+    network : Link or Cluster
+    split : collection of str, optional
+        `hybrid_layers` unless given.
+
+    Returns
+    -------
+    HybridStep
+
+    Raises
+    ------
+    CostModelError
+        PALEO cannot evaluate a layer, or split it over that many workers.
+    """
+    link = Link.of(network) if isinstance(network, Cluster) else network
+    nodes = _nodes(graph, compute, split, workers)
+    rates = _link_rates(compute, link)
+    whole = np.array([node.device is None for node in nodes])
+    serial = _serial(graph, compute)
+    forward_s, backward_s = _node_times(nodes, serial, batch_per_worker, workers, rates)
+    data_forward_s, data_backward_s = forward_s, backward_s
+    if compute.use_pipeline:
+        overlapped = replace(serial, use_pipeline=True)
+        data_forward_s, data_backward_s = _node_times(nodes, overlapped, batch_per_worker, workers, rates)
+    copies = {node.layer.name for node in nodes if node.device is not None and node.layer is not None}
+    weights = {layer.name: layer.weight_count for layer in graph.layers}
+    model_weights = sum(count for name, count in weights.items() if name in copies)
+    data_weights = sum(weights.values()) - model_weights
+    exchange_s = link.exchange_s(serial, "tree", float(FLOAT_BYTES * data_weights), [workers])
+    bounds = [_bounds(nodes, np.where(whole, 0.0, times_s)) for times_s in (forward_s, backward_s)]
+    pipeline_s = _pipelined_fetch_s(nodes, link, batch_per_worker, workers)
+    stages = [(b.lower_s - pipeline_s) * workers + pipeline_s if copies else 0.0 for b in bounds]
+    return HybridStep(
+        workers=workers,
+        effective_batch=batch_per_worker * workers,
+        data=HybridPart(
+            forward_s=float(data_forward_s[whole].sum()),
+            backward_s=float(data_backward_s[whole].sum()),
+            update_s=float(serial.update_parts(np.asarray(float(data_weights))).total_s),
+            exchange_s=float(exchange_s[0]),
+            weight_bytes=FLOAT_BYTES * data_weights,
+        ),
+        model=HybridPart(
+            forward_s=stages[0],
+            backward_s=stages[1],
+            update_s=float(serial.update_parts(np.asarray(float(model_weights))).total_s),
+            exchange_s=0.0,
+            weight_bytes=FLOAT_BYTES * model_weights,
+        ),
+        forward=bounds[0],
+        backward=bounds[1],
+        fetch_s=pipeline_s,
+        split=tuple(layer.name for layer in graph.layers if layer.name in copies),
+    )
+
+
+def training_hours(step_s: float, effective_batch: int, *, epochs: float, samples: float) -> float:
+    """Hours of training: ``epochs samples / batch`` steps.
+
+    >>> training_hours(1.0, 100, epochs=36, samples=1e4)
+    1.0
+    """
+    return epochs * samples / effective_batch * step_s / 3600.0
+
+
+def _with_inputs(graph: Graph, compute: PaleoCompute) -> PaleoCompute:
+    """PALEO skips the gradient of the network's input whatever lies between: tell it the names of the inputs."""
+    if compute.input_names is not None:
+        return compute
+    return replace(compute, input_names=frozenset(layer.name for layer in graph.layers if layer.kind == "input"))
+
+
+def _serial(graph: Graph, compute: PaleoCompute) -> PaleoCompute:
+    return replace(_with_inputs(graph, compute), use_pipeline=False)
+
+
+def _nodes(graph: Graph, compute: PaleoCompute, split: Collection[str] | None, workers: int) -> tuple[Node, ...]:
+    names = hybrid_layers(graph) if split is None else tuple(split)
+    return partition(graph, names, workers, uneven=compute.extensions is not None)
+
+
+def _link_rates(compute: PaleoCompute, link: Link) -> Rates:
+    return Rates.of(compute.device, link.ppp_comm, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s)
+
+
+def _node_times(
+    nodes: tuple[Node, ...], compute: PaleoCompute, batch: int, workers: int, link: Rates
+) -> tuple[FloatArray, FloatArray]:
+    """Forward and backward time of every node, fetches included; copies of a layer are costed once."""
+    tables = {False: batch_table([1]), True: channel_table(workers)}
+    known: dict[tuple[str, bool], tuple[float, float]] = {}
+    forward_s, backward_s = np.zeros(len(nodes)), np.zeros(len(nodes))
+    for i, node in enumerate(nodes):
+        # A layer's fetch is memory time. The nodes that fetch in a pipelined part compute nothing, so that it simply adds.
+        fetched_s = fetch_s(nodes, node, batch, link)
+        times = (0.0, 0.0)
+        if node.layer is not None:
+            key = (node.layer.name, node.device is not None)
+            if key not in known:
+                shard = shard_of(node.layer, tables[key[1]], batch)
+                passes = compute.pass_times(node.layer, shard, needs_input_gradient=True)
+                known[key] = (float(passes.forward_s[0]), float(passes.backward_s[0]))
+            times = known[key]
+        forward_s[i], backward_s[i] = times[0] + fetched_s, times[1] + fetched_s
+    return forward_s, backward_s
+
+
+def _bounds(nodes: tuple[Node, ...], times_s: FloatArray) -> Bounds:
+    return Bounds(lower_s=critical_path(nodes, times_s), upper_s=float(times_s.sum()))
+
+
+def _pipelined_fetch_s(nodes: tuple[Node, ...], link: Link, batch: int, workers: int) -> float:
+    """PALEO's ``time_fetch``: elements taken for bytes, no ppp, no floor."""
+    first = next((node for node in nodes if node.device is not None), None)
+    if first is None:
+        return 0.0
+    elements = first.inputs_elements[0] * batch
+    return elements / 2.0**30 / (link.bandwidth_bytes_per_s / 1e9) * (workers - 1)

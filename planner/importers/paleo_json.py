@@ -1,0 +1,292 @@
+"""PALEO's network files (JSON): tensors in NHWC, filters in HWIO, blocks, and layers split over devices.
+
+::
+
+    {"name": ..., "layers": {
+        "data":  {"parents": [], "type": "Input", "tensor": [128, 224, 224, 3]},
+        "conv1": {"parents": ["data"], "type": "Convolution", "filter": [11, 11, 3, 64], "strides": [1, 4, 4, 1], "padding": "VALID"},
+        "mixed": {"parents": ["conv1"], "type": "Block", "endpoint": "concat", "layers": {...}}}}
+
+A block's layers are called ``block/layer`` and read, where they name no parents, what the block reads; the block's own name stands
+for its endpoint. `ModelParallel` blocks repeat their layers on several devices (``layer@0``, ``layer@1``, ...), each with a
+share of the output channels; here they become the plain layer again, because how to split it is the planner's question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.graph import Graph, GraphError, GraphProblem, LayerSpec
+from planner.importers import ImportedNetwork, ImportFailed, load_network
+from planner.importers.paleo_layers import LayerReader, Problem
+
+if TYPE_CHECKING:
+    from planner.loading import LoadedModel
+
+__all__ = ["FORMAT", "convert", "detect", "load", "places"]
+
+FORMAT = "PALEO network (JSON)"
+
+_COPY = re.compile(r"(?P<name>.+)@(?P<number>\d+)")
+_MAX_LAYERS = 100_000
+
+
+def detect(content: object) -> bool:
+    """Whether parsed JSON looks like PALEO's format: ``layers`` maps names to layers with types.
+
+    Examples
+    --------
+    >>> detect({"layers": {"data": {"type": "Input"}}}), detect({"layers": [1, 2]}), detect(3)
+    (True, False, False)
+    """
+    layers = content.get("layers") if isinstance(content, dict) else None
+    return isinstance(layers, dict) and any(isinstance(layer, dict) and "type" in layer for layer in layers.values())
+
+
+def load(path: Path) -> LoadedModel:
+    """Load a PALEO network file; see `planner.importers.load_network`."""
+    return load_network(path)
+
+
+def places(layer: str) -> tuple[tuple[str, ...], ...]:
+    """Where a layer may be written: by itself, or in a block, perhaps as the first of several copies.
+
+    >>> places("mixed/conv")
+    (('layers', 'mixed/conv'), ('layers', 'mixed/conv@0'), ('layers', 'mixed', 'layers', 'conv'))
+    """
+    parts = layer.split("/")
+    in_blocks = tuple(("layers", "/".join(parts[:i]), "layers", "/".join(parts[i:])) for i in range(1, len(parts)))
+    return (("layers", layer), ("layers", f"{layer}@0"), *in_blocks)
+
+
+def convert(content: Any, name: str = "network") -> ImportedNetwork:
+    """Build the network that a PALEO file describes.
+
+    Parameters
+    ----------
+    content : dict
+        Parsed JSON.
+    name : str
+        What to call it; the file's own name becomes the description.
+
+    Returns
+    -------
+    ImportedNetwork
+
+    Raises
+    ------
+    ImportFailed
+        Every fault of the network, by layer.
+
+    Examples
+    --------
+    >>> layers = {
+    ...     "data": {"type": "Input", "parents": [], "tensor": [32, 8, 8, 3]},
+    ...     "conv": {"type": "Convolution", "parents": ["data"], "filter": [3, 3, 3, 4], "strides": [1, 1, 1, 1], "padding": "SAME"},
+    ... }
+    >>> network = convert({"name": "tiny", "layers": layers})
+    >>> network.global_batch, network.graph.weight_count, network.graph.layers[1].output_shape  # 3*3*3*4 + 4
+    (32, 112, (4, 8, 8))
+    """
+    if not detect(content):
+        raise ImportFailed(
+            [GraphProblem("layers", "is not a PALEO network: 'layers' must map names to layers with a 'type'")]
+        )
+    return _Conversion(content, name).run()
+
+
+class _Conversion:
+    def __init__(self, content: Mapping[str, Any], name: str) -> None:
+        self.content = content
+        self.name = name
+        self.problems: list[GraphProblem] = []
+        self.notes: list[str] = []
+        self.layers: dict[str, dict[str, Any]] = {}  # full name -> as written
+        self.parents: dict[str, tuple[str, ...]] = {}
+        self.endpoints: dict[str, str] = {}
+        self.renamed: dict[str, str] = {}  # copies and gatherings of split layers -> the layer itself
+
+    def run(self) -> ImportedNetwork:
+        self._unfold()
+        self._stop_at_problems()
+        self._merge_copies()
+        self._drop_gatherings()
+        self._stop_at_problems()
+        reader = LayerReader()
+        specs = [spec for name in self.layers if (spec := self._spec(reader, name)) is not None]
+        self._stop_at_problems()
+        try:
+            graph = Graph.build(self.name, specs)
+        except GraphError as error:
+            raise ImportFailed(error.problems) from None
+        for layer in graph.layers:
+            try:
+                reader.check(layer, self.layers[layer.name])
+            except Problem as problem:
+                self.problems.append(GraphProblem(layer.name, str(problem)))
+        self._stop_at_problems()
+        described = self.content.get("name")
+        return ImportedNetwork(
+            graph=graph,
+            global_batch=reader.global_batch,
+            description=described if isinstance(described, str) else "",
+            notes=tuple(self.notes),
+        )
+
+    def _stop_at_problems(self) -> None:
+        if self.problems:
+            raise ImportFailed(self.problems)
+
+    def _note_problem(self, layer: str, message: str) -> None:
+        self.problems.append(GraphProblem(layer, message))
+
+    # -- blocks ------------------------------------------------------------------------------------------------------------
+
+    def _unfold(self) -> None:
+        """Give every layer its full name and its parents' names."""
+        for name, entry in self.content["layers"].items():
+            if not self._is_layer(name, entry):
+                continue
+            if entry["type"] in ("Block", "ModelParallel"):
+                self._block(name, entry)
+            else:
+                self._add(name, entry, self._names(name, entry))
+        self.parents = {
+            name: tuple(self.endpoints.get(parent, parent) for parent in parents)
+            for name, parents in self.parents.items()
+        }
+
+    def _is_layer(self, name: str, entry: object) -> bool:
+        if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
+            self._note_problem(name, "expected a layer: an object with 'type' and 'parents'")
+            return False
+        return True
+
+    def _block(self, name: str, entry: Mapping[str, Any]) -> None:
+        inner = entry.get("layers")
+        if not isinstance(inner, dict) or not inner:
+            self._note_problem(name, "a block needs 'layers', an object of layers")
+            return
+        outer = self._names(name, entry)
+        splits = entry.get("splits", 1)
+        split = entry["type"] == "ModelParallel"
+        if split and (isinstance(splits, bool) or not isinstance(splits, int) or splits < 1):
+            self._note_problem(name, f"'splits' is {splits!r}, expected a whole number of at least 1")
+        for short, layer in inner.items():
+            full = f"{name}/{short}"
+            if not self._is_layer(full, layer):
+                continue
+            if layer["type"] in ("Block", "ModelParallel"):
+                self._note_problem(full, "PALEO has no blocks inside blocks")
+                continue
+            own = self._names(full, layer)
+            self._add(full, layer, tuple(f"{name}/{parent}" for parent in own) if own else outer)
+        if split:
+            self.notes.append(f"{name}: {splits} splits merged into whole layers; the planner chooses the split")
+        endpoint = entry.get("endpoint")
+        if endpoint is not None:
+            if endpoint not in inner:
+                self._note_problem(name, f"'endpoint' names '{endpoint}', which is not a layer of the block")
+            self.endpoints[name] = f"{name}/{endpoint}"
+
+    def _add(self, name: str, entry: dict[str, Any], parents: tuple[str, ...]) -> None:
+        if name in self.layers:
+            self._note_problem(name, "two layers have this name")
+        if len(self.layers) >= _MAX_LAYERS:
+            raise ImportFailed([GraphProblem("layers", f"more than {_MAX_LAYERS:,} layers")])
+        self.layers[name] = entry
+        self.parents[name] = parents
+
+    def _names(self, name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
+        """Parents as written, without what says which copy of a split layer is meant."""
+        parents = entry.get("parents")
+        if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+            self._note_problem(name, "'parents' must be a list of names of layers")
+            return ()
+        return tuple(re.sub("@(all|self)$", "", parent) for parent in parents)
+
+    # -- layers split over devices -----------------------------------------------------------------------------------------
+
+    def _merge_copies(self) -> None:
+        """Turn layers written as ``name@0``, ``name@1``, ... into one."""
+        groups: dict[str, dict[int, str]] = {}
+        for name in self.layers:
+            match = _COPY.fullmatch(name)
+            if match:
+                groups.setdefault(match["name"], {})[int(match["number"])] = name
+        for name, copies in groups.items():
+            if sorted(copies) != list(range(len(copies))):
+                self._note_problem(
+                    name, f"copies are numbered {', '.join(map(str, sorted(copies)))}, expected 0, 1, 2, ..."
+                )
+                continue
+            if name in self.layers:
+                self._note_problem(name, f"exists both whole and as '{copies[0]}'")
+                continue
+            self._merge(name, [copies[k] for k in range(len(copies))])
+        self.parents = {
+            name: tuple(dict.fromkeys(self.renamed.get(parent, parent) for parent in parents))
+            if any(parent in self.renamed for parent in parents)
+            else parents
+            for name, parents in self.parents.items()
+        }
+
+    def _merge(self, name: str, copies: list[str]) -> None:
+        first = self.layers[copies[0]]
+        whole = dict(first)
+        for key in {key for copy in copies for key in self.layers[copy]} - {"parents", "filter", "num_outputs"}:
+            if any(self.layers[copy].get(key) != first.get(key) for copy in copies):
+                self._note_problem(name, f"its copies differ in '{key}'; only copies of one layer can be merged")
+        filters = [self.layers[copy].get("filter") for copy in copies]
+        if all(isinstance(f, list) and len(f) == 4 and isinstance(f[3], int) for f in filters):
+            if any(f[:3] != filters[0][:3] for f in filters if f):  # type: ignore[index]
+                self._note_problem(name, "its copies differ in 'filter' beyond the output channels")
+            whole["filter"] = [*filters[0][:3], sum(f[3] for f in filters if f)]  # type: ignore[index]
+        outputs = [self.layers[copy].get("num_outputs") for copy in copies]
+        if all(isinstance(count, int) for count in outputs):
+            whole["num_outputs"] = sum(count for count in outputs if count is not None)
+        self.notes.append(f"{name}: {len(copies)} copies merged into one layer; the planner chooses the split")
+        parents = self.parents[copies[0]]
+        self.layers = {name if other == copies[0] else other: entry for other, entry in self.layers.items()}
+        self.layers[name] = whole
+        self.parents[name] = parents
+        for copy in copies:
+            self.layers.pop(copy, None)
+            self.parents.pop(copy)
+            self.renamed[copy] = name
+
+    def _drop_gatherings(self) -> None:
+        """Remove concatenations of one input: they joined the parts of a layer that is whole now."""
+        dropped: dict[str, str] = {}
+        for name, entry in self.layers.items():
+            parents = self.parents[name]
+            if entry["type"] == "Concatenate" and len(parents) == 1 and parents[0] in self.layers:
+                dropped[name] = parents[0]
+                self.notes.append(f"{name}: joins the parts of one layer; left out")
+        if not dropped:
+            return
+        for name in dropped:
+            del self.layers[name], self.parents[name]
+        self.parents = {name: tuple(_behind(p, dropped) for p in parents) for name, parents in self.parents.items()}
+
+    # -- layers ------------------------------------------------------------------------------------------------------------
+
+    def _spec(self, reader: LayerReader, name: str) -> LayerSpec | None:
+        try:
+            kind, params = reader.read(self.layers[name])
+        except Problem as problem:
+            self._note_problem(name, str(problem))
+            return None
+        return LayerSpec(name=name, kind=kind, params=params, inputs=self.parents[name])
+
+
+def _behind(name: str, dropped: Mapping[str, str]) -> str:
+    """The layer that a dropped one stood for."""
+    seen: set[str] = set()
+    while name in dropped and name not in seen:
+        seen.add(name)
+        name = dropped[name]
+    return name

@@ -1,0 +1,141 @@
+"""PALEO's scaling curves: 1, 2, 4 ... workers, weak or strong, any family of plans, and hours of training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from costmodel.evaluate import evaluate
+from costmodel.network import Cluster
+from costmodel.paleo.model import PaleoCompute
+from costmodel.paleo.scaling import hybrid_step
+from costmodel.plan import Plan
+from costmodel.splits import Split, divisors
+from costmodel.workload import Workload
+from planner.errors import UsageError
+from planner.request import Request
+from planner.resolve import Resolved, resolve
+from planner.results import ScalePoint
+from planner.search import plan_of_family
+from planner.wording import plan_in_words
+
+__all__ = ["scale"]
+
+
+def scale(
+    request: Request,
+    workers: Sequence[int],
+    *,
+    weak: bool,
+    family: str = "data",
+    epochs: float | None = None,
+    samples: float | None = None,
+) -> tuple[ScalePoint, ...]:
+    """Predict a scaling curve.
+
+    Parameters
+    ----------
+    request : Request
+        ``batch`` is the global batch of a strong curve and the batch per worker of a weak one.
+    workers : sequence of int
+    weak : bool
+        Keep the batch per worker; otherwise keep the global batch.
+    family : str
+        ``data``, ``model``, ``hybrid``, ``pipeline`` ... or ``best`` (the optimum on exactly so many workers). Under the paleo cost
+        model ``hybrid`` is the paper's own formula.
+    epochs, samples : float, optional
+        Length of a training run; both or none.
+
+    Returns
+    -------
+    tuple of ScalePoint
+        Speed-up is the throughput over that of one worker at the same batch rule.
+
+    Raises
+    ------
+    PlannerError
+        Unusable options; no plan of the family at some worker count.
+    """
+    if (epochs is None) != (samples is None):
+        raise UsageError("--epochs and --samples go together: the hours need both")
+    if not workers or min(workers) < 1:
+        raise UsageError("--workers needs at least one count, each 1 or more")
+    base = resolve(dataclasses.replace(request, gpus=max(workers), family=None))
+    single = _point(base, 1, weak=weak, family=family, epochs=epochs, samples=samples)
+    points = []
+    for count in workers:
+        point = single if count == 1 else _point(base, count, weak=weak, family=family, epochs=epochs, samples=samples)
+        speedup = point.throughput_samples_per_s / single.throughput_samples_per_s
+        points.append(dataclasses.replace(point, speedup=speedup, efficiency=speedup / count))
+    return tuple(points)
+
+
+def _point(
+    base: Resolved, workers: int, *, weak: bool, family: str, epochs: float | None, samples: float | None
+) -> ScalePoint:
+    batch = base.workload.global_batch
+    resolved = base.with_batch(batch * workers) if weak else base
+    global_batch = resolved.workload.global_batch
+    if isinstance(base.workload.compute, PaleoCompute) and family == "hybrid":
+        step, compute, words = _paper_hybrid(resolved, workers)
+        fits = True
+    else:
+        plan = _plan(resolved, workers, family)
+        cost = evaluate(resolved.workload, resolved.cluster, [plan])
+        step, compute = float(cost.step_time_s[0]), float(cost.compute_s[0] + cost.update_s[0] + cost.bubble_s[0])
+        words = plan_in_words(resolved.workload.graph, plan)
+        fits = bool(cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes)
+    throughput = global_batch / step
+    hours = None if epochs is None or samples is None else epochs * samples / throughput / 3600.0
+    return ScalePoint(
+        workers=workers,
+        global_batch=global_batch,
+        batch_per_worker=-(-global_batch // workers),
+        step_time_s=step,
+        compute_s=compute,
+        exposed_communication_s=step - compute,
+        throughput_samples_per_s=throughput,
+        speedup=1.0,
+        efficiency=1.0,
+        hours=hours,
+        summary=words,
+        fits=fits,
+    )
+
+
+def _paper_hybrid(resolved: Resolved, workers: int) -> tuple[float, float, str]:
+    """PALEO's formula for one weird trick; returns step, compute and words."""
+    workload = resolved.workload
+    assert isinstance(workload.compute, PaleoCompute)
+    hybrid = hybrid_step(workload.graph, workers, -(-workload.global_batch // workers), workload.compute, resolved.cluster)
+    return hybrid.step_s, hybrid.step_s - hybrid.sync_s, "the paper's hybrid formula"
+
+
+def _plan(resolved: Resolved, workers: int, family: str) -> Plan:
+    if workers == 1 or family == "data":
+        return _data_plan(resolved.workload, resolved.cluster, workers, resolved.setting.memory_capacity_bytes)
+    return plan_of_family(resolved, workers, None if family == "best" else family)
+
+
+def _data_plan(workload: Workload, cluster: Cluster, workers: int, capacity_bytes: float) -> Plan:
+    """Plain data parallelism with the fewest micro-batches that fit, or one if none do; more workers than samples idle."""
+    layers = len(workload.graph.layers)
+    used = min(workers, workload.global_batch)
+    fixed = workload.collectives[0] if len(workload.collectives) == 1 else None
+    first: Plan | None = None
+    for m in divisors(workload.global_batch):
+        if workload.micro_batch(m) < used:
+            break
+        plan = Plan(
+            workers=used,
+            num_micro_batches=m,
+            splits=(Split(batch=used),) * layers,
+            collectives=tuple(
+                fixed if used > 1 and layer.weight_count + layer.norm_count > 0 else None for layer in workload.graph.layers
+            ),
+        )
+        first = first or plan
+        if evaluate(workload, cluster, [plan]).memory_bytes[0] <= capacity_bytes:
+            return plan
+    assert first is not None
+    return first

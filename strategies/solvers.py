@@ -1,0 +1,230 @@
+"""The one place that knows a solver library: linear programs with integers, through OR-Tools MathOpt and HiGHS.
+
+Notes
+-----
+MathOpt's convenience classes import pandas and build models object by object; the protocol buffers underneath take numpy
+arrays and import in a few hundredths of a second. Everything is imported when a program is solved, not before.
+
+HiGHS writes to the process's standard output even when told not to, so file descriptor 1 points elsewhere meanwhile. The
+solve runs in a thread, because C++ code would hold back Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.per_layer.problem import FloatArray, IntArray
+
+__all__ = ["LinearProgram", "ProgramResult", "ProgramStatus", "SolverError", "solve_linear_program"]
+
+# HiGHS's tolerances on rows, reduced costs and integrality; absolute, so callers scale their numbers.
+TOLERANCE = 1e-9
+
+
+class SolverError(RuntimeError):
+    """The solver library failed or is missing."""
+
+
+class ProgramStatus(enum.Enum):
+    """What the solver says of a program."""
+
+    OPTIMAL = "optimal"
+    INFEASIBLE = "infeasible"
+    FEASIBLE = "feasible"  # stopped by a limit, with values
+    LIMIT = "limit"  # stopped by a limit, without
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearProgram:
+    """Minimise ``cost @ x`` with bounds on the variables and on the rows of a sparse matrix."""
+
+    cost: FloatArray  # (variables,)
+    lower: FloatArray
+    upper: FloatArray
+    integer: NDArray[np.bool_]
+    row_lower: FloatArray  # (rows,)
+    row_upper: FloatArray
+    entry_row: IntArray  # (entries,), any order, no (row, column) twice
+    entry_column: IntArray
+    entry_value: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramResult:
+    """Status first: there are values only when it says so."""
+
+    status: ProgramStatus
+    values: FloatArray | None
+    bound: float  # the solver's claim, subject to its tolerances
+
+
+def solve_linear_program(program: LinearProgram, *, time_limit_s: float, relative_gap: float = 0.0) -> ProgramResult:
+    """Solve a program with HiGHS.
+
+    Parameters
+    ----------
+    program : LinearProgram
+    time_limit_s : float
+        Seconds; may be infinite.
+    relative_gap : float
+        The solver may stop at this relative gap.
+
+    Returns
+    -------
+    ProgramResult
+
+    Raises
+    ------
+    SolverError
+        When the library is missing or reports an error.
+
+    Examples
+    --------
+    The cheaper of two items that weigh at least 2 together:
+
+    >>> one, zero = np.ones(2), np.zeros(2)
+    >>> p = LinearProgram(cost=np.array([3.0, 2.0]), lower=zero, upper=2 * one, integer=np.array([True, True]),
+    ...     row_lower=np.array([2.0]), row_upper=np.array([np.inf]), entry_row=np.array([0, 0]),
+    ...     entry_column=np.array([0, 1]), entry_value=one)
+    >>> r = solve_linear_program(p, time_limit_s=10.0)
+    >>> r.status.value, r.values.tolist()
+    ('optimal', [0.0, 2.0])
+    """
+    try:
+        from ortools.math_opt import callback_pb2, model_parameters_pb2, model_pb2, parameters_pb2
+        from ortools.math_opt.core.python import solver as library
+    except ImportError as error:
+        raise SolverError("the integer program needs OR-Tools 9.11 or later") from error
+    parameters = parameters_pb2.SolveParametersProto(
+        relative_gap_tolerance=relative_gap, absolute_gap_tolerance=0.0, enable_output=False
+    )
+    if np.isfinite(time_limit_s):
+        seconds = max(time_limit_s, 0.0)
+        parameters.time_limit.FromNanoseconds(int(seconds * 1e9))
+    for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance", "mip_feasibility_tolerance"):
+        parameters.highs.double_options[option] = TOLERANCE
+    parameters.highs.bool_options["log_to_console"] = False
+    interrupter = _interrupter()
+
+    def call() -> Any:
+        return library.solve(
+            _model(program, model_pb2.ModelProto()),
+            parameters_pb2.SOLVER_TYPE_HIGHS,
+            parameters_pb2.SolverInitializerProto(),
+            parameters,
+            model_parameters_pb2.ModelSolveParametersProto(),
+            None,
+            callback_pb2.CallbackRegistrationProto(),
+            None,
+            interrupter,
+        )
+
+    with _silent_stdout():
+        answer = _interruptible(call, interrupter.interrupt if interrupter is not None else lambda: None)
+    return _read(answer, len(program.cost))
+
+
+def _interrupter() -> Any:
+    """What stops a running solve; None in releases that lack it, where Ctrl-C waits for the time limit."""
+    try:
+        from ortools.util.python import pybind_solve_interrupter
+    except ImportError:
+        return None
+    return pybind_solve_interrupter.PySolveInterrupter()
+
+
+def _model(program: LinearProgram, model: Any) -> Any:
+    """Fill the protocol buffer; ids are positions."""
+    variables, rows = len(program.cost), len(program.row_lower)
+    model.variables.ids.extend(range(variables))
+    model.variables.lower_bounds.extend(program.lower)
+    model.variables.upper_bounds.extend(program.upper)
+    model.variables.integers.extend(program.integer.tolist())
+    used = np.flatnonzero(program.cost)
+    model.objective.linear_coefficients.ids.extend(used)
+    model.objective.linear_coefficients.values.extend(program.cost[used])
+    model.linear_constraints.ids.extend(range(rows))
+    model.linear_constraints.lower_bounds.extend(program.row_lower)
+    model.linear_constraints.upper_bounds.extend(program.row_upper)
+    order = np.lexsort((program.entry_column, program.entry_row))
+    model.linear_constraint_matrix.row_ids.extend(program.entry_row[order])
+    model.linear_constraint_matrix.column_ids.extend(program.entry_column[order])
+    model.linear_constraint_matrix.coefficients.extend(program.entry_value[order])
+    return model
+
+
+def _read(answer: Any, variables: int) -> ProgramResult:
+    """Status before values; a bound is there even without values."""
+    from ortools.math_opt import result_pb2, solution_pb2
+
+    reason = answer.termination.reason
+    bound = float(answer.termination.objective_bounds.dual_bound)
+    values: FloatArray | None = None
+    for solution in answer.solutions:
+        primal = solution.primal_solution
+        if primal.feasibility_status == solution_pb2.SOLUTION_STATUS_FEASIBLE:
+            values = np.zeros(variables)
+            values[np.array(primal.variable_values.ids, dtype=np.int64)] = np.array(primal.variable_values.values)
+            break
+    if reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
+        return ProgramResult(status=ProgramStatus.INFEASIBLE, values=None, bound=np.inf)
+    if reason == result_pb2.TERMINATION_REASON_OPTIMAL and values is not None:
+        return ProgramResult(status=ProgramStatus.OPTIMAL, values=values, bound=bound)
+    if reason == result_pb2.TERMINATION_REASON_FEASIBLE and values is not None:
+        return ProgramResult(status=ProgramStatus.FEASIBLE, values=values, bound=bound)
+    if reason == result_pb2.TERMINATION_REASON_NO_SOLUTION_FOUND:
+        return ProgramResult(status=ProgramStatus.LIMIT, values=None, bound=bound)
+    raise SolverError(f"HiGHS stopped with reason {reason}: {answer.termination.detail}")
+
+
+def _interruptible(call: Any, interrupt: Any) -> Any:
+    """Run ``call`` in a thread; on Ctrl-C stop it, wait for it, and raise."""
+    out: dict[str, Any] = {}
+
+    def target() -> None:
+        try:
+            out["answer"] = call()
+        except Exception as error:
+            out["error"] = error
+
+    thread = threading.Thread(target=target, name="solver", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(0.05)
+    except BaseException:
+        interrupt()
+        thread.join()
+        raise
+    if "error" in out:
+        raise SolverError(f"HiGHS failed: {out['error']}") from out["error"]
+    return out["answer"]
+
+
+@contextlib.contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """Point file descriptor 1 at nothing, for libraries that print from C++."""
+    try:
+        sys.stdout.flush()
+        kept = os.dup(1)
+    except (OSError, ValueError, AttributeError):  # no usable standard output
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

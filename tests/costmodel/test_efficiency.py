@@ -1,0 +1,155 @@
+"""Kernel times: physics that must hold for any numbers, and measured matrix products."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.device import Device, DeviceError
+from costmodel.efficiency import Efficiency, EfficiencyError, kernel_time_s
+
+A100 = Device(
+    name="a100",
+    peak_flop_per_s={"fp32": 19.5e12, "bf16": 312e12},
+    memory_bytes=80e9,
+    memory_bandwidth_bytes_per_s=2.039e12,
+    efficiency=Efficiency(matmul_fraction=0.87, fill_outputs=884736),
+)
+
+extent = st.integers(min_value=1, max_value=20000)
+scale = st.floats(min_value=1.0, max_value=50.0)
+algorithms = st.sampled_from(["gemm", "winograd", "fft", "fft_tiling"])
+
+
+def gemm_s(device: Device, m: float, n: float, k: float, count: float = 1.0, algorithm: str = "gemm") -> float:
+    moved = 2.0 * count * (m * n + n * k + m * k)
+    return float(
+        kernel_time_s(
+            device, "bf16", flop=2.0 * count * m * n * k, memory_bytes=moved, gemm=(m, n, k), algorithm=algorithm
+        )
+    )
+
+
+@given(extent, extent, extent, scale, algorithms)
+@settings(max_examples=60, deadline=None)
+def test_more_work_never_takes_less_time(m: int, n: int, k: int, factor: float, algorithm: str) -> None:
+    base = gemm_s(A100, m, n, k, algorithm=algorithm)
+    for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
+        assert gemm_s(A100, *bigger, algorithm=algorithm) >= base
+    assert gemm_s(A100, m, n, k, factor, algorithm) >= base
+
+
+@given(extent, extent, extent, st.integers(min_value=2, max_value=16))
+@settings(max_examples=60, deadline=None)
+def test_pieces_never_take_less_than_the_whole(m: int, n: int, k: int, pieces: int) -> None:
+    whole = gemm_s(A100, m, n, k) * (1 - 1e-12)
+    assert pieces * gemm_s(A100, m / pieces, n, k) >= whole
+    assert pieces * gemm_s(A100, m, n / pieces, k) >= whole
+    assert pieces * gemm_s(A100, m, n, k / pieces) >= whole
+
+
+@given(extent, extent, extent, scale)
+@settings(max_examples=60, deadline=None)
+def test_a_better_device_is_never_slower(m: int, n: int, k: int, factor: float) -> None:
+    base = gemm_s(A100, m, n, k)
+    faster = {name: rate * factor for name, rate in A100.peak_flop_per_s.items()}
+    assert gemm_s(replace(A100, peak_flop_per_s=faster), m, n, k) <= base
+    bandwidth = A100.memory_bandwidth_bytes_per_s * factor
+    assert gemm_s(replace(A100, memory_bandwidth_bytes_per_s=bandwidth), m, n, k) <= base
+    assert gemm_s(replace(A100, launch_overhead_s=A100.launch_overhead_s * factor), m, n, k) >= base
+
+
+@given(extent, extent, extent)
+@settings(max_examples=60, deadline=None)
+def test_never_beyond_the_peaks(m: int, n: int, k: int) -> None:
+    time = gemm_s(A100, m, n, k)
+    assert time >= 2.0 * m * n * k / A100.peak("bf16")
+    assert time >= 2.0 * (m * n + n * k + m * k) / A100.memory_bandwidth_bytes_per_s
+    assert time >= A100.launch_overhead_s
+
+
+def test_large_products_reach_the_stated_fraction() -> None:
+    rate = 2 * 16384.0**3 / gemm_s(A100, 16384, 16384, 16384)
+    assert rate == pytest.approx(0.87 * 312e12, rel=0.02)
+
+
+def test_batch_equals_scalars() -> None:
+    rng = np.random.default_rng(0)
+    m, n, k, moved = rng.uniform(1, 5000, (4, 30))
+    flop = 2 * m * n * k
+    batch = kernel_time_s(A100, "fp32", flop=flop, memory_bytes=moved, gemm=(m, n, k))
+    single = [
+        float(kernel_time_s(A100, "fp32", flop=flop[i], memory_bytes=moved[i], gemm=(m[i], n[i], k[i])))
+        for i in range(30)
+    ]
+    assert batch.tolist() == single
+    column = kernel_time_s(A100, "fp32", flop=flop[:, None], memory_bytes=moved[None, :])
+    assert column.shape == (30, 30)
+
+
+def test_elementwise_kernels_use_the_vector_rate() -> None:
+    launch = A100.launch_overhead_s
+    time = kernel_time_s(A100, "bf16", flop=1e12, memory_bytes=0.0)
+    assert time == pytest.approx(launch + 1e12 / (19.5e12 * 0.8))
+    wide = replace(A100, vector_flop_per_s=39e12)
+    assert kernel_time_s(wide, "bf16", flop=1e12, memory_bytes=0.0) == pytest.approx(launch + 1e12 / (39e12 * 0.8))
+
+
+def test_matrix_cores_do_not_help_transforms() -> None:
+    for algorithm in ("winograd", "fft", "fft_tiling"):
+        assert gemm_s(A100, 4096, 4096, 4096, algorithm=algorithm) > 5 * gemm_s(A100, 4096, 4096, 4096)
+
+
+def test_launches_repeat_the_whole_kernel() -> None:
+    one = kernel_time_s(A100, "bf16", flop=2e6, memory_bytes=3e4, gemm=(100, 100, 100))
+    ten = kernel_time_s(A100, "bf16", flop=2e7, memory_bytes=3e5, gemm=(100, 100, 100), launches=10)
+    assert ten == pytest.approx(10 * one, rel=1e-12)
+
+
+def test_errors_name_what_is_wrong() -> None:
+    with pytest.raises(DeviceError, match="no peak rate for fp8; it has fp32, bf16"):
+        kernel_time_s(A100, "fp8", flop=1.0, memory_bytes=1.0, gemm=(1, 1, 1))
+    with pytest.raises(EfficiencyError, match="unknown algorithm 'strassen'"):
+        kernel_time_s(A100, "bf16", flop=1.0, memory_bytes=1.0, gemm=(1, 1, 1), algorithm="strassen")
+
+
+# Name in DeepBench, peak FLOP/s, bytes/s, fraction of peak (as in configs/devices), and the floor of the harness: on the older
+# two no product takes less than 76 us, whatever its size.
+DEEPBENCH = [
+    ("NV_TitanX", 6.60e12, 336.5e9, 0.77, 60e-6),
+    ("NV_M40", 6.84e12, 288e9, 0.69, 60e-6),
+    ("NV_P100", 10.6e12, 732e9, 0.87, 5e-6),
+]
+
+
+@pytest.mark.parametrize(("name", "peak", "bandwidth", "fraction", "floor"), DEEPBENCH)
+def test_deepbench_products(
+    reference_data: Path, name: str, peak: float, bandwidth: float, fraction: float, floor: float
+) -> None:
+    path = reference_data / "measurements" / "deepbench_gemm.csv"
+    if not path.is_file():
+        pytest.skip(f"no {path.name} in the reference data")
+    with path.open(newline="") as stream:
+        rows = [r for r in csv.DictReader(stream) if r["device"] == name and r["precision"] == "fp32"]
+    m, n, k, measured_ms = (np.array([float(r[key]) for r in rows]) for key in ("m", "n", "k", "time_ms"))
+    device = Device(
+        name=name,
+        peak_flop_per_s={"fp32": peak},
+        memory_bytes=12e9,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        launch_overhead_s=floor,
+        efficiency=Efficiency(matmul_fraction=fraction),
+    )
+    moved = 4 * (m * n + n * k + m * k)
+    time = kernel_time_s(device, "fp32", flop=2 * m * n * k, memory_bytes=moved, gemm=(m, n, k))
+    error = np.log(time * 1e3 / measured_ms)
+    assert len(rows) == 160
+    assert float(np.mean(np.abs(error))) < 0.30
+    assert abs(float(np.mean(error))) < 0.20
+    assert float(np.median(np.abs(error[2 * m * n * k > 5e9]))) < 0.15  # the products that matter

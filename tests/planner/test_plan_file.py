@@ -1,0 +1,370 @@
+"""Plan files round-trip exactly, and an inconsistent edit names its line, its column and what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.graph import Graph
+from costmodel.plan import Plan, Stage
+from costmodel.splits import Split, legal_splits, split_table
+from planner.documents import parse_document
+from planner.errors import InputFileError
+from planner.loading import load_model
+from planner.plan_check import plan_from_document
+from planner.plan_file import (
+    changed_inputs,
+    document_from_plan,
+    plan_text,
+    read_plan,
+    request_from_document,
+)
+from planner.report.yaml_text import yaml_text
+from planner.request import Request
+from planner.results import RankedPlan, SearchResult, Setting
+from planner.schema.plan import PlanDocument
+
+MakeRanked = Callable[..., RankedPlan]
+
+
+def names(graph: Graph) -> list[str]:
+    return [layer.name for layer in graph.layers]
+
+
+@pytest.fixture
+def plan_path(
+    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, request_16: Request, setting: Setting
+) -> Path:
+    document = document_from_plan(make_ranked(), layer_names=names(alexnet), request=request_16, setting=setting)
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(document), encoding="utf-8")
+    return path
+
+
+def problems_of(path: Path, graph: Graph) -> list[str]:
+    """What is wrong with a plan file, as LINE:COLUMN: text."""
+    with pytest.raises(InputFileError) as caught:
+        loaded = read_plan(path)
+        plan_from_document(loaded.content, graph, loaded.document)
+    return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
+
+
+def edited(path: Path, old: str, new: str) -> Path:
+    text = path.read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in\n{text}"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return path
+
+
+def line_of(path: Path, text: str) -> int:
+    return next(n for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if text in line)
+
+
+# --- what is written can be read
+
+
+def test_round_trip_of_a_split_per_layer(plan_path: Path, alexnet: Graph, hybrid_plan: Plan) -> None:
+    loaded = read_plan(plan_path)
+    assert plan_from_document(loaded.content, alexnet, loaded.document) == hybrid_plan
+
+
+def test_the_file_is_short_and_readable(plan_path: Path) -> None:
+    lines = plan_path.read_text(encoding="utf-8").splitlines()
+    assert "  conv1: {batch: 16, collective: ring}" in lines
+    assert "  fc6: {out_channels: 16}" in lines
+    assert "workers: 16" in lines
+    assert not any(len(line) > 120 and "sha" not in line for line in lines)
+
+
+def test_any_yaml_parser_reads_the_file(plan_path: Path) -> None:
+    """Numbers stay numbers for YAML 1.1 parsers too, to the last digit."""
+    content = yaml.safe_load(plan_path.read_text(encoding="utf-8"))
+    assert content["prediction"]["step_time_s"] == 0.004
+    assert content["layers"]["conv1"] == {"batch": 16, "collective": "ring"}
+    assert content == parse_document(plan_path).value
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data(), workers=st.sampled_from([1, 2, 6, 8, 12]), num_micro_batches=st.sampled_from([1, 2, 4]))
+def test_every_legal_plan_round_trips(data: st.DataObject, workers: int, num_micro_batches: int) -> None:
+    graph = load_model("alexnet").graph
+    table = split_table([workers])
+    splits, collectives = [], []
+    for layer in graph.layers:
+        rows = [n for n, legal in enumerate(legal_splits(layer, table, 128 // num_micro_batches)) if legal]
+        splits.append(table.split(data.draw(st.sampled_from(rows))))
+        has_weights = layer.weight_count > 0
+        collectives.append(data.draw(st.sampled_from([None, "ring", "tree"])) if has_weights else None)
+    plan = Plan(
+        workers=workers, num_micro_batches=num_micro_batches, splits=tuple(splits), collectives=tuple(collectives)
+    )
+    assert round_trip(plan, graph) == plan
+
+
+def round_trip(plan: Plan, graph: Graph) -> Plan:
+    document = yaml.safe_load(
+        yaml_text(
+            {
+                "schema_version": 1,
+                "model": "alexnet",
+                "gpus": plan.workers,
+                "global_batch": 128,
+                "workers": plan.workers,
+                "num_micro_batches": plan.num_micro_batches,
+                "stages": [
+                    {"first": names(graph)[s.first], "last": names(graph)[s.last], "replicas": s.replicas}
+                    for s in plan.stages
+                ],
+                "layers": {
+                    name: {k: v for k, v in dataclasses.asdict(split).items() if v > 1}
+                    | ({"collective": collective} if collective else {})
+                    for name, split, collective in zip(names(graph), plan.splits, plan.collectives, strict=True)
+                },
+            }
+        )
+    )
+    return plan_from_document(PlanDocument.model_validate(document), graph)
+
+
+def test_pipelines_round_trip(
+    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, request_16: Request, setting: Setting
+) -> None:
+    cut = alexnet.index("fc6")
+    last = len(alexnet.layers) - 1
+    plan = Plan(
+        workers=6,
+        num_micro_batches=8,
+        splits=tuple(Split(batch=4 if i < cut else 2) for i in range(last + 1)),
+        collectives=tuple("ring" if layer.weight_count else None for layer in alexnet.layers),
+        stages=(Stage(first=0, last=cut - 1, replicas=4), Stage(first=cut, last=last, replicas=2)),
+    )
+    document = document_from_plan(
+        make_ranked(plan=plan, workers=6), layer_names=names(alexnet), request=request_16, setting=setting
+    )
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(document), encoding="utf-8")
+    assert "  - {first: data, last: pool5, replicas: 4}" in path.read_text(encoding="utf-8").splitlines()
+    loaded = read_plan(path)
+    assert plan_from_document(loaded.content, alexnet, loaded.document) == plan
+
+
+def test_the_question_round_trips(
+    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, setting: Setting
+) -> None:
+    algorithms = tmp_path / "algorithms.yaml"
+    request = Request(
+        model="alexnet",
+        cluster="k20-pcie",
+        device="k20",
+        gpus=8,
+        batch=1024,
+        cost_model="paleo",
+        ppp_comp=0.46,
+        ppp_comm=0.75,
+        paleo_pipeline=True,
+        paleo_extensions=True,
+        paleo_algorithms=algorithms,
+        memory_limit="4 GiB",
+    )
+    asked = dataclasses.replace(
+        setting, gpus=8, global_batch=1024, precision="fp32", optimizer="sgd", cost_model="paleo"
+    )
+    document = PlanDocument.model_validate(
+        document_from_plan(make_ranked(), layer_names=names(alexnet), request=request, setting=asked, folder=tmp_path)
+    )
+    again = request_from_document(document, tmp_path)
+    assert again == dataclasses.replace(request, precision="fp32", optimizer="sgd", micro_batches=1)
+
+
+def test_paths_are_relative_to_the_plan(
+    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "nets" / "mine.yaml").write_text("x", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    document = document_from_plan(
+        make_ranked(),
+        layer_names=names(alexnet),
+        request=Request(model="nets/mine.yaml", cluster="dgx-h100"),
+        setting=setting,
+        folder=Path("plans"),
+    )
+    assert document["model"] == "../nets/mine.yaml"
+    assert document["cluster"] == "dgx-h100"
+    monkeypatch.chdir("/")
+    found = request_from_document(PlanDocument.model_validate(document), tmp_path / "plans")
+    assert Path(found.model).resolve() == tmp_path / "nets" / "mine.yaml"
+    assert found.cluster == "dgx-h100"
+
+
+def test_a_file_beside_the_plan_is_not_taken_for_a_bundled_name(
+    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("alexnet.yaml").write_text("x", encoding="utf-8")
+    document = document_from_plan(
+        make_ranked(),
+        layer_names=names(alexnet),
+        request=Request(model="alexnet.yaml"),
+        setting=setting,
+        folder=Path(),
+    )
+    assert document["model"] == "./alexnet.yaml"
+
+
+def test_proof_travels_with_the_best_plan_only(
+    alexnet: Graph, make_result: Callable[..., SearchResult], request_16: Request, setting: Setting
+) -> None:
+    result = make_result()
+    first, second = (
+        document_from_plan(
+            ranked, layer_names=names(alexnet), request=request_16, setting=setting, result=result, assumptions=["a b"]
+        )
+        for ranked in result.plans[:2]
+    )
+    assert first["prediction"]["proven_optimal"] is True
+    assert second["prediction"]["proven_optimal"] is False
+    assert first["provenance"]["assumptions"] == ["a b"]
+    assert first["provenance"]["inputs"]["model"] == "a" * 64
+
+
+def test_changed_inputs_are_named(plan_path: Path, setting: Setting) -> None:
+    document = read_plan(plan_path).content
+    assert changed_inputs(document, setting) == ()
+    other = dataclasses.replace(setting, inputs={**setting.inputs, "model": "0" * 64})
+    assert changed_inputs(document, other) == ("model",)
+
+
+# --- what does not fit together is named
+
+
+def test_degrees_must_multiply_to_the_workers(plan_path: Path, alexnet: Graph) -> None:
+    edited(plan_path, "conv2: {batch: 16,", "conv2: {batch: 8, height: 4,")
+    [problem] = problems_of(plan_path, alexnet)
+    assert problem == (
+        f"{line_of(plan_path, 'conv2:')}:10: layers.conv2: the degrees multiply to 8 x 4 = 32, not to the 16 workers"
+    )
+
+
+def test_all_problems_come_at_once(plan_path: Path, alexnet: Graph) -> None:
+    edited(plan_path, "  conv1: {batch: 16, collective: ring}", "  conv1: {batch: 16, collective: rng}")
+    edited(plan_path, "  conv2: {", "  conv22: {")
+    edited(plan_path, "  fc8: {out_channels: 16}", "  fc8: {out_channels: 8}")
+    texts = problems_of(plan_path, alexnet)
+    assert len(texts) == 4
+    assert any("collective 'rng' is not known; did you mean 'ring'?" in text for text in texts)
+    assert any("network 'alexnet' has no layer 'conv22'; did you mean 'conv2'?" in text for text in texts)
+    assert any("no split is given for 'conv2'" in text for text in texts)
+    assert any("fc8" in text and "multiply to 8, not to the 16 workers" in text for text in texts)
+    assert all(text.split(":")[0].isdigit() and text.split(":")[1].isdigit() for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("data: {batch: 16}", "data: {out_channels: 16}", "data"),
+        ("fc8: {out_channels: 16}", "fc8: {in_channels: 1, height: 16}", "cannot be split that way"),
+        ("pool1: {batch: 16}", "pool1: {batch: 16, collective: ring}", "has no weights"),
+        ("workers: 16", "workers: 0", "must be at least 1, got 0"),
+        ("workers: 16", "workers: 8", "not to the 8 workers"),
+        ("schema_version: 1", "schema_version: 2", "expected 1, got 2"),
+        ("pool1: {batch: 16}", "pool1: {batches: 16}", "unknown key 'batches'; did you mean 'batch'?"),
+        ("pool1: {batch: 16}", "pool1: {batch: 1.5}", "expected a whole number"),
+        ("global_batch: 128", "global_batch: 8", "16 is more than the 8 samples of a micro-batch"),
+        ("num_micro_batches: 1", "num_micro_batches: 200", "more than the 128 samples"),
+    ],
+)
+def test_bad_values(plan_path: Path, alexnet: Graph, old: str, new: str, message: str) -> None:
+    edited(plan_path, old, new)
+    texts = problems_of(plan_path, alexnet)
+    assert any(message in text for text in texts), texts
+
+
+STAGES = "stages:\n  - {first: data, last: pool5, replicas: 8}\n  - {first: fc6, last: softmax, replicas: 8}\nlayers:"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("first: fc6", "first: fc7", "must start where the one before it ends: 'fc6', not 'fc7'"),
+        ("last: pool5", "last: fc6", "must start where the one before it ends: 'dropout6', not 'fc6'"),
+        ("last: softmax", "last: fc8", "must cover all layers: 'softmax' and after are in none"),
+        ("last: pool5", "last: pool55", "has no layer 'pool55'; did you mean 'pool5'?"),
+        ("first: fc6", "first: softmax", "not 'softmax'"),
+        ("softmax, replicas: 8", "softmax, replicas: 4", "workers: is 16, but the stages use 8 + 4 workers"),
+        ("softmax, replicas: 8", "softmax, replicas: 4", "must be {batch: 4}, the replicas of its stage"),
+    ],
+)
+def test_bad_stages(plan_path: Path, alexnet: Graph, old: str, new: str, message: str) -> None:
+    text = plan_path.read_text(encoding="utf-8").replace("layers:", STAGES, 1)
+    text = text.replace("{batch: 16", "{batch: 8").replace("{out_channels: 16", "{batch: 8")
+    plan_path.write_text(text, encoding="utf-8")
+    loaded = read_plan(plan_path)
+    assert plan_from_document(loaded.content, alexnet, loaded.document).is_pipeline
+    edited(plan_path, old, new)
+    texts = problems_of(plan_path, alexnet)
+    assert any(message in text for text in texts), texts
+
+
+def test_channels_that_share_partial_sums(plan_path: Path, alexnet: Graph) -> None:
+    """An input split reduces into shares of the output channels: conv1 has 64, so 2 x 64 is one share too many."""
+    graph = alexnet
+    document = read_plan(plan_path).content
+    layers = {name: {"in_channels": 2, "out_channels": 64} if name == "conv2" else {} for name in document.layers}
+    raw = {"schema_version": 1, "model": "m", "gpus": 128, "global_batch": 128, "workers": 128}
+    layers["conv2"] = {"in_channels": 2, "out_channels": 192}
+    with pytest.raises(InputFileError, match="192 output channels that share partial sums"):
+        plan_from_document(PlanDocument.model_validate({**raw, "workers": 384, "layers": layers}), graph)
+
+
+# --- the YAML that is written
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(10**17), 10**17) | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+)  # fmt: skip
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5))
+def test_yaml_reads_back_exactly(value: dict[str, object]) -> None:
+    def printable(item: object) -> object:  # lone surrogates are no text, in YAML or elsewhere
+        if isinstance(item, str):
+            return item.encode("utf-8", "replace").decode()
+        if isinstance(item, list):
+            return [printable(x) for x in item]
+        if isinstance(item, dict):
+            return {printable(k): printable(v) for k, v in item.items()}
+        return item
+
+    clean = printable(value)
+    assert isinstance(clean, dict)
+    assert yaml.safe_load(yaml_text(clean)) == clean
+
+
+@pytest.mark.parametrize(
+    "word", ["yes", "no", "on", "null", "~", "1", "1e3", "0x10", "-", "- a", "a: b", "a #b", "*x", "&x", "{", "[", "''", "2020-01-01",
+             "1:30", ".5", ".inf", "=", "<<", "%a", "@a", "`a", "|", ">", "!a", "a\nb", "a\u0085b", " a", "a ", "", "N", "12_000", "..."]
+)  # fmt: skip
+def test_words_stay_words(word: str) -> None:
+    assert yaml.safe_load(yaml_text({"k": word, word: "v"}))["k"] == word
+    assert yaml.safe_load(yaml_text({"k": [word, {"a": word}]}))["k"] == [word, {"a": word}]
+
+
+@pytest.mark.parametrize("value", [1e-05, 1e300, 5e-324, 0.1 + 0.2, -1.5e-9, 1e22, 123456789.123456789, 3.0])
+def test_numbers_keep_every_digit(value: float, tmp_path: Path) -> None:
+    path = tmp_path / "n.yaml"
+    path.write_text(yaml_text({"x": value}), encoding="utf-8")
+    assert yaml.safe_load(path.read_text(encoding="utf-8"))["x"] == value
+    assert parse_document(path).value["x"] == value
