@@ -180,7 +180,7 @@ def _compute(request: Request, device: Device, cluster: Cluster) -> tuple[Comput
                 "--ppp-comp and --ppp-comm belong to --cost-model paleo; roofline has size-dependent efficiency"
             )
         return roofline, cluster
-    algorithms = load_algorithms(request.paleo_algorithms) if request.paleo_algorithms is not None else None
+    algorithms = _algorithms(request, model)
     paleo = PaleoCompute(
         device=device,
         ppp_comp=request.ppp_comp,

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from strategies.per_layer.flat import restrict
 from strategies.per_layer.problem import (
     ChoiceProblem,
     Edge,
@@ -77,9 +78,16 @@ def solve_program(problem: ChoiceProblem, limits: Limits) -> Solution:
 class _ProgramSearch:
     def __init__(self, problem: ChoiceProblem, limits: Limits) -> None:
         self.started = time.perf_counter()
-        self.problem = problem
+        self.given = problem
         self.limits = limits
-        self.keys = problem.key_class or tuple(np.arange(len(b)) for b in problem.base_s)
+        greedy, self.scale = _greedy(problem)
+        upper = limits.cutoff_s
+        if limits.num_solutions == 1 and _fits(problem, greedy):
+            upper = min(upper, self.scale)
+        self.kept = _within(problem, upper)
+        self.empty = any(not len(k) for k in self.kept)
+        self.problem = problem if self.empty else restrict(problem, self.kept)
+        self.keys = self.problem.key_class or tuple(np.arange(len(b)) for b in self.problem.base_s)
         self.choices: list[IntArray] = []
         self.objectives: list[float] = []
         self.bounds: list[float] = []  # of each program solved: nothing outside the keys cut off by then costs less
@@ -87,12 +95,14 @@ class _ProgramSearch:
     def run(self) -> Solution:
         """Solve, cut off the key found, solve again."""
         problem, limits = self.problem, self.limits
-        leanest = np.array([int(m.argmin()) for m in problem.memory_bytes])
-        if not self._fits(leanest):
+        leanest = np.array([int(m.argmin()) for m in self.given.memory_bytes])
+        if not _fits(self.given, leanest):
             self.bounds.append(np.inf)
             return self._result(Status.INFEASIBLE)
-        scale = SCALED_COST / max(greedy_cost_s(problem), 1e-300)
-        model = _Model(problem, scale)
+        if self.empty:
+            self.bounds.append(limits.cutoff_s)
+            return self._result(Status.CUT_OFF)
+        model = _Model(problem, SCALED_COST / max(self.scale, 1e-300))
         cutoff, tolerance = limits.cutoff_s, tolerance_of(problem)
         while True:
             left = limits.wall_s - (time.perf_counter() - self.started)
@@ -101,12 +111,13 @@ class _ProgramSearch:
             answer = solve_linear_program(model.program(), time_limit_s=left, relative_gap=limits.gap)
             bound = max(0.0, model.valid_bound(answer))
             if answer.status is ProgramStatus.INFEASIBLE:
-                self.bounds.append(np.inf)
-                return self._result(Status.OPTIMAL if self.choices else Status.INFEASIBLE)
+                # Every choice within memory is cut off, or dearer than the options left out allow.
+                self.bounds.append(limits.cutoff_s)
+                return self._result(Status.OPTIMAL if self.choices else Status.CUT_OFF)
             if answer.values is None:
                 return self._stopped(bound)
             choice = model.choice(answer.values)
-            if not self._fits(choice):
+            if not _fits(problem, choice):
                 model.forbid(choice, [np.arange(len(b)) for b in problem.base_s])
                 continue
             value = objective_s(problem, choice)
@@ -125,8 +136,8 @@ class _ProgramSearch:
                 return self._result(Status.OPTIMAL)
             model.forbid(choice, self.keys)
 
-    def _fits(self, choice: IntArray) -> bool:
-        return memory_bytes(self.problem, choice) <= self.problem.memory_capacity_bytes * (1.0 + MEMORY_ALLOWANCE)
+    def _original(self, choice: IntArray) -> IntArray:
+        return np.array([int(k[o]) for k, o in zip(self.kept, choice, strict=True)])
 
     def _stopped(self, bound: float) -> Solution:
         self.bounds.append(bound)
@@ -138,7 +149,7 @@ class _ProgramSearch:
         first = min(self.bounds[0], objectives[0]) if objectives else self.bounds[0]
         return Solution(
             status=status,
-            choices=tuple(self.choices[k] for k in order),
+            choices=tuple(self._original(self.choices[k]) for k in order),
             objectives_s=objectives,
             bound_s=first,
             wall_s=time.perf_counter() - self.started,
@@ -286,13 +297,24 @@ def tolerance_of(problem: ChoiceProblem) -> float:
     return TOLERANCE * (4.0 * problem.num_nodes + 3.0 * len(problem.edges) + 2.0)
 
 
-def greedy_cost_s(problem: ChoiceProblem) -> float:
-    """Cost of choosing node by node, each best for the producers chosen before; sets the scale of the numbers."""
+def _fits(problem: ChoiceProblem, choice: IntArray) -> bool:
+    return memory_bytes(problem, choice) <= problem.memory_capacity_bytes * (1.0 + MEMORY_ALLOWANCE)
+
+
+def _greedy(problem: ChoiceProblem) -> tuple[IntArray, float]:
+    """Choose node by node, each best for the producers chosen before; sets the scale of the numbers."""
     choice = np.zeros(problem.num_nodes, dtype=np.int64)
-    for i in range(problem.num_nodes):
-        cost = problem.base_s[i] + problem.exchange_s[i]
-        for e in problem.edges:
-            if e.consumer == i:
-                cost = cost + e.cost_s[e.producer_class[choice[e.producer]], e.consumer_class]
-        choice[i] = int(cost.argmin())
-    return objective_s(problem, choice)
+    cost = [b + x for b, x in zip(problem.base_s, problem.exchange_s, strict=True)]
+    for e in sorted(problem.edges, key=lambda e: (e.consumer, e.producer)):
+        # Producers come before consumers, and all edges of one consumer together: its choice waits for the last.
+        choice[e.producer] = int(cost[e.producer].argmin())
+        cost[e.consumer] = cost[e.consumer] + e.cost_s[e.producer_class[choice[e.producer]], e.consumer_class]
+    choice = np.array([int(c.argmin()) for c in cost])
+    return choice, objective_s(problem, choice)
+
+
+def _within(problem: ChoiceProblem, upper: float) -> list[IntArray]:
+    """Options that a choice of cost at most ``upper`` may have: all other nodes cost at least their least base."""
+    least = sum(float(b.min()) for b in problem.base_s)
+    limit = upper * (1.0 + 1e-9)
+    return [np.flatnonzero(b - float(b.min()) + least <= limit) for b in problem.base_s]
