@@ -75,7 +75,7 @@ def resolve(request: Request) -> Resolved:
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
     global_batch = request.batch if request.batch is not None else model.global_batch
     _check_numbers(request, cluster, global_batch)
-    compute, cluster = _compute(request, device, cluster)
+    compute, cluster = _compute(request, model, cluster, precision, optimizer)
     workload = Workload(
         graph=model.graph,
         global_batch=global_batch,
@@ -165,22 +165,21 @@ def _check_numbers(request: Request, cluster: Cluster, global_batch: int) -> Non
             raise UsageError(f"{name} is a fraction of peak: above 0, at most 1, not {value}")
 
 
-def _compute(request: Request, device: Device, cluster: Cluster) -> tuple[ComputeModel, Cluster]:
-    precision = _pick(
-        "precision",
-        request.precision,
-        PRECISIONS,
-        "fp32" if request.cost_model == "paleo" else _device_precision(device),
-    )
-    optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, "momentum")
+def _compute(
+    request: Request, model: LoadedModel, cluster: Cluster, precision: Precision, optimizer: Optimizer
+) -> tuple[ComputeModel, Cluster]:
+    """Build the preset; PALEO's network is bytes over bandwidth x ppp_comm, without latency."""
+    device = cluster.device
     roofline = RooflineCompute(device=device, precision=precision, optimizer=optimizer)
     if request.cost_model == "roofline":
         if request.ppp_comp != 1.0 or request.ppp_comm != 1.0:
-            raise UsageError(
-                "--ppp-comp and --ppp-comm belong to --cost-model paleo; roofline has size-dependent efficiency"
-            )
+            raise UsageError("--ppp-comp and --ppp-comm belong to --cost-model paleo; roofline's efficiency depends on size")
         return roofline, cluster
-    algorithms = _algorithms(request, model)
+    from costmodel.paleo.model import PaleoCompute  # noqa: PLC0415 - half of all commands do without
+
+    algorithms = None
+    if request.paleo_algorithms is not None:
+        algorithms = load_algorithms(request.paleo_algorithms, [layer.name for layer in model.graph.layers])
     paleo = PaleoCompute(
         device=device,
         ppp_comp=request.ppp_comp,
@@ -188,7 +187,13 @@ def _compute(request: Request, device: Device, cluster: Cluster) -> tuple[Comput
         algorithms=algorithms,
         extensions=roofline if request.paleo_extensions else None,
     )
-    # PALEO's network: bytes over bandwidth x ppp_comm, no latency.
+    refused = [f"{layer.name}: {paleo.refusal(layer)}" for layer in model.graph.layers if paleo.refusal(layer)]
+    if refused and not request.paleo_extensions:
+        listed = "\n  ".join(refused[:20])
+        raise UsageError(
+            f"the paleo cost model cannot evaluate {len(refused)} of {len(model.graph.layers)} layers of '{model.name}':\n"
+            f"  {listed}\n--paleo-extensions costs them by the roofline instead"
+        )
     return paleo, cluster.with_ideal_links(request.ppp_comm)
 
 

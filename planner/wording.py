@@ -12,7 +12,7 @@ __all__ = ["plan_in_words", "split_in_words"]
 
 _WORDS = (("batch", "data"), ("out_channels", "channels"), ("in_channels", "in-channels"), ("height", "rows"))
 # A plan with more runs of equal splits than this is summarised by counting layers.
-_MAX_RUNS = 4
+_MAX_RUNS = 6
 
 
 def split_in_words(split: Split) -> str:

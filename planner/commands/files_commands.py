@@ -44,14 +44,18 @@ def import_(
         except OutputError as error:
             raise OutputError(f"--output {error}") from None
 
-    from planner.importers import network_text  # noqa: PLC0415 - the help must not wait for it
+    from planner.network_file import import_network, network_text  # noqa: PLC0415 - the help must not wait for it
 
-    text = network_text(Path(source))
+    model = import_network(Path(source))
+    text = network_text(model)
+    where = Output(quiet=quiet)
+    for note in model.notes:
+        remark(where, note)
     if path is None:
         sys.stdout.write(text)
         return
     write_atomically(path, text)
-    remark(Output(quiet=quiet), f"wrote {path}")
+    remark(where, f"wrote {path}")
 
 
 def schema(

@@ -14,24 +14,23 @@ share of the output channels; here they become the plain layer again, because ho
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from costmodel.graph import Graph, GraphError, GraphProblem, LayerSpec
-from planner.importers import ImportedNetwork, ImportFailed, load_network
+from planner.importers import ImportedNetwork, ImportFailed
 from planner.importers.paleo_layers import LayerReader, Problem
 
-if TYPE_CHECKING:
-    from planner.loading import LoadedModel
-
-__all__ = ["FORMAT", "convert", "detect", "load", "places"]
+__all__ = ["FORMAT", "convert", "detect"]
 
 FORMAT = "PALEO network (JSON)"
 
 _COPY = re.compile(r"(?P<name>.+)@(?P<number>\d+)")
 _MAX_LAYERS = 100_000
+# Elements of one output, or weights of one layer: beyond this, counts are no longer exact in a float.
+_MAX_ELEMENTS = 2**53
 
 
 def detect(content: object) -> bool:
@@ -46,31 +45,13 @@ def detect(content: object) -> bool:
     return isinstance(layers, dict) and any(isinstance(layer, dict) and "type" in layer for layer in layers.values())
 
 
-def load(path: Path) -> LoadedModel:
-    """Load a PALEO network file; see `planner.importers.load_network`."""
-    return load_network(path)
-
-
-def places(layer: str) -> tuple[tuple[str, ...], ...]:
-    """Where a layer may be written: by itself, or in a block, perhaps as the first of several copies.
-
-    >>> places("mixed/conv")
-    (('layers', 'mixed/conv'), ('layers', 'mixed/conv@0'), ('layers', 'mixed', 'layers', 'conv'))
-    """
-    parts = layer.split("/")
-    in_blocks = tuple(("layers", "/".join(parts[:i]), "layers", "/".join(parts[i:])) for i in range(1, len(parts)))
-    return (("layers", layer), ("layers", f"{layer}@0"), *in_blocks)
-
-
-def convert(content: Any, name: str = "network") -> ImportedNetwork:
+def convert(content: Any) -> ImportedNetwork:
     """Build the network that a PALEO file describes.
 
     Parameters
     ----------
     content : dict
         Parsed JSON.
-    name : str
-        What to call it; the file's own name becomes the description.
 
     Returns
     -------
@@ -95,13 +76,12 @@ def convert(content: Any, name: str = "network") -> ImportedNetwork:
         raise ImportFailed(
             [GraphProblem("layers", "is not a PALEO network: 'layers' must map names to layers with a 'type'")]
         )
-    return _Conversion(content, name).run()
+    return _Conversion(content).run()
 
 
 class _Conversion:
-    def __init__(self, content: Mapping[str, Any], name: str) -> None:
+    def __init__(self, content: Mapping[str, Any]) -> None:
         self.content = content
-        self.name = name
         self.problems: list[GraphProblem] = []
         self.notes: list[str] = []
         self.layers: dict[str, dict[str, Any]] = {}  # full name -> as written
@@ -118,23 +98,20 @@ class _Conversion:
         reader = LayerReader()
         specs = [spec for name in self.layers if (spec := self._spec(reader, name)) is not None]
         self._stop_at_problems()
+        name = self.content.get("name")
         try:
-            graph = Graph.build(self.name, specs)
+            graph = Graph.build(name if isinstance(name, str) and name else "network", specs)
         except GraphError as error:
             raise ImportFailed(error.problems) from None
         for layer in graph.layers:
             try:
                 reader.check(layer, self.layers[layer.name])
+                if math.prod(layer.output_shape) > _MAX_ELEMENTS or layer.weight_count > _MAX_ELEMENTS:
+                    raise Problem("has more than 2**53 outputs per sample or weights")
             except Problem as problem:
                 self.problems.append(GraphProblem(layer.name, str(problem)))
         self._stop_at_problems()
-        described = self.content.get("name")
-        return ImportedNetwork(
-            graph=graph,
-            global_batch=reader.global_batch,
-            description=described if isinstance(described, str) else "",
-            notes=tuple(self.notes),
-        )
+        return ImportedNetwork(graph=graph, global_batch=reader.global_batch, notes=tuple(self.notes))
 
     def _stop_at_problems(self) -> None:
         if self.problems:

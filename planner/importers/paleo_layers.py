@@ -102,7 +102,7 @@ class LayerReader:
         filters = _whole_numbers(entry, "filter", lengths=(4,), unknown_at=2)
         return "convolution", {
             "out_channels": filters[3],
-            "kernel": (filters[0], filters[1]),
+            "kernel": _square(filters[0], filters[1]),
             "stride": _window(entry, "strides"),
             "padding": _padding(entry),
             **_attached(entry),
@@ -113,7 +113,7 @@ class LayerReader:
         filters = _whole_numbers(entry, "filter", lengths=(4,), unknown_at=3)
         return "deconvolution", {
             "out_channels": filters[2],
-            "kernel": (filters[0], filters[1]),
+            "kernel": _square(filters[0], filters[1]),
             "stride": _window(entry, "strides"),
             "padding": _padding(entry),
             **_attached(entry),
@@ -150,10 +150,10 @@ class LayerReader:
 
     @_types("UpSampling2D")
     def _upsampling(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        factors = _window(entry, "ksize")
-        if factors[0] != factors[1]:
-            raise Problem(f"'ksize' enlarges by {factors[0]} x {factors[1]}; only equal factors are known")
-        return "upsample", {"factor": factors[0]}
+        factor = _window(entry, "ksize")
+        if isinstance(factor, tuple):
+            raise Problem(f"'ksize' enlarges by {factor[0]} x {factor[1]}; only equal factors are known")
+        return "upsample", {"factor": factor}
 
     @_types("Reshape")
     def _reshape(self, entry: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -190,20 +190,25 @@ def _whole_numbers(
     return value
 
 
-def _window(entry: Mapping[str, Any], key: str) -> tuple[int, int]:
+def _square(height: int, width: int) -> int | tuple[int, int]:
+    """One number where both are equal, as people write it."""
+    return height if height == width else (height, width)
+
+
+def _window(entry: Mapping[str, Any], key: str) -> int | tuple[int, int]:
     """(height, width) of NHWC."""
     numbers = _whole_numbers(entry, key, lengths=(4,))
     if numbers[0] != 1 or numbers[3] != 1:
         raise Problem(f"'{key}' is {numbers}; samples and channels take 1")
-    return numbers[1], numbers[2]
+    return _square(numbers[1], numbers[2])
 
 
-def _padding(entry: Mapping[str, Any]) -> str | tuple[int, int]:
+def _padding(entry: Mapping[str, Any]) -> str | int | tuple[int, int]:
     value = entry.get("padding")
     if value in ("SAME", "VALID"):
         return str(value).lower()
     if isinstance(value, list) and len(value) == 2 and all(_is_whole(pad, 0) for pad in value):
-        return (value[0], value[1])
+        return _square(value[0], value[1])
     raise Problem(f"'padding' is {_shown(value)}, expected 'SAME', 'VALID' or [height, width]")
 
 

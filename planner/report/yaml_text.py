@@ -92,11 +92,12 @@ def _is_container(value: Any) -> bool:
 
 
 def _flow(value: Any) -> str | None:
-    """Write on one line: a scalar, or a container of scalars; None for anything deeper."""
+    """Write on one line: a scalar, a list of scalars, or a mapping to these; None for anything deeper."""
     if isinstance(value, Mapping):
-        if any(_is_container(item) for item in value.values()):
+        flows = {key: None if isinstance(item, Mapping) else _flow(item) for key, item in value.items()}
+        if any(flow is None for flow in flows.values()):
             return None
-        return "{" + ", ".join(f"{_word(str(key))}: {_scalar(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_word(str(key))}: {flow}" for key, flow in flows.items()) + "}"
     if _is_container(value):
         if any(_is_container(item) for item in value):
             return None
