@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    # Looking for plugins of pydantic reads the metadata of every installed package; none is wanted here.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         from planner.cli import run  # noqa: PLC0415 - inside, so that Ctrl-C during start-up ends quietly too
 

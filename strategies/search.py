@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.evaluate import evaluate, fold
+from costmodel.evaluate import batch_of, evaluate, evaluate_on, fold
 from costmodel.network import Cluster
 from costmodel.plan import Plan, family_of_plan, plan_key
 from costmodel.splits import split_table
@@ -90,12 +90,18 @@ class _Pool:
         self._found: dict[tuple[object, ...], Candidate] = {}
         self.nearest_miss: Candidate | None = None
 
-    def add(self, plans: Sequence[Plan]) -> None:
-        """Judge plans and keep those that fit the memory, the family and the list."""
+    def add(self, plans: Sequence[Plan], tables: CostTables | None = None) -> None:
+        """Judge plans and keep those that fit the memory, the family and the list.
+
+        Plans without stages may bring the tables that they came from, which saves the judge from building them again.
+        """
         if not plans:
             return
         graph, settings = self._workload.graph, self._settings
-        costs = evaluate(self._workload, self._cluster, plans)
+        if tables is None:
+            costs = evaluate(self._workload, self._cluster, plans)
+        else:
+            costs = evaluate_on(tables, batch_of(tables, plans))
         for n, plan in enumerate(plans):
             step, memory = float(costs.step_time_s[n]), float(costs.memory_bytes[n])
             family = family_of_plan(graph, plan)
@@ -208,7 +214,7 @@ class _Run:
                 tables = CostTables(self.workload, self.cluster, table, m)
                 count, best = enumerate_uniform(tables, self.settings)
                 self.outcome.searched["enumerated"] += count
-                self.pool.add(best)
+                self.pool.add(best, tables)
                 if self.remaining_s() < 0.5 * self.settings.wall_s:
                     return
 
@@ -297,7 +303,7 @@ class _Run:
         )
         solution = solve(choice.problem, limits, method=settings.solver)
         self.methods.add(solution.method)
-        self.pool.add([choice.plan(c) for c in solution.choices])
+        self.pool.add([choice.plan(c) for c in solution.choices], choice.tables)
         if solution.status in (Status.OPTIMAL, Status.CUT_OFF):
             self.outcome.searched["solved"] += 1
         elif solution.status is Status.INFEASIBLE:

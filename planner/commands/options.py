@@ -293,7 +293,7 @@ PlanFile = Annotated[
 ]
 
 # --- scaling curves
-SCALE_FAMILIES = ("data", "model", "hybrid", "best")
+SCALE_FAMILIES = ("data", "model", "hybrid", "pipeline", "spatial", "mixed", "best")
 Workers = Annotated[
     str,
     option("--workers", "-w", metavar="LIST", help="Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8.", group=QUESTION),
@@ -320,7 +320,7 @@ ScaleFamily = Annotated[
     option(
         "--family",
         metavar="NAME",
-        help="data, model, hybrid (the paper's formula under paleo) or best (searched). Default: data.",
+        help="data, model, hybrid (the paper's formula under paleo), pipeline, spatial, mixed or best. Default: data.",
         group=SPACE,
     ),
 ]

@@ -8,7 +8,6 @@ import typer
 
 from planner.commands import options as o
 from planner.commands.output import emit
-from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
 
@@ -64,14 +63,20 @@ def scale(
     where = output_of(options, values)
     values.check()
 
-    from planner.report.scale import scale_report  # noqa: PLC0415 - needs numpy; the help must not wait for it
-    from planner.search import scale as curve  # noqa: PLC0415 - same
+    from planner.report.scale import Curve, scale_report  # noqa: PLC0415 - needs numpy; the help must not wait for it
+    from planner.resolve import resolve  # noqa: PLC0415 - same
+    from planner.scaling import scale as predict  # noqa: PLC0415 - same
 
-    progress = Progress(where)
-    try:
-        points = curve(
-            request, counts, weak=weak, family=chosen, epochs=num_epochs, samples=num_samples, progress=progress
-        )
-    finally:
-        progress.close()
-    emit(scale_report(request, points, weak=weak, family=chosen), where)
+    points = predict(request, counts, weak=weak, family=chosen, epochs=num_epochs, samples=num_samples)
+    resolved = resolve(request)
+    curve = Curve(
+        setting=resolved.setting,
+        assumptions=resolved.assumptions,
+        free_layers=resolved.free_layers,
+        points=points,
+        weak=weak,
+        family=chosen,
+        epochs=num_epochs,
+        samples=num_samples,
+    )
+    emit(scale_report(curve), where)

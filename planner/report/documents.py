@@ -10,16 +10,18 @@ from typing import Any
 
 from planner.plan_file import document_from_plan
 from planner.request import Request
-from planner.results import Assumption, Breakdown, LayerCost, RankedPlan, ScalePoint, SearchResult, Setting
+from planner.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
 
 __all__ = [
+    "RESULT_VERSION",
+    "assumption_text",
     "breakdown_document",
     "layer_names",
     "layer_totals",
     "plan_document",
     "ranked_record",
-    "scale_document",
     "search_document",
+    "tail",
 ]
 
 RESULT_VERSION = 1
@@ -59,7 +61,6 @@ _SUMMED = (
     "weight_bytes",
     "memory_bytes",
 )
-_POINT_KEYS = tuple(field.name for field in fields(ScalePoint))
 
 
 def layer_names(request: Request) -> tuple[str, ...]:
@@ -116,7 +117,7 @@ def search_document(request: Request, result: SearchResult) -> dict[str, Any]:
         "solver": result.solver,
         "data_parallel": _optional_record(result.data_parallel),
         "data_parallel_all": _optional_record(result.data_parallel_all),
-        **_tail(result.setting, result.assumptions, result.free_layers, result.notes),
+        **tail(result.setting, result.assumptions, result.free_layers, result.notes),
     }
 
 
@@ -141,7 +142,7 @@ def breakdown_document(
             {"term": term, "plan_s": plan_s, "best_s": best_s} for term, plan_s, best_s in breakdown.comparison
         ],
     }
-    return document | _tail(
+    return document | tail(
         breakdown.setting, breakdown.assumptions, breakdown.free_layers, (*breakdown.notes, *warnings)
     )
 
@@ -157,16 +158,6 @@ def layer_totals(layers: Sequence[LayerCost]) -> dict[str, Any]:
         "output_shape": list(last.output_shape),
         "algorithms": ["", "", ""],
         "is_free": all(layer.is_free for layer in layers),
-    }
-
-
-def scale_document(setting: Setting, points: Sequence[ScalePoint], *, weak: bool, family: str) -> dict[str, Any]:
-    """Answer of ``planner scale``."""
-    return {
-        **_head(setting),
-        "scaling": "weak" if weak else "strong",
-        "family": family,
-        "points": [{key: getattr(point, key) for key in _POINT_KEYS} for point in points],
     }
 
 
@@ -189,9 +180,10 @@ def _head(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _tail(
+def tail(
     setting: Setting, assumptions: Sequence[Assumption], free_layers: Sequence[str], notes: Sequence[str]
 ) -> dict[str, Any]:
+    """What every answer ends with: the question as it was understood."""
     return {
         "setting": {
             "device": setting.device,

@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
 
 from planner.report.blocks import Block, Column, Facts, Report, Table
-from planner.report.documents import scale_document
+from planner.report.documents import RESULT_VERSION, tail
 from planner.report.numbers import percent, significant, time_unit
-from planner.results import ScalePoint, Setting
+from planner.report.optimize import assumed, free_layers_fact
+from planner.results import Assumption, ScalePoint, Setting
 
-__all__ = ["scale_report"]
+__all__ = ["Curve", "scale_report"]
 
 
-def scale_report(setting: Setting, points: Sequence[ScalePoint], *, weak: bool, family: str) -> Report:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A scaling curve and the question that it answers."""
+
+    setting: Setting
+    assumptions: tuple[Assumption, ...]
+    free_layers: tuple[str, ...]
+    points: tuple[ScalePoint, ...]
+    weak: bool
+    family: str
+    epochs: float | None
+    samples: float | None
+
+
+def scale_report(curve: Curve) -> Report:
     """Scaling curve in every form."""
-    document = scale_document(setting, points, weak=weak, family=family)
     return Report(
-        blocks=lambda: _blocks(setting, points, weak=weak, family=family),
-        data=lambda: document,
-        records=lambda: document["points"],
+        blocks=lambda: _blocks(curve),
+        data=lambda: _document(curve),
+        records=lambda: _document(curve)["points"],
     )
 
 
-def _blocks(setting: Setting, points: Sequence[ScalePoint], *, weak: bool, family: str) -> list[Block]:
+def _document(curve: Curve) -> dict[str, Any]:
+    setting = curve.setting
+    return {
+        "schema_version": RESULT_VERSION,
+        "model": setting.model,
+        "cluster": setting.cluster,
+        "cost_model": setting.cost_model,
+        "scaling": "weak" if curve.weak else "strong",
+        "family": curve.family,
+        "batch": setting.global_batch,
+        "epochs": curve.epochs,
+        "samples": curve.samples,
+        "points": [{field.name: getattr(point, field.name) for field in fields(point)} for point in curve.points],
+        **tail(setting, curve.assumptions, curve.free_layers, ()),
+    }
+
+
+def _blocks(curve: Curve) -> list[Block]:
+    points = curve.points
     unit = time_unit(min(point.step_time_s for point in points))
 
     def column(title: str, cell: Callable[[ScalePoint], str], priority: int, *, unit: str = "") -> Column:
@@ -47,18 +81,13 @@ def _blocks(setting: Setting, points: Sequence[ScalePoint], *, weak: bool, famil
         columns.append(column("memory", lambda p: "fits" if p.fits else "too much", 2))
     summary = tuple(point.summary for point in points)
     columns.append(Column(title="plan", cells=summary, is_text=True, flexible=True, priority=8))
-    scaling = "weak: every worker has its own batch" if weak else "strong: the workers share one batch"
-    facts = (
-        ("Scaling", scaling),
-        ("Family", family),
-        ("Assumed", _assumed(setting)),
-    )
-    return [Table(columns=tuple(columns)), Facts(facts)]
-
-
-def _assumed(setting: Setting) -> str:
-    options = "".join(f", {name} {value}" for name, value in setting.cost_model_options.items())
-    return (
-        f"model {setting.model}, cluster {setting.cluster}, device {setting.device}, precision {setting.precision}, "
-        f"cost model {setting.cost_model}{options}, mode {setting.mode}"
-    )
+    batch = f"{curve.setting.global_batch:,} samples"
+    facts = [
+        ("Scaling", f"weak, {batch} per worker" if curve.weak else f"strong, {batch} shared by the workers"),
+        ("Family", curve.family),
+    ]
+    if curve.epochs is not None and curve.samples is not None:
+        facts.append(("Training", f"{curve.epochs:g} epochs of {curve.samples:,.0f} samples"))
+    # The batch is said above: it means something else on a weak curve.
+    facts.append(("Assumed", assumed([a for a in curve.assumptions if a.name != "global batch"])))
+    return [Table(columns=tuple(columns)), Facts((*facts, *free_layers_fact(curve.free_layers)))]

@@ -171,11 +171,18 @@ class PointEntry(_Result):
     fits: bool
 
 
-class ScaleDocument(_Head):
+class ScaleDocument(_Tail):
     """Answer of `planner scale --json`."""
 
+    schema_version: Literal[1]
+    model: str
+    cluster: str
+    cost_model: Literal["roofline", "paleo"]
     scaling: Literal["weak", "strong"]
     family: str
+    batch: int = Field(ge=1, description="Samples per step: of each worker (weak) or of all together (strong).")
+    epochs: Number | None
+    samples: Number | None = Field(description="Samples of one epoch.")
     points: list[PointEntry]
 
 

@@ -77,14 +77,15 @@ def search_pipelines(
         return outcome
     most = min(max(worker_counts) - 1, workload.micro_batch(num_micro_batches))
     tables = CostTables(workload, cluster, split_table(range(1, most + 1), batch_only=True), num_micro_batches)
-    floor = _trivial_bound(tables, max(worker_counts))
-    if floor > cutoff_s() * _SLACK:
-        # Not even perfectly balanced stages without transfers are fast enough, on any number of workers.
-        outcome.bound_s = outcome.rest_bound_s = floor
-        outcome.searched["bounded"] = len(worker_counts)
+    floors = _quick_bounds(tables, worker_counts)
+    promising = [w for w, floor in zip(worker_counts, floors, strict=True) if floor <= cutoff_s() * _SLACK]
+    if len(promising) < len(worker_counts):
+        outcome.searched["bounded"] = len(worker_counts) - len(promising)
+        outcome.bound_s = outcome.rest_bound_s = float(np.min(floors[floors > cutoff_s() * _SLACK]))
+    if not promising:
         return outcome
     arrays = pipeline_arrays(tables)
-    for workers in sorted(worker_counts, reverse=True):
+    for workers in sorted(promising, reverse=True):
         problem = _problem(tables, arrays, workers, capacity_bytes)
         cutoff = cutoff_s()
         if deadline <= time.monotonic():
@@ -110,17 +111,33 @@ def _chain(tables: CostTables) -> list[int]:
     return [i for i, layer in enumerate(tables.workload.graph.layers) if layer.kind != "input"]
 
 
-def _trivial_bound(tables: CostTables, workers: int) -> float:
-    """Bound every pipeline from below: the bottleneck carries at least its share of the least work, m times.
+def _quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
+    """Bound the pipelines of every worker count from below, without transfers and exchanges.
 
-    With W workers the slowest stage has ``t >= (sum_l min_r r t_l(r)) / W``, and the step is at least ``m t``.
+    One micro-batch passes through every layer, and the slowest stage handles the other m - 1 meanwhile. With W workers that stage
+    has ``t >= max(max_l t_l, (sum_l min_r r t_l(r)) / W)``, since ``sum_s r_s t_s >= sum_l min_r r t_l(r)`` and ``sum_s r_s = W``:
+
+        step >= sum_l t_l + (m - 1) t,   t_l = min over r < W of t_l(r)
+
+    Returns
+    -------
+    array, shape (worker counts,)
+        Seconds.
     """
-    total = 0.0
+    m = tables.num_micro_batches
     replicas = np.array(tables.table.workers, dtype=np.float64)
+    once, work, largest = (np.zeros(len(replicas)) for _ in range(3))
     for costs in tables.layers:
-        time_s = costs.forward_s + costs.backward_input_s + costs.backward_weight_s
-        total += float(np.min(np.where(costs.legal, replicas * time_s, np.inf)))
-    return tables.num_micro_batches * total / workers
+        time_s = np.where(
+            costs.legal, costs.forward_s + costs.backward_input_s + costs.backward_weight_s, np.inf
+        )
+        fastest = np.minimum.accumulate(time_s)
+        once += fastest
+        largest = np.maximum(largest, fastest)
+        work += np.minimum.accumulate(replicas * time_s)
+    most = np.minimum(np.array(worker_counts), len(replicas) + 1) - 2  # row of the most replicas that a stage can have
+    slowest = np.maximum(largest[most], work[most] / np.array(worker_counts, dtype=np.float64))
+    return np.asarray((once[most] + (m - 1) * slowest) * (1 - 1e-12))
 
 
 def _problem(tables: CostTables, arrays: PipelineArrays, workers: int, capacity_bytes: float) -> PartitionProblem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable
@@ -107,19 +108,16 @@ def one_to_all(n: int) -> tuple[Network, int]:
 
 def butterfly(n: int) -> tuple[Network, int]:
     """Bar-Noy, Kipnis, Schieber: piece 0 sums a window of w ranks from one's own, piece 1 the same without one's own."""
-    net, width = Network(n, [{0: frozenset([r]), 1: frozenset()} for r in range(n)]), 1
-    for bit in bin(n - 1)[3:] + "x" if n > 1 else "":
-        grow = bit in "1x"  # to 2 w, else to 2 w - 1
-        target = 2 * width if grow else 2 * width - 1
-        if bit == "x":
-            target, grow = (n, n == 2 * width)
-        piece, offset = (0, width) if grow else (1, width - 1)
+    net, widths = Network(n, [{0: frozenset([r]), 1: frozenset()} for r in range(n)]), [n]
+    while widths[0] > 1:
+        widths.insert(0, -(-widths[0] // 2))
+    for width, target in itertools.pairwise(widths):
+        piece, offset = (0, width) if target == 2 * width else (1, width - 1)
         arrived = [net.data[(r + offset) % n][piece] for r in range(n)]
         for r in range(n):
-            assert not arrived[r] & net.data[r][0]
-            net.data[r] = {0: net.data[r][0] | arrived[r], 1: net.data[r][1] | arrived[r]}
+            assert not arrived[r] & net.data[r][0], "nothing is added twice"
+            net.data[r] = {p: content | arrived[r] for p, content in net.data[r].items()}
         net.rounds.append(1)
-        width = target
     return net, 1
 
 

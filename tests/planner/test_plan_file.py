@@ -38,9 +38,7 @@ def names(graph: Graph) -> list[str]:
 
 
 @pytest.fixture
-def plan_path(
-    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, request_16: Request, setting: Setting
-) -> Path:
+def plan_path(tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, request_16: Request, setting: Setting) -> Path:
     document = document_from_plan(make_ranked(), layer_names=names(alexnet), request=request_16, setting=setting)
     path = tmp_path / "plan.yaml"
     path.write_text(plan_text(document), encoding="utf-8")
@@ -154,9 +152,7 @@ def test_pipelines_round_trip(
     assert plan_from_document(loaded.content, alexnet, loaded.document) == plan
 
 
-def test_the_question_round_trips(
-    tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, setting: Setting
-) -> None:
+def test_the_question_round_trips(tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, setting: Setting) -> None:
     algorithms = tmp_path / "algorithms.yaml"
     request = Request(
         model="alexnet",

@@ -23,10 +23,10 @@ from planner.report.numbers import big_count, duration_text, percent, significan
 from planner.report.optimize import search_blocks, search_report
 from planner.report.ranking import gap_text, ranking_table
 from planner.report.rich_text import rich_text
-from planner.report.scale import scale_report
+from planner.report.scale import Curve, scale_report
 from planner.report.text import fit, plain_text, wrap_words
 from planner.request import Request
-from planner.results import Breakdown, RankedPlan, ScalePoint, SearchResult, Setting
+from planner.results import Assumption, Breakdown, RankedPlan, ScalePoint, SearchResult, Setting
 from planner.schema.result import BreakdownDocument, ResultDocument, ScaleDocument
 
 MakeResult = Callable[..., SearchResult]
@@ -133,7 +133,9 @@ def test_numbers_are_right_aligned(make_result: MakeResult) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    cells=st.lists(st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=60), min_size=1, max_size=4),
+    cells=st.lists(
+        st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=60), min_size=1, max_size=4
+    ),
     width=st.integers(40, 100),
 )
 def test_any_words_fit(cells: list[str], width: int) -> None:
@@ -173,7 +175,9 @@ def test_rich_takes_names_for_text() -> None:
 
 
 def test_markdown_escapes_and_aligns() -> None:
-    table = Table(columns=(Column(title="n", cells=("a|b_c",), is_text=True), Column(title="t", cells=("1",), unit="ms")))
+    table = Table(
+        columns=(Column(title="n", cells=("a|b_c",), is_text=True), Column(title="t", cells=("1",), unit="ms"))
+    )
     text = markdown_text([table, Facts((("k", "v*"),))])
     assert text.splitlines()[:3] == ["| n | t (ms) |", "| :-- | --: |", r"| a\|b\_c | 1 |"]
     assert r"- **k**: v\*" in text
@@ -245,7 +249,9 @@ def test_json_is_what_the_schema_says(make_result: MakeResult, request_16: Reque
 
 def test_json_has_the_promised_keys(make_result: MakeResult, request_16: Request) -> None:
     document = search_document(request_16, make_result())
-    promised = "schema_version model cluster gpus global_batch cost_model plans proven_optimal bound_s gap space_size wall_s"
+    promised = (
+        "schema_version model cluster gpus global_batch cost_model plans proven_optimal bound_s gap space_size wall_s"
+    )
     assert set(promised.split()) <= set(document)
     plan = "rank step_time_s throughput_samples_per_s memory_bytes_per_gpu exposed_communication_s workers family summary plan"
     assert set(plan.split()) <= set(document["plans"][0])
@@ -310,7 +316,17 @@ def test_scaling_curve(setting: Setting) -> None:
         )
         for n in (1, 2, 4)
     ]
-    report: Report = scale_report(setting, points, weak=True, family="data")
+    curve = Curve(
+        setting=setting,
+        assumptions=(Assumption(name="global batch", value="128"),),
+        free_layers=("data",),
+        points=tuple(points),
+        weak=True,
+        family="data",
+        epochs=90.0,
+        samples=1.2e6,
+    )
+    report: Report = scale_report(curve)
     document = json.loads(json_text(report.data()))
     assert json.loads(ScaleDocument.model_validate(document).model_dump_json()) == document
     text = plain_text(report.blocks(), 140)
