@@ -47,7 +47,8 @@ def _ring_s(traffic: Traffic) -> FloatArray:
 
     ``(n - 1)/n (B / min G + sum over edges a)``: every rank sends n - 1 pieces of B/n to its neighbour. Ranks are visited unit by
     unit, so every unit has one edge out; several rings that leave by different ranks use all ports of the unit (the channels of
-    NCCL), which together carry G. The slowest level is the bottleneck. A piece passes every edge but one, hence the mean latency of the edges.
+    NCCL), which together carry G. The slowest level is the bottleneck. A piece passes every edge but one, hence the mean latency
+    of the edges.
     Reference: P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69, 2009.
     """
     where = traffic.span

@@ -36,9 +36,15 @@ class PassTimes:
 class ComputeModel(Protocol):
     """A cost preset for a device: `paleo` or `roofline`."""
 
-    name: str
-    # Gradient exchange may run behind the backward pass.
-    overlaps_exchange: bool
+    @property
+    def name(self) -> str:
+        """Name of the preset."""
+        ...
+
+    @property
+    def overlaps_exchange(self) -> bool:
+        """Whether gradient exchange may run behind the backward pass."""
+        ...
 
     def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
         """Time the largest share of every split at once.

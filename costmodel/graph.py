@@ -139,7 +139,7 @@ def _structure_problems(specs: Sequence[LayerSpec]) -> list[GraphProblem]:
 
 
 def _unknown_parent(parent: str, names: set[str]) -> str:
-    import difflib  # noqa: PLC0415 - only on the way to an error
+    import difflib
 
     close = difflib.get_close_matches(parent, sorted(names), n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""

@@ -11,7 +11,7 @@ def main() -> None:
     # Looking for plugins of pydantic reads the metadata of every installed package; none is wanted here.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        from planner.cli import run  # noqa: PLC0415 - inside, so that Ctrl-C during start-up ends quietly too
+        from planner.cli import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:

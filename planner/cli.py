@@ -47,7 +47,7 @@ for _name, _function, _summary in _COMMANDS:
 
 def _print_version(value: bool) -> None:
     if value:
-        from planner import __version__  # noqa: PLC0415 - only when asked for
+        from planner import __version__
 
         typer.echo(f"planner {__version__}")
         raise typer.Exit
@@ -101,7 +101,7 @@ def run(argv: Sequence[str]) -> int:
         return ExitCode.USAGE
     except Exception as error:
         if verbose:
-            import traceback  # noqa: PLC0415 - only on the way out
+            import traceback
 
             traceback.print_exc()
         reason = str(error).partition("\n")[0][:300]

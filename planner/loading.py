@@ -130,8 +130,8 @@ def load_model(text: str) -> LoadedModel:
     path = resolve("models", text)
     if path.suffix.lower() == ".json":
         return _load_json(path)
-    from planner.expansion import expand  # noqa: PLC0415 - making the schema takes time that other files need not
-    from planner.schema.model import NetworkFile  # noqa: PLC0415 - same
+    from planner.expansion import expand
+    from planner.schema.model import NetworkFile
 
     loaded = load_document(path, NetworkFile)
     network, document = loaded.content, loaded.document
@@ -154,7 +154,7 @@ def load_model(text: str) -> LoadedModel:
 
 def _load_json(path: Path) -> LoadedModel:
     """Load another program's network file."""
-    from planner.importers import ImportFailed, importer_of  # noqa: PLC0415 - rarely needed
+    from planner.importers import ImportFailed, importer_of
 
     content, sha256 = read_json(path)
     importer = importer_of(content)
@@ -208,7 +208,7 @@ def load_device(text: str) -> LoadedDevice:
     >>> load_device("k20").device.memory_bandwidth_bytes_per_s
     208000000000.0
     """
-    from planner.schema.device import DeviceFile  # noqa: PLC0415 - only where a device is needed
+    from planner.schema.device import DeviceFile
 
     path = resolve("devices", text)
     loaded = load_document(path, DeviceFile)
@@ -225,7 +225,7 @@ def load_cluster(text: str) -> LoadedCluster:
     InputFileError
         Every problem of the file; a device that does not exist is one.
     """
-    from planner.schema.cluster import ClusterFile  # noqa: PLC0415 - only where a cluster is needed
+    from planner.schema.cluster import ClusterFile
 
     path = resolve("clusters", text)
     loaded = load_document(path, ClusterFile)
@@ -279,7 +279,7 @@ def load_algorithms(path: Path, layers: Collection[str] | None = None) -> dict[s
     InputFileError
         Every problem of the file.
     """
-    from planner.schema.algorithms import AlgorithmsFile  # noqa: PLC0415 - rarely needed
+    from planner.schema.algorithms import AlgorithmsFile
 
     loaded = load_document(path, AlgorithmsFile)
     entries = loaded.content.algorithms

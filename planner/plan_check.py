@@ -183,7 +183,7 @@ class _Checker:
             self._note(("layers", name), message)
 
     def _check_collective(self, name: str, i: int) -> None:
-        from costmodel.collectives import names_of  # noqa: PLC0415 - only for plan files
+        from costmodel.collectives import names_of
 
         collective = self.document.layers[name].collective
         if collective is None:

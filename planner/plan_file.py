@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -119,7 +120,7 @@ def _split_entry(split: Split, collective: str | None) -> dict[str, Any]:
 
 
 def _provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:
-    from planner import __version__  # noqa: PLC0415 - defined after this module may be imported
+    from planner import __version__
 
     provenance: dict[str, Any] = {"planner_version": __version__, "inputs": dict(setting.inputs)}
     if setting.command_line:
@@ -145,12 +146,12 @@ def _relative(path: Path, folder: Path | None) -> str:
 
 def plan_text(document: Mapping[str, Any]) -> str:
     """Write a plan document as YAML."""
-    from planner.report.yaml_text import yaml_text  # noqa: PLC0415 - only when something is exported
+    from planner.report.yaml_text import yaml_text
 
+    summary = textwrap.fill(document["prediction"]["summary"], 118, break_on_hyphens=False, break_long_words=False)
     comment = (
-        f"{document['prediction']['summary']}\n"
-        "Predict it again with: planner estimate --plan FILE. The degrees of every layer multiply to the workers;\n"
-        "degrees of 1 are left out."
+        f"{summary}\nPredict it again with: planner estimate --plan FILE\n"
+        "The degrees of every layer multiply to the workers; degrees of 1 are left out."
     )
     return yaml_text(document, comment)
 
@@ -163,8 +164,8 @@ def read_plan(path: Path) -> Loaded[PlanDocument]:
     InputFileError
         Every problem of the file, with line and column.
     """
-    from planner.loading import load_document  # noqa: PLC0415 - reading is rarer than writing
-    from planner.schema.plan import PlanDocument  # noqa: PLC0415 - same
+    from planner.loading import load_document
+    from planner.schema.plan import PlanDocument
 
     return load_document(path, PlanDocument)
 

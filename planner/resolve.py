@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.paleo.model import PaleoCompute
-from costmodel.units import QuantityError, format_bytes, parse_quantity
-
 from costmodel.compute import ComputeModel
 from costmodel.device import Device
 from costmodel.network import Cluster
-from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
+from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split
+from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.errors import UnknownName, UsageError
 from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
@@ -173,9 +171,11 @@ def _compute(
     roofline = RooflineCompute(device=device, precision=precision, optimizer=optimizer)
     if request.cost_model == "roofline":
         if request.ppp_comp != 1.0 or request.ppp_comm != 1.0:
-            raise UsageError("--ppp-comp and --ppp-comm belong to --cost-model paleo; roofline's efficiency depends on size")
+            raise UsageError(
+                "--ppp-comp and --ppp-comm belong to --cost-model paleo; roofline's efficiency depends on size"
+            )
         return roofline, cluster
-    from costmodel.paleo.model import PaleoCompute  # noqa: PLC0415 - half of all commands do without
+    from costmodel.paleo.model import PaleoCompute
 
     algorithms = None
     if request.paleo_algorithms is not None:

@@ -107,7 +107,9 @@ def _paper_hybrid(resolved: Resolved, workers: int) -> tuple[float, float, str]:
     """PALEO's formula for one weird trick; returns step, compute and words."""
     workload = resolved.workload
     assert isinstance(workload.compute, PaleoCompute)
-    hybrid = hybrid_step(workload.graph, workers, -(-workload.global_batch // workers), workload.compute, resolved.cluster)
+    hybrid = hybrid_step(
+        workload.graph, workers, -(-workload.global_batch // workers), workload.compute, resolved.cluster
+    )
     return hybrid.step_s, hybrid.step_s - hybrid.sync_s, "the paper's hybrid formula"
 
 
@@ -131,7 +133,8 @@ def _data_plan(workload: Workload, cluster: Cluster, workers: int, capacity_byte
             num_micro_batches=m,
             splits=(Split(batch=used),) * layers,
             collectives=tuple(
-                fixed if used > 1 and layer.weight_count + layer.norm_count > 0 else None for layer in workload.graph.layers
+                fixed if used > 1 and layer.weight_count + layer.norm_count > 0 else None
+                for layer in workload.graph.layers
             ),
         )
         first = first or plan

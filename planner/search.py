@@ -7,13 +7,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from costmodel.units import format_bytes
-
 from costmodel.evaluate import CostBatch, evaluate
 from costmodel.network import Cluster
 from costmodel.plan import Plan, family_of_plan
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import divisors
+from costmodel.units import format_bytes
 from costmodel.workload import Workload
 from planner.breakdown import layer_costs
 from planner.errors import LimitReached, NoFeasiblePlan, UsageError
@@ -233,7 +232,7 @@ def _one_worker_s(resolved: Resolved) -> float | None:
     layers = len(resolved.workload.graph.layers)
     fixed = resolved.request.micro_batches
     counts = (fixed,) if fixed is not None else divisors(resolved.workload.global_batch)
-    from costmodel.splits import Split  # noqa: PLC0415 - one use
+    from costmodel.splits import Split
 
     plans = [
         Plan(workers=1, num_micro_batches=m, splits=(Split(),) * layers, collectives=(None,) * layers) for m in counts

@@ -11,31 +11,32 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.evaluate import batch_of, evaluate, evaluate_on, fold
+from costmodel.evaluate import batch_of, evaluate, evaluate_on
 from costmodel.network import Cluster
 from costmodel.plan import Plan, family_of_plan, plan_key
-from costmodel.splits import split_table
+from costmodel.splits import factorisations, split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from strategies.build import choice_problem, lower_bounds, memory_extremes
+from strategies.exhaustive import blocks, enumerate_uniform
 from strategies.per_layer.problem import Limits, Status
-from strategies.per_layer.search import solve
+from strategies.per_layer.search import Method, solve
 from strategies.pipeline.search import search_pipelines
 from strategies.space import (
     Restriction,
     count_layer_plans,
     count_pipelines,
     micro_batch_counts,
-    uniform_batches,
-    uniform_columns,
 )
 
-__all__ = ["Candidate", "Outcome", "SearchSettings", "enumerate_uniform", "search"]
+__all__ = ["Candidate", "Outcome", "SearchSettings", "search"]
 
 Progress = Callable[[str, float], None]
 
-# Worker counts are costed in blocks of about this many splits, so that memory stays flat however many GPUs there are.
-_BLOCK_SPLITS = 24_000
+# Tables of moves between layers are built for so many (tensor, pair of layouts) at a time; one worker count that needs more than
+# the second number is left open, with its bound.
+_GROUP_PAIRS = 2_000_000
+_MOST_PAIRS = 60_000_000
 # Two step times within this relative distance are the same number computed in another order.
 _TIE = 1e-12
 
@@ -53,7 +54,7 @@ class SearchSettings:
     enumerate_uniform: bool = True  # evaluate the uniform plans first; the answer is the same without
     wall_s: float = 60.0
     gap: float = 0.0
-    solver: str = "auto"
+    solver: Method = "auto"
     seed: int = 0
 
 
@@ -98,10 +99,11 @@ class _Pool:
         if not plans:
             return
         graph, settings = self._workload.graph, self._settings
-        if tables is None:
-            costs = evaluate(self._workload, self._cluster, plans)
-        else:
-            costs = evaluate_on(tables, batch_of(tables, plans))
+        costs = (
+            evaluate(self._workload, self._cluster, plans)
+            if tables is None
+            else evaluate_on(tables, batch_of(tables, plans))
+        )
         for n, plan in enumerate(plans):
             step, memory = float(costs.step_time_s[n]), float(costs.memory_bytes[n])
             family = family_of_plan(graph, plan)
@@ -192,8 +194,9 @@ class _Run:
         # What is still to be closed: a valid lower bound per (worker count, micro-batches), replaced as it is solved.
         self.bounds: list[float] = []
         self.rests: list[float] = []
-        self.pending_bound_s = 0.0  # bound of everything not yet looked at
         self.methods: set[str] = set()
+        # Worker count -> bound at one micro-batch, which holds for more.
+        self.floors: dict[int, float] = {}
 
     def report(self, word: str, fraction: float) -> None:
         if self.progress is not None:
@@ -212,7 +215,9 @@ class _Run:
             table = split_table(counts, grids_only=True)
             for m in self.micro_batches:
                 tables = CostTables(self.workload, self.cluster, table, m)
-                count, best = enumerate_uniform(tables, self.settings)
+                count, best = enumerate_uniform(
+                    tables, self.settings.restriction, self.settings.capacity_bytes, self.settings.top
+                )
                 self.outcome.searched["enumerated"] += count
                 self.pool.add(best, tables)
                 if self.remaining_s() < 0.5 * self.settings.wall_s:
@@ -235,6 +240,11 @@ class _Run:
 
     def _layers_block(self, counts: tuple[int, ...], m: int, all_fit: set[int]) -> None:
         settings = self.settings
+        if self.remaining_s() <= 0:
+            # More micro-batches never take less time, so the bounds at one hold; none is known before that.
+            for w in counts:
+                self._leave_open(self.floors.get(w, 0.0))
+            return
         table = split_table(counts)
         self.outcome.space_size += count_layer_plans(
             self.workload.graph,
@@ -249,6 +259,7 @@ class _Run:
         least, most = memory_extremes(tables, settings.restriction)
         open_counts: list[tuple[float, int]] = []
         for k, w in enumerate(counts):
+            self.floors.setdefault(w, float(bounds[k]))
             if m == 1 and most[k] <= settings.capacity_bytes and np.isfinite(bounds[k]):
                 # Everything fits in one micro-batch, and k micro-batches never take less time than one (docs/cost-model.md).
                 all_fit.add(w)
@@ -273,11 +284,30 @@ class _Run:
                     self.rests.append(rest)
                     self.bounds.append(rest)
                 return
-            group = [w for b, w in open_counts[position : position + 8] if b <= self.pool.cutoff_s * (1 + _TIE)]
+            group = self._group(open_counts, position)
+            if not group:
+                self._leave_open(open_counts[position][0])
+                position += 1
+                continue
             tables = CostTables(self.workload, self.cluster, split_table(sorted(group)), m)
             for offset, w in enumerate(group):
                 self._solve_one(tables, w, open_counts[position + offset][0])
             position += len(group)
+
+    def _group(self, open_counts: list[tuple[float, int]], position: int) -> list[int]:
+        """Take the next worker counts worth solving, as many as their tables of moves allow; none if the first is too large."""
+        tensors = len({layer.output_shape for layer in self.workload.graph.layers})
+        group: list[int] = []
+        size = 0
+        for bound, w in open_counts[position : position + 8]:
+            pairs = tensors * len(factorisations(w, 3)) * len(factorisations(w, 4))
+            if bound > self.pool.cutoff_s * (1 + _TIE) or (group and size + pairs > _GROUP_PAIRS):
+                break
+            if pairs > _MOST_PAIRS:
+                break
+            group.append(w)
+            size += pairs
+        return group
 
     def _solve_one(self, tables: CostTables, workers: int, bound: float) -> None:
         settings = self.settings
@@ -380,74 +410,3 @@ class _Run:
         outcome.nearest_miss = self.pool.nearest_miss
         outcome.methods = tuple(sorted(self.methods))
         return outcome
-
-
-def blocks(counts: Sequence[int], *, grids: bool = False) -> list[tuple[int, ...]]:
-    """Cut worker counts into blocks of bounded size."""
-    from costmodel.splits import divisors, factorisations  # noqa: PLC0415 - keeps the module's names few
-
-    result: list[tuple[int, ...]] = []
-    current: list[int] = []
-    size = 0
-    for w in counts:
-        current.append(w)
-        size += len(divisors(w)) ** 2 if grids else len(factorisations(w, 4))
-        if size >= _BLOCK_SPLITS:
-            result.append(tuple(current))
-            current, size = [], 0
-    if current:
-        result.append(tuple(current))
-    return result
-
-
-def enumerate_uniform(tables: CostTables, settings: SearchSettings) -> tuple[int, list[Plan]]:
-    """Score every uniform plan of the tables; return how many, and the best as plans.
-
-    Returns
-    -------
-    count : int
-    plans : list of Plan
-        The best ``top`` of each worker count that fit the memory, with the cheapest collective per message.
-    """
-    columns = uniform_columns(tables.workload.graph)
-    folded = fold(tables, columns)
-    allowed = []
-    for c in range(max(columns) + 1):
-        mask = folded.columns[c].legal.copy()
-        for i, layer in enumerate(tables.workload.graph.layers):
-            if (
-                columns[i] == c
-                and layer.kind != "input"
-                and (layer.weight_count or layer.name in settings.restriction.fixed)
-            ):
-                mask &= settings.restriction.mask(layer, tables.table)
-        allowed.append(mask)
-    count = 0
-    best: list[tuple[float, tuple[int, ...]]] = []
-    for batch in uniform_batches(tables, columns, allowed):
-        costs = folded.score(batch)
-        count += len(batch)
-        step = np.where(costs.memory_bytes <= settings.capacity_bytes, costs.step_time_s, np.inf)
-        for n in np.argsort(step, kind="stable")[: settings.top * len(tables.workload.collectives)]:
-            if np.isfinite(step[n]):
-                best.append((float(step[n]), tuple(int(r) for r in batch.row[n])))
-    best.sort()
-    chosen = list(dict.fromkeys(rows for _, rows in best))[: settings.top]
-    return count, [_uniform_plan(tables, columns, rows) for rows in chosen]
-
-
-def _uniform_plan(tables: CostTables, columns: tuple[int, ...], rows: tuple[int, ...]) -> Plan:
-    """Write a uniform plan out layer by layer, with the cheapest collective for every exchange."""
-    workload = tables.workload
-    splits, collectives = [], []
-    for i, (layer, costs) in enumerate(zip(workload.graph.layers, tables.layers, strict=True)):
-        row = rows[columns[i]]
-        splits.append(tables.table.split(row))
-        exchanged = workload.training and costs.exchange_group[row] > 1 and layer.weight_count + layer.norm_count > 0
-        collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
-    return Plan(
-        workers=int(tables.table.workers[rows[0]]),
-        num_micro_batches=tables.num_micro_batches,
-        splits=tuple(splits),
-        collectives=tuple(collectives),
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -180,16 +180,22 @@ class PaleoCompute:
         )
 
     def update_s(self, weight_elements: FloatArray) -> FloatArray:
-        """Time to apply the gradients; no weights, no time."""
-        weights = np.asarray(weight_elements, dtype=np.float64)
-        parts = self.update_parts(weights)
-        time = parts.overlapped_s if self.use_pipeline else parts.total_s
-        return np.where(weights > 0, time, 0.0)
+        """Time to apply the gradients of some of the weights.
+
+        PALEO updates all weights in one call, so that its floor of one clock period is no matter; without it the times of layers add
+        up to PALEO's. No weights, no time.
+        """
+        parts = self._update(weight_elements, floor_s=0.0)
+        return parts.overlapped_s if self.use_pipeline else parts.total_s
 
     def update_parts(self, weight_elements: FloatArray) -> Parts:
-        """Arithmetic and memory time of an update as PALEO has it: three clock periods even for no weights."""
+        """Arithmetic and memory time of the update of all weights, as PALEO has it: three clock periods even for none."""
+        return self._update(weight_elements, floor_s=self.rates.floor_s)
+
+    def _update(self, weight_elements: FloatArray, *, floor_s: float) -> Parts:
         weights = np.asarray(weight_elements, dtype=np.float64)
-        return update_calls(weights).parts(Rates.of(self.device, 1.0), np.zeros_like(weights))
+        rates = replace(Rates.of(self.device, 1.0), floor_s=floor_s)
+        return update_calls(weights).parts(rates, np.zeros_like(weights))
 
     def _reads_input(self, layer: Layer) -> bool:
         names = frozenset({"data"}) if self.input_names is None else self.input_names

@@ -144,9 +144,9 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
 
 
 def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[PlanDocument, Request, Plan]:
-    from planner.loading import load_model  # noqa: PLC0415 - needs numpy and YAML; the help must not wait for them
-    from planner.plan_check import plan_from_document  # noqa: PLC0415 - same
-    from planner.plan_file import read_plan, request_from_document  # noqa: PLC0415 - same
+    from planner.loading import load_model
+    from planner.plan_check import plan_from_document
+    from planner.plan_file import read_plan, request_from_document
 
     loaded = read_plan(path)
     asked = request_from_document(loaded.content, path.resolve().parent)
@@ -168,9 +168,9 @@ def _answer(
     where: Output,
     command: Literal["estimate", "explain"],
 ) -> None:
-    from planner.plan_file import document_from_plan, plan_text  # noqa: PLC0415 - as above
-    from planner.report.documents import assumption_text  # noqa: PLC0415 - as above
-    from planner.report.explain import estimate_report, explain_report  # noqa: PLC0415 - as above
+    from planner.plan_file import document_from_plan, plan_text
+    from planner.report.documents import assumption_text
+    from planner.report.explain import estimate_report, explain_report
 
     breakdown = _breakdown(request, plan, where, command)
     warnings = _warnings(document, breakdown)
@@ -188,7 +188,7 @@ def _answer(
         )
 
     if where.export is not None:
-        from planner.commands.files import write_atomically  # noqa: PLC0415 - as above
+        from planner.commands.files import write_atomically
 
         write_atomically(where.export, plan_text(plan_document(where.export.parent)))
         remark(where, f"wrote the plan to {where.export}")
@@ -199,7 +199,7 @@ def _answer(
 def _breakdown(
     request: Request, plan: Plan | None, where: Output, command: Literal["estimate", "explain"]
 ) -> Breakdown:
-    from planner import search  # noqa: PLC0415 - as above
+    from planner import search
 
     if command == "estimate":
         return search.estimate(request, plan)
@@ -213,7 +213,7 @@ def _breakdown(
 def _warnings(document: PlanDocument | None, breakdown: Breakdown) -> list[str]:
     if document is None:
         return []
-    from planner.plan_file import changed_inputs  # noqa: PLC0415 - as above
+    from planner.plan_file import changed_inputs
 
     return [
         f"the {role} file is not the one that the plan was made with (its sha256 differs)"

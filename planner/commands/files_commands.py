@@ -44,7 +44,7 @@ def import_(
         except OutputError as error:
             raise OutputError(f"--output {error}") from None
 
-    from planner.network_file import import_network, network_text  # noqa: PLC0415 - the help must not wait for it
+    from planner.network_file import import_network, network_text
 
     model = import_network(Path(source))
     text = network_text(model)
@@ -67,7 +67,7 @@ def schema(
     verbose: o.Verbose = False,
 ) -> None:
     """Print the JSON Schema of a file or of a result, for editors and programs."""
-    from planner.schema import DOCUMENTS, json_schema  # noqa: PLC0415 - the help must not wait for it
+    from planner.schema import DOCUMENTS, json_schema
 
     values = Values()
     chosen = values.choice("WHAT", document, tuple(DOCUMENTS))
@@ -78,7 +78,7 @@ def schema(
         values.add(f"--format {where.format}: a schema is json or yaml")
     values.check()
 
-    from planner.report.blocks import Report  # noqa: PLC0415 - as above
+    from planner.report.blocks import Report
 
     content: dict[str, Any] = json_schema(chosen)
     emit(Report(blocks=lambda: (), data=lambda: content, records=lambda: ()), where)

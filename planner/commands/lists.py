@@ -37,15 +37,15 @@ def list_(
     where = output_of(options, values)
     values.check()
 
-    from planner.report.listing import listing_report  # noqa: PLC0415 - the help must not wait for it
+    from planner.report.listing import listing_report
 
     rows: Sequence[Mapping[str, Any]]
     if kind == "collectives":
-        from planner.report.listing import collective_rows  # noqa: PLC0415 - needs numpy
+        from planner.report.listing import collective_rows
 
         rows = collective_rows()
     else:
-        from planner.report.listing import file_rows  # noqa: PLC0415 - needs YAML
+        from planner.report.listing import file_rows
 
         rows = file_rows(kind)
     emit(listing_report(kind, rows), where)

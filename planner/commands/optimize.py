@@ -71,8 +71,8 @@ def optimize(
 
 
 def _answer(request: Request, where: Output) -> None:
-    from planner.search import optimize as search  # noqa: PLC0415 - needs numpy; the help must not wait for it
-    from planner.search_errors import SearchInterrupted  # noqa: PLC0415 - same
+    from planner.search import optimize as search
+    from planner.search_errors import SearchInterrupted
 
     progress = Progress(where)
     try:
@@ -90,12 +90,12 @@ def _answer(request: Request, where: Output) -> None:
 
 
 def _show(request: Request, result: SearchResult, where: Output) -> None:
-    from planner.report.optimize import search_report  # noqa: PLC0415 - as above
+    from planner.report.optimize import search_report
 
     if where.export is not None and result.plans:
-        from planner.commands.files import write_atomically  # noqa: PLC0415 - as above
-        from planner.plan_file import plan_text  # noqa: PLC0415 - as above
-        from planner.report.documents import plan_document  # noqa: PLC0415 - as above
+        from planner.commands.files import write_atomically
+        from planner.plan_file import plan_text
+        from planner.report.documents import plan_document
 
         document = plan_document(request, result, result.plans[0], folder=where.export.parent)
         write_atomically(where.export, plan_text(document))

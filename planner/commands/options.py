@@ -78,7 +78,7 @@ def complete_devices(incomplete: str) -> list[str]:
 
 
 def _bundled(kind: Any, incomplete: str) -> list[str]:
-    from planner.resources import bundled  # noqa: PLC0415 - only while completing
+    from planner.resources import bundled
 
     return [name for name in bundled(kind) if name.startswith(incomplete)]
 
@@ -149,12 +149,12 @@ Precision = Annotated[
     option(
         "--precision",
         metavar="NAME",
-        help="Number formats: fp32, tf32, fp16, bf16, ... Default: by device.",
+        help="Number formats: fp32, tf32, fp16 or bf16. Default: what suits the device; fp32 with paleo.",
         group=QUESTION,
     ),
 ]
 Optimizer = Annotated[
-    str | None, option("--optimizer", metavar="NAME", help="sgd, momentum or adam. Default: momentum.", group=QUESTION)
+    str | None, option("--optimizer", metavar="NAME", help="sgd, momentum or adam. Default: momentum; sgd with paleo.", group=QUESTION)
 ]
 Mode = Annotated[
     str | None,

@@ -84,7 +84,7 @@ def output_from(
 
 
 def _path(values: Values, flag: str, text: str | None) -> Path | None:
-    from planner.errors import OutputError  # noqa: PLC0415 - keeps the module list above short
+    from planner.errors import OutputError
 
     if text is None or text == "-":
         return None
@@ -123,28 +123,28 @@ def _is_terminal() -> bool:
 def _rendered(report: Report, output: Output, *, terminal: bool) -> str:
     # Each form is imported when it is asked for: rich alone takes longer than the search of a small network.
     if output.format == "json":
-        from planner.report.machine import json_text  # noqa: PLC0415
+        from planner.report.machine import json_text
 
         return json_text(report.data())
     if output.format == "yaml":
-        from planner.report.machine import finite  # noqa: PLC0415
-        from planner.report.yaml_text import yaml_text  # noqa: PLC0415
+        from planner.report.machine import finite
+        from planner.report.yaml_text import yaml_text
 
         return yaml_text(finite(report.data()))
     if output.format == "csv":
-        from planner.report.machine import csv_text  # noqa: PLC0415
+        from planner.report.machine import csv_text
 
         return csv_text(report.records())
     if output.format == "markdown":
-        from planner.report.markdown import markdown_text  # noqa: PLC0415
+        from planner.report.markdown import markdown_text
 
         return markdown_text(report.blocks())
     width = output.width or (shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPE_WIDTH)
     width = max(width, _LEAST_WIDTH)
     if terminal:
-        from planner.report.rich_text import rich_text  # noqa: PLC0415
+        from planner.report.rich_text import rich_text
 
         return rich_text(report.blocks(), width, unicode="utf" in (sys.stdout.encoding or "").lower())
-    from planner.report.text import plain_text  # noqa: PLC0415
+    from planner.report.text import plain_text
 
     return plain_text(report.blocks(), width)

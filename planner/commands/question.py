@@ -98,7 +98,7 @@ def _check_paleo_only(options: Mapping[str, Any], cost_model: str, values: Value
 def _known_precision(text: str | None, values: Values) -> str | None:
     if text is None:
         return None
-    from costmodel.precision import PRECISIONS  # noqa: PLC0415 - only when it is given
+    from costmodel.precision import PRECISIONS
 
     return values.choice("--precision", text, tuple(PRECISIONS))
 
@@ -106,7 +106,7 @@ def _known_precision(text: str | None, values: Values) -> str | None:
 def _known_optimizer(text: str | None, values: Values) -> str | None:
     if text is None:
         return None
-    from costmodel.precision import OPTIMIZERS  # noqa: PLC0415 - only when it is given
+    from costmodel.precision import OPTIMIZERS
 
     return values.choice("--optimizer", text, tuple(OPTIMIZERS))
 

@@ -63,9 +63,9 @@ def scale(
     where = output_of(options, values)
     values.check()
 
-    from planner.report.scale import Curve, scale_report  # noqa: PLC0415 - needs numpy; the help must not wait for it
-    from planner.resolve import resolve  # noqa: PLC0415 - same
-    from planner.scaling import scale as predict  # noqa: PLC0415 - same
+    from planner.report.scale import Curve, scale_report
+    from planner.resolve import resolve
+    from planner.scaling import scale as predict
 
     points = predict(request, counts, weak=weak, family=chosen, epochs=num_epochs, samples=num_samples)
     resolved = resolve(request)

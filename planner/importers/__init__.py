@@ -106,7 +106,7 @@ def network_text(path: Path) -> str:
     PlannerError
         The file cannot be loaded (see `planner.loading.load_model`), or has a layer whose name a network file cannot have.
     """
-    from planner.loading import load_model  # noqa: PLC0415 - that module imports this package
+    from planner.loading import load_model
 
     model = load_model(str(path))
     problems = [
@@ -116,10 +116,8 @@ def network_text(path: Path) -> str:
     ]
     if problems:
         raise InputFileError(problems)
-    header: dict[str, Any] = {
-        "schema_version": 1,
-        "name": re.sub(r"[^A-Za-z0-9_/@+-]", "-", model.name)[:64].lstrip("-/@+"),
-    }
+    name = re.sub(r"[^A-Za-z0-9_/@+-]", "-", model.name)[:64].lstrip("-/@+") or "network"
+    header: dict[str, Any] = {"schema_version": 1, "name": name}
     if model.description:
         header["description"] = model.description
     header |= {"source": model.source, "global_batch": model.global_batch}

@@ -65,7 +65,7 @@ _SUMMED = (
 
 def layer_names(request: Request) -> tuple[str, ...]:
     """Names of the network's layers, in its order."""
-    from planner.loading import load_model  # noqa: PLC0415 - only when a plan is written out
+    from planner.loading import load_model
 
     return tuple(layer.name for layer in load_model(request.model).graph.layers)
 

@@ -162,7 +162,7 @@ def _signed(value: float) -> str:
 
 def _closing(breakdown: Breakdown, warnings: Sequence[str]) -> list[Block]:
     facts = [
-        ("Assumed", assumed(breakdown.assumptions)),
+        ("Assumed", assumed(breakdown.assumptions, breakdown.setting)),
         *free_layers_fact(breakdown.free_layers),
         *(("Note", note) for note in breakdown.notes),
         *(("Warning", warning) for warning in warnings),

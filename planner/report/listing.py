@@ -48,8 +48,8 @@ def _cell(value: Any) -> str:
 
 def file_rows(kind: str) -> list[dict[str, Any]]:
     """Name and main facts of every bundled file, as the file writes them."""
-    from planner.documents import parse_document  # noqa: PLC0415 - YAML only when files are listed
-    from planner.resources import Kind, bundled  # noqa: PLC0415 - same
+    from planner.documents import parse_document
+    from planner.resources import Kind, bundled
 
     rows = []
     for name, path in bundled(cast("Kind", kind)).items():
@@ -83,7 +83,7 @@ _FACTS = {"models": _model_facts, "devices": _device_facts, "clusters": _cluster
 
 def collective_rows() -> list[dict[str, Any]]:
     """Every algorithm of every operation, in the order that breaks ties."""
-    from costmodel.collectives import COLLECTIVES  # noqa: PLC0415 - needs numpy
+    from costmodel.collectives import COLLECTIVES
 
     return [
         {

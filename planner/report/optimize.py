@@ -10,7 +10,7 @@ from planner.report.documents import assumption_text, ranked_record, search_docu
 from planner.report.numbers import big_count, byte_text, duration_text, percent, significant
 from planner.report.ranking import ranking_table
 from planner.request import Request
-from planner.results import Assumption, RankedPlan, SearchResult
+from planner.results import Assumption, RankedPlan, SearchResult, Setting
 
 __all__ = ["assumed", "search_report"]
 
@@ -35,7 +35,7 @@ def search_blocks(result: SearchResult) -> list[Block]:
         ("Workers", _workers(result, best)),
         *_versus_data_parallel(result, best),
         *_single_worker(best),
-        ("Assumed", assumed(result.assumptions)),
+        ("Assumed", assumed(result.assumptions, result.setting)),
         *free_layers_fact(result.free_layers),
         *(("Note", note) for note in result.notes),
     ]
@@ -113,9 +113,10 @@ def _single_worker(best: RankedPlan) -> list[tuple[str, str]]:
     return []
 
 
-def assumed(assumptions: Sequence[Assumption]) -> str:
-    """Every assumption on one line."""
-    return ", ".join(assumption_text(assumption) for assumption in assumptions)
+def assumed(assumptions: Sequence[Assumption], setting: Setting) -> str:
+    """Every assumption on one line, with the numbers that the cost model was given."""
+    options = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in setting.cost_model_options.items()]
+    return ", ".join([*(assumption_text(assumption) for assumption in assumptions), *options])
 
 
 def free_layers_fact(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -89,5 +89,5 @@ def _blocks(curve: Curve) -> list[Block]:
     if curve.epochs is not None and curve.samples is not None:
         facts.append(("Training", f"{curve.epochs:g} epochs of {curve.samples:,.0f} samples"))
     # The batch is said above: it means something else on a weak curve.
-    facts.append(("Assumed", assumed([a for a in curve.assumptions if a.name != "global batch"])))
+    facts.append(("Assumed", assumed([a for a in curve.assumptions if a.name != "global batch"], curve.setting)))
     return [Table(columns=tuple(columns)), Facts((*facts, *free_layers_fact(curve.free_layers)))]

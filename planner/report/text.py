@@ -14,7 +14,7 @@ __all__ = ["FittedColumn", "Line", "fact_lines", "fit", "plain_text", "table_lin
 _GAP = 2  # spaces between columns
 _MIN_FLEXIBLE = 26  # below this a column of words is hard to read: drop another column first
 _LEAST_FLEXIBLE = 12
-_MAX_LINES = 4  # of a wrapped cell; what is left of it ends in "..."
+_MAX_LINES = 5  # of a wrapped cell; what is left of it ends in "..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def _fitted(column: Column, width: int, *, narrow: bool) -> FittedColumn:
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Wrap words into at most four lines; what is left ends in "...".
+    """Wrap words into at most five lines; what is left ends in "...".
 
     >>> wrap_words("conv1-conv5: data x16, fc6-fc8: channels x16", 24)
     ['conv1-conv5: data x16,', 'fc6-fc8: channels x16']
@@ -113,7 +113,9 @@ def _wrap_groups(groups: Sequence[str], width: int) -> list[str]:
         if lines and len(lines[-1]) + 1 + len(part) <= width:
             lines[-1] += " " + part
         else:
-            lines.extend(textwrap.wrap(part, width, break_on_hyphens=False) or [""])
+            # A single word that is too long, such as "butterfly+recursive-halving-doubling", may break at its hyphens.
+            too_long = any(len(word) > width for word in part.split())
+            lines.extend(textwrap.wrap(part, width, break_on_hyphens=too_long) or [""])
     return lines
 
 

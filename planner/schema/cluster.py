@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from costmodel.device import Device
-from costmodel.network import Cluster, ClusterError, DeviceGroup, Level
+from costmodel.network import Cluster, DeviceGroup, Level
 from planner.schema.common import MAX_INTEGER, FileModel, Name, Text, fail
 from planner.schema.quantity import Bandwidth, Fraction, Seconds, Sources, check_sources
 
@@ -103,11 +103,6 @@ class ClusterFile(FileModel):
         ----------
         devices : mapping of str to Device
             Every device of `device_names`.
-
-        Raises
-        ------
-        ClusterError
-            The levels do not fit together.
 
         Examples
         --------

@@ -18,8 +18,8 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Result(BaseModel):
-    # Programs that read results should accept keys that later versions add; ours are checked to be complete.
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Keys that later versions add are no error for a program that reads by this schema.
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class PlanCost(_Result):
@@ -91,7 +91,7 @@ class _Tail(_Result):
     notes: list[str] = Field(description="Sentences for people.")
 
 
-class ResultDocument(_Head, _Tail):
+class ResultDocument(_Tail, _Head):
     """Answer of `planner optimize --json`."""
 
     plans: list[RankedPlanEntry] = Field(description="Best first.")
@@ -143,7 +143,7 @@ class ComparisonEntry(_Result):
     best_s: Number
 
 
-class BreakdownDocument(_Head, _Tail):
+class BreakdownDocument(_Tail, _Head):
     """Answer of `planner explain --json`, and without `layers` and `totals` of `planner estimate --json`."""
 
     step_time_s: Seconds

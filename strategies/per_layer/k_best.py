@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from strategies.per_layer.flat import FlatTables
-from strategies.per_layer.labels import LabelSet, expand, pareto
+from strategies.per_layer.labels import LabelSet, pareto
 from strategies.per_layer.layers import Layer, LayeredGraph
 from strategies.per_layer.problem import FloatArray, IntArray
 

@@ -29,7 +29,7 @@ class Partition:
     [2.0, 5.0]
     """
 
-    __slots__ = ("classes", "count", "_order", "_present", "_representative", "_starts")
+    __slots__ = ("_order", "_present", "_representative", "_starts", "classes", "count")
 
     def __init__(self, classes: IntArray, count: int, representative: IntArray | None = None) -> None:
         self.classes = classes

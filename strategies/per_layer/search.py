@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import functools
 import time
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from strategies.per_layer.elimination import Elimination, Structure, TooWideError
+from strategies.per_layer.elimination import Elimination, Structure
 from strategies.per_layer.flat import Evaluation, FlatTables, restrict
 from strategies.per_layer.k_best import best_choices
 from strategies.per_layer.labels import CompletionBound, OutOfTimeError, search_labels
-from strategies.per_layer.lagrangian import DualAscent, Multipliers
+from strategies.per_layer.lagrangian import DualAscent, Minimiser, Multipliers
 from strategies.per_layer.layers import LayeredGraph
 from strategies.per_layer.problem import ChoiceProblem, FloatArray, IntArray, Limits, Solution, Status, objective_s
 
@@ -36,7 +37,10 @@ FIRST_GUESS = 1e-4  # above the bound, relative
 GUESS_GROWTH = 4.0
 MAX_ASCENT = 60
 MAX_LABELS = 300_000
-EASY_TRANSITIONS = 60_000
+FIRST_REACH = 0.01  # of the region kept by the forest's bound, relative
+REACH_GROWTH = 4.0
+FOREST_PRECISION = 0.2  # how much of the gap the multipliers may leave: little effort for the forest
+PRECISION = 0.02
 
 
 @functools.lru_cache(maxsize=8)
@@ -117,8 +121,12 @@ class _Search:
         self.proven_s = 0.0  # nothing but choices in `found` costs less
         self.capacity = _with_allowance(self.problem)
         self.method = "elimination"
-        self.multipliers: Multipliers | None = None
+        self.above = FIRST_GUESS
         self.scale = float(sum(x.max() for x in self.problem.exchange_s))
+        self.capacity_bytes = problem.memory_capacity_bytes
+        edges = sum(float(e.cost_s.max()) for e in problem.edges)
+        # A cost that no choice passes.
+        self.largest = (sum(float(b.max()) for b in problem.base_s) + self.scale + edges) * (1.0 + 1e-9)
 
     # -- results ---------------------------------------------------------------------------------------------------
 
@@ -169,7 +177,7 @@ class _Search:
     # -- the search ------------------------------------------------------------------------------------------------
 
     def run(self) -> Solution:
-        """Bound, then guesses."""
+        """Bound over a spanning forest, then regions around it."""
         leanest = np.array([int(m.argmin()) for m in self.problem.memory_bytes])
         first = self.tables.evaluate(leanest)
         if first.memory > self.capacity:
@@ -177,13 +185,46 @@ class _Search:
             return self.result(Status.INFEASIBLE)
         self.on_choice(leanest, first)
         try:
-            elimination = Elimination(structure_of(self.problem), self.problem)
-            self.ascend(elimination)
-            if self.proven_s > self.limits.cutoff_s:
-                return self.result(Status.CUT_OFF)
-            return self.guesses(elimination)
+            return self.regions()
         except OutOfTimeError:
             return self.result(Status.FEASIBLE if self.found else Status.LIMIT)
+
+    def regions(self) -> Solution:
+        """Widen the region of costs until enough choices lie in it.
+
+        The bound of a spanning forest costs little and leaves few options below a guess; elimination over all edges
+        then runs on those only.
+        """
+        whole = Region.whole(self.problem, self.tables)
+        forest = spanning_forest(self.problem)
+        relaxed = Elimination(forest.structure, self.problem, forest.edges)
+        self.ascend(whole, relaxed, FOREST_PRECISION)
+        reach = FIRST_REACH
+        while not self.finished():
+            lowest, highest = whole.bound_s, self.highest()
+            guess = min(lowest * (1.0 + reach), highest)
+            if lowest * (1.0 + 2.0 * reach) >= highest:
+                guess = highest
+            region = whole.below(relaxed, guess, self)
+            if region is not None:
+                self.guesses(region, guess)
+            self.proven_s = max(self.proven_s, guess)
+            reach *= REACH_GROWTH
+        return self.result(self.status())
+
+    def highest(self) -> float:
+        """The last guess: nothing dearer is of interest, or exists."""
+        return min(self.threshold(), self.largest)
+
+    def finished(self) -> bool:
+        """Whether the gap asked for is reached, or nothing is left to find."""
+        return self.done() or self.proven_s >= min(self.limits.cutoff_s, self.largest)
+
+    def status(self) -> Status:
+        """What a finished search proved."""
+        if self.found:
+            return Status.OPTIMAL
+        return Status.CUT_OFF
 
     def on_choice(self, choice: IntArray, seen: Evaluation) -> None:
         """Keep a choice met by the bound."""
@@ -197,115 +238,162 @@ class _Search:
         worst = max(v for v, _ in self.found.values())
         return worst - self.proven_s <= max(self.limits.gap * worst, ROUNDING * worst)
 
-    def ascend(self, elimination: Elimination) -> None:
-        """Raise the bound over all options."""
+    def ascend(self, region: Region, minimiser: Minimiser, precision: float, top: float = np.inf) -> bool:
+        """Raise the bound over a region; False when it passes ``top``, the cost up to which the region is complete."""
         ascent = DualAscent(
-            self.tables, elimination, self.problem.memory_capacity_bytes, on_choice=self.on_choice
+            region.tables, minimiser, self.capacity_bytes, start=region.multipliers, on_choice=region.report(self.on_choice)
         )
         for _ in range(MAX_ASCENT):
             self.check_time()
             ascent.step()
-            price = ascent.best.price_s_per_byte
-            self.proven_s = max(0.0, ascent.bound_s - self.allowance(ascent.bound_s, price))
-            self.multipliers = ascent.best
-            if self.proven_s > self.limits.cutoff_s or self.done():
-                return
+            region.multipliers = ascent.best
+            region.bound_s = ascent.bound_s - self.allowance(ascent.bound_s, ascent.best.price_s_per_byte)
+            self.proven_s = max(self.proven_s, min(region.bound_s, top))
+            if region.bound_s > top or self.finished():
+                return False
             missing = ascent.model_s - ascent.bound_s
-            gap = self.threshold() - ascent.bound_s
-            if missing <= max(1e-6 * ascent.bound_s, 0.02 * min(gap, 0.02 * ascent.bound_s)):
-                return
+            gap = min(self.threshold(), top) - ascent.bound_s
+            if missing <= precision * min(gap, 0.02 * ascent.bound_s):
+                break
+        return True
 
     def check_time(self) -> None:
         """Raise when the time is over."""
         if time.perf_counter() > self.deadline:
             raise OutOfTimeError
 
-    def guesses(self, elimination: Elimination) -> Solution:
-        """Raise the guess until enough choices lie below it."""
-        assert self.multipliers is not None
-        above = FIRST_GUESS * self.proven_s
-        if self.done():
-            return self.result(Status.OPTIMAL)
-        price = self.multipliers.price_s_per_byte
-        _, _, marginals = elimination.marginals(self.tables.node_costs(self.multipliers.suffix, price))
-        flat = np.concatenate(marginals)
-        if price:
-            flat -= price * self.problem.memory_capacity_bytes
-        largest = self.largest()
-        while True:
-            top = min(self.threshold(), largest)
-            guess = min(self.proven_s + above, top)
-            if self.proven_s + 2.0 * above >= top:
-                guess = top
-            self.below(guess, flat)
+    def guesses(self, region: Region, top: float) -> None:
+        """Find the best choices of a region that is complete up to ``top``, by guesses that grow from its bound."""
+        elimination = Elimination(structure_of(region.problem), region.problem)
+        if not self.ascend(region, elimination, PRECISION, top):
+            return
+        while not self.finished() and self.proven_s < top:
+            highest = min(self.threshold(), top)
+            guess = min(self.proven_s + self.above * self.proven_s, highest)
+            if self.proven_s + 2.0 * self.above * self.proven_s >= highest:
+                guess = highest
+            part = region.below(elimination, guess, self)
+            if part is not None:
+                self.label(part, guess)
             self.proven_s = max(self.proven_s, guess)
-            above *= GUESS_GROWTH
-            if self.done():
-                return self.result(Status.OPTIMAL)
-            if guess >= self.limits.cutoff_s or guess >= largest:
-                self.proven_s = np.inf if guess >= largest and not self.found else self.proven_s
-                return self.result(Status.OPTIMAL if self.found else Status.CUT_OFF)
+            self.above *= GUESS_GROWTH
 
-    def largest(self) -> float:
-        """A cost that no choice passes."""
-        edges = sum(float(e.cost_s.max()) for e in self.problem.edges)
-        return (sum(float(b.max()) for b in self.problem.base_s) + self.scale + edges) * (1.0 + 1e-9)
-
-    def below(self, guess: float, marginals: FloatArray) -> None:
-        """Find the K best choices among those of cost at most ``guess``; exact, or raises."""
-        assert self.multipliers is not None
-        price = self.multipliers.price_s_per_byte
-        limit = guess + self.allowance(guess, price)
-        keep = [np.flatnonzero(m <= limit) for m in self.tables.split(marginals)]
-        if any(not len(k) for k in keep):
+    def label(self, region: Region, top: float) -> None:
+        """Find the K best choices among those of cost at most ``top``; exact, or raises."""
+        graph = LayeredGraph(region.problem)
+        if not self.tighten(region, graph, top):
             return
-        problem = restrict(self.problem, keep)
-        tables = FlatTables(problem)
-        graph = LayeredGraph(problem)
-        multipliers = self.tighten(graph, tables, limit, keep)
-        if multipliers is None:
-            return
-        bounds = [CompletionBound(graph, tables, m, problem.memory_capacity_bytes) for m in multipliers]
+        limit = top + self.allowance(top, region.multipliers.price_s_per_byte)
+        bounds = [CompletionBound(graph, region.tables, region.multipliers, self.capacity_bytes)]
         labels, complete = search_labels(
-            graph, tables, bounds, limit=limit, capacity=self.capacity, max_labels=MAX_LABELS, deadline=self.deadline
+            graph,
+            region.tables,
+            bounds,
+            limit=limit,
+            capacity=self.capacity,
+            max_labels=MAX_LABELS,
+            deadline=self.deadline,
         )
         self.stats = (graph.num_transitions, sum(len(l.state) for l in labels), max(len(l.state) for l in labels))
         assert complete
-        keys = [k[o] for k, o in zip(self.keys, keep, strict=True)]
+        tell = region.report(self.on_choice)
         for choice in best_choices(
-            graph, tables, labels, keys, num_solutions=self.limits.num_solutions, limit=limit, capacity=self.capacity
+            graph,
+            region.tables,
+            labels,
+            region.select(self.keys),
+            num_solutions=self.limits.num_solutions,
+            limit=limit,
+            capacity=self.capacity,
         ):
-            whole = np.array([k[o] for k, o in zip(keep, choice, strict=True)])
-            self.on_choice(whole, self.tables.evaluate(whole))
+            tell(choice, region.tables.evaluate(choice))
 
-    def tighten(
-        self, graph: LayeredGraph, tables: FlatTables, limit: float, keep: list[IntArray]
-    ) -> list[Multipliers] | None:
-        """Raise the bound over what is left and prune by it; None when nothing is left."""
-        def met(choice: IntArray, seen: Evaluation) -> None:
-            self.on_choice(np.array([k[o] for k, o in zip(keep, choice, strict=True)]), seen)
-
-        capacity = self.problem.memory_capacity_bytes
-        assert self.multipliers is not None
-        best = self.multipliers
+    def tighten(self, region: Region, graph: LayeredGraph, top: float) -> bool:
+        """Raise the bound over a layered graph and prune it; False when nothing is left."""
         for _ in range(4):
-            ascent = DualAscent(tables, graph, capacity, start=best, on_choice=met)
-            for _ in range(15):
-                self.check_time()
-                ascent.step()
-                if ascent.bound_s > limit:
-                    return None
-                if ascent.model_s - ascent.bound_s <= 0.02 * (limit - ascent.bound_s):
-                    break
-            best = ascent.best
+            if not self.ascend(region, graph, PRECISION, top):
+                return False
             before = graph.num_transitions
-            price = best.price_s_per_byte
-            offset = price * capacity if price else 0.0
-            if not graph.prune(tables.node_costs(best.suffix, price), limit + offset):
-                return None
+            multipliers = region.multipliers
+            price = multipliers.price_s_per_byte
+            limit = top + self.allowance(top, price) + (price * self.capacity_bytes if price else 0.0)
+            if not graph.prune(region.tables.node_costs(multipliers.suffix, price), limit):
+                return False
             if graph.num_transitions > 0.7 * before:
                 break
-        return [best]
+        return True
+
+
+@dataclass(slots=True)
+class Region:
+    """Some options of every node: all that choices up to some cost can have, with the best multipliers so far."""
+
+    problem: ChoiceProblem
+    tables: FlatTables
+    keep: tuple[IntArray, ...]  # node -> options of the whole problem
+    multipliers: Multipliers
+    bound_s: float
+
+    @classmethod
+    def whole(cls, problem: ChoiceProblem, tables: FlatTables) -> Region:
+        """All options, and the weights that any problem has: waiting for the first node."""
+        first = Multipliers(np.eye(1, problem.num_nodes)[0], 0.0)
+        return cls(problem, tables, tuple(np.arange(len(b)) for b in problem.base_s), first, -np.inf)
+
+    def below(self, elimination: Elimination, top: float, search: _Search) -> Region | None:
+        """The options whose min-marginals do not pass ``top``; None when some node has none."""
+        price = self.multipliers.price_s_per_byte
+        costs = self.tables.node_costs(self.multipliers.suffix, price)
+        _, _, marginals = elimination.marginals(costs)
+        limit = top + search.allowance(top, price) + (price * search.capacity_bytes if price else 0.0)
+        keep = [np.flatnonzero(m <= limit) for m in marginals]
+        if any(not len(k) for k in keep):
+            return None
+        problem = restrict(self.problem, keep)
+        kept = tuple(a[k] for a, k in zip(self.keep, keep, strict=True))
+        return Region(problem, FlatTables(problem), kept, self.multipliers, self.bound_s)
+
+    def select(self, keys: Sequence[IntArray]) -> list[IntArray]:
+        """Rows of the whole problem's tables that belong to this region's options."""
+        return [k[o] for k, o in zip(keys, self.keep, strict=True)]
+
+    def report(self, tell: Callable[[IntArray, Evaluation], None]) -> Callable[[IntArray, Evaluation], None]:
+        """Pass on a choice in the whole problem's numbers."""
+
+        def told(choice: IntArray, seen: Evaluation) -> None:
+            tell(np.array([int(k[o]) for k, o in zip(self.keep, choice, strict=True)]), seen)
+
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """A spanning forest of a problem's graph."""
+
+    structure: Structure
+    edges: tuple[int, ...]
+
+
+def spanning_forest(problem: ChoiceProblem) -> Forest:
+    """Edges without a cycle that cost most on average, so that leaving out the others loses little."""
+    root = list(range(problem.num_nodes))
+
+    def find(a: int) -> int:
+        while root[a] != a:
+            root[a] = root[root[a]]
+            a = root[a]
+        return a
+
+    kept = []
+    weight = np.array([float(e.cost_s.mean()) for e in problem.edges])
+    for e in np.argsort(-weight, kind="stable").tolist():
+        a, b = find(problem.edges[e].producer), find(problem.edges[e].consumer)
+        if a != b:
+            root[a] = b
+            kept.append(e)
+    kept.sort()
+    pairs = tuple((problem.edges[e].producer, problem.edges[e].consumer) for e in kept)
+    return Forest(_structure(problem.num_nodes, pairs), tuple(kept))
 
 
 def _clip_hide(problem: ChoiceProblem) -> ChoiceProblem:

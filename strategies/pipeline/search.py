@@ -128,9 +128,7 @@ def _quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArra
     replicas = np.array(tables.table.workers, dtype=np.float64)
     once, work, largest = (np.zeros(len(replicas)) for _ in range(3))
     for costs in tables.layers:
-        time_s = np.where(
-            costs.legal, costs.forward_s + costs.backward_input_s + costs.backward_weight_s, np.inf
-        )
+        time_s = np.where(costs.legal, costs.forward_s + costs.backward_input_s + costs.backward_weight_s, np.inf)
         fastest = np.minimum.accumulate(time_s)
         once += fastest
         largest = np.maximum(largest, fastest)

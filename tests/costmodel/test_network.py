@@ -89,7 +89,7 @@ def shared_bandwidth(n: int, t: int, per_node: int, shared_by: int, port: float)
     everyone = {rank: (rank // (n * t), rank % t) for rank in range(n * t)}
     nodes: dict[int, float] = {}
     for node in range(-(-n * t // per_node)):
-        ranks = [r for r in range(node * per_node, min((node + 1) * per_node, n * t))]
+        ranks = range(node * per_node, min((node + 1) * per_node, n * t))
         if not any(everyone[r] == (0, 0) for r in ranks):
             continue
         total = 0.0

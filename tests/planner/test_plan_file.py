@@ -47,9 +47,13 @@ def plan_path(tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, request_1
 
 def problems_of(path: Path, graph: Graph) -> list[str]:
     """What is wrong with a plan file, as LINE:COLUMN: text."""
-    with pytest.raises(InputFileError) as caught:
+
+    def read() -> Plan:
         loaded = read_plan(path)
-        plan_from_document(loaded.content, graph, loaded.document)
+        return plan_from_document(loaded.content, graph, loaded.document)
+
+    with pytest.raises(InputFileError) as caught:
+        read()
     return [str(problem).removeprefix(f"{path}:") for problem in caught.value.problems]
 
 

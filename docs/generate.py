@@ -1,0 +1,139 @@
+"""Writes docs/cli.md from the commands' own help and docs/json.md from the published schemas: ``python docs/generate.py``.
+
+A test fails when either page is out of date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from planner.cli import app
+from planner.schema import json_schema
+
+__all__ = ["PAGES", "cli_page", "json_page"]
+
+FOLDER = Path(__file__).resolve().parent
+WIDTH = 100
+
+CLI_HEAD = """\
+# Command line
+
+Generated from `--help` by `python docs/generate.py`. `python -m planner` is the same program.
+
+    planner COMMAND [OPTIONS] [ARGUMENTS]
+
+- The result goes to stdout (or to the file of `-o`), progress and remarks go to stderr. Colour and rules appear on a terminal only;
+  `NO_COLOR`, `TERM=dumb` and a pipe give plain ASCII.
+- `--format` is `table`, `json`, `csv`, `markdown` or `yaml`; without it the suffix of `-o` decides. JSON and CSV hold SI units and every
+  digit, and are described in [json.md](json.md).
+- Files appear complete or not at all, and a file that cannot be written is refused before the search starts.
+- Ctrl-C prints the best plans so far.
+- Everything wrong with a command line, or with a file, is reported at once; places in files are `file:line:column`.
+
+| exit code | meaning |
+| --- | --- |
+| 0 | answered |
+| 1 | no plan fits; the nearest miss is named |
+| 2 | an option, a name or a file cannot be used |
+| 3 | a limit stopped the search before it had a plan |
+| 70 | a defect of the planner |
+| 130 | stopped by Ctrl-C |
+
+"""
+
+JSON_HEAD = """\
+# Results as JSON
+
+Generated from the schemas by `python docs/generate.py`. `--json` (or `--format json`, or `-o FILE.json`) prints the same answer as the
+table, in SI units with the unit in the key, every digit, and `null` where there is no value (never NaN or infinity). `--format yaml` is
+the same document; `--format csv` has one line per plan, layer or number of workers.
+
+    planner optimize alexnet --gpus 16 --json | jq '.plans[0].step_time_s'
+    planner schema result > result.schema.json
+
+`schema_version` grows when a key changes its meaning or goes; keys may be added without that, so readers should ignore those that they do
+not know. `space_size` is exact and may be larger than 64 bits.
+
+"""
+
+SECTIONS = (
+    ("result", "planner optimize"),
+    ("breakdown", "planner explain, planner estimate"),
+    ("scale", "planner scale"),
+    ("list", "planner list"),
+    ("plan", "Plan files (--export, --plan, and `plan` inside results)"),
+)
+
+
+def cli_page() -> str:
+    """Text of docs/cli.md."""
+    group: Any = typer.main.get_command(app)
+    root = typer.Context(group, info_name="planner", terminal_width=WIDTH)
+    parts = [CLI_HEAD]
+    for name in group.list_commands(root):
+        command = group.get_command(root, name)
+        context = typer.Context(command, info_name=name, parent=root, terminal_width=WIDTH)
+        text = "\n".join(line.rstrip() for line in command.get_help(context).strip().splitlines())
+        parts.append(f"## planner {name}\n\n```text\n{text}\n```\n\n")
+    return "".join(parts).rstrip() + "\n"
+
+
+def json_page() -> str:
+    """Text of docs/json.md."""
+    parts = [JSON_HEAD]
+    seen: set[str] = set()
+    for document, title in SECTIONS:
+        schema = json_schema(document)
+        parts.append(f"## {title}\n\n`planner schema {document}` - {_first_line(schema)}\n\n{_table(schema)}\n")
+        for name, definition in schema.get("$defs", {}).items():
+            if name in seen or "properties" not in definition or name == "PlanDocument":
+                continue
+            seen.add(name)
+            parts.append(f"### {name}\n\n{_first_line(definition)}\n\n{_table(definition)}\n")
+    return "".join(parts).rstrip() + "\n"
+
+
+def _first_line(schema: Mapping[str, Any]) -> str:
+    return str(schema.get("description", "")).split("\n", maxsplit=1)[0]
+
+
+def _table(schema: Mapping[str, Any]) -> str:
+    required = set(schema.get("required", ()))
+    lines = ["| key | type | meaning |", "| --- | --- | --- |"]
+    for key, entry in schema["properties"].items():
+        optional = "" if key in required else " May be absent."
+        lines.append(f"| `{key}` | {_type(entry)} | {entry.get('description', '')}{optional} |".replace("  ", " "))
+    return "\n".join(lines) + "\n"
+
+
+def _type(entry: Mapping[str, Any]) -> str:
+    return " or ".join(dict.fromkeys(_types(entry)))
+
+
+def _types(entry: Mapping[str, Any]) -> Iterator[str]:
+    for member in entry.get("anyOf", ()):
+        yield from _types(member)
+    if "$ref" in entry:
+        yield str(entry["$ref"]).rpartition("/")[2]
+    elif "const" in entry:
+        yield f"`{entry['const']}`"
+    elif "enum" in entry:
+        yield from (f"`{value}`" for value in entry["enum"])
+    elif entry.get("type") == "array":
+        yield f"list of {_type(entry.get('items', {})) or 'any'}"
+    elif entry.get("type") == "object":
+        values = entry.get("additionalProperties")
+        yield f"map to {_type(values)}" if isinstance(values, dict) and values else "map"
+    elif "type" in entry:
+        yield str(entry["type"])
+
+
+PAGES = {FOLDER / "cli.md": cli_page, FOLDER / "json.md": json_page}
+
+if __name__ == "__main__":
+    for path, page in PAGES.items():
+        path.write_text(page(), encoding="utf-8", newline="\n")

@@ -1,0 +1,84 @@
+"""Exhaustive enumeration of the uniform plans, by the chunk, with the best kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from costmodel.evaluate import fold
+from costmodel.plan import Plan
+from costmodel.splits import divisors, factorisations
+from costmodel.tables import CostTables
+from strategies.space import Restriction, uniform_batches, uniform_columns
+
+__all__ = ["blocks", "enumerate_uniform"]
+
+# Worker counts are costed in blocks of about this many splits, so that memory stays flat however many GPUs there are.
+_BLOCK_SPLITS = 24_000
+
+
+def blocks(counts: Sequence[int], *, grids: bool = False) -> list[tuple[int, ...]]:
+    """Cut worker counts into blocks of bounded size."""
+    result: list[tuple[int, ...]] = []
+    current: list[int] = []
+    size = 0
+    for w in counts:
+        current.append(w)
+        size += len(divisors(w)) ** 2 if grids else len(factorisations(w, 4))
+        if size >= _BLOCK_SPLITS:
+            result.append(tuple(current))
+            current, size = [], 0
+    if current:
+        result.append(tuple(current))
+    return result
+
+
+def enumerate_uniform(
+    tables: CostTables, restriction: Restriction, capacity_bytes: float, top: int
+) -> tuple[int, list[Plan]]:
+    """Score every uniform plan of the tables; return how many, and the best as plans.
+
+    Returns
+    -------
+    count : int
+    plans : list of Plan
+        The best ``top`` of each worker count that fit the memory, with the cheapest collective per message.
+    """
+    columns = uniform_columns(tables.workload.graph)
+    folded = fold(tables, columns)
+    allowed = []
+    for c in range(max(columns) + 1):
+        mask = folded.columns[c].legal.copy()
+        for i, layer in enumerate(tables.workload.graph.layers):
+            if columns[i] == c and layer.kind != "input" and (layer.weight_count or layer.name in restriction.fixed):
+                mask &= restriction.mask(layer, tables.table)
+        allowed.append(mask)
+    count = 0
+    best: list[tuple[float, tuple[int, ...]]] = []
+    for batch in uniform_batches(tables, columns, allowed):
+        costs = folded.score(batch)
+        count += len(batch)
+        step = np.where(costs.memory_bytes <= capacity_bytes, costs.step_time_s, np.inf)
+        leading = np.argsort(step, kind="stable")[: top * len(tables.workload.collectives)]
+        best.extend((float(step[n]), tuple(int(r) for r in batch.row[n])) for n in leading if np.isfinite(step[n]))
+    best.sort()
+    chosen = list(dict.fromkeys(rows for _, rows in best))[:top]
+    return count, [_uniform_plan(tables, columns, rows) for rows in chosen]
+
+
+def _uniform_plan(tables: CostTables, columns: tuple[int, ...], rows: tuple[int, ...]) -> Plan:
+    """Write a uniform plan out layer by layer, with the cheapest collective for every exchange."""
+    workload = tables.workload
+    splits, collectives = [], []
+    for i, (layer, costs) in enumerate(zip(workload.graph.layers, tables.layers, strict=True)):
+        row = rows[columns[i]]
+        splits.append(tables.table.split(row))
+        exchanged = workload.training and costs.exchange_group[row] > 1 and layer.weight_count + layer.norm_count > 0
+        collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
+    return Plan(
+        workers=int(tables.table.workers[rows[0]]),
+        num_micro_batches=tables.num_micro_batches,
+        splits=tuple(splits),
+        collectives=tuple(collectives),
+    )

@@ -1,0 +1,244 @@
+"""Cost tables: weights, memory and communication of every layer under every split, from first principles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.collectives import ALL_REDUCE_NAMES
+from costmodel.device import Device
+from costmodel.efficiency import Efficiency
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import Split, split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+
+# 1 TFLOP/s and 100 GB/s without losses; links of 1 GB/s without latency.
+DEVICE = Device(
+    name="d",
+    peak_flop_per_s={"fp32": 1e12, "bf16": 2e12},
+    memory_bytes=16e9,
+    memory_bandwidth_bytes_per_s=1e11,
+    launch_overhead_s=0.0,
+    efficiency=Efficiency(
+        matmul_fraction=1, winograd_fraction=1e-6, fft_fraction=1e-6, vector_fraction=1, memory_fraction=1,
+        tile_half=0, depth_half=0, fill_outputs=0,
+    ),
+)  # fmt: skip
+CLUSTER = Cluster(
+    name="c",
+    groups=(DeviceGroup(device=DEVICE),),
+    levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0),),
+)
+
+
+def network(*layers: tuple[str, str, tuple[str, ...], dict[str, Any]], shape: tuple[int, ...] = (8, 12, 12)) -> Graph:
+    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": shape}))]
+    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
+    return Graph.build("net", specs)
+
+
+def workload(graph: Graph, **changes: Any) -> Workload:
+    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
+    base = Workload(
+        graph=graph,
+        global_batch=24,
+        precision=precision,
+        optimizer=optimizer,
+        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
+        collectives=("ring",),
+    )
+    return replace(base, **changes)
+
+
+CONV = (
+    "conv",
+    "convolution",
+    ("data",),
+    {"out_channels": 16, "kernel": 3, "padding": 1, "norm": "batch", "activation": "relu"},
+)
+NET = network(
+    CONV,
+    ("conv2", "convolution", ("conv",), {"out_channels": 16, "kernel": 3, "padding": 1, "norm": "batch", "activation": "relu"}),
+    ("conv3", "convolution", ("conv2",), {"out_channels": 16, "kernel": 3, "padding": 1, "norm": "batch", "activation": "relu"}),
+    ("pool", "pool", ("conv3",), {"kernel": 2, "stride": 2}),
+    ("fc", "linear", ("pool",), {"out_features": 10}),
+    ("loss", "softmax", ("fc",), {}),
+)  # fmt: skip
+
+
+def test_weights_and_states_of_every_split() -> None:
+    """Bytes per weight: fp32 with momentum 4 + 4 + 4; bf16 with Adam 2 + 2 + 4 + 8; inference weights alone."""
+    table = split_table([1, 2, 3, 4, 6])
+    adam = workload(NET, precision=PRECISIONS["bf16"], optimizer=OPTIMIZERS["adam"])
+    for case, per_weight in ((workload(NET), 12), (adam, 16), (workload(NET, training=False), 4)):
+        costs = CostTables(case, CLUSTER, table, 1).layers[1]
+        for row in range(len(table.workers)):
+            b, o, i, h = table.split(row).degrees
+            share = math.ceil(16 / o) / 16 * math.ceil(8 / i) / 8
+            count = (9 * 8 * 16 + 16 + 2 * 16) * share
+            assert costs.static_bytes[row] == pytest.approx(per_weight * count)
+            # Copies of a share of the weights: one per part of the batch and of the height.
+            assert costs.exchange_group[row] == b * h
+
+
+def test_gradient_exchange_is_a_ring_of_the_share() -> None:
+    table = split_table([12])
+    costs = CostTables(workload(NET), CLUSTER, table, 1).layers[2]
+    message = 4 * (9 * 16 * 16 + 16 + 32)
+    for split, share, ranks in (
+        (Split(batch=12), 1, 12),
+        (Split(batch=3, height=4), 1, 12),
+        (Split(batch=3, out_channels=4), 1 / 4, 3),
+        (Split(batch=2, in_channels=2, out_channels=3), 6 / 16 / 2, 2),  # 16 channels over 3: the largest share is 6
+        (Split(out_channels=12), 2 / 16, 1),
+    ):
+        expected = 2 * (ranks - 1) / ranks * message * share / 1e9
+        assert costs.exchange_s[0, table.row_of(split)] == pytest.approx(expected), split
+
+
+def test_exchanges_inside_layers() -> None:
+    table = split_table([4])
+    conv2 = CostTables(workload(NET), CLUSTER, table, 1).layers[2]
+    image = 24 * 16 * 144 * 4 / 1e9  # seconds to send the whole tensor
+    row = table.row_of(Split(in_channels=4))
+    # Reduce-scatter of the partial sums and all-gather of the gradients over 4 workers.
+    assert conv2.inner_forward_s[row] == pytest.approx(0.75 * image)
+    assert conv2.inner_backward_s[row] == pytest.approx(0.75 * image)
+    row = table.row_of(Split(batch=2, in_channels=2))
+    assert conv2.inner_forward_s[row] == pytest.approx(0.5 * image / 2)
+    row = table.row_of(Split(height=4))  # one row above and one below of 12
+    assert conv2.inner_forward_s[row] == pytest.approx(image * 2 / 12)
+    assert conv2.inner_backward_s[row] == pytest.approx(image * 2 / 12)
+    row = table.row_of(Split(batch=2, out_channels=2))
+    assert conv2.inner_forward_s[row] == conv2.inner_backward_s[row] == 0.0
+    loss = CostTables(workload(NET), CLUSTER, table, 1).layers[6]
+    row = table.row_of(Split(out_channels=4))
+    # The maximum and the sum of every sample, cheapest all-reduce: 2 x 3/4 of 24 numbers, twice.
+    assert loss.inner_forward_s[row] == pytest.approx(2 * 1.5 * 24 * 4 / 1e9)
+
+
+def test_first_layers_skip_the_gradient_of_the_input_and_nothing_else() -> None:
+    table = split_table([4])
+    tables = CostTables(workload(NET), CLUSTER, table, 1)
+    first, same = tables.layers[1], CostTables(workload(network(CONV, shape=(16, 12, 12))), CLUSTER, table, 1).layers[1]
+    deep = tables.layers[2]
+    assert not first.backward_input_s.any()
+    assert not same.backward_input_s.any()
+    assert deep.backward_input_s.all()
+    # Same shapes: the gradient of the weights, of the normalisation and of the activation cost the same.
+    np.testing.assert_array_equal(same.backward_weight_s, deep.backward_weight_s)
+    np.testing.assert_array_equal(same.forward_s, deep.forward_s)
+    # Its workers still need the whole gradient of the output when partial sums were scattered; halo gradients they do not.
+    columns, rows = table.row_of(Split(in_channels=4)), table.row_of(Split(height=4))
+    assert same.inner_backward_s[columns] == deep.inner_backward_s[columns] > 0
+    assert same.inner_backward_s[rows] == 0 < deep.inner_backward_s[rows]
+
+
+def test_layers_before_the_first_weights_have_no_backward_pass() -> None:
+    graph = network(
+        ("pre", "pool", ("data",), {"kernel": 3, "padding": 1}),
+        ("conv", "convolution", ("pre",), {"out_channels": 4, "kernel": 1}),
+    )
+    tables = CostTables(workload(graph), CLUSTER, split_table([4]), 1)
+    pool = tables.layers[1]
+    assert not pool.backward_input_s.any()
+    assert not pool.inner_backward_s.any()
+    assert not tables.layers[2].backward_input_s.any()
+    assert tables.layers[2].backward_weight_s.all()
+    (edge,) = tables.edges  # the input hands over for free
+    assert (edge.producer, edge.consumer) == (1, 2)
+    assert edge.forward_s.any()
+    assert not edge.backward_s.any()
+
+
+def test_inference_has_a_forward_pass_only() -> None:
+    tables = CostTables(workload(NET, training=False), CLUSTER, split_table([1, 4]), 1)
+    training = CostTables(workload(NET), CLUSTER, split_table([1, 4]), 1)
+    for costs, trained in zip(tables.layers, training.layers, strict=True):
+        for name in ("backward_input_s", "backward_weight_s", "inner_backward_s", "update_s", "exchange_s"):
+            assert not getattr(costs, name).any()
+        np.testing.assert_array_equal(costs.forward_s, trained.forward_s)
+        np.testing.assert_array_equal(costs.inner_forward_s, trained.inner_forward_s)
+    assert not any(edge.backward_s.any() for edge in tables.edges)
+
+
+def test_one_worker_does_not_communicate() -> None:
+    tables = CostTables(workload(NET, collectives=tuple(ALL_REDUCE_NAMES)), CLUSTER, split_table([1]), 1)
+    for costs in tables.layers:
+        assert not costs.inner_forward_s.any()
+        assert not costs.inner_backward_s.any()
+        assert not costs.exchange_s.any()
+        assert np.all(costs.exchange_group == 1)
+    assert not any(edge.forward_s.any() or edge.backward_s.any() for edge in tables.edges)
+
+
+def test_times_of_one_worker_by_hand() -> None:
+    """fc: 576 x 10 weights, 24 samples; memory-bound at 1 TFLOP/s and 100 GB/s."""
+    tables = CostTables(workload(NET), CLUSTER, split_table([1]), 1)
+    fc = tables.layers[5]
+    moved = 4 * (24 * 576 + 576 * 10 + 24 * 10)
+    assert fc.forward_s[0] == pytest.approx(max(2 * 24 * 576 * 10 / 1e12, moved / 1e11))
+    weights = 576 * 10 + 10
+    # Momentum: reads the gradient, reads and writes the velocity and the weight.
+    assert fc.update_s[0] == pytest.approx(20 * weights / 1e11)
+    conv2 = tables.layers[2]
+    product = max(2 * 24 * 144 * 144 * 16 / 1e12, 4 * (2 * 24 * 16 * 144 + 9 * 256) / 1e11)
+    norm = 3 * 4 * 24 * 16 * 144 / 1e11
+    assert conv2.forward_s[0] == pytest.approx(product + norm)
+    assert conv2.backward_input_s[0] == pytest.approx(product)
+    assert conv2.backward_weight_s[0] == pytest.approx(product + (5 + 3) * 4 * 24 * 16 * 144 / 1e11)
+
+
+def test_normalisation_runs_on_the_reduced_share() -> None:
+    """With the input channels split over 4, each worker normalises a quarter of the channels."""
+    plain = ("conv", "convolution", ("data",), {"out_channels": 16, "kernel": 3, "padding": 1})
+    table = split_table([4])
+    row = table.row_of(Split(in_channels=4))
+    extra = [
+        CostTables(workload(network(layer)), CLUSTER, table, 1).layers[1].forward_s[row] for layer in (CONV, plain)
+    ]
+    assert extra[0] - extra[1] == pytest.approx(3 * 4 * 24 * 16 * 144 / 4 / 1e11)
+
+
+def test_activations_kept() -> None:
+    table = split_table([4])
+    tables = CostTables(workload(NET), CLUSTER, table, 2)
+    conv2, pool, fc, data = tables.layers[2], tables.layers[4], tables.layers[5], tables.layers[0]
+    image = 12 * 16 * 144 * 4.0
+
+    def at(costs: Any, split: Split) -> float:
+        return float(costs.activation_bytes[table.row_of(split)])
+
+    assert at(conv2, Split(batch=4)) == image / 4
+    assert at(conv2, Split(height=4)) == image / 4
+    assert at(conv2, Split(in_channels=4)) == image / 4
+    # Output channels: a quarter of the output, and the whole input gathered.
+    assert at(conv2, Split(out_channels=4)) == image / 4 + image
+    assert at(conv2, Split(out_channels=2, batch=2)) == image / 4 + image / 2
+    assert at(pool, Split(out_channels=4)) == image / 4 / 4
+    assert at(fc, Split(out_channels=2, batch=2)) == 6 * 5 * 4 + 6 * 576 * 4
+    assert at(data, Split(out_channels=4)) == 12 * 8 * 144 * 4 / 4
+
+
+def test_equal_layers_share_their_costs_and_unequal_ones_do_not() -> None:
+    layers = CostTables(workload(NET), CLUSTER, split_table([1, 2, 4]), 1).layers
+    assert layers[2] is layers[3]
+    assert layers[1] is not layers[2]  # another input, and no gradient for it
+
+
+def test_cheapest_collective_is_the_first_of_the_fastest() -> None:
+    tables = CostTables(workload(NET, collectives=tuple(ALL_REDUCE_NAMES)), CLUSTER, split_table([4, 6]), 1)
+    for costs in tables.layers:
+        np.testing.assert_array_equal(costs.cheapest_exchange_s, costs.exchange_s.min(axis=0))
+        for row, best in enumerate(costs.cheapest_collective):
+            assert costs.exchange_s[best, row] == costs.exchange_s[:, row].min()
+            assert np.all(costs.exchange_s[:best, row] > costs.exchange_s[best, row])

@@ -1,0 +1,295 @@
+"""Bundled devices and clusters: every file is valid, every number has its source, and the numbers are the published ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from costmodel.collectives import all_reduce_s, cheapest_all_reduce
+from costmodel.device import Device
+from costmodel.network import Cluster, span
+from planner.schema.cluster import ClusterFile
+from planner.schema.device import DeviceFile
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+DEVICES = {path.stem: path for path in sorted((CONFIGS / "devices").glob("*.yaml"))}
+CLUSTERS = {path.stem: path for path in sorted((CONFIGS / "clusters").glob("*.yaml"))}
+
+
+def raw(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return content
+
+
+def device(name: str) -> Device:
+    return DeviceFile.model_validate(raw(DEVICES[name])).to_domain()
+
+
+def cluster(name: str) -> Cluster:
+    file = ClusterFile.model_validate(raw(CLUSTERS[name]))
+    return file.to_domain({wanted: device(wanted) for wanted in file.device_names})
+
+
+def test_the_devices_and_clusters_of_the_first_release() -> None:
+    assert set(DEVICES) >= {
+        "k20",
+        "k20x",
+        "k40",
+        "k80",
+        "titan-x",
+        "m40",
+        "p100",
+        "v100-16gb",
+        "v100-32gb",
+        "t4",
+        "a100-40gb",
+        "a100-80gb",
+        "h100-sxm",
+        "h200",
+        "b200",
+        "gb200",
+        "mi300x",
+        "cpu-xeon-8480",
+        "paleo-titan-x",
+        "paleo-k20",
+        "paleo-k20x",
+        "paleo-k40",
+        "paleo-k80",
+        "paleo-780-ti",
+        "paleo-750-m",
+        "paleo-cpu-i7",
+    }
+    assert set(CLUSTERS) >= {
+        "k20-pcie",
+        "titan",
+        "k80-20gbe",
+        "dgx1-v100",
+        "dgx-a100",
+        "dgx-h100",
+        "gb200-nvl72",
+        "ethernet-10g",
+        "paleo-aws",
+        "paleo-ethernet",
+        "paleo-ethernet20",
+        "paleo-infiniband",
+        "paleo-pcie2",
+        "paleo-pcie3",
+    }
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_every_device_loads_and_every_number_has_a_source(name: str) -> None:
+    content = raw(DEVICES[name])
+    made = device(name)
+    assert made.name == name
+    assert content["description"]
+    numbers = {"memory", "memory_bandwidth", "peak", "clock", "vector_rate", "launch_overhead", "efficiency"}
+    assert set(content["source"]) >= numbers & set(content)
+    assert all(len(text) >= 10 for text in content["source"].values())
+    assert made.efficiency.source
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_every_cluster_loads_and_every_level_has_a_source(name: str) -> None:
+    content = raw(CLUSTERS[name])
+    made = cluster(name)
+    assert made.name == name
+    assert content["description"]
+    assert set(content["source"]) >= {"device"} | {level["name"] for level in content["levels"]}
+    inner = [level.bandwidth_bytes_per_s for level in made.levels]
+    assert inner == sorted(inner, reverse=True), "links get no faster outwards"
+
+
+# Memory in 10^9 bytes or GiB, bandwidth in GB/s and dense TFLOP/s by format, from the vendors' tables: typed here a second time.
+PUBLISHED: list[tuple[str, float, float, dict[str, float]]] = [
+    ("k20", 5 * 2**30, 208, {"fp32": 3.52}),
+    ("k20x", 6 * 2**30, 250, {"fp32": 3.95}),
+    ("k40", 12 * 2**30, 288, {"fp32": 4.29}),
+    ("k80", 12 * 2**30, 240, {"fp32": 2.8}),
+    ("p100", 16 * 2**30, 732, {"fp32": 10.6, "fp16": 21.2}),
+    ("v100-16gb", 16 * 2**30, 900, {"fp32": 15.7, "fp16": 125}),
+    ("v100-32gb", 32 * 2**30, 900, {"fp32": 15.7, "fp16": 125}),
+    ("t4", 16 * 2**30, 320, {"fp32": 8.1, "fp16": 65}),
+    ("a100-40gb", 40 * 2**30, 1555, {"fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}),
+    ("a100-80gb", 80 * 2**30, 2039, {"fp32": 19.5, "tf32": 156, "fp16": 312, "bf16": 312}),
+    ("h100-sxm", 80 * 2**30, 3350, {"fp32": 67, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4, "fp8": 1978.9}),
+    ("h200", 141e9, 4800, {"fp32": 67, "tf32": 494.7, "fp16": 989.4, "bf16": 989.4, "fp8": 1978.9}),
+    ("gb200", 186e9, 8000, {"fp32": 80, "tf32": 1250, "fp16": 2500, "bf16": 2500, "fp8": 5000}),
+    ("mi300x", 192e9, 5300, {"fp32": 163.4, "tf32": 653.7, "fp16": 1307.4, "bf16": 1307.4, "fp8": 2614.9}),
+]
+
+
+@pytest.mark.parametrize(("name", "memory", "bandwidth", "peaks"), PUBLISHED)
+def test_published_figures(name: str, memory: float, bandwidth: float, peaks: dict[str, float]) -> None:
+    made = device(name)
+    assert made.memory_bytes == memory
+    assert made.memory_bandwidth_bytes_per_s == pytest.approx(bandwidth * 1e9)
+    assert dict(made.peak_flop_per_s) == pytest.approx({key: rate * 1e12 for key, rate in peaks.items()})
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_narrower_formats_are_not_slower(name: str) -> None:
+    made = device(name)
+    rates = list(made.peak_flop_per_s.values())
+    assert rates == sorted(rates), "formats are ordered from wide to narrow"
+
+
+def test_paleo_devices_are_paleo_s(reference_data: Path) -> None:
+    published = json.loads((reference_data / "paleo" / "reference" / "devices.json").read_text())
+    names = {key: "paleo-" + key.lower().replace("geforce_", "").replace("_", "-") for key in published["devices"]}
+    assert set(names.values()) == {name for name in DEVICES if name.startswith("paleo-")}
+    for key, name in names.items():
+        theirs, ours = published["devices"][key], device(name)
+        assert ours.peak_flop_per_s == {"fp32": theirs["peak_gflops"] * 1e9}
+        assert ours.memory_bandwidth_bytes_per_s == theirs["mem_bandwidth_GBps"] * 1e9
+        assert 1e3 / ours.clock_hz == pytest.approx(theirs["clock_floor_ms"], rel=1e-15)
+    for key, theirs in published["networks"].items():
+        (level,) = cluster(f"paleo-{key}").levels
+        assert level.bandwidth_bytes_per_s == theirs["bandwidth_gbps"] / 8 * 1e9
+        assert (level.size, level.latency_s, level.efficiency, level.shared_by) == (None, 0.0, 1.0, 1)
+
+
+def bus_bandwidth(name: str, ranks: int) -> float:
+    """``2 (n - 1)/n B / t`` of a large ring all-reduce, in GB/s, as nccl-tests define it."""
+    where = cluster(name)
+    message = 16e9
+    time = float(all_reduce_s("ring", message, span(where, ranks, 1), where))
+    return 2 * (ranks - 1) / ranks * message / time / 1e9
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "measured"),
+    [("dgx1-v100", 8, 122), ("dgx-a100", 8, 232), ("dgx-h100", 8, 370), ("dgx-a100", 16, 192), ("dgx-h100", 16, 380)],
+)
+def test_large_all_reduces_reach_the_published_bus_bandwidth(name: str, ranks: int, measured: float) -> None:
+    """NVIDIA GTC 2024 session S62129: plateaus of NCCL's bus bandwidth."""
+    assert bus_bandwidth(name, ranks) == pytest.approx(measured, rel=0.04)
+
+
+def test_small_and_medium_all_reduces_on_eight_h100(reference_data: Path) -> None:
+    """nccl-tests on a DGX H100; beyond 64 MiB the measured ones reduce inside the switch, which no algorithm here does."""
+    path = reference_data / "measurements" / "collectives.csv"
+    if not path.is_file():
+        pytest.skip(f"no {path.name} in the reference data")
+    with path.open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["source"].startswith("NVIDIA dgxc") and row["time_us"]]
+    here = cluster("dgx-h100")
+    where = span(here, 8, 1)
+    ratios = []
+    for row in rows:
+        message = float(row["bytes"])
+        if message <= 64 * 2**20:
+            time_s = float(cheapest_all_reduce(message, where, here)[0])
+            ratios.append(time_s * 1e6 / float(row["time_us"]))
+    ratios.sort()
+    assert len(ratios) == 24
+    # One measurement of 32 bytes took 68 us, five times its neighbours.
+    assert ratios[1] > 0.5
+    assert ratios[-1] < 1.2
+
+
+def test_a_shared_adapter_is_stated_per_node() -> None:
+    network = cluster("k80-20gbe").levels[-1]
+    assert network.bandwidth_bytes_per_s * 16 == 2.5e9
+    assert network.shared_by == 16
+    assert cluster("k80-20gbe").max_devices is None
+    assert cluster("k20-pcie").max_devices == 8
+
+
+# --- The file formats.
+
+GOOD_DEVICE: dict[str, Any] = {
+    "schema_version": 1,
+    "name": "mine",
+    "memory": "16 GiB",
+    "memory_bandwidth": "900 GB/s",
+    "peak": {"fp32": "15.7 TFLOP/s"},
+    "source": {},
+}
+GOOD_CLUSTER: dict[str, Any] = {
+    "schema_version": 1,
+    "name": "mine",
+    "device": "k20",
+    "levels": [
+        {"name": "node", "size": 8, "bandwidth": "100 GB/s", "latency": "2 us"},
+        {"name": "network", "bandwidth": "10 Gb/s", "shared_by": 8, "latency": "50 us"},
+    ],
+    "source": {},
+}
+
+
+def messages(model: type[DeviceFile] | type[ClusterFile], content: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as error:
+        model.model_validate(content)
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.value.errors())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"memory_bandwidth": 900}, "memory_bandwidth: '900' has no unit; write e.g. '900 GB/s'"),
+        ({"memory_bandwidth": "900 GB"}, "unknown unit 'GB'"),
+        ({"memory": "0 GiB"}, "memory: '0 GiB' is zero"),
+        ({"memory": "nan GiB"}, "not a finite number"),
+        ({"memory": "-1 GiB"}, "is negative"),
+        ({"peak": {"fp16": "1 TFLOP/s"}}, "peak.fp32: Field required"),
+        ({"peak": {"fp32": "1 TFLOP/s", "int4": "2 TFLOP/s"}}, "peak.int4: Extra inputs are not permitted"),
+        ({"memmory": "1 GB"}, "memmory: Extra inputs are not permitted"),
+        ({"schema_version": 2}, "schema_version: Input should be 1"),
+        (
+            {"efficiency": {"matmul_fraction": 1.5}},
+            "efficiency.matmul_fraction: Input should be less than or equal to 1",
+        ),
+        ({"efficiency": {"matmul_fraction": "high"}}, "expected a number"),
+        ({"efficiency": {"tile_half": True}}, "expected a number"),
+        ({"source": {"peek": "datasheet"}}, "'peek' is not a key of this file; did you mean 'peak'?"),
+    ],
+)
+def test_bad_devices(change: dict[str, Any], message: str) -> None:
+    assert message in messages(DeviceFile, GOOD_DEVICE | change)
+
+
+def levels(*changes: dict[str, Any]) -> dict[str, Any]:
+    return {"levels": [level | change for level, change in zip(GOOD_CLUSTER["levels"], changes, strict=True)]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"device": None}, "a cluster has either 'device' or 'groups'"),
+        ({"groups": [{"device": "k40"}]}, "a cluster has either 'device' or 'groups'"),
+        ({"levels": []}, "levels: Tuple should have at least 1 item"),
+        (levels({"bandwidth": "100"}, {}), "levels.0.bandwidth: '100' has no unit"),
+        (levels({"latency": 2}, {}), "levels.0.latency: '2' has no unit; write e.g. '5 us'"),
+        (levels({"size": 0}, {}), "levels.0.size: Input should be greater than or equal to 1"),
+        (levels({"size": 8.0}, {}), "levels.0.size: Input should be a valid integer"),
+        (levels({"size": None}, {}), "level 'node' states no size; only the last level may be unlimited"),
+        (levels({}, {"shared_by": 3}), "a port is shared by 3 devices, which does not divide the 8 devices"),
+        (levels({}, {"name": "node"}), "two levels have the same name"),
+        (levels({}, {"efficiency": 0}), "levels.1.efficiency: Input should be greater than 0"),
+        ({"source": {"nodes": "x"}}, "'nodes' is not a key of this file"),
+    ],
+)
+def test_bad_clusters(change: dict[str, Any], message: str) -> None:
+    assert message in messages(ClusterFile, GOOD_CLUSTER | change)
+
+
+def test_several_kinds_of_devices() -> None:
+    content = {key: value for key, value in GOOD_CLUSTER.items() if key != "device"}
+    content["groups"] = [{"device": "k20", "count": 8}, {"device": "k40", "count": 16}]
+    file = ClusterFile.model_validate(content)
+    made = file.to_domain({name: device(name) for name in file.device_names})
+    assert [(group.device.name, group.num_devices) for group in made.groups] == [("k20", 8), ("k40", 16)]
+    assert made.max_devices == 24
+
+
+def test_json_schemas_speak_of_quantities() -> None:
+    text = json.dumps([DeviceFile.model_json_schema(), ClusterFile.model_json_schema()])
+    assert "80 GiB" in text
+    assert "989 TFLOP/s" in text

@@ -1,0 +1,472 @@
+"""The command line end to end: answers, formats, files, streams and exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from planner import __version__
+from planner.cli import run
+from planner.request import Request
+from planner.results import SearchResult
+from planner.schema import DOCUMENTS, json_schema
+from planner.schema.plan import PlanDocument
+from planner.schema.result import BreakdownDocument, ListDocument, ResultDocument, ScaleDocument
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ("optimize", "estimate", "explain", "scale", "list", "import", "schema")
+OUTPUT_FLAGS = ("--json", "--format", "--output", "--quiet", "--verbose")
+
+
+@pytest.fixture
+def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a command that must succeed; its stdout."""
+    for name in ("NO_COLOR", "COLUMNS", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+
+    def ask(*arguments: str) -> str:
+        code = run(list(arguments))
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return out
+
+    return ask
+
+
+def in_shell(arguments: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "planner", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60, **more)
+
+
+# --- optimize
+
+
+def test_optimize_prints_the_table_and_what_it_rests_on(answer: Any) -> None:
+    text = answer("optimize", "alexnet.yaml", "--gpus", "4")
+    for title in ("#", "plan", "step time", "throughput", "speed-up", "efficiency", "memory", "exposed", "bottleneck", "gap to"):
+        assert title in text
+    for fact in ("Proof:", "Space:", "distinct plans", "Against data parallelism:", "Assumed:", "dgx-h100", "global batch 128"):
+        assert fact in text
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 160
+
+
+def test_optimize_json_is_valid_and_pure(answer: Any) -> None:
+    document = json.loads(answer("optimize", "alexnet", "--gpus", "4", "--json"))
+    checked = ResultDocument.model_validate(document)
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
+    assert document["gpus"] == 4
+    assert document["gap"] == pytest.approx((document["plans"][0]["step_time_s"] - document["bound_s"]) / document["plans"][0]["step_time_s"])
+    assert [plan["rank"] for plan in document["plans"]] == [1, 2, 3, 4, 5]
+    times = [plan["step_time_s"] for plan in document["plans"]]
+    assert times == sorted(times)
+    assert document["setting"]["command_line"] == "planner optimize alexnet --gpus 4 --json"
+
+
+def test_the_same_question_has_the_same_answer(answer: Any) -> None:
+    def ask() -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(answer("optimize", "mlp", "--gpus", "4", "--json"))
+        return document | {"wall_s": 0}
+
+    assert ask() == ask()
+
+
+def test_top_and_format(answer: Any) -> None:
+    rows = list(csv.DictReader(io.StringIO(answer("optimize", "mlp", "--gpus", "4", "--top", "3", "--format", "csv"))))
+    assert [row["rank"] for row in rows] == ["1", "2", "3"]
+    document = yaml.safe_load(answer("optimize", "mlp", "--gpus", "4", "--top", "3", "--format", "yaml"))
+    assert [plan["step_time_s"] for plan in document["plans"]] == [float(row["step_time_s"]) for row in rows]
+    text = answer("optimize", "mlp", "--gpus", "4", "--top", "2", "--format", "markdown")
+    assert text.startswith("| # | plan |")
+
+
+def test_width(answer: Any) -> None:
+    text = answer("optimize", "alexnet", "--gpus", "4", "--width", "70")
+    assert max(map(len, text.splitlines())) <= 70
+
+
+# --- plan files
+
+
+@pytest.mark.parametrize("model", ["alexnet", "mlp"])
+def test_a_plan_gives_back_its_step_time(answer: Any, tmp_path: Path, model: str) -> None:
+    path = tmp_path / "plan.yaml"
+    best = json.loads(answer("optimize", model, "--gpus", "6", "--json", "--export", str(path)))["plans"][0]
+    PlanDocument.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    for command in ("estimate", "explain"):
+        document = json.loads(answer(command, "--plan", str(path), "--json"))
+        BreakdownDocument.model_validate(document)
+        assert document["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
+        assert document["plans"][0]["memory_bytes_per_gpu"] == best["memory_bytes_per_gpu"]
+        assert document["plans"][0]["plan"]["layers"] == best["plan"]["layers"]
+
+
+def test_a_paleo_plan_gives_back_its_step_time(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    options = "--cluster k20-pcie --cost-model paleo --ppp-comp 0.46 --ppp-comm 0.75 --collective tree --batch 1024"
+    best = json.loads(
+        answer("optimize", "alexnet-cuda-convnet2", "--gpus", "2", *options.split(), "--json", "--export", str(path))
+    )["plans"][0]
+    document = json.loads(answer("estimate", "--plan", str(path), "--json"))
+    assert document["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
+    assert document["cost_model"] == "paleo"
+
+
+def test_a_plan_on_another_cluster(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    answer("optimize", "mlp", "--gpus", "4", "--export", str(path))
+    here = json.loads(answer("estimate", "--plan", str(path), "--json"))
+    there = json.loads(answer("estimate", "--plan", str(path), "--json", "--cluster", "ethernet-10g"))
+    assert there["cluster"] == "ethernet-10g"
+    assert there["step_time_s"] > here["step_time_s"]
+
+
+def test_a_changed_model_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "mine.yaml"
+    text = (ROOT / "configs" / "models" / "mlp.yaml").read_text(encoding="utf-8")
+    model.write_text(text, encoding="utf-8")
+    assert run(["optimize", "mine.yaml", "--gpus", "2", "--export", "plan.yaml"]) == 0
+    assert run(["estimate", "--plan", "plan.yaml"]) == 0
+    assert "Warning" not in capsys.readouterr().out
+    model.write_text(text + "# changed\n", encoding="utf-8")
+    assert run(["estimate", "--plan", "plan.yaml"]) == 0
+    out, err = capsys.readouterr()
+    assert "the model file is not the one that the plan was made with" in err
+    assert "Warning:" in out
+
+
+def test_a_plan_finds_its_model_from_anywhere(answer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "plans").mkdir()
+    text = (ROOT / "configs" / "models" / "mlp.yaml").read_text(encoding="utf-8")
+    (tmp_path / "nets" / "mine.yaml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    answer("optimize", "nets/mine.yaml", "--gpus", "2", "--export", "plans/plan.yaml")
+    monkeypatch.chdir("/")
+    answer("estimate", "--plan", str(tmp_path / "plans" / "plan.yaml"))
+
+
+# --- estimate, explain, scale
+
+
+def test_estimate_a_family_and_a_fixed_plan(answer: Any) -> None:
+    data = json.loads(answer("estimate", "alexnet", "--gpus", "8", "--family", "data", "--json"))
+    assert data["plans"][0]["family"] == "data"
+    assert data["plans"][0]["workers"] == 8
+    assert {tuple(split) for split in data["plans"][0]["plan"]["layers"].values()} <= {("batch",), ("batch", "collective")}
+    fixed = json.loads(
+        answer("estimate", "alexnet", "--gpus", "8", "--fix", "conv*:batch", "--fix", "fc*:out_channels", "--json")
+    )
+    layers = fixed["plans"][0]["plan"]["layers"]
+    assert layers["conv1"]["batch"] == layers["fc6"]["out_channels"] == 8
+
+
+def test_explain_one_device(answer: Any) -> None:
+    document = json.loads(
+        answer("explain", "alexnet", "--device", "paleo-titan-x", "--batch", "32", "--cost-model", "paleo", "--json")
+    )
+    BreakdownDocument.model_validate(document)
+    assert document["layers"][1]["name"] == "conv1"
+    assert document["layers"][1]["output_shape"] == [32, 54, 54, 64]  # (224 - 11) / 4 + 1, rounded up: VALID
+    assert set(document["totals"]) == set(document["layers"][0])
+    assert document["step_time_s"] == pytest.approx(
+        sum(document["totals"][key] for key in ("forward_s", "backward_input_s", "backward_weight_s", "update_s"))
+    )
+
+
+def test_explain_shows_layers_and_why(answer: Any) -> None:
+    text = answer("explain", "alexnet", "--gpus", "8", "--family", "data")
+    for part in ("Where the step goes", "Layer by layer", "conv1", "total", "Why it is not the best", "difference"):
+        assert part in text
+
+
+def test_scale(answer: Any) -> None:
+    arguments = "nin --workers 1,2..4 --batch 256 --epochs 47 --samples 1.2e6"
+    document = json.loads(answer("scale", *arguments.split(), "--json"))
+    checked = ScaleDocument.model_validate(document)
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
+    assert [point["workers"] for point in document["points"]] == [1, 2, 3, 4]
+    assert document["points"][0]["speedup"] == 1.0
+    one = document["points"][0]
+    assert one["hours"] == pytest.approx(47 * 1.2e6 / one["throughput_samples_per_s"] / 3600)
+    weak = json.loads(answer("scale", "nin", "--workers", "1,2", "--batch", "64", "--weak", "--json"))
+    assert [point["global_batch"] for point in weak["points"]] == [64, 128]
+
+
+# FireCaffe (Iandola et al., arXiv:1511.00175) as recomputed with PALEO: K20X, 70 Gb/s, tree, 47 epochs of 1.2 M images.
+@pytest.mark.parametrize(("workers", "batch", "hours"), [(1, 256, "117.40"), (32, 256, "7.58"), (32, 1024, "4.64"), (128, 1024, "2.27")])  # fmt: skip
+def test_hours_of_firecaffe(answer: Any, workers: int, batch: int, hours: str) -> None:
+    text = answer(
+        *f"scale nin --workers {workers} --batch {batch} --device paleo-k20x --cluster paleo-infiniband --cost-model paleo "
+        "--ppp-comp 0.21 --ppp-comm 0.56 --collective tree --epochs 47 --samples 1.2e6".split()
+    )
+    assert f" {hours} " in text
+
+
+# --- list, schema, import
+
+
+@pytest.mark.parametrize("kind", ["models", "devices", "clusters", "collectives"])
+def test_lists(answer: Any, kind: str) -> None:
+    document = json.loads(answer("list", kind, "--json"))
+    ListDocument.model_validate(document)
+    names = [item["name"] for item in document["items"]]
+    assert {"models": "alexnet", "devices": "h100-sxm", "clusters": "dgx-h100", "collectives": "ring"}[kind] in names
+    assert all(item["description"] for item in document["items"])
+    assert "alexnet" in answer("list", "model")
+
+
+@pytest.mark.parametrize("document", sorted(DOCUMENTS))
+def test_schemas_are_printed(answer: Any, document: str) -> None:
+    assert json.loads(answer("schema", document)) == json_schema(document)
+
+
+def test_import_writes_a_model_file(answer: Any, reference_data: Path, tmp_path: Path) -> None:
+    from planner.loading import load_model
+
+    for path in sorted((reference_data / "paleo" / "nets").glob("*.json")):
+        target = tmp_path / f"{path.stem}.yaml"
+        answer("import", str(path), "-o", str(target))
+        there, here = load_model(str(path)), load_model(str(target))
+        assert here.graph.edges == there.graph.edges
+        assert here.graph.weight_count == there.graph.weight_count
+        assert here.global_batch == there.global_batch
+        pairs = list(zip(here.graph.layers, there.graph.layers, strict=True))
+        assert all(a.kind == b.kind and a.output_shape == b.output_shape for a, b in pairs)
+
+
+def test_import_round_trips_the_bundled_models(tmp_path: Path) -> None:
+    """Blocks, branches and joins, written out layer by layer."""
+    from planner.loading import load_model
+    from planner.network_file import network_text
+
+    for name in ("googlenet", "resnet50", "gnmt", "dcgan-generator"):
+        model = load_model(name)
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(network_text(model), encoding="utf-8")
+        again = load_model(str(path))
+        assert again.graph.edges == model.graph.edges
+        assert [layer.output_shape for layer in again.graph.layers] == [layer.output_shape for layer in model.graph.layers]
+        assert [layer.weight_count for layer in again.graph.layers] == [layer.weight_count for layer in model.graph.layers]
+
+
+# --- files and streams
+
+
+@pytest.mark.parametrize(
+    ("name", "start"), [("a.json", "{"), ("a.csv", "rank,"), ("a.md", "| # |"), ("a.yaml", "schema_version: 1"), ("a.txt", " ")]
+)
+def test_the_suffix_decides(answer: Any, tmp_path: Path, name: str, start: str) -> None:
+    path = tmp_path / name
+    assert answer("optimize", "mlp", "--gpus", "2", "-o", str(path)) == ""
+    assert path.read_text(encoding="utf-8").startswith(start)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_format_beats_the_suffix(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    answer("list", "models", "-o", str(path), "--json")
+    json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_files_keep_their_mode_and_links(answer: Any, tmp_path: Path) -> None:
+    path, link = tmp_path / "a.json", tmp_path / "link.json"
+    path.write_text("old", encoding="utf-8")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    answer("list", "models", "-o", str(link))
+    assert link.is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_remarks_go_to_stderr(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    assert run(["optimize", "mlp", "--gpus", "2", "--json", "--export", str(path)]) == 0
+    out, err = capsys.readouterr()
+    json.loads(out)
+    assert err == f"planner: wrote the best plan to {path}\n"
+    assert run(["optimize", "mlp", "--gpus", "2", "--json", "--export", str(path), "-q"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_verbose_logs_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["optimize", "mlp", "--gpus", "2", "--json", "-v"]) == 0
+    out, err = capsys.readouterr()
+    json.loads(out)
+    assert "done" in err
+
+
+def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "90")
+    for name, value, coloured in (("", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)):
+        with monkeypatch.context() as patch:
+            patch.delenv("NO_COLOR", raising=False)
+            if name:
+                patch.setenv(name, value)
+            assert run(["optimize", "mlp", "--gpus", "2"]) == 0
+        text = capsys.readouterr().out
+        assert ("\x1b[" in text) is coloured
+        assert coloured or text.isascii()
+
+
+def test_head_is_silent() -> None:
+    shell = f"{sys.executable} -m planner optimize mlp --gpus 2 --json | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout == "{\n0\n"
+
+
+def test_a_closed_reader_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def closed(_: str) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(sys.stdout, "write", closed)
+    assert run(["list", "models"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    shell = f"{sys.executable} -m planner list models > /dev/full"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == "error: No space left on device\n"
+
+
+# --- stopping
+
+
+def fake_search(monkeypatch: pytest.MonkeyPatch, behave: Any) -> None:
+    module = ModuleType("planner.search")
+    module.optimize = behave  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "planner.search", module)
+    monkeypatch.setattr("planner.search", module, raising=False)
+
+
+def test_ctrl_c_prints_the_best_so_far(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_result: Any, tmp_path: Path
+) -> None:
+    from planner.search_errors import SearchInterrupted
+
+    def interrupted(request: Request, progress: object) -> SearchResult:
+        raise SearchInterrupted(make_result(proven_optimal=False, proven_top=False, gap=0.5))
+
+    fake_search(monkeypatch, interrupted)
+    path = tmp_path / "plan.yaml"
+    assert run(["optimize", "alexnet", "--gpus", "16", "--json", "--export", str(path)]) == 130
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["plans"]) == 4
+    assert "interrupted: these are the best plans so far" in err
+    assert path.exists()
+
+
+def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from planner.search_errors import SearchInterrupted
+
+    def interrupted(request: Request, progress: object) -> SearchResult:
+        raise SearchInterrupted(None)
+
+    def killed(request: Request, progress: object) -> SearchResult:
+        raise KeyboardInterrupt
+
+    for behave in (interrupted, killed):
+        fake_search(monkeypatch, behave)
+        assert run(["optimize", "alexnet", "--gpus", "16"]) == 130
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "interrupted" in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_real_ctrl_c() -> None:
+    command = [sys.executable, "-c", "import planner.search_errors, time, sys, os, signal\n"
+               "import planner.cli\nimport types\n"
+               "module = types.ModuleType('planner.search')\n"
+               "def optimize(request, progress):\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(10)\n"
+               "module.optimize = optimize\nsys.modules['planner.search'] = module\n"
+               "sys.argv = ['planner', 'optimize', 'alexnet', '--gpus', '2']\n"
+               "from planner.__main__ import main\nmain()"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
+    assert done.returncode == 128 + signal.SIGINT
+    assert done.stderr.strip() == "interrupted"
+
+
+def test_an_internal_error_is_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(request: Request, progress: object) -> SearchResult:
+        raise KeyError("x\nsecond line")
+
+    fake_search(monkeypatch, broken)
+    assert run(["optimize", "alexnet", "--gpus", "2"]) == 70
+    err = capsys.readouterr().err
+    assert err.startswith("internal error: KeyError")
+    assert "report" in err
+    assert "Traceback" not in err
+    assert run(["optimize", "alexnet", "--gpus", "2", "--verbose"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+# --- help
+
+
+def test_every_command_is_in_the_help(answer: Any) -> None:
+    text = answer("--help")
+    for name in COMMANDS:
+        assert f"  {name} " in text
+    assert answer() == text
+    assert answer("--version") == f"planner {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command(answer: Any, command: str) -> None:
+    text = answer(command, "--help")
+    assert f"Usage: planner {command} [OPTIONS]" in text
+    flags = OUTPUT_FLAGS if command != "import" else ("--output", "--quiet", "--verbose")
+    for flag in flags:
+        assert flag in text
+
+
+def test_python_m_planner() -> None:
+    done = in_shell(["--version"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"planner {__version__}\n", "")
+
+
+def test_a_piped_table_imports_no_rich() -> None:
+    code = (
+        "import sys; sys.argv = ['planner', 'list', 'models']\nfrom planner.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\nprint('rich' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
+    assert done.stderr == "False\n"
+
+
+@pytest.mark.parametrize("page", ["cli.md", "json.md"])
+def test_the_docs_are_up_to_date(page: str) -> None:
+    """If this fails: python docs/generate.py."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    path = ROOT / "docs" / page
+    assert path.read_text(encoding="utf-8") == module.PAGES[path]()
