@@ -48,6 +48,7 @@ class EdgeGeometry:
     source: tuple[FloatArray, FloatArray, FloatArray]  # degrees of the block a worker holds
     target: tuple[FloatArray, FloatArray, FloatArray]  # degrees of the block a worker needs
     copies: FloatArray
+    workers: FloatArray
     exchange_group: FloatArray  # workers that an all-to-all involves
     exchange_stride: FloatArray
 
@@ -97,6 +98,7 @@ def edge_geometry(table: SplitTable) -> EdgeGeometry:
         source=(source[:, 0] * 1.0, source[:, 1] * 1.0, source[:, 2] * 1.0),
         target=(target[:, 0] * 1.0, target[:, 1] * 1.0, target[:, 2] * 1.0),
         copies=target[:, 3] * 1.0,
+        workers=workers_of.astype(np.float64),
         exchange_group=group,
         exchange_stride=np.maximum(block // group, 1.0),
     )
@@ -126,8 +128,8 @@ def edge_times(
     channels, height, rest = extents[:, 0], extents[:, 1], extents[:, 2]
     held = _block(micro_batch, channels, height, geometry.source) * rest * element_bytes
     needed = _block(micro_batch, channels, height, geometry.target) * rest * element_bytes
-    exchange_span = span(cluster, geometry.exchange_group, geometry.exchange_stride)
-    gather_span = span(cluster, geometry.copies, np.ones_like(geometry.copies))
+    exchange_span = span(cluster, geometry.exchange_group, geometry.exchange_stride, geometry.workers)
+    gather_span = span(cluster, geometry.copies, np.ones_like(geometry.copies), geometry.workers)
     exchange = cheapest_s("all_to_all", held, exchange_span, cluster)
     gather = cheapest_s("all_gather", needed, gather_span, cluster)
     scatter = cheapest_s("reduce_scatter", needed, gather_span, cluster)

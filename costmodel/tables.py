@@ -213,12 +213,12 @@ class _Spans:
         ones = np.ones_like(out)
         self._degrees = {"out_channels": out, "in_channels": inner, "height": height}
         self._spans: dict[str, GroupSpan] = {
-            "out_channels": span(cluster, out, ones),
-            "in_channels": span(cluster, inner, out),
-            "height": span(cluster, height, out * inner),
+            "out_channels": span(cluster, out, ones, table.workers),
+            "in_channels": span(cluster, inner, out, table.workers),
+            "height": span(cluster, height, out * inner, table.workers),
         }
         # Copies of the same weights: same channel indices, any batch and height index.
-        self.gradient = span(cluster, batch * height, out * inner)
+        self.gradient = span(cluster, batch * height, out * inner, table.workers)
 
     def over(self, dimension: str) -> GroupSpan:
         """Groups that a split of this dimension makes."""

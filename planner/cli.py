@@ -17,6 +17,7 @@ import typer
 from planner.commands import explain, files_commands, lists, optimize, scale
 from planner.commands.help import GroupedCommand
 from planner.errors import ExitCode, InputFileError, PlannerError, did_you_mean
+from planner.search_errors import SearchInterrupted
 
 __all__ = ["app", "run"]
 
@@ -127,15 +128,20 @@ def _guarded(argv: Sequence[str]) -> int:
     except InputFileError as error:
         _say(str(error))  # each line starts with file:line:column, which editors and terminals make clickable
         return error.exit_code
+    except SearchInterrupted as error:
+        _say(str(error))
+        return error.exit_code
     except PlannerError as error:
         for line in str(error).splitlines():
             _say(f"error: {line}")
         return error.exit_code
-    except typer.Abort:  # how click hands on Ctrl-C
+    except typer.Abort:  # how older versions of typer hand on Ctrl-C
         raise KeyboardInterrupt from None
     except usage_error as error:
         _say(f"error: {_usage_text(error, argv)}")
         return ExitCode.USAGE
+    if code == ExitCode.INTERRUPTED:  # how newer versions do
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else ExitCode.OK
 
 

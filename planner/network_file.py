@@ -28,11 +28,12 @@ def import_network(path: Path) -> LoadedModel:
     InputFileError
         Missing, not JSON, no format that is known, or a network that cannot be used.
     """
+    if not path.exists():
+        raise InputFileError([FileProblem(path=path, message="no such file")])
     if path.suffix.lower() != ".json":
         message = "cannot be imported: only JSON files (*.json) of PALEO's format can"
-        raise InputFileError([FileProblem(path=path, message=message if path.exists() else "no such file")])
-    # "./" keeps a bare name from being looked up among the bundled networks.
-    return load_model(str(path if path.parent != Path() else Path.cwd() / path))
+        raise InputFileError([FileProblem(path=path, message=message)])
+    return load_model(str(path))
 
 
 def network_document(graph: Graph, *, name: str, global_batch: int, description: str, source: str) -> dict[str, Any]:

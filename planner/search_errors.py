@@ -19,4 +19,6 @@ class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
 
     def __init__(self, result: SearchResult | None) -> None:
         self.result = result
-        super().__init__("interrupted" if result else "interrupted before a plan was found")
+        super().__init__(
+            "interrupted: these are the best plans so far" if result else "interrupted before a plan was found"
+        )

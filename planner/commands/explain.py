@@ -203,9 +203,13 @@ def _breakdown(
 
     if command == "estimate":
         return search.estimate(request, plan)
+    from planner.search_errors import SearchInterrupted
+
     progress = Progress(where)
     try:
         return search.explain(request, plan, progress)
+    except SearchInterrupted:
+        raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with
     finally:
         progress.close()
 

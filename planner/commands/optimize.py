@@ -11,7 +11,6 @@ from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
-from planner.errors import ExitCode
 
 if TYPE_CHECKING:
     from planner.request import Request
@@ -79,11 +78,9 @@ def _answer(request: Request, where: Output) -> None:
         result = search(request, progress)
     except SearchInterrupted as interruption:
         progress.close()
-        if interruption.result is None:
-            raise
-        _show(request, interruption.result, where)
-        remark(where, "interrupted: these are the best plans so far")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
+        if interruption.result is not None:
+            _show(request, interruption.result, where)
+        raise
     finally:
         progress.close()
     _show(request, result, where)

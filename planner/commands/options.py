@@ -154,7 +154,10 @@ Precision = Annotated[
     ),
 ]
 Optimizer = Annotated[
-    str | None, option("--optimizer", metavar="NAME", help="sgd, momentum or adam. Default: momentum; sgd with paleo.", group=QUESTION)
+    str | None,
+    option(
+        "--optimizer", metavar="NAME", help="sgd, momentum or adam. Default: momentum; sgd with paleo.", group=QUESTION
+    ),
 ]
 Mode = Annotated[
     str | None,

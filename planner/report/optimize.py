@@ -115,7 +115,10 @@ def _single_worker(best: RankedPlan) -> list[tuple[str, str]]:
 
 def assumed(assumptions: Sequence[Assumption], setting: Setting) -> str:
     """Every assumption on one line, with the numbers that the cost model was given."""
-    options = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in setting.cost_model_options.items()]
+    options = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in setting.cost_model_options.items()
+    ]
     return ", ".join([*(assumption_text(assumption) for assumption in assumptions), *options])
 
 

@@ -1,0 +1,235 @@
+"""Pipelines: the judge against the solver's own objective, cuts against the tensors that cross them, parts that add up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.collectives import ALL_REDUCE_NAMES
+from costmodel.device import Device
+from costmodel.evaluate import CostBatch, evaluate
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.pipeline_cost import PipelineArrays, pipeline_arrays
+from costmodel.plan import Plan, Stage
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import Split, split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from planner.loading import load_model
+from strategies.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
+
+DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
+CLUSTER = Cluster(
+    name="c",
+    groups=(DeviceGroup(device=DEVICE),),
+    levels=(
+        Level(name="node", size=4, bandwidth_bytes_per_s=50e9, latency_s=3e-6),
+        Level(name="fabric", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),
+    ),
+)
+FLAT = replace(CLUSTER, levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-6),))
+PARTS = ("forward_s", "backward_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
+
+
+def build(*layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
+    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (4, 12, 12)}))]
+    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
+    return Graph.build("net", specs)
+
+
+def workload(graph: Graph, **changes: Any) -> Workload:
+    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["adam"]
+    base = Workload(
+        graph=graph,
+        global_batch=48,
+        precision=precision,
+        optimizer=optimizer,
+        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
+        collectives=tuple(ALL_REDUCE_NAMES),
+    )
+    return replace(base, **changes)
+
+
+def tables_of(case: Workload, most: int, m: int, cluster: Cluster = CLUSTER) -> CostTables:
+    return CostTables(case, cluster, split_table(range(1, most + 1), batch_only=True), m)
+
+
+def problem_of(arrays: PipelineArrays, workers: int, m: int) -> PartitionProblem:
+    return PartitionProblem(
+        num_layers=arrays.forward_s.shape[1],
+        num_workers=workers,
+        num_micro_batches=m,
+        replica_counts=arrays.replicas,
+        forward_s=arrays.forward_s,
+        backward_s=arrays.backward_s,
+        cut_forward_s=arrays.cut_forward_s,
+        cut_backward_s=arrays.cut_backward_s,
+        update_s=arrays.update_s,
+        exchange_s=arrays.exchange_s,
+        static_bytes=arrays.static_bytes,
+        activation_bytes=arrays.activation_bytes,
+    )
+
+
+def plan_of(graph: Graph, cuts: tuple[int, ...], replicas: tuple[int, ...], m: int) -> Plan:
+    bounds = (0, *cuts, len(graph.layers))
+    stages = tuple(
+        Stage(first=a, last=b - 1, replicas=r) for a, b, r in zip(bounds[:-1], bounds[1:], replicas, strict=True)
+    )
+    return Plan(
+        workers=sum(replicas),
+        num_micro_batches=m,
+        splits=tuple(Split(batch=s.replicas) for s in stages for _ in range(s.first, s.last + 1)),
+        collectives=(None,) * len(graph.layers),
+        stages=stages,
+    )
+
+
+CHAIN = build(
+    ("conv1", "convolution", ("data",), {"out_channels": 16, "kernel": 3, "padding": 1, "activation": "relu"}),
+    ("conv2", "convolution", ("conv1",), {"out_channels": 16, "kernel": 3, "padding": 1, "norm": "batch"}),
+    ("join", "add", ("conv2", "conv1"), {}),
+    ("pool", "pool", ("join",), {"kernel": 2, "stride": 2}),
+    ("fc", "linear", ("pool",), {"out_features": 10}),
+    ("loss", "softmax", ("fc",), {}),
+)
+
+
+@pytest.mark.parametrize("name", ["chain", "alexnet", "googlenet"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_judge_and_the_solver_agree_on_random_plans(name: str, training: bool) -> None:
+    graph = CHAIN if name == "chain" else load_model(name).graph
+    case = workload(graph, training=training)
+    rng = np.random.default_rng(1)
+    layers = len(graph.layers)
+    for m in (1, 3, 8):
+        most = min(6, case.micro_batch(m))
+        problem = problem_of(pipeline_arrays(tables_of(case, most, m)), 64, m)
+        plans, solver_plans = [], []
+        for _ in range(25):
+            stages = int(rng.integers(2, min(layers, 6) + 1))
+            cuts = tuple(sorted(int(c) for c in rng.choice(np.arange(1, layers), size=stages - 1, replace=False)))
+            replicas = tuple(int(r) for r in rng.integers(1, most + 1, size=stages))
+            plans.append(plan_of(graph, cuts, replicas, m))
+            solver_plans.append(PipelinePlan(cuts=cuts, replicas=replicas))
+        costs = evaluate(case, CLUSTER, plans)
+        np.testing.assert_allclose(costs.step_time_s, [objective_s(problem, plan) for plan in solver_plans], rtol=1e-9)
+        memory = [stage_memory_bytes(problem, plan).max() + case.context_bytes for plan in solver_plans]
+        np.testing.assert_allclose(costs.memory_bytes, memory, rtol=1e-12)
+        np.testing.assert_allclose(costs.step_time_s, sum(getattr(costs, part) for part in PARTS), rtol=1e-12)
+        assert all(np.all(getattr(costs, part) >= -1e-12) for part in PARTS)
+        assert np.all(costs.exposed_exchange_s <= costs.exchange_s * layers + 1e-15)
+
+
+def test_what_crosses_a_cut_is_what_is_still_needed() -> None:
+    """Every cut of a network with a skip: the tensors made before it that a layer behind it reads; the input is loaded, not sent."""
+    case = workload(CHAIN)
+    m, rate, latency = 2, 1e9, 1e-6
+    arrays = pipeline_arrays(tables_of(case, 3, m, FLAT))
+    image, pooled = 16 * 144, 16 * 36
+    elements = [
+        0,
+        0,
+        image,
+        2 * image,
+        image,
+        pooled,
+        10,
+        0,
+    ]  # before data, conv1, conv2, join (conv1 and conv2), pool, fc, loss
+    assert [layer.name for layer in CHAIN.layers] == ["data", "conv1", "conv2", "join", "pool", "fc", "loss"]
+    for k1, k2 in np.ndindex(3, 3):
+        fewer = min(k1, k2) + 1
+        for cut, count in enumerate(elements):
+            expected = latency + -(-24 // fewer) * count * 4 / rate if count else 0.0
+            assert arrays.cut_forward_s[k1, k2, cut] == pytest.approx(expected), (k1, k2, cut)
+            assert arrays.cut_backward_s[k1, k2, cut] == pytest.approx(expected)
+    inference = pipeline_arrays(tables_of(workload(CHAIN, training=False), 3, m, FLAT))
+    assert not inference.cut_backward_s.any()
+    np.testing.assert_array_equal(inference.cut_forward_s, arrays.cut_forward_s)
+
+
+def test_no_gradient_crosses_a_cut_before_the_first_weights() -> None:
+    graph = build(
+        ("pool", "pool", ("data",), {"kernel": 2, "stride": 2}),
+        ("fc", "linear", ("pool",), {"out_features": 10}),
+    )
+    arrays = pipeline_arrays(tables_of(workload(graph), 2, 1))
+    assert arrays.cut_forward_s[0, 0, 2] > 0
+    assert arrays.cut_backward_s[0, 0, 2] == 0
+
+
+def test_two_equal_stages_by_hand() -> None:
+    """Two stages of one linear layer each: (m + S - 1) t without transfers, then the update of the first stage."""
+    graph = build(
+        ("fc1", "linear", ("data",), {"out_features": 576, "bias": False}),
+        ("fc2", "linear", ("fc1",), {"out_features": 576, "bias": False}),
+    )
+    fast = replace(CLUSTER, levels=(Level(name="l", size=None, bandwidth_bytes_per_s=1e18, latency_s=0.0),))
+    case = workload(graph)
+    m = 8
+    arrays = pipeline_arrays(tables_of(case, 1, m, fast))
+    forward, backward = arrays.forward_s[0], arrays.backward_s[0]
+    plan = plan_of(graph, (2,), (1, 1), m)
+    cost = evaluate(case, fast, [plan])
+    t1, t2 = forward[1] + backward[1], forward[2] + backward[2]
+    assert t2 > t1 > 0  # the first stage needs no gradient of its input
+    # The second stage is the slower: fill and drain through the first, then the first one's update, if the second's has not
+    # ended later: it started earlier by the first stage's last backward pass.
+    tail = max(arrays.update_s[0, 1], arrays.update_s[0, 2] - backward[1])
+    assert cost.step_time_s[0] == pytest.approx(t1 + m * t2 + tail, rel=1e-9)
+    assert cost.bubble_s[0] == pytest.approx(t1, rel=1e-9)
+    assert cost.exchange_s[0] == 0.0
+    # 1F1B keeps two micro-batches on the first stage, one on the last.
+    weights = 576 * 576 * (4 + 4 + 8)
+    activation = 6 * 576 * 4
+    expected = weights + max(2 * (activation + 6 * 4 * 144 * 4), activation)
+    assert cost.memory_bytes[0] == pytest.approx(expected + case.context_bytes)
+
+
+def test_stages_obey_the_collectives_they_name() -> None:
+    case = workload(CHAIN)
+    plan = plan_of(CHAIN, (3,), (6, 2), 2)
+    cheapest = evaluate(case, CLUSTER, [plan])
+    tables = tables_of(case, 6, 2)
+    seen = []
+    for c, name in enumerate(ALL_REDUCE_NAMES):
+        cost = evaluate(case, CLUSTER, [replace(plan, collectives=(name,) * len(CHAIN.layers))])
+        first = sum(float(tables.layers[i].exchange_s[c, 5]) for i in range(3))
+        second = sum(float(tables.layers[i].exchange_s[c, 1]) for i in range(3, 7))
+        assert cost.exchange_s[0] == pytest.approx(max(first, second), rel=1e-12)
+        assert cost.step_time_s[0] >= cheapest.step_time_s[0] * (1 - 1e-12)
+        seen.append(cost.exchange_s[0])
+    assert max(seen) > min(seen) * 1.01
+    assert cheapest.exchange_s[0] <= min(seen) * (1 + 1e-12)
+
+
+def test_more_replicas_than_samples_cost_infinity() -> None:
+    case = workload(CHAIN)
+    plans = [plan_of(CHAIN, (3,), (13, 2), 4), plan_of(CHAIN, (3,), (2, 13), 4), plan_of(CHAIN, (3,), (12, 2), 4)]
+    costs: CostBatch = evaluate(case, CLUSTER, plans)
+    assert [bool(np.isfinite(t)) for t in costs.step_time_s] == [False, False, True]
+    assert not np.isnan(costs.step_time_s).any()
+
+
+def test_one_stage_is_data_parallelism() -> None:
+    """The arrays of a single stage are the tables of a pure batch split."""
+    case = workload(CHAIN)
+    arrays = pipeline_arrays(tables_of(case, 4, 2))
+    for k, r in enumerate(arrays.replicas):
+        layers = len(CHAIN.layers)
+        plan = Plan(
+            workers=int(r), num_micro_batches=2, splits=(Split(batch=int(r)),) * layers, collectives=(None,) * layers
+        )
+        cost = evaluate(case, CLUSTER, [plan])
+        assert cost.compute_s[0] == pytest.approx(2 * (arrays.forward_s[k] + arrays.backward_s[k]).sum(), rel=1e-12)
+        assert cost.exchange_s[0] == pytest.approx(arrays.exchange_s[k].sum(), rel=1e-12)
+        assert cost.update_s[0] == pytest.approx(arrays.update_s[k].sum(), rel=1e-12)
+        memory = (arrays.static_bytes[k] + arrays.activation_bytes[k]).sum() + case.context_bytes
+        assert cost.memory_bytes[0] == pytest.approx(memory, rel=1e-12)
