@@ -186,9 +186,7 @@ def node_tables(node: Node, split: IntArray, bandwidth: float) -> tuple[FloatArr
     return base, backward, exchange, 4 * weights + out_bytes
 
 
-def edge_between(
-    u: int, v: int, producer: Node, splits: list[IntArray], bandwidth: float, taps: int
-) -> Edge:
+def edge_between(u: int, v: int, producer: Node, splits: list[IntArray], bandwidth: float, taps: int) -> Edge:
     """Resharding by the volume each worker needs and does not have, forward and backward."""
     out = splits[u][:, [0, 1, 3]]
     into = splits[v][:, [0, 2, 3]] if taps else splits[v][:, [0, 1, 3]]
@@ -224,7 +222,10 @@ def make_problem(
         for v, node in enumerate(net.nodes)
         for p in node.parents
     ]
-    keys = [np.arange(len(s)) if node.taps else np.zeros(len(s), np.int64) for node, s in zip(net.nodes, splits, strict=True)]
+    keys = [
+        np.arange(len(s)) if node.taps else np.zeros(len(s), np.int64)
+        for node, s in zip(net.nodes, splits, strict=True)
+    ]
     return ChoiceProblem(
         base_s=tuple(t[0] for t in tables),
         hide_s=tuple(t[1] if overlap else np.zeros_like(t[1]) for t in tables),

@@ -243,7 +243,8 @@ def fold(tables: CostTables, column_of_layer: Sequence[int]) -> FoldedTables:
         channelwise = layer.family.limits(layer).channelwise
         picks.append(follow if follow is not None and channelwise else slice(None))
     columns = tuple(
-        _fold_column(tables, [i for i in range(layers) if column_of_layer[i] == c], picks) for c in range(num_columns)
+        _fold_column(tables, [i for i in range(layers) if column_of_layer[i] == c], picks, follow)
+        for c in range(num_columns)
     )
     return FoldedTables(
         tables=tables,
@@ -269,7 +270,9 @@ def _with_cheapest(exchange_s: FloatArray) -> FloatArray:
     return np.concatenate([exchange_s, exchange_s.min(axis=0, keepdims=True)])
 
 
-def _fold_column(tables: CostTables, members: Sequence[int], picks: Sequence[IntArray | slice]) -> _Column:
+def _fold_column(
+    tables: CostTables, members: Sequence[int], picks: Sequence[IntArray | slice], follow: IntArray | None
+) -> _Column:
     n = len(tables.table.workers)
     kinds = len(tables.layers[0].exchange_s) + 1
     forward, backward, update, inner, memory = (np.zeros(n) for _ in range(5))
@@ -283,6 +286,10 @@ def _fold_column(tables: CostTables, members: Sequence[int], picks: Sequence[Int
         exchange += _with_cheapest(costs.exchange_s)[:, pick]
         memory += costs.static_bytes[pick] + costs.activation_bytes[pick]
         legal &= costs.legal[pick]
+    if follow is not None:
+        inside = set(members)
+        edges = [edge for edge in tables.moving_edges() if edge.producer in inside and edge.consumer in inside]
+        inner += tables.same_split_moves(edges, follow)
     return _Column(forward, backward, update, inner, exchange, memory, legal)
 
 
@@ -306,9 +313,14 @@ def _lag_steps(
 
 
 def _fold_moves(tables: CostTables, column_of_layer: Sequence[int], follow: IntArray | None) -> tuple[_Move, ...]:
-    """Sum the edges of every ordered pair of columns and kind of need."""
+    """Sum the edges of every ordered pair of columns and kind of need; within a followed column the split decides alone."""
+    if follow is None:
+        edges = tables.edges
+    else:
+        moving = tables.moving_edges()
+        edges = tables.cost_edges([e for e in moving if column_of_layer[e.producer] != column_of_layer[e.consumer]])
     summed: dict[tuple[int, int, bool], FloatArray] = {}
-    for edge in tables.edges:
+    for edge in edges:
         key = (column_of_layer[edge.producer], column_of_layer[edge.consumer], edge.channelwise)
         cost = edge.forward_s + edge.backward_s
         summed[key] = summed[key] + cost if key in summed else cost

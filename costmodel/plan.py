@@ -68,21 +68,18 @@ def family_of_plan(graph: Graph, plan: Plan) -> str:
     if plan.is_pipeline:
         return "pipeline"
     pairs = [(layer, plan.splits[i]) for i, layer in enumerate(graph.layers) if layer.weight_count > 0]
-    if not pairs:
-        return "data"
-    pure_batch = [split.batch == plan.workers for _, split in pairs]
-    pure_channels = [split.out_channels * split.in_channels == plan.workers for _, split in pairs]
-    if all(pure_batch):
-        return "data"
-    if all(pure_channels):
-        return "model"
-    if all(b or c for b, c in zip(pure_batch, pure_channels, strict=True)) and all(
-        b for (layer, _), b in zip(pairs, pure_batch, strict=True) if not layer.family.is_fully_connected(layer)
-    ):
-        return "hybrid"
-    if all(split.out_channels * split.in_channels == 1 for _, split in pairs):
-        return "spatial"
-    return "mixed"
+    by_batch = [split.batch == plan.workers for _, split in pairs]
+    by_channels = [split.out_channels * split.in_channels == plan.workers for _, split in pairs]
+    features_by_batch = all(
+        whole or layer.family.is_fully_connected(layer) for (layer, _), whole in zip(pairs, by_batch, strict=True)
+    )
+    regions = {
+        "data": all(by_batch),
+        "model": all(by_channels),
+        "hybrid": features_by_batch and all(b or c for b, c in zip(by_batch, by_channels, strict=True)),
+        "spatial": all(split.out_channels * split.in_channels == 1 for _, split in pairs),
+    }
+    return next((name for name, inside in regions.items() if inside), "mixed")
 
 
 def runs(names: Sequence[str], labels: Sequence[str]) -> list[tuple[str, str]]:

@@ -23,19 +23,42 @@ from numpy.typing import NDArray
 from costmodel.collectives import cheapest_s
 from costmodel.layers import Layer
 from costmodel.layers.base import FloatArray
-from costmodel.network import Cluster, span
+from costmodel.network import Cluster, GroupSpan, span
 from costmodel.splits import SplitTable
 
-__all__ = ["EdgeGeometry", "edge_geometry", "edge_times"]
+__all__ = ["EdgeGeometry", "LayoutPairs", "PlacedPairs", "edge_geometry", "edge_times", "place"]
 
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeGeometry:
-    """All (producer layout, consumer need) pairs of every worker count, one after the other; arrays of shape (pairs,).
+class LayoutPairs:
+    """Pairs of a layout that is held and a layout that is needed; arrays of shape (pairs,)."""
 
-    ``layout_of[row]`` and ``need_of[row]`` map a split to its layout or need inside its worker count; pair
+    source: tuple[FloatArray, FloatArray, FloatArray]  # degrees (batch, channels, height) of the block a worker holds
+    target: tuple[FloatArray, FloatArray, FloatArray]  # degrees of the block a worker needs
+    copies: FloatArray  # workers that need the same block
+    workers: FloatArray
+    exchange_group: FloatArray  # workers that an all-to-all involves
+    exchange_stride: FloatArray
+
+    def take(self, index: IntArray) -> LayoutPairs:
+        """Some of the pairs."""
+        return LayoutPairs(
+            source=(self.source[0][index], self.source[1][index], self.source[2][index]),
+            target=(self.target[0][index], self.target[1][index], self.target[2][index]),
+            copies=self.copies[index],
+            workers=self.workers[index],
+            exchange_group=self.exchange_group[index],
+            exchange_stride=self.exchange_stride[index],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeGeometry:
+    """All (producer layout, consumer need) pairs of every worker count, one after the other.
+
+    ``layout_of[row]`` and ``need_of[kind][row]`` map a split to its layout or need inside its worker count; pair
     ``pair_offset[w] + layout * needs[w] + need`` is their cost.
     """
 
@@ -45,12 +68,7 @@ class EdgeGeometry:
     pair_offset: IntArray  # (worker counts,)
     layouts: IntArray  # (worker counts,) number of layouts
     needs: IntArray  # (worker counts,) number of needs
-    source: tuple[FloatArray, FloatArray, FloatArray]  # degrees of the block a worker holds
-    target: tuple[FloatArray, FloatArray, FloatArray]  # degrees of the block a worker needs
-    copies: FloatArray
-    workers: FloatArray
-    exchange_group: FloatArray  # workers that an all-to-all involves
-    exchange_stride: FloatArray
+    pairs: LayoutPairs
 
     def pair(self, count: int, layout: IntArray, need: IntArray) -> IntArray:
         """Index of pairs of classes of the count-th worker count."""
@@ -95,17 +113,39 @@ def edge_geometry(table: SplitTable) -> EdgeGeometry:
         pair_offset=np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int64),
         layouts=np.array([len(layouts) for layouts, _, _ in pieces], dtype=np.int64),
         needs=np.array([len(needs) for _, needs, _ in pieces], dtype=np.int64),
-        source=(source[:, 0] * 1.0, source[:, 1] * 1.0, source[:, 2] * 1.0),
-        target=(target[:, 0] * 1.0, target[:, 1] * 1.0, target[:, 2] * 1.0),
-        copies=target[:, 3] * 1.0,
-        workers=workers_of.astype(np.float64),
-        exchange_group=group,
-        exchange_stride=np.maximum(block // group, 1.0),
+        pairs=LayoutPairs(
+            source=(source[:, 0] * 1.0, source[:, 1] * 1.0, source[:, 2] * 1.0),
+            target=(target[:, 0] * 1.0, target[:, 1] * 1.0, target[:, 2] * 1.0),
+            copies=target[:, 3] * 1.0,
+            workers=workers_of.astype(np.float64),
+            exchange_group=group,
+            exchange_stride=np.maximum(block // group, 1.0),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedPairs:
+    """Pairs of layouts with the levels that their groups span on a cluster."""
+
+    pairs: LayoutPairs
+    cluster: Cluster
+    exchange: GroupSpan
+    gather: GroupSpan
+
+
+def place(pairs: LayoutPairs, cluster: Cluster) -> PlacedPairs:
+    """Lay the groups of every pair over the levels of a cluster."""
+    return PlacedPairs(
+        pairs=pairs,
+        cluster=cluster,
+        exchange=span(cluster, pairs.exchange_group, pairs.exchange_stride, pairs.workers),
+        gather=span(cluster, pairs.copies, np.ones_like(pairs.copies), pairs.workers),
     )
 
 
 def edge_times(
-    producers: Sequence[Layer], geometry: EdgeGeometry, cluster: Cluster, micro_batch: int, element_bytes: int
+    producers: Sequence[Layer], placed: PlacedPairs, micro_batch: int, element_bytes: int
 ) -> tuple[FloatArray, FloatArray]:
     """Time to move each producer's output, for every pair of layouts.
 
@@ -113,8 +153,7 @@ def edge_times(
     ----------
     producers : sequence of Layer
         Only their output shapes matter.
-    geometry : EdgeGeometry
-    cluster : Cluster
+    placed : PlacedPairs
     micro_batch : int
         Samples over all workers.
     element_bytes : int
@@ -126,13 +165,11 @@ def edge_times(
     """
     extents = np.array([_extents(layer) for layer in producers], dtype=np.float64).reshape(-1, 4, 1)
     channels, height, rest = extents[:, 0], extents[:, 1], extents[:, 2]
-    held = _block(micro_batch, channels, height, geometry.source) * rest * element_bytes
-    needed = _block(micro_batch, channels, height, geometry.target) * rest * element_bytes
-    exchange_span = span(cluster, geometry.exchange_group, geometry.exchange_stride, geometry.workers)
-    gather_span = span(cluster, geometry.copies, np.ones_like(geometry.copies), geometry.workers)
-    exchange = cheapest_s("all_to_all", held, exchange_span, cluster)
-    gather = cheapest_s("all_gather", needed, gather_span, cluster)
-    scatter = cheapest_s("reduce_scatter", needed, gather_span, cluster)
+    held = _block(micro_batch, channels, height, placed.pairs.source) * rest * element_bytes
+    needed = _block(micro_batch, channels, height, placed.pairs.target) * rest * element_bytes
+    exchange = cheapest_s("all_to_all", held, placed.exchange, placed.cluster)
+    gather = cheapest_s("all_gather", needed, placed.gather, placed.cluster)
+    scatter = cheapest_s("reduce_scatter", needed, placed.gather, placed.cluster)
     return exchange + gather, exchange + scatter
 
 

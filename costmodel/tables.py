@@ -6,7 +6,9 @@ A plan's cost is then gathers and algebra over these tables (`costmodel.evaluate
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from costmodel.layers import InnerExchange, Layer, Shard
 from costmodel.layers.base import FloatArray
 from costmodel.layers.epilogue import reduced_fraction
 from costmodel.network import Cluster, GroupSpan, span
-from costmodel.resharding import EdgeGeometry, edge_geometry, edge_times
+from costmodel.resharding import EdgeGeometry, PlacedPairs, edge_geometry, edge_times, place
 from costmodel.splits import SplitTable, legal_splits, shard_of
 from costmodel.workload import Workload
 
@@ -60,6 +62,7 @@ class EdgeCost:
     producer: int
     consumer: int
     channelwise: bool  # the consumer's kind of need
+    returns_gradient: bool
     forward_s: FloatArray
     backward_s: FloatArray
 
@@ -74,9 +77,18 @@ class CostTables:
     table : SplitTable
         The splits to cost.
     num_micro_batches : int
+    like : CostTables, optional
+        Tables of the same splits on the same cluster, to share what does not depend on the batch.
     """
 
-    def __init__(self, workload: Workload, cluster: Cluster, table: SplitTable, num_micro_batches: int) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        table: SplitTable,
+        num_micro_batches: int,
+        like: CostTables | None = None,
+    ) -> None:
         self.workload = workload
         self.cluster = cluster
         self.table = table
@@ -84,7 +96,8 @@ class CostTables:
         self.micro_batch = workload.micro_batch(num_micro_batches)
         self._layers: tuple[LayerCosts, ...] | None = None
         self._edges: tuple[EdgeCost, ...] | None = None
-        self._geometry: EdgeGeometry | None = None
+        shared = like is not None and like.table is table and like.cluster is cluster
+        self._ground: _Ground = like._ground if like is not None and shared else _Ground(table, cluster)
 
     @property
     def layers(self) -> tuple[LayerCosts, ...]:
@@ -96,15 +109,13 @@ class CostTables:
     @property
     def geometry(self) -> EdgeGeometry:
         """Pairs of layouts behind `edges`."""
-        if self._geometry is None:
-            self._geometry = edge_geometry(self.table)
-        return self._geometry
+        return self._ground.geometry
 
     @property
     def edges(self) -> tuple[EdgeCost, ...]:
         """Costs of every edge that moves something; equal tensors are costed once."""
         if self._edges is None:
-            self._edges = self._cost_edges()
+            self._edges = self.cost_edges(self.moving_edges())
         return self._edges
 
     def _cost_layers(self) -> tuple[LayerCosts, ...]:
@@ -112,19 +123,18 @@ class CostTables:
         producers: list[list[int]] = [[] for _ in self.workload.graph.layers]
         for u, v in self.workload.graph.edges:
             producers[v].append(u)
-        spans = _Spans(self.table, self.cluster)
         known: dict[tuple[object, ...], LayerCosts] = {}
         costs = []
         for i, layer in enumerate(self.workload.graph.layers):
             input_gradient = self.workload.training and any(needs[u] for u in producers[i])
             key = (layer.kind, layer.params, layer.input_shapes, input_gradient, self.workload.compute.cost_key(layer))
             if key not in known:
-                known[key] = self._cost_layer(layer, spans, input_gradient=input_gradient)
+                known[key] = self._cost_layer(layer, input_gradient=input_gradient)
             costs.append(known[key])
         return tuple(costs)
 
-    def _cost_layer(self, layer: Layer, spans: _Spans, *, input_gradient: bool) -> LayerCosts:
-        table, workload = self.table, self.workload
+    def _cost_layer(self, layer: Layer, *, input_gradient: bool) -> LayerCosts:
+        table, workload, spans = self.table, self.workload, self._ground
         shard = shard_of(layer, table, self.micro_batch)
         zero = np.zeros(len(table.workers))
         times = workload.compute.pass_times(layer, shard, needs_input_gradient=input_gradient)
@@ -162,7 +172,7 @@ class CostTables:
             return p.weight_bytes
         return p.weight_bytes + p.gradient_bytes + p.master_bytes + self.workload.optimizer.state_bytes
 
-    def _inner_s(self, exchanges: tuple[InnerExchange, ...], spans: _Spans, zero: FloatArray) -> dict[str, FloatArray]:
+    def _inner_s(self, exchanges: tuple[InnerExchange, ...], spans: _Ground, zero: FloatArray) -> dict[str, FloatArray]:
         """Time of the exchanges inside a layer by phase."""
         total = {"forward": zero, "backward": zero, "input_gradient": zero}
         width = self.workload.precision.activation_bytes
@@ -177,35 +187,74 @@ class CostTables:
             total[exchange.phase] = total[exchange.phase] + exchange.repeats * time
         return total
 
-    def _cost_edges(self) -> tuple[EdgeCost, ...]:
-        graph = self.workload.graph
-        needs = self.workload.needs_gradient()
-        # Every worker loads the part of the input that it needs: input layers hand over for free.
-        moving = [(u, v) for u, v in graph.edges if graph.layers[u].kind != "input"]
-        shapes = list(dict.fromkeys(graph.layers[u].output_shape for u, _ in moving))
-        if not shapes:
-            return ()
-        samples = [next(graph.layers[u] for u, _ in moving if graph.layers[u].output_shape == s) for s in shapes]
-        width = self.workload.precision.activation_bytes
-        forward, backward = edge_times(samples, self.geometry, self.cluster, self.micro_batch, width)
-        result = []
-        for u, v in moving:
-            k = shapes.index(graph.layers[u].output_shape)
-            gradient = self.workload.training and needs[u]
-            result.append(
-                EdgeCost(
-                    producer=u,
-                    consumer=v,
-                    channelwise=graph.layers[v].family.limits(graph.layers[v]).channelwise,
-                    forward_s=forward[k],
-                    backward_s=backward[k] if gradient else np.zeros_like(backward[k]),
-                )
+    def cost_edges(self, edges: Sequence[EdgeCost]) -> tuple[EdgeCost, ...]:
+        """Cost edges for every pair of layouts."""
+        forward, backward = self._move_times([edge.producer for edge in edges], self._ground.all_pairs)
+        return tuple(
+            replace(
+                edge,
+                forward_s=forward[edge.producer],
+                backward_s=backward[edge.producer] if edge.returns_gradient else np.zeros_like(backward[edge.producer]),
             )
-        return tuple(result)
+            for edge in edges
+        )
+
+    def moving_edges(self) -> tuple[EdgeCost, ...]:
+        """Edges that may move something, not costed. Every worker loads the input that it needs: inputs hand over for free."""
+        graph, needs = self.workload.graph, self.workload.needs_gradient()
+        nothing = np.zeros(0)
+        return tuple(
+            EdgeCost(
+                producer=u,
+                consumer=v,
+                channelwise=graph.layers[v].family.limits(graph.layers[v]).channelwise,
+                returns_gradient=self.workload.training and needs[u],
+                forward_s=nothing,
+                backward_s=nothing,
+            )
+            for u, v in graph.edges
+            if graph.layers[u].kind != "input"
+        )
+
+    def same_split_moves(self, members: Sequence[EdgeCost], follow: IntArray) -> FloatArray:
+        """Time of moves whose both ends have the same split, forward and back, of one micro-batch; shape (splits,).
+
+        Parameters
+        ----------
+        members : sequence of EdgeCost
+        follow : array of int, shape (splits,)
+            Row whose need a channelwise consumer has.
+        """
+        total = np.zeros(len(self.table.workers))
+        for channelwise in (False, True):
+            edges = [edge for edge in members if edge.channelwise == channelwise]
+            if not edges:
+                continue
+            pairs = self._ground.same_split_pairs(follow, channelwise=channelwise)
+            forward, backward = self._move_times([edge.producer for edge in edges], pairs)
+            for edge in edges:
+                total = total + forward[edge.producer]
+                if edge.returns_gradient:
+                    total = total + backward[edge.producer]
+        return total
+
+    def _move_times(
+        self, producers: Sequence[int], pairs: PlacedPairs
+    ) -> tuple[dict[int, FloatArray], dict[int, FloatArray]]:
+        """Forward and backward time of moving each producer's output; equal shapes are costed once."""
+        layers = self.workload.graph.layers
+        first = {layers[u].output_shape: u for u in reversed(producers)}
+        if not first:
+            return {}, {}
+        width = self.workload.precision.activation_bytes
+        forward, backward = edge_times([layers[u] for u in first.values()], pairs, self.micro_batch, width)
+        place = {shape: k for k, shape in enumerate(first)}
+        where = {u: place[layers[u].output_shape] for u in producers}
+        return {u: forward[k] for u, k in where.items()}, {u: backward[k] for u, k in where.items()}
 
 
-class _Spans:
-    """Which levels the groups of every split span, worked out once."""
+class _Ground:
+    """What splits mean on a cluster whatever is computed: groups, the levels they span, pairs of layouts."""
 
     def __init__(self, table: SplitTable, cluster: Cluster) -> None:
         out, inner = _floats(table.out_channels), _floats(table.in_channels)
@@ -219,6 +268,29 @@ class _Spans:
         }
         # Copies of the same weights: same channel indices, any batch and height index.
         self.gradient = span(cluster, batch * height, out * inner, table.workers)
+
+        self._table, self._cluster = table, cluster
+        self._same: dict[bool, PlacedPairs] = {}
+
+    @cached_property
+    def geometry(self) -> EdgeGeometry:
+        """Pairs of layouts."""
+        return edge_geometry(self._table)
+
+    @cached_property
+    def all_pairs(self) -> PlacedPairs:
+        """All of them, placed."""
+        return place(self.geometry.pairs, self._cluster)
+
+    def same_split_pairs(self, follow: IntArray, *, channelwise: bool) -> PlacedPairs:
+        """Pair of every split's layout and its own need; a followed row depends on the table alone, so the answer is kept."""
+        if channelwise not in self._same:
+            geometry, table = self.geometry, self._table
+            count = np.repeat(np.arange(len(table.worker_counts)), np.diff(table.offsets))
+            need = geometry.need_of[1][follow] if channelwise else geometry.need_of[0]
+            index = geometry.pair_offset[count] + geometry.layout_of * geometry.needs[count] + need
+            self._same[channelwise] = place(geometry.pairs.take(index), self._cluster)
+        return self._same[channelwise]
 
     def over(self, dimension: str) -> GroupSpan:
         """Groups that a split of this dimension makes."""

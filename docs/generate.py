@@ -115,7 +115,7 @@ def _type(entry: Mapping[str, Any]) -> str:
 
 
 def _types(entry: Mapping[str, Any]) -> Iterator[str]:
-    for member in entry.get("anyOf", ()):
+    for member in (*entry.get("anyOf", ()), *entry.get("allOf", ())):
         yield from _types(member)
     if "$ref" in entry:
         yield str(entry["$ref"]).rpartition("/")[2]

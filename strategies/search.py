@@ -213,8 +213,9 @@ class _Run:
             return
         for counts in blocks(self.counts, grids=True):
             table = split_table(counts, grids_only=True)
+            tables: CostTables | None = None
             for m in self.micro_batches:
-                tables = CostTables(self.workload, self.cluster, table, m)
+                tables = CostTables(self.workload, self.cluster, table, m, like=tables)
                 count, best = enumerate_uniform(
                     tables, self.settings.restriction, self.settings.capacity_bytes, self.settings.top
                 )

@@ -157,29 +157,33 @@ def uniform_batches(
     """
     table = tables.table
     num_collectives = len(tables.workload.collectives) if tables.workload.training else 1
-    pending: list[IntArray] = []
-    size = 0
-    for start, stop in zip(table.offsets[:-1], table.offsets[1:], strict=True):
-        choices = [start + np.flatnonzero(mask[start:stop]) for mask in legal]
-        grid = np.stack(np.meshgrid(*choices, indexing="ij"), axis=-1).reshape(-1, len(choices))
-        exchanges = np.any(table.batch[grid] > 1, axis=1)
-        repeats = np.where(exchanges, num_collectives, 1)
-        rows = np.repeat(grid, repeats, axis=0)
-        first = np.cumsum(repeats) - repeats
-        collective = np.arange(len(rows)) - np.repeat(first, repeats)
-        pending.append(np.concatenate([rows, collective[:, None]], axis=1))
-        size += len(rows)
-        if size >= chunk:
-            yield _batch(pending, columns)
-            pending, size = [], 0
-    if size:
-        yield _batch(pending, columns)
+    grid = _grid(np.array(table.offsets), [np.flatnonzero(mask) for mask in legal])
+    exchanges = np.any(table.batch[grid] > 1, axis=1)
+    repeats = np.where(exchanges, num_collectives, 1)
+    plan = np.repeat(np.arange(len(grid)), repeats)
+    collective = np.arange(len(plan)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    for start in range(0, len(plan), chunk):
+        rows = grid[plan[start : start + chunk]]
+        yield PlanBatch(
+            row=rows,
+            collective=np.broadcast_to(collective[start : start + chunk, None], rows.shape),
+            column_of_layer=columns,
+        )
 
 
-def _batch(pending: list[IntArray], columns: tuple[int, ...]) -> PlanBatch:
-    joined = np.concatenate(pending)
-    rows = joined[:, :-1]
-    return PlanBatch(row=rows, collective=np.broadcast_to(joined[:, -1:], rows.shape), column_of_layer=columns)
+def _grid(offsets: IntArray, choices: Sequence[IntArray]) -> IntArray:
+    """Product of the columns' choices within every worker count, the last column running fastest; shape (plans, columns)."""
+    firsts = [np.searchsorted(rows, offsets) for rows in choices]
+    sizes = np.stack([np.diff(first) for first in firsts])  # (columns, worker counts)
+    plans = sizes.prod(axis=0)
+    count = np.repeat(np.arange(len(plans)), plans)
+    place = np.arange(len(count)) - np.repeat(np.cumsum(plans) - plans, plans)
+    result = np.empty((len(count), len(choices)), dtype=np.int64)
+    for c in reversed(range(len(choices))):
+        size = sizes[c][count]
+        result[:, c] = choices[c][firsts[c][count] + place % size]
+        place //= size
+    return result
 
 
 def count_layer_plans(

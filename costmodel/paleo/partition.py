@@ -69,8 +69,12 @@ def partition(graph: Graph, split: Collection[str], workers: int, *, uneven: boo
     Raises
     ------
     CostModelError
-        The output channels of a layer do not divide.
+        A layer does not exist, has no weights, or its output channels do not divide.
     """
+    weighted = {layer.name for layer in graph.layers if layer.weight_count > 0 and len(layer.inputs) == 1}
+    for name in split:
+        if name not in weighted:
+            raise CostModelError(f"{name}: the network has no layer with weights of this name to split")
     return _Partition(graph, frozenset(split) if workers > 1 else frozenset(), workers, uneven).build()
 
 

@@ -12,9 +12,9 @@ from planner.report.blocks import Block, Column, Facts, Heading, Sentence, Table
 __all__ = ["FittedColumn", "Line", "fact_lines", "fit", "plain_text", "table_lines", "wrap_words"]
 
 _GAP = 2  # spaces between columns
-_MIN_FLEXIBLE = 26  # below this a column of words is hard to read: drop another column first
+_MIN_FLEXIBLE = 28  # below this a column of words is hard to read: drop another column first
 _LEAST_FLEXIBLE = 12
-_MAX_LINES = 5  # of a wrapped cell; what is left of it ends in "..."
+_MAX_LINES = 6  # of a wrapped cell; what is left of it ends in "..."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def _fitted(column: Column, width: int, *, narrow: bool) -> FittedColumn:
 
 
 def wrap_words(text: str, width: int) -> list[str]:
-    """Wrap words into at most five lines; what is left ends in "...".
+    """Wrap words into at most six lines; what is left ends in "...".
 
     >>> wrap_words("conv1-conv5: data x16, fc6-fc8: channels x16", 24)
     ['conv1-conv5: data x16,', 'fc6-fc8: channels x16']

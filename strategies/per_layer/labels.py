@@ -30,6 +30,9 @@ from strategies.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["CompletionBound", "LabelSet", "OutOfTimeError", "expand", "pareto", "search_labels"]
 
+MAX_TOTAL_LABELS = 4_000_000  # 32 bytes each
+BEAM_LABELS = 1_000  # per cut, past that total
+
 
 class OutOfTimeError(Exception):
     """The deadline passed inside a search."""
@@ -113,7 +116,7 @@ def search_labels(
     capacity : float
         Bytes; with the caller's allowance for rounding.
     max_labels : int
-        Labels kept per cut. When there are more, those with the best bounds are kept (a beam).
+        Labels kept per cut. When there are more, or 4 million in all, those with the best bounds are kept (a beam).
     deadline : float
         Of ``time.perf_counter``.
 
@@ -134,7 +137,7 @@ def search_labels(
     memory_of = tables.split(tables.memory)
     one = np.zeros(1)
     labels = [LabelSet(np.zeros(1, np.int64), one, one, one, np.array([0, 1]))]
-    complete = True
+    complete, total = True, 0
     for i in reversed(range(nodes)):
         if time.perf_counter() > deadline:
             raise OutOfTimeError
@@ -158,9 +161,11 @@ def search_labels(
             np.maximum(lowest, bound(i, state, additive, lag, charged), out=lowest)
         kept = np.flatnonzero(alive & (lowest <= limit))
         kept = kept[pareto(state[kept], additive[kept], additive[kept] + lag[kept], memory[kept])]
-        if len(kept) > max_labels:
+        total += len(kept)
+        room = max_labels if total <= MAX_TOTAL_LABELS else BEAM_LABELS
+        if len(kept) > room:
             complete = False
-            kept = np.sort(kept[np.argpartition(lowest[kept], max_labels)[:max_labels]])
+            kept = np.sort(kept[np.argpartition(lowest[kept], room)[:room]])
             kept = kept[np.argsort(state[kept], kind="stable")]
         start = np.searchsorted(state[kept], np.arange(layer.num_targets + 1))
         labels.append(LabelSet(state[kept], additive[kept], lag[kept], memory[kept], start))

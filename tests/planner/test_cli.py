@@ -233,7 +233,10 @@ def test_scale(answer: Any) -> None:
 
 
 # FireCaffe (Iandola et al., arXiv:1511.00175) as recomputed with PALEO: K20X, 70 Gb/s, tree, 47 epochs of 1.2 M images.
-@pytest.mark.parametrize(("workers", "batch", "hours"), [(1, 256, "117.40"), (32, 256, "7.58"), (32, 1024, "4.64"), (128, 1024, "2.27")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("workers", "batch", "hours"),
+    [(1, 256, "117.40"), (32, 256, "7.58"), (32, 1024, "4.64"), (128, 1024, "2.27")],
+)
 def test_hours_of_firecaffe(answer: Any, workers: int, batch: int, hours: str) -> None:
     text = answer(
         *f"scale nin --workers {workers} --batch {batch} --device paleo-k20x --cluster paleo-infiniband --cost-model paleo "
@@ -427,13 +430,19 @@ def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_real_ctrl_c() -> None:
-    command = [sys.executable, "-c", "import planner.search_errors, time, sys, os, signal\n"
-               "import planner.cli\nimport types\n"
-               "module = types.ModuleType('planner.search')\n"
-               "def optimize(request, progress):\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(10)\n"
-               "module.optimize = optimize\nsys.modules['planner.search'] = module\n"
-               "sys.argv = ['planner', 'optimize', 'alexnet', '--gpus', '2']\n"
-               "from planner.__main__ import main\nmain()"]  # fmt: skip
+    code = """
+import os, signal, sys, time, types
+module = types.ModuleType("planner.search")
+def optimize(request, progress):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(10)
+module.optimize = optimize
+sys.modules["planner.search"] = module
+sys.argv = ["planner", "optimize", "alexnet", "--gpus", "2"]
+from planner.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr.strip() == "interrupted"

@@ -155,7 +155,7 @@ def test_words_wrap_at_groups_and_end_in_dots() -> None:
     words = "conv1: data x8, conv2: data x4 channels x2, fc6: channels x8"
     assert wrap_words(words, 27) == ["conv1: data x8,", "conv2: data x4 channels x2,", "fc6: channels x8"]
     cut = wrap_words(", ".join(f"layer{i}" for i in range(50)), 20)
-    assert len(cut) == 5
+    assert len(cut) == 6
     assert cut[-1].endswith("...")
 
 

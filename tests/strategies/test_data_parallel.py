@@ -1,0 +1,80 @@
+"""Plain data parallelism: the best of all worker counts and micro-batches, against trying them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.collectives import ALL_REDUCE_NAMES
+from costmodel.device import Device
+from costmodel.evaluate import evaluate
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.plan import Plan
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import Split, divisors
+from costmodel.workload import Workload
+from strategies.data_parallel import best_data_parallel
+
+DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
+CLUSTER = Cluster(
+    name="c",
+    groups=(DeviceGroup(device=DEVICE),),
+    levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),),
+)
+CONV = params_from("convolution", {"out_channels": 32, "kernel": 3, "padding": 1})
+# Large images and few weights: the samples decide.
+IMAGES = Graph.build(
+    "images",
+    [
+        LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (32, 96, 96)})),
+        LayerSpec(name="conv1", kind="convolution", params=CONV, inputs=("data",)),
+        LayerSpec(name="conv2", kind="convolution", params=CONV, inputs=("conv1",)),
+    ],
+)
+
+
+def workload(batch: int) -> Workload:
+    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
+    return Workload(
+        graph=IMAGES,
+        global_batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
+        collectives=tuple(ALL_REDUCE_NAMES),
+    )
+
+
+def by_hand(case: Workload, workers: int, m: int) -> tuple[float, float]:
+    layers = len(case.graph.layers)
+    plan = Plan(
+        workers=workers, num_micro_batches=m, splits=(Split(batch=workers),) * layers, collectives=(None,) * layers
+    )
+    cost = evaluate(case, CLUSTER, [plan])
+    return float(cost.step_time_s[0]), float(cost.memory_bytes[0])
+
+
+# The capacities let few, some and all of the plans fit. 36 samples on 5 workers: 3 x 3 fit in 547 MB, and 4 x 2 are faster.
+@pytest.mark.parametrize("batch", [12, 20, 36])
+@pytest.mark.parametrize("capacity", [0.542e9, 0.5472e9, 0.555e9, 16e9])
+@pytest.mark.parametrize("most", [1, 5, 8])
+def test_best_of_all_micro_batches_and_workers(batch: int, capacity: float, most: int) -> None:
+    case = workload(batch)
+    found: dict[int, float] = {}
+    for w in range(1, most + 1):
+        for m in divisors(batch):
+            if w <= batch // m:
+                step, memory = by_hand(case, w, m)
+                if memory <= capacity:
+                    found[w] = min(step, found.get(w, step))
+    on_all, best = best_data_parallel(case, CLUSTER, most, capacity)
+    assert (on_all is not None) == (most in found)
+    assert (best is not None) == bool(found)
+    if on_all is not None:
+        assert on_all.workers == most
+        assert evaluate(case, CLUSTER, [on_all]).step_time_s[0] == pytest.approx(found[most], rel=1e-9)
+    if best is not None:
+        assert evaluate(case, CLUSTER, [best]).step_time_s[0] == pytest.approx(min(found.values()), rel=1e-9)
+        assert all(split == Split(batch=best.workers) for split in best.splits)

@@ -1,0 +1,239 @@
+"""The plan space, counted and enumerated by brute force on networks small enough for it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.device import Device
+from costmodel.evaluate import fold
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.plan import Plan, family_of_plan
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import Split, legal_splits, split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from planner.loading import load_model
+from strategies.space import (
+    FAMILY_NAMES,
+    Restriction,
+    count_layer_plans,
+    count_pipelines,
+    fixed_by_patterns,
+    micro_batch_counts,
+    uniform_batches,
+    uniform_columns,
+)
+
+DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
+CLUSTER = Cluster(
+    name="c",
+    groups=(DeviceGroup(device=DEVICE),),
+    levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),),
+)
+
+
+def build(*layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
+    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (3, 6, 6)}))]
+    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
+    return Graph.build("net", specs)
+
+
+TINY = build(
+    ("conv1", "convolution", ("data",), {"out_channels": 4, "kernel": 3, "padding": 1}),
+    ("pool", "pool", ("conv1",), {"kernel": 2, "stride": 2}),
+    ("fc1", "linear", ("pool",), {"out_features": 5}),
+    ("fc2", "linear", ("fc1",), {"out_features": 4}),
+)
+
+
+def workload(graph: Graph = TINY, **changes: Any) -> Workload:
+    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
+    base = Workload(
+        graph=graph,
+        global_batch=12,
+        precision=precision,
+        optimizer=optimizer,
+        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
+        collectives=("ring", "tree", "butterfly"),
+    )
+    return replace(base, **changes)
+
+
+def quadruples(workers: int) -> list[Split]:
+    found = [f for f in itertools.product(range(1, workers + 1), repeat=4) if math.prod(f) == workers]
+    return [Split(batch=b, out_channels=o, in_channels=i, height=h) for b, o, i, h in found]
+
+
+def fits(graph: Graph, index: int, split: Split, micro_batch: int) -> bool:
+    """Legality from the layer's own description, one split at a time."""
+    layer = graph.layers[index]
+    limits = layer.family.limits(layer)
+    return (
+        split.batch <= micro_batch
+        and split.out_channels <= limits.out_channels
+        and split.in_channels <= limits.in_channels
+        and split.height <= limits.height
+        and (split.in_channels == 1 or split.out_channels * split.in_channels <= layer.output_shape[0])
+    )
+
+
+def brute_force(
+    graph: Graph, workers: int, micro_batch: int, collectives: int, *, training: bool
+) -> list[tuple[object, ...]]:
+    """Every plan without stages, written out: a (split, collective) for every layer but the inputs."""
+    choices = []
+    for i, layer in enumerate(graph.layers):
+        if layer.kind == "input":
+            continue
+        options: list[tuple[Split, int | None]] = []
+        for split in quadruples(workers):
+            if fits(graph, i, split, micro_batch):
+                exchanged = training and layer.weight_count > 0 and split.batch * split.height > 1
+                options += [(split, c) for c in range(collectives)] if exchanged else [(split, None)]
+        choices.append(options)
+    return list(itertools.product(*choices))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("training", [True, False])
+def test_count_of_layer_plans_is_the_number_of_them(workers: int, training: bool) -> None:
+    graph = build(
+        ("conv1", "convolution", ("data",), {"out_channels": 3, "kernel": 3}),
+        ("pool", "pool", ("conv1",), {"kernel": 2, "stride": 2}),
+        ("fc1", "linear", ("pool",), {"out_features": 2}),
+    )
+    plans = brute_force(graph, workers, 3, 2, training=training)
+    assert len(set(plans)) == len(plans)
+    counted = count_layer_plans(graph, split_table([workers]), 3, Restriction(), 2, training=training)
+    assert counted == len(plans)
+
+
+def test_counts_add_up_over_workers_and_stay_exact() -> None:
+    graph = load_model("vgg16").graph
+    single = [count_layer_plans(graph, split_table([w]), 64, Restriction(), 6, training=True) for w in (1, 8, 64)]
+    assert count_layer_plans(graph, split_table([1, 8, 64]), 64, Restriction(), 6, training=True) == sum(single)
+    assert single[0] == 1
+    # Multiplied out layer by layer in whole numbers.
+    table = split_table([64])
+    product = 1
+    for layer in graph.layers[1:]:
+        legal = legal_splits(layer, table, 64)
+        product *= sum(
+            (6 if layer.weight_count and table.batch[r] * table.height[r] > 1 else 1) for r in np.flatnonzero(legal)
+        )
+    assert single[2] == product > 2**64
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILY_NAMES if name not in ("pipeline", "mixed")])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_family_counts_every_plan_of_its_name(family: str, workers: int) -> None:
+    """Restrictions hold everything that bears the name, and say so plan by plan."""
+    restriction = Restriction(family=family)
+    table = split_table([workers])
+    masks = [restriction.mask(layer, table) for layer in TINY.layers]
+    layers = [i for i, layer in enumerate(TINY.layers) if layer.weight_count]
+    options = [[s for s in quadruples(workers) if fits(TINY, i, s, 12)] for i in layers]
+    members = 0
+    for choice in itertools.product(*options):
+        splits = [Split(batch=workers)] * len(TINY.layers)
+        for i, split in zip(layers, choice, strict=True):
+            splits[i] = split
+        plan = Plan(workers=workers, num_micro_batches=1, splits=tuple(splits), collectives=(None,) * len(splits))
+        if family_of_plan(TINY, plan) == family:
+            members += 1
+            assert all(masks[i][table.row_of(splits[i])] for i in layers)
+    assert members == 0 if (workers == 1) != (family == "one-device") else members > 0
+
+
+def test_fixed_layers_have_one_choice() -> None:
+    fixed = fixed_by_patterns(TINY, [("fc*", {"out_channels": 0}), ("fc1", {"batch": 2, "out_channels": 2})])
+    assert fixed == {"fc1": {"batch": 2, "out_channels": 2}, "fc2": {"out_channels": 0}}
+    restriction = Restriction(fixed=fixed)
+    table = split_table([4, 6])
+    masks = {layer.name: restriction.mask(layer, table) for layer in TINY.layers}
+    assert [table.split(int(r)) for r in np.flatnonzero(masks["fc1"])] == [Split(batch=2, out_channels=2)]
+    assert [table.split(int(r)) for r in np.flatnonzero(masks["fc2"])] == [Split(out_channels=4), Split(out_channels=6)]
+    assert masks["conv1"].all()
+    assert not restriction.allows_pipelines
+    with pytest.raises(ValueError, match="'conv9' matches no layer; layers are data, conv1"):
+        fixed_by_patterns(TINY, [("conv9", {})])
+
+
+@given(st.integers(1, 6), st.integers(1, 7), st.integers(1, 8))
+@settings(max_examples=60, deadline=None)
+def test_count_of_pipelines_is_the_number_of_them(layers: int, workers: int, most: int) -> None:
+    found = 0
+    for stages in range(2, layers + 1):
+        cuts = len(list(itertools.combinations(range(1, layers), stages - 1)))
+        replicas = itertools.product(range(1, min(most, workers) + 1), repeat=stages)
+        found += cuts * sum(sum(r) <= workers for r in replicas)
+    assert count_pipelines(layers, workers, most) == found
+
+
+def test_micro_batches_divide_the_batch() -> None:
+    assert micro_batch_counts(12) == (1, 2, 3, 4, 6, 12)
+    assert micro_batch_counts(1) == (1,)
+
+
+def test_classifier_layers_begin_with_the_first_fully_connected_one() -> None:
+    assert uniform_columns(TINY) == (0, 0, 0, 1, 1)
+    assert set(uniform_columns(load_model("nin").graph)) == {0}
+    # A perceptron has no feature layers: one column.
+    assert set(uniform_columns(load_model("mlp").graph)) == {0}
+    alexnet = load_model("alexnet").graph
+    columns = uniform_columns(alexnet)
+    assert {layer.name for layer, c in zip(alexnet.layers, columns, strict=True) if c and layer.weight_count} == {
+        "fc6",
+        "fc7",
+        "fc8",
+    }
+
+
+def _uniform_by_hand(
+    case: Workload, counts: Sequence[int], m: int, columns: tuple[int, ...]
+) -> set[tuple[object, ...]]:
+    """Every uniform plan as (grid per column, collective), from the definition."""
+    graph, found = case.graph, set()
+    for w in counts:
+        grids = [Split(batch=b, out_channels=w // b) for b in range(1, w + 1) if w % b == 0]
+        for choice in itertools.product(grids, repeat=max(columns) + 1):
+            layers = [i for i, layer in enumerate(graph.layers) if layer.kind != "input"]
+            if all(fits(graph, i, choice[columns[i]], case.micro_batch(m)) for i in layers):
+                exchanged = case.training and any(split.batch > 1 for split in choice)
+                found |= {(*choice, c) for c in range(len(case.collectives) if exchanged else 1)}
+    return found
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("name", "m"), [("tiny", 1), ("tiny", 3), ("mlp", 1), ("alexnet", 2)])
+@pytest.mark.parametrize("chunk", [1, 7, 16384])
+def test_uniform_plans_come_once_each_and_none_is_missing(training: bool, name: str, m: int, chunk: int) -> None:
+    case = workload(TINY if name == "tiny" else load_model(name).graph, training=training)
+    counts = (1, 2, 4, 6, 8)
+    tables = CostTables(case, CLUSTER, split_table(counts, grids_only=True), m)
+    columns = uniform_columns(case.graph)
+    folded = fold(tables, columns)
+    seen: list[tuple[object, ...]] = []
+    batches = list(uniform_batches(tables, columns, [column.legal for column in folded.columns], chunk=chunk))
+    for batch in batches:
+        assert batch.column_of_layer == columns
+        assert np.isfinite(folded.score(batch).step_time_s).all()
+        for rows, collectives in zip(batch.row, batch.collective, strict=True):
+            assert len({int(tables.table.workers[r]) for r in rows}) == 1
+            assert len(set(collectives.tolist())) == 1
+            seen.append((*(tables.table.split(int(r)) for r in rows), int(collectives[0])))
+    assert len(seen) == len(set(seen))
+    assert set(seen) == _uniform_by_hand(case, counts, m, columns)
+    assert len(batches) > 1 or chunk > 7
