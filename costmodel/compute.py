@@ -46,6 +46,11 @@ class ComputeModel(Protocol):
         """Whether gradient exchange may run behind the backward pass."""
         ...
 
+    @property
+    def counts_norm(self) -> bool:
+        """Whether parameters of attached normalisations count as weights."""
+        ...
+
     def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
         """Time the largest share of every split at once.
 

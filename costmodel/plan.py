@@ -47,7 +47,7 @@ def plan_key(graph: Graph, plan: Plan) -> tuple[object, ...]:
     --------
     Plans that differ only in the split of a pooling layer or in micro-batches are the same plan, run its best way.
     """
-    weighted = [i for i, layer in enumerate(graph.layers) if layer.weight_count + layer.norm_count > 0]
+    weighted = [i for i, layer in enumerate(graph.layers) if layer.has_weights]
     return (
         plan.workers,
         plan.stages,

@@ -30,6 +30,7 @@ class RooflineCompute:
     optimizer: Optimizer
     name: str = "roofline"
     overlaps_exchange: bool = True
+    counts_norm: bool = True
 
     def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
         """Time the three passes; see `costmodel.compute.ComputeModel.pass_times`."""

@@ -140,7 +140,7 @@ class CostTables:
         times = workload.compute.pass_times(layer, shard, needs_input_gradient=input_gradient)
         inner = self._inner_s(layer.family.work(layer, shard).exchanges, spans, zero)
         backward = inner["backward"] + (inner["input_gradient"] if input_gradient else zero)
-        weights = _weight_share(layer, table)
+        weights = _weight_share(layer, table, counts_norm=workload.compute.counts_norm)
         training = workload.training
         group = (table.batch * table.height) * 1.0
         message = weights * workload.precision.gradient_bytes
@@ -186,6 +186,12 @@ class CostTables:
                 time = cheapest_s(exchange.operation, message, group, self.cluster)
             total[exchange.phase] = total[exchange.phase] + exchange.repeats * time
         return total
+
+    def collective_at(self, layer: int, row: int) -> str | None:
+        """Cheapest collective for a layer's gradient under a split; None where nothing is exchanged."""
+        workload, costs = self.workload, self.layers[layer]
+        exchanged = workload.training and workload.graph.layers[layer].has_weights and costs.exchange_group[row] > 1
+        return workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None
 
     def cost_edges(self, edges: Sequence[EdgeCost]) -> tuple[EdgeCost, ...]:
         """Cost edges for every pair of layouts."""
@@ -305,12 +311,12 @@ def _floats(degrees: IntArray) -> FloatArray:
     return degrees.astype(np.float64)
 
 
-def _weight_share(layer: Layer, table: SplitTable) -> FloatArray:
+def _weight_share(layer: Layer, table: SplitTable, *, counts_norm: bool) -> FloatArray:
     """Weights and norm parameters on the worker with the most, for every split.
 
     Channel degrees divide the weight matrix; extents that do not divide are rounded up as in the shard.
     """
-    total = float(layer.weight_count + layer.norm_count)
+    total = float(layer.weight_count + (layer.norm_count if counts_norm else 0))
     if total == 0:
         return np.zeros(len(table.workers))
     limits = layer.family.limits(layer)

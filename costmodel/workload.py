@@ -40,6 +40,6 @@ class Workload:
         for u, v in self.graph.edges:
             producers[v].append(u)
         for i, layer in enumerate(self.graph.layers):
-            weighted = layer.weight_count + layer.norm_count > 0
+            weighted = layer.has_weights
             result.append(weighted or any(result[u] for u in producers[i]))
         return tuple(result)

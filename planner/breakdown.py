@@ -9,6 +9,7 @@ import numpy as np
 
 from costmodel.layers import Layer, Shard
 from costmodel.network import Cluster
+from costmodel.paleo.model import PaleoCompute
 from costmodel.pipeline_cost import pipeline_arrays
 from costmodel.plan import Plan
 from costmodel.roofline import RooflineCompute
@@ -50,6 +51,7 @@ def layer_costs(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[Layer
     for i, layer in enumerate(workload.graph.layers):
         costs, row = tables.layers[i], rows[i]
         inner = float(costs.inner_forward_s[row] + costs.inner_backward_s[row])
+        weights = layer.weight_count + (layer.norm_count if workload.compute.counts_norm else 0)
         exchanged = exchanges[i].total_s > 0 or plan.collectives[i] is not None
         result.append(
             LayerCost(
@@ -66,7 +68,7 @@ def layer_costs(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[Layer
                 collective=plan.collectives[i] or "",
                 group=int(costs.exchange_group[row]) if exchanged else 1,
                 flops=flops[i],
-                weight_bytes=float(layer.weight_count + layer.norm_count) * workload.precision.weight_bytes,
+                weight_bytes=float(weights) * workload.precision.weight_bytes,
                 memory_bytes=float(costs.static_bytes[row] + costs.activation_bytes[row]),
                 output_shape=_shown_shape(layer, workload.global_batch),
                 algorithms=_algorithms(workload, layer, tables.table, row, tables.micro_batch),
@@ -126,13 +128,18 @@ def _exchanges(tables: CostTables, plan: Plan, rows: list[int]) -> list[_Exchang
 
 
 def _forward_flops(workload: Workload) -> list[float]:
-    """Forward floating-point operations of every layer at the global batch, by the plain algorithm."""
+    """Forward floating-point operations of every layer at the global batch, as the cost model counts them."""
     table = split_table([1])
+    compute = workload.compute
     flops = []
     for layer in workload.graph.layers:
-        shard: Shard = shard_of(layer, table, workload.global_batch)
-        work = layer.family.work(layer, shard)
-        flops.append(float(sum(k.flop[0] for k in work.forward[0])) if work.forward else 0.0)
+        shard = shard_of(layer, table, workload.global_batch)
+        if isinstance(compute, PaleoCompute) and not compute.is_extension(layer):
+            flops.append(float(compute.pass_flop(layer, shard)[0][0]))
+            continue
+        forward = layer.family.work(layer, shard).forward
+        # The first alternative is the plain algorithm.
+        flops.append(float(sum(kernel.flop[0] for kernel in forward[0])) if forward else 0.0)
     return flops
 
 

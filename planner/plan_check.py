@@ -194,5 +194,5 @@ class _Checker:
             hint = did_you_mean(collective, known)
             message = f"collective '{collective}' is not known{hint} (known: {', '.join(sorted(known))})"
             self._note(("layers", name, "collective"), message)
-        elif layer.weight_count + layer.norm_count == 0:
+        elif not layer.has_weights:
             self._note(("layers", name, "collective"), "the layer has no weights, so nothing is exchanged")

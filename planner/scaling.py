@@ -132,10 +132,7 @@ def _data_plan(workload: Workload, cluster: Cluster, workers: int, capacity_byte
             workers=used,
             num_micro_batches=m,
             splits=(Split(batch=used),) * layers,
-            collectives=tuple(
-                fixed if used > 1 and layer.weight_count + layer.norm_count > 0 else None
-                for layer in workload.graph.layers
-            ),
+            collectives=tuple(fixed if used > 1 and layer.has_weights else None for layer in workload.graph.layers),
         )
         first = first or plan
         if evaluate(workload, cluster, [plan]).memory_bytes[0] <= capacity_bytes:

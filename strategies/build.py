@@ -29,22 +29,12 @@ class LayerChoice:
 
     def plan(self, choice: IntArray) -> Plan:
         """Read a choice as a plan."""
-        workload, table = self.tables.workload, self.tables.table
-        splits, collectives = [], []
-        for layer, costs, options, option in zip(
-            workload.graph.layers, self.tables.layers, self.rows, choice, strict=True
-        ):
-            row = int(options[option])
-            splits.append(table.split(row))
-            exchanged = (
-                workload.training and costs.exchange_group[row] > 1 and layer.weight_count + layer.norm_count > 0
-            )
-            collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
+        rows = [int(options[option]) for options, option in zip(self.rows, choice, strict=True)]
         return Plan(
             workers=self.workers,
             num_micro_batches=self.tables.num_micro_batches,
-            splits=tuple(splits),
-            collectives=tuple(collectives),
+            splits=tuple(self.tables.table.split(row) for row in rows),
+            collectives=tuple(self.tables.collective_at(i, row) for i, row in enumerate(rows)),
         )
 
 
@@ -129,7 +119,7 @@ def choice_problem(
         hide.append(backward if overlaps else np.zeros(len(chosen)))
         exchange.append(costs.cheapest_exchange_s[chosen])
         memory.append((costs.static_bytes + costs.activation_bytes)[chosen])
-        weighted = layer.weight_count + layer.norm_count > 0
+        weighted = layer.has_weights
         keys.append(np.arange(len(chosen)) if weighted else np.zeros(len(chosen), dtype=np.int64))
     problem = ChoiceProblem(
         base_s=tuple(base),

@@ -18,15 +18,11 @@ def data_parallel_plan(tables: CostTables, workers: int) -> Plan:
     """Write out plain data parallelism: every layer split by the batch, the cheapest collective per exchange."""
     workload = tables.workload
     row = tables.table.row_of(Split(batch=workers))
-    collectives = []
-    for layer, costs in zip(workload.graph.layers, tables.layers, strict=True):
-        exchanged = workload.training and workers > 1 and layer.weight_count + layer.norm_count > 0
-        collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
     return Plan(
         workers=workers,
         num_micro_batches=tables.num_micro_batches,
         splits=(Split(batch=workers),) * len(workload.graph.layers),
-        collectives=tuple(collectives),
+        collectives=tuple(tables.collective_at(i, row) for i in range(len(workload.graph.layers))),
     )
 
 

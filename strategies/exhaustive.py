@@ -69,16 +69,10 @@ def enumerate_uniform(
 
 def _uniform_plan(tables: CostTables, columns: tuple[int, ...], rows: tuple[int, ...]) -> Plan:
     """Write a uniform plan out layer by layer, with the cheapest collective for every exchange."""
-    workload = tables.workload
-    splits, collectives = [], []
-    for i, (layer, costs) in enumerate(zip(workload.graph.layers, tables.layers, strict=True)):
-        row = rows[columns[i]]
-        splits.append(tables.table.split(row))
-        exchanged = workload.training and costs.exchange_group[row] > 1 and layer.weight_count + layer.norm_count > 0
-        collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
+    chosen = [rows[column] for column in columns]
     return Plan(
         workers=int(tables.table.workers[rows[0]]),
         num_micro_batches=tables.num_micro_batches,
-        splits=tuple(splits),
-        collectives=tuple(collectives),
+        splits=tuple(tables.table.split(row) for row in chosen),
+        collectives=tuple(tables.collective_at(i, row) for i, row in enumerate(chosen)),
     )

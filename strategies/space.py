@@ -211,7 +211,7 @@ def count_layer_plans(
         if key not in known:
             legal = legal_splits(layer, table, micro_batch) & restriction.mask(layer, table)
             weight = np.ones(len(legal), dtype=np.int64)
-            if training and layer.weight_count + layer.norm_count > 0:
+            if training and layer.has_weights:
                 weight = np.where(table.batch * table.height > 1, num_collectives, 1)
             known[key] = np.add.reduceat(np.where(legal, weight, 0), table.offsets[:-1])
         for w, options in enumerate(known[key].tolist()):

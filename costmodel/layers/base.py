@@ -96,6 +96,11 @@ class Layer:
         """Trainable parameters of the attached normalisation (scale and shift per channel)."""
         return 2 * self.output_shape[0] if getattr(self.params, "norm", None) else 0
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is anything to train."""
+        return self.weight_count + self.norm_count > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitLimits:

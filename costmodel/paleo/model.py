@@ -77,6 +77,7 @@ class PaleoCompute:
     input_names: frozenset[str] | None = None
     name: str = "paleo"
     overlaps_exchange: bool = False
+    counts_norm: bool = False
 
     def __post_init__(self) -> None:
         """Check what cannot be checked layer by layer."""

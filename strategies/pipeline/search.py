@@ -180,11 +180,8 @@ def _plan(tables: CostTables, found: PipelinePlan, workers: int) -> Plan:
     for stage in stages:
         row = tables.table.row_of(Split(batch=stage.replicas))
         for i in range(stage.first, stage.last + 1):
-            layer, costs = workload.graph.layers[i], tables.layers[i]
             splits.append(Split(batch=stage.replicas))
-            weighted = layer.weight_count + layer.norm_count > 0
-            exchanged = workload.training and weighted and stage.replicas > 1
-            collectives.append(workload.collectives[int(costs.cheapest_collective[row])] if exchanged else None)
+            collectives.append(tables.collective_at(i, row))
     return Plan(
         workers=workers,
         num_micro_batches=tables.num_micro_batches,

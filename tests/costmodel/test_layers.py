@@ -154,15 +154,13 @@ def test_transposed_convolution() -> None:
 
 def _slide(extent: int, kernel: int, stride: int, pad: int, *, ceil_mode: bool) -> int:
     """Count windows by sliding one: inside the padded image, or (ceil mode) starting at or before the last element or padding."""
-    count = 0
-    for start in itertools.count(-pad, stride):
+    for count, start in enumerate(itertools.count(-pad, stride)):
         inside = start + kernel <= extent + pad
         # Caffe's rule: a window that overhangs counts if it begins inside the image or its left padding, and the one before it
         # did not already reach the end.
         overhangs = ceil_mode and start < extent and start - stride + kernel < extent + pad
         if not (inside or overhangs):
             return count
-        count += 1
     raise AssertionError
 
 

@@ -13,7 +13,7 @@ from costmodel.device import Device
 from costmodel.layers import Layer, Shape
 from costmodel.layers.base import params_from
 from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.resharding import EdgeGeometry, edge_geometry, edge_times
+from costmodel.resharding import EdgeGeometry, edge_geometry, edge_times, place
 from costmodel.splits import Split, factorisations, split_table
 
 # Seconds are bytes: no latency, one byte per second, one byte per element.
@@ -39,7 +39,7 @@ class Moves:
     def __init__(self, shape: Shape, batch: int, workers: int, cluster: Cluster = UNIT) -> None:
         self.table = split_table([workers])
         self.geometry: EdgeGeometry = edge_geometry(self.table)
-        forward, backward = edge_times([tensor(shape)], self.geometry, cluster, batch, 1)
+        forward, backward = edge_times([tensor(shape)], place(self.geometry.pairs, cluster), batch, 1)
         self.forward, self.backward = forward[0], backward[0]
 
     def pair(self, producer: Split, consumer: Split, *, channelwise: bool) -> int:
@@ -157,17 +157,17 @@ def test_moves_stay_inside_the_blocks_of_ranks_that_share_samples(workers: int) 
     """With the batch outermost in both layouts, nothing leaves a block of workers / gcd(b, b') neighbouring ranks."""
     extents = (24, 24, 24)
     splits = [Split(batch=b, out_channels=o, in_channels=i, height=h) for b, o, i, h in factorisations(workers, 4)]
-    geometry = edge_geometry(split_table([workers]))
+    pairs = edge_geometry(split_table([workers])).pairs
     for producer, consumer in itertools.product(splits, splits):
         block = workers // math.gcd(producer.batch, consumer.batch)
         have, want = held(producer, extents), needed(consumer, extents, channelwise=False)
         for x, y in itertools.product(range(workers), range(workers)):
             if x // block != y // block:
                 assert common(have[x], want[y]) == 0
-    source, target = geometry.source[0].astype(int), geometry.target[0].astype(int)
+    source, target = pairs.source[0].astype(int), pairs.target[0].astype(int)
     blocks = workers // np.gcd(source, target)
-    inside = geometry.exchange_group * geometry.exchange_stride <= blocks
-    assert np.all(inside | (geometry.exchange_group == 1))
+    inside = pairs.exchange_group * pairs.exchange_stride <= blocks
+    assert np.all(inside | (pairs.exchange_group == 1))
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8, 12])
@@ -240,8 +240,8 @@ def test_the_last_extent_is_never_split_but_always_moved() -> None:
 
 def test_several_worker_counts_share_a_geometry() -> None:
     together, apart = split_table([2, 6]), split_table([6])
-    both = edge_times([tensor((24, 24, 2))], edge_geometry(together), UNIT, 24, 1)[0][0]
-    alone = edge_times([tensor((24, 24, 2))], edge_geometry(apart), UNIT, 24, 1)[0][0]
+    both = edge_times([tensor((24, 24, 2))], place(edge_geometry(together).pairs, UNIT), 24, 1)[0][0]
+    alone = edge_times([tensor((24, 24, 2))], place(edge_geometry(apart).pairs, UNIT), 24, 1)[0][0]
     geometry, single = edge_geometry(together), edge_geometry(apart)
     for a in range(len(apart.workers)):
         for b in range(len(apart.workers)):
