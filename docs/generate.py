@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from planner.cli import app
+from planner.cli import make_app
 from planner.schema import json_schema
 
 __all__ = ["PAGES", "cli_page", "json_page"]
@@ -71,7 +71,7 @@ SECTIONS = (
 
 def cli_page() -> str:
     """Text of docs/cli.md."""
-    group: Any = typer.main.get_command(app)
+    group: Any = typer.main.get_command(make_app())
     root = typer.Context(group, info_name="planner", terminal_width=WIDTH)
     parts = [CLI_HEAD]
     for name in group.list_commands(root):

@@ -6,6 +6,7 @@ Start-up is kept under 0.3 s: modules that need numpy, pydantic, YAML, rich or a
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import sys
@@ -14,36 +15,50 @@ from typing import Annotated
 
 import typer
 
-from planner.commands import explain, files_commands, lists, optimize, scale
 from planner.commands.help import GroupedCommand
 from planner.errors import ExitCode, InputFileError, PlannerError, did_you_mean
 from planner.search_errors import SearchInterrupted
 
-__all__ = ["app", "run"]
+__all__ = ["make_app", "run"]
 
-# Plain help: importing rich for it would take longer than everything else.
-app = typer.Typer(
-    name="planner",
-    help=(
-        "Find the fastest way to train a neural network on a cluster: how many workers to use, how to split every layer over "
-        "them and how to exchange gradients, with a proof, without a GPU."
-    ),
-    epilog="Example: planner optimize alexnet --gpus 16    Exit codes: 0 ok, 1 no plan, 2 bad usage or file, 3 limit, 130 stopped.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-_COMMANDS = (
-    ("optimize", optimize.optimize, "Find the fastest plans, ranked and proven."),
-    ("estimate", explain.estimate, "Predict the step time of one plan."),
-    ("explain", explain.explain, "Show where the time of a plan goes, layer by layer."),
-    ("scale", scale.scale, "Show how a network scales over 1, 2, 4, ... workers."),
-    ("list", lists.list_, "List models, devices, clusters or collectives."),
-    ("import", files_commands.import_, "Turn another program's network into a file."),
-    ("schema", files_commands.schema, "Print the JSON Schema of a file or a result."),
-)
-for _name, _function, _summary in _COMMANDS:
-    app.command(_name, cls=GroupedCommand, short_help=_summary)(_function)
+# Command -> module, function, summary; in the order of the help. A module is imported when its command is asked for.
+_COMMANDS = {
+    "optimize": ("planner.commands.optimize", "optimize", "Find the fastest plans, ranked and proven."),
+    "estimate": ("planner.commands.explain", "estimate", "Predict the step time of one plan."),
+    "explain": ("planner.commands.explain", "explain", "Show where the time of a plan goes, layer by layer."),
+    "scale": ("planner.commands.scale", "scale", "Show how a network scales over 1, 2, 4, ... workers."),
+    "list": ("planner.commands.lists", "list_", "List models, devices, clusters or collectives."),
+    "import": ("planner.commands.files_commands", "import_", "Turn another program's network into a file."),
+    "schema": ("planner.commands.files_commands", "schema", "Print the JSON Schema of a file or a result."),
+}
+
+
+def make_app(only: str | None = None) -> typer.Typer:
+    """Build the application.
+
+    Parameters
+    ----------
+    only : str, optional
+        The one command that will run: leaving the others out saves a tenth of a small search.
+    """
+    # Plain help: importing rich for it would take longer than everything else.
+    app = typer.Typer(
+        name="planner",
+        help=(
+            "Find the fastest way to train a neural network on a cluster: how many workers to use, how to split every layer over "
+            "them and how to exchange gradients, with a proof, without a GPU."
+        ),
+        epilog="Example: planner optimize alexnet --gpus 16    Exit codes: 0 ok, 1 no plan, 2 bad usage or file, 3 limit, 130 stopped.",
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+    for name, (module, function, summary) in _COMMANDS.items():
+        if only in (None, name):
+            body = getattr(importlib.import_module(module), function)
+            app.command(name, cls=GroupedCommand, short_help=summary)(body)
+    app.callback()(_options_of_all)
+    return app
 
 
 def _print_version(value: bool) -> None:
@@ -54,8 +69,7 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _main(
+def _options_of_all(
     version: Annotated[
         bool,
         typer.Option(
@@ -121,7 +135,8 @@ def _verbose_hint(verbose: bool) -> str:
 
 def _guarded(argv: Sequence[str]) -> int:
     """Run a command; errors that a user can put right become one line each."""
-    command = typer.main.get_command(app)
+    is_completing = any(name.startswith("_PLANNER_COMPLETE") for name in os.environ)
+    command = typer.main.get_command(make_app(argv[0] if argv[0] in _COMMANDS and not is_completing else None))
     usage_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, by whatever name typer carries it
     try:
         code = command.main(args=list(argv), prog_name="planner", standalone_mode=False, obj={"argv": list(argv)})
@@ -155,10 +170,8 @@ def _usage_text(error: Exception, argv: Sequence[str]) -> str:
     """Say click's message on one line, with a suggestion and where to read on."""
     message = " ".join(error.format_message().split()) if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
-    if context is not None:
-        path = context.command_path
-    else:
-        path = f"planner {argv[0]}" if argv[0] in {name for name, _, _ in _COMMANDS} else "planner"
+    guessed = f"planner {argv[0]}" if argv[0] in _COMMANDS else "planner"
+    path = guessed if context is None else context.command_path
     tail = f" (see {path} --help)"
     option = getattr(error, "option_name", None)
     if option and message.lower().startswith("no such option"):
@@ -167,6 +180,5 @@ def _usage_text(error: Exception, argv: Sequence[str]) -> str:
         return f"no such option: {option}{did_you_mean(option, flags)}{tail}"
     unknown = re.match(r"No such command '(.*?)'", message)
     if unknown:
-        names = [name for name, _, _ in _COMMANDS]
-        return f"no such command: {unknown[1]}{did_you_mean(unknown[1], names)} (known: {', '.join(names)})"
+        return f"no such command: {unknown[1]}{did_you_mean(unknown[1], _COMMANDS)} (known: {', '.join(_COMMANDS)})"
     return message[:1].lower() + message[1:].rstrip(".") + tail

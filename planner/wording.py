@@ -35,7 +35,7 @@ def plan_in_words(graph: Graph, plan: Plan) -> str:
         words = _splits_in_words(graph, plan)
     names = list(dict.fromkeys(name for name in plan.collectives if name is not None))
     if names:
-        words.append("+".join(names))
+        words.append(names[0] if len(names) == 1 else "cheapest collectives")
     if plan.num_micro_batches > 1:
         words.append(f"{plan.num_micro_batches} micro-batches")
     return ", ".join(words)

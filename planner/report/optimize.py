@@ -53,6 +53,8 @@ def _proof(result: SearchResult) -> str:
             more = f", and these are its {len(result.plans)} best"
         solver = f" ({result.solver})" if result.solver else ""
         return f"the first plan is the fastest of the stated space{more}{solver}"
+    if result.bound_s <= 0:
+        return "not proven: the search stopped before it had a bound"
     return (
         f"not proven: a plan could be up to {percent(result.gap)} faster "
         f"(no plan takes less than {duration_text(result.bound_s)})"

@@ -53,7 +53,7 @@ def ranking_table(plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
     ]
     if ranks:
         columns.insert(0, column("#", lambda plan: str(plan.rank), 0))
-        columns.append(column("gap to", lambda plan: gap_text(plan.gap), 1, unit="first"))
+        columns.append(column("gap to", lambda plan: "-" if plan.rank == 1 else gap_text(plan.gap), 1, unit="first"))
     return Table(columns=tuple(columns), highlight=0 if ranks else None)
 
 
@@ -61,10 +61,10 @@ def gap_text(gap: float) -> str:
     """Write how much slower a plan is than the first.
 
     >>> gap_text(0.0), gap_text(0.0312), gap_text(0.00002)
-    ('-', '+3.12 %', '<0.01 %')
+    ('0 %', '+3.12 %', '<0.01 %')
     """
     if gap == 0:
-        return "-"
+        return "0 %"
     if abs(gap) < 1e-4:
         return "<0.01 %"
     return f"{'+' if gap > 0 else ''}{significant(gap * 100)} %"

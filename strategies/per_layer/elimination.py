@@ -7,13 +7,13 @@ the best cost of its choice as a table over its remaining neighbours; a chain ne
 inception blocks over two. The bucket tree is then walked back for min-marginals: for every option of every node, the
 least total cost of a choice that contains it.
 
-Three levels of reuse: :class:`Structure` depends on the graph only, :class:`Elimination` on the pair costs, and a run on
-the node costs, which a Lagrangian method changes many times.
+Three levels of reuse: :class:`~strategies.per_layer.structure.Structure` depends on the graph only,
+:class:`Elimination` on the pair costs, and a run on the node costs, which a Lagrangian method changes many times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -21,102 +21,15 @@ import numpy as np
 
 from strategies.per_layer.minplus import Partition, group_min, min_plus
 from strategies.per_layer.problem import ChoiceProblem, FloatArray, IntArray
+from strategies.per_layer.structure import Step, Structure
 
-__all__ = ["Elimination", "Structure", "TooWideError"]
+__all__ = ["Elimination", "TooWideError"]
 
 MAX_TABLE_ENTRIES = 20_000_000
 
 
 class TooWideError(ValueError):
     """Elimination would need tables past the memory it may use."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Elimination of one node: who its neighbours are by then, and which tables mention it."""
-
-    node: int
-    scope: tuple[int, ...]  # neighbours when it is eliminated, ascending
-    edges: tuple[int, ...]  # edges whose first end to be eliminated is this node
-    messages: tuple[int, ...]  # earlier steps whose table over >= 2 nodes is used up here
-
-
-class Structure:
-    """Order of elimination of a graph: the one that adds the fewest fill-in pairs next (min-fill).
-
-    Parameters
-    ----------
-    num_nodes : int
-    pairs : iterable of (int, int)
-        Edges; parallel ones are allowed.
-
-    Examples
-    --------
-    A chain of three nodes is eliminated from its ends; no table spans more than one node.
-
-    >>> [(s.node, s.scope) for s in Structure(3, [(0, 1), (1, 2)]).steps]
-    [(0, (1,)), (1, (2,)), (2, ())]
-    """
-
-    def __init__(self, num_nodes: int, pairs: Iterable[tuple[int, int]]) -> None:
-        self.num_nodes = num_nodes
-        self.pairs = tuple(pairs)
-        self.steps = self._plan()
-
-    def matches(self, problem: ChoiceProblem) -> bool:
-        """Whether the problem has exactly this graph."""
-        return problem.num_nodes == self.num_nodes and self.pairs == tuple(
-            (e.producer, e.consumer) for e in problem.edges
-        )
-
-    @property
-    def width(self) -> int:
-        """Largest number of nodes that a table spans."""
-        return max((len(step.scope) for step in self.steps), default=0)
-
-    def _plan(self) -> tuple[Step, ...]:
-        neighbours: list[set[int]] = [set() for _ in range(self.num_nodes)]
-        for u, v in self.pairs:
-            neighbours[u].add(v)
-            neighbours[v].add(u)
-        fill = [_fill_in(neighbours, v) for v in range(self.num_nodes)]
-        left = set(range(self.num_nodes))
-        free_edges = [set[int]() for _ in range(self.num_nodes)]
-        for e, (u, v) in enumerate(self.pairs):
-            free_edges[u].add(e)
-            free_edges[v].add(e)
-        waiting: dict[int, tuple[int, ...]] = {}
-        steps = []
-        while left:
-            v = min(left, key=lambda w: (fill[w], len(neighbours[w]), w))
-            scope = tuple(sorted(neighbours[v]))
-            used = tuple(s for s, nodes in waiting.items() if v in nodes)
-            for s in used:
-                del waiting[s]
-            if len(scope) > 1:
-                waiting[len(steps)] = scope
-            steps.append(Step(v, scope, tuple(sorted(free_edges[v])), used))
-            for e in free_edges[v]:
-                for end in self.pairs[e]:
-                    if end != v:
-                        free_edges[end].discard(e)
-            left.discard(v)
-            _remove(neighbours, v)
-            for w in {v2 for u in scope for v2 in (u, *neighbours[u])}:
-                fill[w] = _fill_in(neighbours, w)
-        return tuple(steps)
-
-
-def _fill_in(neighbours: Sequence[set[int]], v: int) -> int:
-    around = sorted(neighbours[v])
-    return sum(b not in neighbours[a] for i, a in enumerate(around) for b in around[i + 1 :])
-
-
-def _remove(neighbours: Sequence[set[int]], v: int) -> None:
-    for a in neighbours[v]:
-        neighbours[a] |= neighbours[v]
-        neighbours[a] -= {a, v}
-    neighbours[v] = set()
 
 
 @dataclass(slots=True)
@@ -182,6 +95,7 @@ class Elimination:
     Two nodes that prefer different options, and a cost of 5 when they differ: agreeing is best.
 
     >>> from strategies.per_layer.problem import Edge
+    >>> from strategies.per_layer.structure import Structure
     >>> same = np.array([[0.0, 5.0], [5.0, 0.0]])
     >>> two, zero = np.array([0, 1]), np.zeros(2)
     >>> p = ChoiceProblem(base_s=(np.array([1.0, 3.0]), np.array([4.0, 2.0])), hide_s=(zero, zero),
@@ -233,7 +147,9 @@ class Elimination:
         own = [parts[0] for _, parts, _ in raw]
         bucket.own = Partition.joint(own, sizes[bucket.node])
         bucket.parts = tuple(
-            Partition.joint([p for nodes, parts, _ in raw for n, p in zip(nodes, parts[1:], strict=True) if n == u], sizes[u])
+            Partition.joint(
+                [p for nodes, parts, _ in raw for n, p in zip(nodes, parts[1:], strict=True) if n == u], sizes[u]
+            )
             for u in bucket.scope
         )
         entries = int(np.prod([float(p.count) for p in bucket.parts]))
@@ -321,14 +237,14 @@ class _Run:
             total = self.cost[bucket.node]
             if tables:
                 at = [int(p.classes[choice[u]]) for u, p in zip(bucket.scope, bucket.parts, strict=True)]
-                pairs = reduce(np.add, (t[(slice(None), *(at[k] for k in where))] for where, t in tables.items()))
+                pairs = reduce(np.add, (_column(t, [at[k] for k in where]) for where, t in tables.items()))
                 total = total + pairs[bucket.own.classes]
             choice[bucket.node] = int(total.argmin())
         return choice
 
     def distribute(self) -> list[FloatArray]:
         """Min-marginals: every bucket's table completed by what lies outside it (``outside``)."""
-        marginal: list[FloatArray] = [c for c in self.cost]
+        marginal: list[FloatArray] = list(self.cost)
         outside: dict[int, FloatArray] = {}
         for number in reversed(range(len(self.buckets))):
             bucket, tables, own = self.buckets[number], self.tables[number], self.reduced[number]
@@ -352,6 +268,13 @@ class _Run:
 
 def _table(table: FloatArray | None) -> FloatArray:
     assert table is not None
+    return table
+
+
+def _column(table: FloatArray, at: Sequence[int]) -> FloatArray:
+    """Entries of all own classes for the neighbours' classes ``at``."""
+    for k in reversed(at):
+        table = table[..., k]
     return table
 
 
@@ -385,9 +308,10 @@ def _complete(
     wanted: set[tuple[int, ...]],
 ) -> tuple[FloatArray, dict[tuple[int, ...], FloatArray]]:
     """Best completion of each own class, and the totals over (own, *nodes) for the tables that ask for them."""
+    beliefs: dict[tuple[int, ...], FloatArray]
     if width == 1:
         whole = tables[0,] + outside[None, :]
-        return whole.min(axis=1), {(0,): whole + own[:, None]} if wanted else {}
+        return whole.min(axis=1), {(0,): whole + own[:, None]}
     if width == 2 and (0, 1) not in tables:
         first, second = tables[0,], tables[1,]
         # through[j, a] = min_b second[j, b] + outside[a, b]

@@ -76,9 +76,7 @@ def best_choices(
         One option per node each.
     """
     zero = np.zeros(1)
-    fronts = _Fronts(
-        np.zeros(1, np.int64), zero, zero, zero, np.zeros(1, np.int64), np.zeros((1, 0), dtype=np.int64)
-    )
+    fronts = _Fronts(np.zeros(1, np.int64), zero, zero, zero, np.zeros(1, np.int64), np.zeros((1, 0), dtype=np.int64))
     if not len(labels[0].state):
         return []
     for i, layer in enumerate(graph.layers):
@@ -150,9 +148,7 @@ def _values(fronts: _Fronts, after: LabelSet, capacity: float) -> FloatArray:
         front = np.repeat(some, n)
         first = np.cumsum(n) - n
         label = np.repeat(after.start[fronts.state[some]] - first, n) + np.arange(len(front))
-        pair = after.additive_s[label] + np.maximum(
-            fronts.own_s[front], fronts.through_s[front] + after.lag_s[label]
-        )
+        pair = after.additive_s[label] + np.maximum(fronts.own_s[front], fronts.through_s[front] + after.lag_s[label])
         if np.isfinite(capacity):
             pair = np.where(after.memory[label] + fronts.memory[front] <= capacity, pair, np.inf)
         value[some] = np.minimum.reduceat(pair, first)

@@ -58,30 +58,54 @@ class CompletionBound:
         self.fronts = graph.fronts(tables.node_costs(self.suffix, self.price))
         self.offset = -self.price * capacity if self.price else 0.0
 
-    def __call__(self, cut: int, state: IntArray, additive: FloatArray, lag: FloatArray, memory: FloatArray) -> FloatArray:
+    def __call__(
+        self, cut: int, state: IntArray, additive: FloatArray, lag: FloatArray, memory: FloatArray
+    ) -> FloatArray:
         """Lower bound on every completion of each label of a cut."""
         bound: FloatArray = additive + self.suffix[cut] * lag + (self.fronts[cut][state] + self.offset)
         return bound + self.price * memory if self.price else bound
 
 
-class _Slack:
-    """Per state of every cut: lag that can no longer matter, and the memory still to come."""
+class _Steps:
+    """Decide one node after the other; knows, per state of every cut, which lag and memory can no longer matter."""
 
-    def __init__(self, graph: LayeredGraph, tables: FlatTables, *, with_memory: bool) -> None:
-        hide, exchange = tables.split(tables.hide), tables.split(tables.exchange)
-        memory = tables.split(tables.memory)
+    def __init__(self, graph: LayeredGraph, tables: FlatTables, capacity: float) -> None:
+        self.graph = graph
+        self.capacity = capacity
+        self.with_memory = bool(np.isfinite(capacity))
+        self.base, self.hide = tables.split(tables.base), tables.split(tables.hide)
+        self.exchange, self.memory = tables.split(tables.exchange), tables.split(tables.memory)
         self.hidden = [np.zeros(1)]  # lags up to this end the same, whatever is chosen
-        self.least = [np.zeros(1)]
+        self.least = [np.zeros(1)]  # memory still to come, at least and at most
         self.most = [np.zeros(1)]
         for i, layer in enumerate(graph.layers):
             option, target = layer.option, layer.target
             # A lag within `hide` vanishes here; one that is hidden later is no larger than what hides later.
-            self.hidden.append(
-                layer.best_by_source(hide[i][option] + np.maximum(self.hidden[-1][target] - exchange[i][option], 0.0))
-            )
-            if with_memory:
-                self.least.append(layer.best_by_source(memory[i][option] + self.least[-1][target]))
-                self.most.append(-layer.best_by_source(-memory[i][option] - self.most[-1][target]))
+            later = np.maximum(self.hidden[-1][target] - self.exchange[i][option], 0.0)
+            self.hidden.append(layer.best_by_source(self.hide[i][option] + later))
+            if self.with_memory:
+                memory = self.memory[i][option]
+                self.least.append(layer.best_by_source(memory + self.least[-1][target]))
+                self.most.append(-layer.best_by_source(-memory - self.most[-1][target]))
+
+    def decide(self, i: int, last: LabelSet) -> tuple[IntArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Every label with every option of node i that may fit: state, additive, lag, memory, memory for bounds."""
+        layer = self.graph.layers[i]
+        label, transition = expand(layer, last.state)
+        memory = charged = np.zeros(len(label))
+        if self.with_memory:
+            memory = last.memory[label] + self.memory[i][layer.option[transition]]
+            fits = memory + self.least[i][layer.target[transition]] <= self.capacity
+            label, transition, memory = label[fits], transition[fits], memory[fits]
+            rest = self.most[i][layer.target[transition]]
+            free = memory + rest <= self.capacity
+            # Where memory no longer matters, a bound may take it as large as still fits, and dominance as nothing.
+            charged = np.where(free, self.capacity - rest, memory)
+            memory = np.where(free, 0.0, memory)
+        option, state = layer.option[transition], layer.target[transition]
+        additive = last.additive_s[label] + (self.base[i][option] + layer.edge_cost_s[transition])
+        lag = np.maximum(last.lag_s[label] - self.hide[i][option], 0.0) + self.exchange[i][option]
+        return state, additive, np.maximum(lag, self.hidden[i][state]), memory, charged
 
 
 def expand(layer: Layer, state: IntArray) -> tuple[IntArray, IntArray]:
@@ -130,44 +154,26 @@ def search_labels(
     ------
     OutOfTimeError
     """
-    nodes = len(graph.layers)
-    with_memory = bool(np.isfinite(capacity))
-    slack = _Slack(graph, tables, with_memory=with_memory)
-    base, hide, exchange = tables.split(tables.base), tables.split(tables.hide), tables.split(tables.exchange)
-    memory_of = tables.split(tables.memory)
+    steps = _Steps(graph, tables, capacity)
     one = np.zeros(1)
     labels = [LabelSet(np.zeros(1, np.int64), one, one, one, np.array([0, 1]))]
     complete, total = True, 0
-    for i in reversed(range(nodes)):
+    for i in reversed(range(len(graph.layers))):
         if time.perf_counter() > deadline:
             raise OutOfTimeError
-        last, layer = labels[-1], graph.layers[i]
-        label, transition = expand(layer, last.state)
-        option, state = layer.option[transition], layer.target[transition]
-        additive = last.additive_s[label] + (base[i][option] + layer.edge_cost_s[transition])
-        lag = np.maximum(last.lag_s[label] - hide[i][option], 0.0) + exchange[i][option]
-        lag = np.maximum(lag, slack.hidden[i][state])
-        memory = charged = np.zeros(len(label))
-        alive = np.ones(len(label), dtype=bool)
-        if with_memory:
-            memory = last.memory[label] + memory_of[i][option]
-            alive = memory + slack.least[i][state] <= capacity
-            free = memory + slack.most[i][state] <= capacity
-            # Where memory no longer matters, the bound may take it as large as still fits, and dominance as nothing.
-            charged = np.where(free, capacity - slack.most[i][state], memory)
-            memory = np.where(free, 0.0, memory)
-        lowest = np.full(len(label), -np.inf)
+        state, additive, lag, memory, charged = steps.decide(i, labels[-1])
+        lowest = np.full(len(state), -np.inf)
         for bound in bounds:
             np.maximum(lowest, bound(i, state, additive, lag, charged), out=lowest)
-        kept = np.flatnonzero(alive & (lowest <= limit))
+        kept = np.flatnonzero(lowest <= limit)
         kept = kept[pareto(state[kept], additive[kept], additive[kept] + lag[kept], memory[kept])]
         total += len(kept)
         room = max_labels if total <= MAX_TOTAL_LABELS else BEAM_LABELS
         if len(kept) > room:
             complete = False
-            kept = np.sort(kept[np.argpartition(lowest[kept], room)[:room]])
+            kept = kept[np.argpartition(lowest[kept], room)[:room]]
             kept = kept[np.argsort(state[kept], kind="stable")]
-        start = np.searchsorted(state[kept], np.arange(layer.num_targets + 1))
+        start = np.searchsorted(state[kept], np.arange(graph.layers[i].num_targets + 1))
         labels.append(LabelSet(state[kept], additive[kept], lag[kept], memory[kept], start))
     return labels[::-1], complete
 

@@ -52,17 +52,15 @@ class Layer:
         num_sources, num_targets = int(source[-1]) + 1, int(target[by_target[-1]]) + 1
         source_start = np.searchsorted(source, np.arange(num_sources + 1))
         target_start = np.searchsorted(target[by_target], np.arange(num_targets))
-        return cls(
-            source, target, option, edge_cost_s, num_sources, num_targets, source_start, by_target, target_start
-        )
+        return cls(source, target, option, edge_cost_s, num_sources, num_targets, source_start, by_target, target_start)
 
     def best_by_source(self, values: FloatArray) -> FloatArray:
         """Minimum over the transitions that leave each source."""
-        return np.minimum.reduceat(values, self.source_start[:-1])  # type: ignore[no-any-return]
+        return np.minimum.reduceat(values, self.source_start[:-1])
 
     def best_by_target(self, values: FloatArray) -> FloatArray:
         """Minimum over the transitions that enter each target."""
-        return np.minimum.reduceat(values[self.by_target], self.target_start)  # type: ignore[no-any-return]
+        return np.minimum.reduceat(values[self.by_target], self.target_start)
 
 
 @dataclass(slots=True)
@@ -134,9 +132,9 @@ class LayeredGraph:
             reached = _mark(layer.target[kept[i]], layer.num_targets)
             back = layer.best_by_target(along)
         useful = reached
-        for layer, keep in zip(self.layers, kept, strict=True):
-            keep &= useful[layer.target]
-            useful = _mark(layer.source[keep], layer.num_sources)
+        for i, layer in enumerate(self.layers):
+            kept[i] = kept[i] & useful[layer.target]
+            useful = _mark(layer.source[kept[i]], layer.num_sources)
         if not useful.all():
             return False
         self._compress(kept)
@@ -161,6 +159,7 @@ def _mark(numbers: IntArray, count: int) -> NDArray[np.bool_]:
     mask = np.zeros(count, dtype=bool)
     mask[numbers] = True
     return mask
+
 
 class _Builder:
     def __init__(self, problem: ChoiceProblem) -> None:
@@ -197,9 +196,7 @@ class _Builder:
             layers.append(layer)
         return layers[::-1]
 
-    def _decide(
-        self, i: int, columns: list[_Column], states: IntArray
-    ) -> tuple[Layer, list[_Column], IntArray]:
+    def _decide(self, i: int, columns: list[_Column], states: IntArray) -> tuple[Layer, list[_Column], IntArray]:
         source, option = self._options(i, columns, states)
         cost = np.zeros(len(source))
         edges = self.problem.edges
@@ -258,7 +255,9 @@ class _Builder:
         for k, column in enumerate(columns):
             # A decided node is needed while a producer that was not announced is undecided; an announced one until
             # it is decided.
-            waits = any(edges[e].producer < i and not self.announced[edges[e].producer] for e in self.incoming[column.node])
+            waits = any(
+                edges[e].producer < i and not self.announced[edges[e].producer] for e in self.incoming[column.node]
+            )
             if column.node < i or (column.node > i and waits):
                 kept.append(column)
                 values.append(states[source, k])

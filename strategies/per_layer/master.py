@@ -39,9 +39,44 @@ def solve_master(value: FloatArray, excess: FloatArray, price_limit: float) -> t
     ([0.5, 0.5], 2.0)
     """
     count, terms = value.shape
-    # Columns: mix (count), worst t, slack of each term, overflow z, slack of the memory row.
-    rows = terms + 2
-    matrix = np.zeros((rows, count + 1 + terms + 2))
+    matrix, cost = _tableau(value, excess, price_limit)
+    rhs = np.zeros(terms + 2)
+    rhs[-1] = 1.0
+    start = int(value.max(axis=1).argmin())
+    worst = int(value[start].argmax())
+    slacks = [count + 1 + j for j in range(terms) if j != worst]
+    basis = np.array([start, count, *slacks, len(cost) - (2 if excess[start] > 0 else 1)])
+    duals = np.zeros(terms + 2)
+    for pivot in range(MAX_PIVOTS):
+        try:
+            inverse = np.linalg.inv(matrix[:, basis])
+        except np.linalg.LinAlgError:  # rounding; the last multipliers are still multipliers
+            break
+        duals = cost[basis] @ inverse
+        reduced = cost - duals @ matrix
+        reduced[basis] = 0.0
+        candidates = np.flatnonzero(reduced < -1e-12 * (1.0 + abs(float(duals[-1]))))
+        if not len(candidates):
+            break
+        # Dantzig's rule, and Bland's once the program might cycle.
+        entering = int(candidates[0] if pivot > MAX_PIVOTS // 2 else reduced.argmin())
+        direction = inverse @ matrix[:, entering]
+        bounded = (direction > 1e-12) & (basis != count)  # the worst value itself may have any sign
+        if not bounded.any():
+            break
+        ratio = np.where(bounded, (inverse @ rhs) / np.where(bounded, direction, 1.0), np.inf)
+        basis[int(ratio.argmin())] = entering
+    weights = np.maximum(duals[:terms], 0.0)
+    total = float(weights.sum())
+    weights = weights / total if total > 0.0 else np.full(terms, 1.0 / terms)
+    price = float(np.clip(duals[terms], 0.0, price_limit))
+    return weights, price, float((value @ weights + price * excess).min())
+
+
+def _tableau(value: FloatArray, excess: FloatArray, price_limit: float) -> tuple[FloatArray, FloatArray]:
+    """Matrix and costs; columns: mix (choices), worst value, slack per term, overflow of memory, slack of memory."""
+    count, terms = value.shape
+    matrix = np.zeros((terms + 2, count + 1 + terms + 2))
     matrix[:terms, :count] = -value.T
     matrix[:terms, count] = 1.0
     matrix[:terms, count + 1 : count + 1 + terms] = -np.eye(terms)
@@ -50,36 +85,4 @@ def solve_master(value: FloatArray, excess: FloatArray, price_limit: float) -> t
     matrix[terms + 1, :count] = 1.0
     cost = np.zeros(matrix.shape[1])
     cost[count], cost[-2] = 1.0, price_limit
-    rhs = np.zeros(rows)
-    rhs[-1] = 1.0
-    start = int(value.max(axis=1).argmin())
-    worst = int(value[start].argmax())
-    slacks = [count + 1 + j for j in range(terms) if j != worst]
-    basis = np.array([start, count, *slacks, matrix.shape[1] - (2 if excess[start] > 0 else 1)])
-    duals = np.zeros(rows)
-    for pivot in range(MAX_PIVOTS):
-        inside = matrix[:, basis]
-        try:
-            inverse = np.linalg.inv(inside)
-        except np.linalg.LinAlgError:  # rounding; the last multipliers are still multipliers
-            break
-        duals = cost[basis] @ inverse
-        reduced = cost - duals @ matrix
-        reduced[basis] = 0.0
-        tolerance = 1e-12 * (1.0 + np.abs(duals[-1]))
-        candidates = np.flatnonzero(reduced < -tolerance)
-        if not len(candidates):
-            break
-        # Dantzig's rule, and Bland's once the program might cycle.
-        entering = int(candidates[0] if pivot > MAX_PIVOTS // 2 else reduced.argmin())
-        direction, current = inverse @ matrix[:, entering], inverse @ rhs
-        bounded = (direction > 1e-12) & (basis != count)
-        if not bounded.any():
-            break
-        ratio = np.where(bounded, current / np.where(bounded, direction, 1.0), np.inf)
-        basis[int(ratio.argmin())] = entering
-    weights = np.maximum(duals[:terms], 0.0)
-    total = float(weights.sum())
-    weights = weights / total if total > 0 else np.full(terms, 1.0 / terms)
-    price = float(min(max(duals[terms], 0.0), price_limit))
-    return weights, price, float((value @ weights + price * excess).min())
+    return matrix, cost

@@ -55,19 +55,19 @@ class Partition:
         assert self._representative is not None
         return self._representative
 
-    def _sort(self) -> None:
-        self._order = np.argsort(self.classes, kind="stable")
-        ordered = self.classes[self._order]
+    def _sort(self) -> IntArray:
+        order = self._order = np.argsort(self.classes, kind="stable")
+        ordered = self.classes[order]
         self._starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
         self._present = ordered[self._starts]
+        return order
 
     def reduce(self, values: FloatArray, axis: int = 0) -> FloatArray:
         """Minimum over the options of each class along one axis; infinity for an empty class."""
-        if self._order is None:
-            self._sort()
-        least = np.minimum.reduceat(values.take(self._order, axis=axis), self._starts, axis=axis)
+        order = self._sort() if self._order is None else self._order
+        least: FloatArray = np.minimum.reduceat(values.take(order, axis=axis), self._starts, axis=axis)
         if len(self._present) == self.count:
-            return least  # type: ignore[no-any-return]
+            return least
         shape = list(least.shape)
         shape[axis] = self.count
         out = np.full(shape, np.inf)

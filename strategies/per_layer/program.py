@@ -40,7 +40,7 @@ from strategies.solvers import TOLERANCE, LinearProgram, ProgramResult, ProgramS
 __all__ = ["solve_program"]
 
 SCALED_COST = 1e5
-MEMORY_ALLOWANCE = 1e-12  # relative, for rounding in sums
+ROUNDING = 1e-12  # relative allowance of comparisons of sums
 
 
 def solve_program(problem: ChoiceProblem, limits: Limits) -> Solution:
@@ -85,6 +85,7 @@ class _ProgramSearch:
         if limits.num_solutions == 1 and _fits(problem, greedy):
             upper = min(upper, self.scale)
         self.kept = _within(problem, upper)
+        self.tolerance = tolerance_of(problem)
         self.empty = any(not len(k) for k in self.kept)
         self.problem = problem if self.empty else restrict(problem, self.kept)
         self.keys = self.problem.key_class or tuple(np.arange(len(b)) for b in self.problem.base_s)
@@ -93,55 +94,63 @@ class _ProgramSearch:
         self.bounds: list[float] = []  # of each program solved: nothing outside the keys cut off by then costs less
 
     def run(self) -> Solution:
-        """Solve, cut off the key found, solve again."""
-        problem, limits = self.problem, self.limits
+        """Settle what needs no program, then solve, cut off the key found, and solve again."""
         leanest = np.array([int(m.argmin()) for m in self.given.memory_bytes])
         if not _fits(self.given, leanest):
             self.bounds.append(np.inf)
             return self._result(Status.INFEASIBLE)
         if self.empty:
-            self.bounds.append(limits.cutoff_s)
+            self.bounds.append(self.limits.cutoff_s)
             return self._result(Status.CUT_OFF)
-        model = _Model(problem, SCALED_COST / max(self.scale, 1e-300))
-        cutoff, tolerance = limits.cutoff_s, tolerance_of(problem)
-        while True:
-            left = limits.wall_s - (time.perf_counter() - self.started)
-            if left <= 0:
-                return self._stopped(0.0)
-            answer = solve_linear_program(model.program(), time_limit_s=left, relative_gap=limits.gap)
-            bound = max(0.0, model.valid_bound(answer))
-            if answer.status is ProgramStatus.INFEASIBLE:
-                # Every choice within memory is cut off, or dearer than the options left out allow.
-                self.bounds.append(limits.cutoff_s)
-                return self._result(Status.OPTIMAL if self.choices else Status.CUT_OFF)
-            if answer.values is None:
-                return self._stopped(bound)
-            choice = model.choice(answer.values)
-            if not _fits(problem, choice):
-                model.forbid(choice, [np.arange(len(b)) for b in problem.base_s])
-                continue
-            value = objective_s(problem, choice)
-            closed = answer.status is ProgramStatus.OPTIMAL and value - bound <= (limits.gap + 2.0 * tolerance) * value
-            if value <= cutoff:
-                self.choices.append(choice)
-                self.objectives.append(value)
-            if not closed:
-                return self._stopped(bound)
-            self.bounds.append(bound)
-            if value > cutoff:
-                # The program's minimum lies past the cutoff, as far as its tolerances can tell.
-                self.bounds[-1] = max(bound, cutoff)
-                return self._result(Status.OPTIMAL if self.choices else Status.CUT_OFF)
-            if len(self.choices) == limits.num_solutions:
-                return self._result(Status.OPTIMAL)
-            model.forbid(choice, self.keys)
+        model = _Model(self.problem, SCALED_COST / max(self.scale, 1e-300))
+        status = None
+        while status is None:
+            status = self._round(model)
+        return self._result(status)
+
+    def _round(self, model: _Model) -> Status | None:
+        """Solve once; a status when that ends the search."""
+        limits, problem = self.limits, self.problem
+        left = limits.wall_s - (time.perf_counter() - self.started)
+        if left <= 0.0:
+            self.bounds.append(0.0)
+            return self._stopped()
+        answer = solve_linear_program(model.program(), time_limit_s=left, relative_gap=limits.gap)
+        self.bounds.append(max(0.0, model.valid_bound(answer)))
+        if answer.status is ProgramStatus.INFEASIBLE:
+            # Every choice within memory is cut off, or dearer than the options left out allow.
+            self.bounds[-1] = limits.cutoff_s
+            return Status.OPTIMAL if self.choices else Status.CUT_OFF
+        if answer.values is None:
+            return self._stopped()
+        choice = model.choice(answer.values)
+        if not _fits(problem, choice):
+            model.forbid(choice, [np.arange(len(b)) for b in problem.base_s])
+            self.bounds.pop()
+            return None
+        return self._judge(model, choice, optimal=answer.status is ProgramStatus.OPTIMAL)
+
+    def _judge(self, model: _Model, choice: IntArray, *, optimal: bool) -> Status | None:
+        """Take a choice that fits; a status when it is the last."""
+        limits, value = self.limits, objective_s(self.problem, choice)
+        wanted = value <= limits.cutoff_s * (1.0 + ROUNDING)
+        if wanted:
+            self.choices.append(choice)
+            self.objectives.append(value)
+        if not optimal or value - self.bounds[-1] > (limits.gap + 2.0 * self.tolerance) * value:
+            return self._stopped()
+        if not wanted:  # the program's minimum lies past the cutoff
+            return Status.OPTIMAL if self.choices else Status.CUT_OFF
+        if len(self.choices) == limits.num_solutions:
+            return Status.OPTIMAL
+        model.forbid(choice, self.keys)
+        return None
 
     def _original(self, choice: IntArray) -> IntArray:
         return np.array([int(k[o]) for k, o in zip(self.kept, choice, strict=True)])
 
-    def _stopped(self, bound: float) -> Solution:
-        self.bounds.append(bound)
-        return self._result(Status.FEASIBLE if self.choices else Status.LIMIT)
+    def _stopped(self) -> Status:
+        return Status.FEASIBLE if self.choices else Status.LIMIT
 
     def _result(self, status: Status) -> Solution:
         order = sorted(range(len(self.choices)), key=lambda k: self.objectives[k])
@@ -247,7 +256,7 @@ class _Model:
         if not np.isfinite(capacity):
             return
         unit = 1e3 / capacity if capacity > 0 else 1.0
-        row = self.rows.add(np.array([-np.inf]), np.array([capacity * unit * (1.0 + MEMORY_ALLOWANCE)]))
+        row = self.rows.add(np.array([-np.inf]), np.array([capacity * unit * (1.0 + ROUNDING)]))
         for i, memory in enumerate(self.problem.memory_bytes):
             self.rows.put(row, self._picks(i), memory * unit)
 
@@ -298,7 +307,7 @@ def tolerance_of(problem: ChoiceProblem) -> float:
 
 
 def _fits(problem: ChoiceProblem, choice: IntArray) -> bool:
-    return memory_bytes(problem, choice) <= problem.memory_capacity_bytes * (1.0 + MEMORY_ALLOWANCE)
+    return memory_bytes(problem, choice) <= problem.memory_capacity_bytes * (1.0 + ROUNDING)
 
 
 def _greedy(problem: ChoiceProblem) -> tuple[IntArray, float]:

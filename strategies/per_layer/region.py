@@ -7,25 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.per_layer.elimination import Elimination, Structure
+from strategies.per_layer.elimination import Elimination
 from strategies.per_layer.flat import Evaluation, FlatTables, restrict
 from strategies.per_layer.lagrangian import Multipliers
 from strategies.per_layer.problem import ChoiceProblem, IntArray
+from strategies.per_layer.structure import Structure, structure_of
 
-__all__ = ["Forest", "Region", "spanning_forest", "structure_of"]
-
-_STRUCTURES: dict[tuple[int, tuple[tuple[int, int], ...]], Structure] = {}
-MAX_STRUCTURES = 16
-
-
-def structure_of(num_nodes: int, pairs: tuple[tuple[int, int], ...]) -> Structure:
-    """Order of elimination of a graph, kept for the next problem with the same one."""
-    key = (num_nodes, pairs)
-    if key not in _STRUCTURES:
-        if len(_STRUCTURES) >= MAX_STRUCTURES:
-            del _STRUCTURES[next(iter(_STRUCTURES))]
-        _STRUCTURES[key] = Structure(num_nodes, pairs)
-    return _STRUCTURES[key]
+__all__ = ["Forest", "Region", "spanning_forest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +103,7 @@ class Region:
         return Region(problem, FlatTables(problem), kept, self.multipliers, self.bound_s)
 
     def select(self, rows: Sequence[IntArray]) -> list[IntArray]:
-        """This region's part of tables over all options."""
+        """Part of tables over all options that belongs to this region."""
         return [r[k] for r, k in zip(rows, self.keep, strict=True)]
 
     def original(self, choice: IntArray) -> IntArray:

@@ -21,7 +21,7 @@ from typing import Literal
 
 import numpy as np
 
-from strategies.per_layer.elimination import Elimination, Structure, TooWideError
+from strategies.per_layer.elimination import Elimination, TooWideError
 from strategies.per_layer.flat import Evaluation, FlatTables
 from strategies.per_layer.k_best import best_choices
 from strategies.per_layer.labels import CompletionBound, OutOfTimeError, search_labels
@@ -30,7 +30,7 @@ from strategies.per_layer.layers import LayeredGraph
 from strategies.per_layer.problem import ChoiceProblem, FloatArray, IntArray, Limits, Solution, Status, objective_s
 from strategies.per_layer.region import Region, spanning_forest
 
-__all__ = ["Method", "Structure", "lower_bound", "solve"]
+__all__ = ["Method", "lower_bound", "solve"]
 
 Method = Literal["auto", "elimination", "program"]
 

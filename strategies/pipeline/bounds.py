@@ -45,6 +45,7 @@ __all__ = [
     "pipeline_lower_bound",
     "proves_none_below",
     "stage_starts",
+    "workers_behind",
     "workers_needed",
 ]
 
@@ -174,6 +175,20 @@ def workers_needed(tables: Tables, starts: IntArray) -> IntArray:
         first = starts[:, i]
         options = np.where(first < i, needed[first] + tables.counts, impossible)
         needed[i] = min(int(options.min(initial=impossible)), int(impossible))
+    return needed
+
+
+def workers_behind(tables: Tables, starts: IntArray) -> IntArray:
+    """(L + 1,): fewest workers that the layers from i on need; 2^62 where they cannot be covered."""
+    impossible = np.int64(1) << 62
+    num_layers = starts.shape[1] - 1
+    needed = np.full(num_layers + 1, impossible)
+    needed[-1] = 0
+    for end in range(num_layers, 0, -1):
+        # Cutting layers off the front of a partition leaves one, so the fewest for a late end are the fewest from its start on.
+        for k in np.flatnonzero(starts[:, end] < end).tolist():
+            part = needed[starts[k, end] : end]
+            np.minimum(part, min(int(needed[end] + tables.counts[k]), int(impossible)), out=part)
     return needed
 
 

@@ -46,6 +46,7 @@ from strategies.pipeline.bounds import (
     stage_starts,
     workers_needed,
 )
+from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.frontier import undominated
 from strategies.pipeline.problem import (
     FloatArray,
@@ -60,7 +61,9 @@ __all__ = ["solve_pipeline"]
 
 _CHUNK = 1 << 17  # pairs of label and stage looked at together: bounds memory and the time between looks at the clock
 _BEAM = 48  # labels per cut in the first pass, which only looks for good plans
-_PROBE = 4_000  # labels after which an exact pass without a plan asks the beam for one
+_PROBE = 4_000  # labels after which a pass gives up and asks for a better bound or a better plan first
+_LEVELS = 4  # depths that the front table of the last pass tells apart
+_MOST_PENDING = 4_000_000  # labels in memory, 100 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class _Trail:
 class _Search:
     """State of one call: the problem's tables, the best plans so far and the threshold that they set."""
 
-    def __init__(self, problem: PartitionProblem, limits: Limits) -> None:
+    def __init__(self, problem: PartitionProblem, limits: Limits, front: FrontTable | None) -> None:
         self.problem = problem
         self.limits = limits
         self.tables = build_tables(problem)
@@ -128,7 +131,10 @@ class _Search:
         self.deadline = time.perf_counter() + limits.wall_s
         self.most_depth = max(problem.num_micro_batches - 1, 1)
         self.num_labels = 0
+        self.pending, self.crowd = 0, 0
+        self.floor_s = 0.0  # no plan costs less
         self.mixed: tuple[FloatArray, FloatArray] | None = None
+        self.front = front
         self.prepare()
 
     @property
@@ -159,21 +165,63 @@ class _Search:
         problem, rows = self.problem, len(self.tables.counts)
         if self.mixed is None:
             self.mixed = mixed_bounds(problem, self.tables, np.arange(problem.num_workers + 1))
-        self.trail = _Trail()
+        self.trail, self.pending, self.crowd = _Trail(), 0, 0
         self.buckets: list[list[_Labels]] = [[] for _ in range(problem.num_layers + 1)]
         state = np.stack([np.arange(rows), np.full(rows, problem.num_workers), np.zeros(rows, dtype=np.int64)], axis=1)
         self.buckets[-1].append(_Labels(np.zeros((rows, 4)), np.zeros(rows), state, np.full(rows, -1)))
         for cut in range(problem.num_layers, 0, -1):
             if not self.buckets[cut]:
                 continue
-            labels = self.select(_join(self.buckets[cut]), beam)
+            self.pending -= sum(len(part) for part in self.buckets[cut])
+            labels = self.select(_join(self.buckets[cut]), beam if cut < problem.num_layers else None)
             self.buckets[cut] = [labels]
             if most_labels is not None and self.trail.size + len(labels) > most_labels:
                 return None
             if not self.expand(labels, cut):
-                return min((float(p.bound.min()) for b in self.buckets[: cut + 1] for p in b if len(p)), default=np.inf)
+                return self.least_bound(cut)
             self.buckets[cut] = []
+            if cut == problem.num_layers:
+                self.floor_s = max(self.floor_s, min(self.least_bound(cut), self.threshold_s))
         return float("inf")
+
+    def least_bound(self, cut: int) -> float:
+        """What the labels at a cut and in front of it cost at least."""
+        return min((float(p.bound.min()) for b in self.buckets[: cut + 1] for p in b if len(p)), default=float("inf"))
+
+    def solve(self) -> float:
+        """Look at every label: cheap bounds first, the table of fronts and a beam's plans where they are not enough.
+
+        Returns +inf, or a bound on what is left when a limit stopped the search.
+        """
+        if np.isfinite(self.threshold_s):
+            open_s = self.run(most_labels=_PROBE)
+            if open_s is None and self.front is None:
+                self.build(1)
+                open_s = self.run(most_labels=_PROBE)
+            if open_s is not None:
+                return open_s
+        for levels in (1, _LEVELS):
+            open_s = self.run(beam=_BEAM)
+            if open_s != float("inf"):
+                return 0.0
+            self.prepare()
+            if not self.possible:
+                return float("inf")
+            self.build(levels)
+            if levels == 1:
+                open_s = self.run(most_labels=_PROBE)
+                if open_s is not None:
+                    return open_s
+        open_s = self.run()
+        assert open_s is not None
+        return open_s
+
+    def build(self, most_levels: int) -> None:
+        """A table of fronts for the plans below the threshold."""
+        front = build_front(
+            self.problem, self.threshold_s, most_levels=most_levels, deadline=self.deadline, tables=self.tables
+        )
+        self.front = front or self.front
 
     def select(self, labels: _Labels, beam: int | None) -> _Labels:
         """Labels that may still lead to a plan of interest."""
@@ -198,7 +246,7 @@ class _Search:
         ends = np.cumsum(pairs)
         done = 0
         while done < len(labels):
-            if time.perf_counter() > self.deadline:
+            if time.perf_counter() > self.deadline or not self.room(cut):
                 return False
             start = int(ends[done - 1]) if done else 0
             upto = max(done + 1, int(np.searchsorted(ends, start + _CHUNK, side="right")))
@@ -208,6 +256,16 @@ class _Search:
             self.add_stages(labels, parents, rows, first, cut)
             done = upto
         return True
+
+    def room(self, cut: int) -> bool:
+        """Whether more labels can be filed; past half of the limit those in front of a cut are looked through first."""
+        if self.pending + self.trail.size > _MOST_PENDING // 2 and self.pending > self.crowd:
+            for bucket in self.buckets[1:cut]:
+                if bucket:
+                    bucket[:] = [self.select(_join(bucket), None)]
+            self.pending = sum(len(part) for bucket in self.buckets[1:cut] for part in bucket)
+            self.crowd = 2 * self.pending
+        return self.pending + self.trail.size <= _MOST_PENDING
 
     def add_stages(self, labels: _Labels, parents: IntArray, rows: IntArray, first: IntArray, cut: int) -> None:
         """Put the stages that start at layers `first` in front of the labels `rows`."""
@@ -281,6 +339,9 @@ class _Search:
         assert self.mixed is not None
         for weight, mixed_s in zip(*self.mixed, strict=True):
             bound = np.maximum(bound, (1.0 - weight) * (path_s + cut_backward_s) + mixed_s[first, left])
+        if self.front is not None:
+            in_front_s = self.front.at(first, tables.counts[before], depth, left)
+            bound = np.maximum(bound, path_s + cut_backward_s + in_front_s)
         bound *= SAFETY
         keep = np.nonzero(finite & (bound < self.threshold_s))[0]
         keep = keep[np.argsort(first[keep], kind="stable")]
@@ -290,6 +351,7 @@ class _Search:
         ends = np.append(begins[1:], len(keep))[: len(begins)]
         for cut, begin, end in zip(cuts.tolist(), begins.tolist(), ends.tolist(), strict=True):
             self.buckets[cut].append(new[begin:end])
+        self.pending += len(keep)
 
     def finish(self, total_s: FloatArray, parents: IntArray) -> None:
         """Enter complete plans into the list of the best, with the judge's figure."""
@@ -304,7 +366,9 @@ class _Search:
                 del self.plans[self.limits.num_solutions :]
 
 
-def solve_pipeline(problem: PartitionProblem, limits: Limits | None = None) -> PipelineSolution:
+def solve_pipeline(
+    problem: PartitionProblem, limits: Limits | None = None, *, front: FrontTable | None = None
+) -> PipelineSolution:
     """Best pipelines of at least two stages that use all workers, within memory and below the cutoff.
 
     Parameters
@@ -313,6 +377,9 @@ def solve_pipeline(problem: PartitionProblem, limits: Limits | None = None) -> P
     limits : Limits, optional
         `cutoff_s`: only plans below it are of interest. `num_solutions`: the K best different plans. `gap`: plans less than
         this share better than the K-th are not looked for.
+    front : FrontTable, optional
+        Of `build_front`, for this problem or one with the same layers and more workers, and no lower a cutoff: saves building
+        one. Not looked at if it does not fit.
 
     Returns
     -------
@@ -332,23 +399,17 @@ def solve_pipeline(problem: PartitionProblem, limits: Limits | None = None) -> P
     """
     limits = limits or Limits()
     begin = time.perf_counter()
-    search = _Search(problem, limits)
-    open_s: float | None = float("inf")
-    if search.possible:
-        open_s = search.run(most_labels=_PROBE) if np.isfinite(limits.cutoff_s) else None
-        if open_s is None:  # large: look for good plans first, then search among what they leave
-            in_time = search.run(beam=_BEAM) == float("inf")
-            search.prepare()
-            open_s = 0.0 if not in_time else search.run() if search.possible else float("inf")
-    assert open_s is not None
-    return _report(search, open_s, begin)
+    if front is not None and not front.serves(problem, limits.cutoff_s):
+        front = None
+    search = _Search(problem, limits, front)
+    return _report(search, search.solve() if search.possible else float("inf"), begin)
 
 
 def _report(search: _Search, open_s: float, begin: float) -> PipelineSolution:
     """Solution from the plans found and a bound on what was not looked at."""
     complete = open_s == float("inf")
     if not complete:
-        open_s = max(open_s, pipeline_lower_bound(search.problem))
+        open_s = max(open_s, search.floor_s, pipeline_lower_bound(search.problem))
     rest_s = min(open_s, search.threshold_s)
     best_s = search.plans[0][0] if search.plans else float("inf")
     if search.plans:

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from costmodel.graph import Graph
 from costmodel.plan import Plan
 from costmodel.splits import Split
+from planner.cli import run
 from planner.loading import load_model
 from planner.request import Request
 from planner.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
 
 GIB = 2**30
+
+
+@pytest.fixture
+def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run a command that must succeed; its stdout."""
+    for name in ("NO_COLOR", "COLUMNS", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+
+    def ask(*arguments: str) -> str:
+        code = run(list(arguments))
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return out
+
+    return ask
 
 
 @pytest.fixture(scope="session")

@@ -5,13 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,8 +16,6 @@ import yaml
 
 from planner import __version__
 from planner.cli import run
-from planner.request import Request
-from planner.results import SearchResult
 from planner.schema import DOCUMENTS, json_schema
 from planner.schema.plan import PlanDocument
 from planner.schema.result import BreakdownDocument, ListDocument, ResultDocument, ScaleDocument
@@ -28,21 +23,6 @@ from planner.schema.result import BreakdownDocument, ListDocument, ResultDocumen
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("optimize", "estimate", "explain", "scale", "list", "import", "schema")
 OUTPUT_FLAGS = ("--json", "--format", "--output", "--quiet", "--verbose")
-
-
-@pytest.fixture
-def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run a command that must succeed; its stdout."""
-    for name in ("NO_COLOR", "COLUMNS", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-
-    def ask(*arguments: str) -> str:
-        code = run(list(arguments))
-        out, err = capsys.readouterr()
-        assert code == 0, err
-        return out
-
-    return ask
 
 
 def in_shell(arguments: Sequence[str], **more: Any) -> subprocess.CompletedProcess[str]:
@@ -294,172 +274,6 @@ def test_import_round_trips_the_bundled_models(tmp_path: Path) -> None:
         assert [layer.weight_count for layer in again.graph.layers] == [
             layer.weight_count for layer in model.graph.layers
         ]
-
-
-# --- files and streams
-
-
-@pytest.mark.parametrize(
-    ("name", "start"),
-    [("a.json", "{"), ("a.csv", "rank,"), ("a.md", "| # |"), ("a.yaml", "schema_version: 1"), ("a.txt", " ")],
-)
-def test_the_suffix_decides(answer: Any, tmp_path: Path, name: str, start: str) -> None:
-    path = tmp_path / name
-    assert answer("optimize", "mlp", "--gpus", "2", "-o", str(path)) == ""
-    assert path.read_text(encoding="utf-8").startswith(start)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_format_beats_the_suffix(answer: Any, tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    answer("list", "models", "-o", str(path), "--json")
-    json.loads(path.read_text(encoding="utf-8"))
-
-
-def test_files_keep_their_mode_and_links(answer: Any, tmp_path: Path) -> None:
-    path, link = tmp_path / "a.json", tmp_path / "link.json"
-    path.write_text("old", encoding="utf-8")
-    path.chmod(0o640)
-    link.symlink_to(path)
-    answer("list", "models", "-o", str(link))
-    assert link.is_symlink()
-    assert path.stat().st_mode & 0o777 == 0o640
-    json.loads(path.read_text(encoding="utf-8"))
-
-
-def test_remarks_go_to_stderr(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "plan.yaml"
-    assert run(["optimize", "mlp", "--gpus", "2", "--json", "--export", str(path)]) == 0
-    out, err = capsys.readouterr()
-    json.loads(out)
-    assert err == f"planner: wrote the best plan to {path}\n"
-    assert run(["optimize", "mlp", "--gpus", "2", "--json", "--export", str(path), "-q"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_verbose_logs_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["optimize", "mlp", "--gpus", "2", "--json", "-v"]) == 0
-    out, err = capsys.readouterr()
-    json.loads(out)
-    assert "done" in err
-
-
-def test_a_terminal_gets_colour(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "90")
-    for name, value, coloured in (("", "", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)):
-        with monkeypatch.context() as patch:
-            patch.delenv("NO_COLOR", raising=False)
-            if name:
-                patch.setenv(name, value)
-            assert run(["optimize", "mlp", "--gpus", "2"]) == 0
-        text = capsys.readouterr().out
-        assert ("\x1b[" in text) is coloured
-        assert coloured or text.isascii()
-
-
-def test_head_is_silent() -> None:
-    shell = f"{sys.executable} -m planner optimize mlp --gpus 2 --json | head -n 1; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
-    assert done.stderr == ""
-    assert done.stdout == "{\n0\n"
-
-
-def test_a_closed_reader_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def closed(_: str) -> int:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(sys.stdout, "write", closed)
-    assert run(["list", "models"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line() -> None:
-    shell = f"{sys.executable} -m planner list models > /dev/full"
-    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
-    assert done.returncode == 2
-    assert done.stderr == "error: No space left on device\n"
-
-
-# --- stopping
-
-
-def fake_search(monkeypatch: pytest.MonkeyPatch, behave: Any) -> None:
-    module = ModuleType("planner.search")
-    module.optimize = behave  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "planner.search", module)
-    monkeypatch.setattr("planner.search", module, raising=False)
-
-
-def test_ctrl_c_prints_the_best_so_far(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_result: Any, tmp_path: Path
-) -> None:
-    from planner.search_errors import SearchInterrupted
-
-    def interrupted(request: Request, progress: object) -> SearchResult:
-        raise SearchInterrupted(make_result(proven_optimal=False, proven_top=False, gap=0.5))
-
-    fake_search(monkeypatch, interrupted)
-    path = tmp_path / "plan.yaml"
-    assert run(["optimize", "alexnet", "--gpus", "16", "--json", "--export", str(path)]) == 130
-    out, err = capsys.readouterr()
-    assert len(json.loads(out)["plans"]) == 4
-    assert "interrupted: these are the best plans so far" in err
-    assert path.exists()
-
-
-def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from planner.search_errors import SearchInterrupted
-
-    def interrupted(request: Request, progress: object) -> SearchResult:
-        raise SearchInterrupted(None)
-
-    def killed(request: Request, progress: object) -> SearchResult:
-        raise KeyboardInterrupt
-
-    for behave in (interrupted, killed):
-        fake_search(monkeypatch, behave)
-        assert run(["optimize", "alexnet", "--gpus", "16"]) == 130
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert "interrupted" in err
-        assert "Traceback" not in err
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_a_real_ctrl_c() -> None:
-    code = """
-import os, signal, sys, time, types
-module = types.ModuleType("planner.search")
-def optimize(request, progress):
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(10)
-module.optimize = optimize
-sys.modules["planner.search"] = module
-sys.argv = ["planner", "optimize", "alexnet", "--gpus", "2"]
-from planner.__main__ import main
-main()
-"""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=60)
-    assert done.returncode == 128 + signal.SIGINT
-    assert done.stderr.strip() == "interrupted"
-
-
-def test_an_internal_error_is_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def broken(request: Request, progress: object) -> SearchResult:
-        raise KeyError("x\nsecond line")
-
-    fake_search(monkeypatch, broken)
-    assert run(["optimize", "alexnet", "--gpus", "2"]) == 70
-    err = capsys.readouterr().err
-    assert err.startswith("internal error: KeyError")
-    assert "report" in err
-    assert "Traceback" not in err
-    assert run(["optimize", "alexnet", "--gpus", "2", "--verbose"]) == 70
-    assert "Traceback" in capsys.readouterr().err
 
 
 # --- help

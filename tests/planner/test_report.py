@@ -69,7 +69,7 @@ def test_units() -> None:
     assert used_of_total(2**20, math.inf) == "1.00 MiB"
     assert percent(0.12345) == "12.3 %"
     assert percent(None) == "n/a"
-    assert gap_text(0.0) == "-"
+    assert gap_text(0.0) == "0 %"
     assert gap_text(0.00312) == "+0.312 %"
 
 
@@ -196,6 +196,8 @@ def test_the_answer_says_what_was_proved(make_result: MakeResult) -> None:
     assert "1.23e+22 distinct plans (10^22.1)" in proven
     open_ = sentences(make_result(proven_optimal=False, proven_top=False, bound_s=0.0039, gap=0.025))
     assert "not proven: a plan could be up to 2.5 % faster (no plan takes less than 3.90 ms)" in open_
+    early = make_result(proven_optimal=False, proven_top=False, bound_s=0.0, gap=1.0)
+    assert "not proven: the search stopped before it had a bound" in sentences(early)
     assert "its 4 best" not in sentences(make_result(proven_top=False))
 
 

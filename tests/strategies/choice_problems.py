@@ -27,7 +27,9 @@ def random_pairs(rng: np.random.Generator, nodes: int, shape: str) -> list[tuple
     return pairs
 
 
-def random_problem(rng: np.random.Generator, *, shape: str, overlap: bool = True, memory: str = "none") -> ChoiceProblem:
+def random_problem(
+    rng: np.random.Generator, *, shape: str, overlap: bool = True, memory: str = "none"
+) -> ChoiceProblem:
     """A problem of 4 to 6 nodes with 1 to 4 options, small integers (many ties) or reals, capacity as asked."""
     nodes = int(rng.integers(4, 7))
     sizes = rng.integers(1, 5, size=nodes)

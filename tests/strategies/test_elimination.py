@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from strategies.per_layer import elimination
-from strategies.per_layer.elimination import Elimination, Structure, TooWideError
+from strategies.per_layer.elimination import Elimination, TooWideError
 from strategies.per_layer.minplus import Partition, min_plus
 from strategies.per_layer.problem import ChoiceProblem, FloatArray
 from strategies.per_layer.region import spanning_forest
+from strategies.per_layer.structure import Structure
 from tests.strategies.choice_problems import TOLERANCE, random_problem
 
 

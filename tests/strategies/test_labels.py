@@ -7,13 +7,14 @@ import time
 import numpy as np
 import pytest
 
-from strategies.per_layer.elimination import Elimination, Structure
+from strategies.per_layer.elimination import Elimination
 from strategies.per_layer.flat import FlatTables
 from strategies.per_layer.k_best import best_choices
 from strategies.per_layer.labels import CompletionBound, LabelSet, OutOfTimeError, pareto, search_labels
 from strategies.per_layer.lagrangian import Multipliers
 from strategies.per_layer.layers import LayeredGraph
 from strategies.per_layer.problem import ChoiceProblem, objective_s
+from strategies.per_layer.structure import Structure
 from tests.strategies.choice_problems import TOLERANCE, best_by_key, brute_force, random_problem
 
 ROUNDING = 1e-12
@@ -59,7 +60,9 @@ def test_graph_has_the_same_minimum_as_elimination(shape: str, seed: int) -> Non
 @pytest.mark.parametrize("memory", ["none", "loose", "binding"])
 @pytest.mark.parametrize("seed", range(30))
 def test_labels_are_exact_up_to_the_limit(memory: str, seed: int) -> None:
-    problem = random_problem(np.random.default_rng(seed), shape=("chain", "branching", "dense")[seed % 3], memory=memory)
+    problem = random_problem(
+        np.random.default_rng(seed), shape=("chain", "branching", "dense")[seed % 3], memory=memory
+    )
     values = [v for v, _ in brute_force(problem)]
     for limit in (values[0], values[len(values) // 2]):
         graph, tables, labels, complete = labels_below(problem, limit)

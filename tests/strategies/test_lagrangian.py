@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.per_layer.elimination import Elimination, Structure
+from strategies.per_layer.elimination import Elimination
 from strategies.per_layer.flat import FlatTables, restrict
 from strategies.per_layer.lagrangian import DualAscent, Multipliers
 from strategies.per_layer.master import solve_master
 from strategies.per_layer.problem import memory_bytes, objective_s
+from strategies.per_layer.structure import Structure
 from tests.strategies.choice_problems import TOLERANCE, brute_force, random_problem
 
 

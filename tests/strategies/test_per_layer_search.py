@@ -205,4 +205,6 @@ def test_units_do_not_matter(seed: int, shape: str, factor: float) -> None:
     )
     answer = solve(scaled, Limits(), method="elimination")
     assert answer.status is Status.OPTIMAL
-    assert answer.objectives_s[0] == pytest.approx(brute_force(problem)[0][0] * factor, rel=TOLERANCE, abs=1e-15 * factor)
+    assert answer.objectives_s[0] == pytest.approx(
+        brute_force(problem)[0][0] * factor, rel=TOLERANCE, abs=1e-15 * factor
+    )
