@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from costmodel.layers import Layer, ShapeError, family_of
@@ -37,7 +38,7 @@ class GraphError(ValueError):
         super().__init__("; ".join(f"{p.layer}: {p.message}" for p in problems))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Graph:
     """Layers in topological order and the edges between them.
 
@@ -90,6 +91,11 @@ class Graph:
     def norm_count(self) -> int:
         """Trainable parameters of attached normalisations."""
         return sum(layer.norm_count for layer in self.layers)
+
+    @cached_property
+    def weighted(self) -> tuple[int, ...]:
+        """Indices of the layers that have something to train."""
+        return tuple(i for i, layer in enumerate(self.layers) if layer.has_weights)
 
     def index(self, name: str) -> int:
         """Position of a layer by name.

@@ -47,12 +47,11 @@ def plan_key(graph: Graph, plan: Plan) -> tuple[object, ...]:
     --------
     Plans that differ only in the split of a pooling layer or in micro-batches are the same plan, run its best way.
     """
-    weighted = [i for i, layer in enumerate(graph.layers) if layer.has_weights]
     return (
         plan.workers,
         plan.stages,
-        tuple(plan.splits[i] for i in weighted),
-        tuple(plan.collectives[i] for i in weighted),
+        tuple(plan.splits[i].degrees for i in graph.weighted),
+        tuple(plan.collectives[i] for i in graph.weighted),
     )
 
 

@@ -271,7 +271,11 @@ def _assumptions(request: Request, model: LoadedModel, workload: Workload, setti
         Assumption(name="device", value=setting.device, source=source(request.device, "cluster file")),
         Assumption(name="global batch", value=str(setting.global_batch), source=source(request.batch, "model file")),
         Assumption(
-            name="precision", value=setting.precision, source=source(request.precision, "default of the device")
+            name="precision",
+            value=setting.precision,
+            source=source(
+                request.precision, "the paleo cost model" if setting.cost_model == "paleo" else "default of the device"
+            ),
         ),
         Assumption(name="cost model", value=setting.cost_model, source=""),
         Assumption(name="mode", value=setting.mode, source=""),

@@ -117,12 +117,12 @@ class _Pool:
             key = plan_key(graph, plan)
             if key not in self._found or _order(candidate) < _order(self._found[key]):
                 self._found[key] = candidate
+        ranked = sorted(self._found.items(), key=lambda item: _order(item[1]))
+        self._found = dict(ranked[: settings.top])
 
     def best(self) -> list[Candidate]:
         """At most K candidates, best first; ties go to fewer workers."""
-        ranked = sorted(self._found.values(), key=_order)[: self._settings.top]
-        self._found = {plan_key(self._workload.graph, c.plan): c for c in ranked}
-        return ranked
+        return list(self._found.values())
 
     @property
     def cutoff_s(self) -> float:
@@ -292,6 +292,7 @@ class _Run:
                 continue
             tables = CostTables(self.workload, self.cluster, split_table(sorted(group)), m)
             for offset, w in enumerate(group):
+                self.report(f"per-layer splits, {w} workers", (position + offset) / len(open_counts))
                 self._solve_one(tables, w, open_counts[position + offset][0])
             position += len(group)
 

@@ -144,7 +144,8 @@ def _problem(tables: CostTables, arrays: PipelineArrays, workers: int, capacity_
     edges = [*chain, len(tables.workload.graph.layers)]
 
     def layers(array: FloatArray) -> FloatArray:
-        return np.ascontiguousarray(array[:keep][:, chain])
+        # An input lies with the layers before it, or with the first stage: what it keeps in memory counts there.
+        return np.add.reduceat(array[:keep], [0, *chain[1:]], axis=1)
 
     def cuts(array: FloatArray) -> FloatArray:
         cut = array[:keep, :keep][:, :, edges].copy()
