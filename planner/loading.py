@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from costmodel.graph import Graph, GraphError, GraphProblem
 from costmodel.network import ClusterError
-from planner.documents import Document, Location, parse_document, read_json
 from planner.errors import FileProblem, InputFileError, UnknownName, did_you_mean
-from planner.resources import resolve
-from planner.validation import validate
+from planner.files.documents import Document, Location, parse_document, read_json
+from planner.files.resources import resolve
+from planner.files.validation import validate
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from costmodel.device import Device
     from costmodel.network import Cluster
-    from planner.expansion import Expansion
+    from planner.files.expansion import Expansion
 
 __all__ = [
     "Loaded",
@@ -130,7 +130,7 @@ def load_model(text: str) -> LoadedModel:
     path = resolve("models", text)
     if path.suffix.lower() == ".json":
         return _load_json(path)
-    from planner.expansion import expand
+    from planner.files.expansion import expand
     from planner.schema.model import NetworkFile
 
     loaded = load_document(path, NetworkFile)

@@ -1,1 +1,1 @@
-"""."""
+"""Commands of the command line, one file each; heavy modules are imported when a command runs."""

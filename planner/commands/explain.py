@@ -144,9 +144,9 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
 
 
 def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[PlanDocument, Request, Plan]:
+    from planner.files.plan_check import plan_from_document
+    from planner.files.plan_file import read_plan, request_from_document
     from planner.loading import load_model
-    from planner.plan_check import plan_from_document
-    from planner.plan_file import read_plan, request_from_document
 
     loaded = read_plan(path)
     asked = request_from_document(loaded.content, path.resolve().parent)
@@ -168,7 +168,7 @@ def _answer(
     where: Output,
     command: Literal["estimate", "explain"],
 ) -> None:
-    from planner.plan_file import document_from_plan, plan_text
+    from planner.files.plan_file import document_from_plan, plan_text
     from planner.report.documents import assumption_text
     from planner.report.explain import estimate_report, explain_report
 
@@ -217,7 +217,7 @@ def _breakdown(
 def _warnings(document: PlanDocument | None, breakdown: Breakdown) -> list[str]:
     if document is None:
         return []
-    from planner.plan_file import changed_inputs
+    from planner.files.plan_file import changed_inputs
 
     return [
         f"the {role} file is not the one that the plan was made with (its sha256 differs)"

@@ -44,7 +44,7 @@ def import_(
         except OutputError as error:
             raise OutputError(f"--output {error}") from None
 
-    from planner.network_file import import_network, network_text
+    from planner.files.network_file import import_network, network_text
 
     model = import_network(Path(source))
     text = network_text(model)

@@ -91,7 +91,7 @@ def _show(request: Request, result: SearchResult, where: Output) -> None:
 
     if where.export is not None and result.plans:
         from planner.commands.files import write_atomically
-        from planner.plan_file import plan_text
+        from planner.files.plan_file import plan_text
         from planner.report.documents import plan_document
 
         document = plan_document(request, result, result.plans[0], folder=where.export.parent)

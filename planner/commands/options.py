@@ -78,7 +78,7 @@ def complete_devices(incomplete: str) -> list[str]:
 
 
 def _bundled(kind: Any, incomplete: str) -> list[str]:
-    from planner.resources import bundled
+    from planner.files.resources import bundled
 
     return [name for name in bundled(kind) if name.startswith(incomplete)]
 

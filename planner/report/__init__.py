@@ -1,1 +1,1 @@
-"""."""
+"""Renderings of results: text, rich, Markdown, CSV, YAML and JSON."""

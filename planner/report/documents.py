@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from planner.plan_file import document_from_plan
+from planner.files.plan_file import document_from_plan
 from planner.request import Request
 from planner.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
 

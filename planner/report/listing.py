@@ -48,8 +48,8 @@ def _cell(value: Any) -> str:
 
 def file_rows(kind: str) -> list[dict[str, Any]]:
     """Name and main facts of every bundled file, as the file writes them."""
-    from planner.documents import parse_document
-    from planner.resources import Kind, bundled
+    from planner.files.documents import parse_document
+    from planner.files.resources import Kind, bundled
 
     rows = []
     for name, path in bundled(cast("Kind", kind)).items():

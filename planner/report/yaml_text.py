@@ -1,6 +1,6 @@
 """Writes plain values as YAML that people like to read: short mappings and lists on one line, numbers to the last digit.
 
-The reader is planner.documents (or any YAML parser); writing needs no YAML library, which keeps it out of the common path.
+The reader is planner.files.documents (or any YAML parser); writing needs no YAML library, which keeps it out of the common path.
 """
 
 from __future__ import annotations

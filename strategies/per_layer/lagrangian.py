@@ -17,7 +17,7 @@ weight, so the linear program stays tiny.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -28,7 +28,7 @@ from strategies.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["DualAscent", "Minimiser", "Multipliers"]
 
-DAMPING = 0.5
+STRIDE = 0.85  # of the way from the best multipliers so far to those that the choices seen call for
 
 
 class Minimiser(Protocol):
@@ -89,10 +89,12 @@ class DualAscent:
         """Evaluate one bound; remember the choice that attains it."""
         price = multipliers.price_s_per_byte
         value, choice = self.minimiser.minimise(self.tables.node_costs(multipliers.suffix, price))
+        seen = self.tables.evaluate(choice)
+        # What the minimiser counts besides lag and memory; a relaxation leaves out some edges.
+        additive = value - float(multipliers.weight @ seen.path_s) - price * seen.memory
+        self._seen.append(replace(seen, additive_s=additive))
         if price:
             value -= price * self.capacity_bytes
-        seen = self.tables.evaluate(choice)
-        self._seen.append(seen)
         if self.on_choice is not None:
             self.on_choice(choice, seen)
         longest = int(seen.path_s.argmax())
@@ -107,8 +109,8 @@ class DualAscent:
         if not self._seen:
             return self.bound_at(self.best)
         target = self._target()
-        weight = (1.0 - DAMPING) * self.best.weight + DAMPING * target.weight
-        price = (1.0 - DAMPING) * self.best.price_s_per_byte + DAMPING * target.price_s_per_byte
+        weight = (1.0 - STRIDE) * self.best.weight + STRIDE * target.weight
+        price = (1.0 - STRIDE) * self.best.price_s_per_byte + STRIDE * target.price_s_per_byte
         return self.bound_at(Multipliers(weight, price))
 
     def _target(self) -> Multipliers:

@@ -10,7 +10,7 @@ import numpy as np
 from strategies.per_layer.elimination import Elimination
 from strategies.per_layer.flat import Evaluation, FlatTables, restrict
 from strategies.per_layer.lagrangian import Multipliers
-from strategies.per_layer.problem import ChoiceProblem, IntArray
+from strategies.per_layer.problem import ChoiceProblem, FloatArray, IntArray
 from strategies.per_layer.structure import Structure, structure_of
 
 __all__ = ["Forest", "Region", "spanning_forest"]
@@ -76,13 +76,25 @@ class Region:
         """Order of elimination of the graph."""
         return structure_of(self.problem.num_nodes, tuple((e.producer, e.consumer) for e in self.problem.edges))
 
-    def below(self, elimination: Elimination, limit: float) -> Region | None:
-        """The options whose min-marginals do not pass a limit.
+    def marginals(self, elimination: Elimination) -> list[FloatArray]:
+        """Bound on the choices with each option, in seconds, at the best multipliers.
 
         Parameters
         ----------
         elimination : Elimination
             Over this region's problem, or a relaxation of it.
+        """
+        price = self.multipliers.price_s_per_byte
+        _, _, marginals = elimination.marginals(self.tables.node_costs(self.multipliers.suffix, price))
+        offset = price * self.problem.memory_capacity_bytes if price else 0.0
+        return [m - offset for m in marginals]
+
+    def below(self, marginals: Sequence[FloatArray], limit: float) -> Region | None:
+        """The options whose marginals do not pass a limit.
+
+        Parameters
+        ----------
+        marginals : sequence of arrays, node -> (options,)
         limit : float
             Seconds, with the allowance for rounding.
 
@@ -91,10 +103,6 @@ class Region:
         Region or None
             None when some node has no such option: no choice of the region costs ``limit`` or less.
         """
-        price = self.multipliers.price_s_per_byte
-        _, _, marginals = elimination.marginals(self.tables.node_costs(self.multipliers.suffix, price))
-        if price:
-            limit += price * self.problem.memory_capacity_bytes
         keep = [np.flatnonzero(m <= limit) for m in marginals]
         if any(not len(k) for k in keep):
             return None

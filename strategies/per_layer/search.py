@@ -39,6 +39,7 @@ FIRST_GUESS = 1e-4  # above the bound, relative
 GUESS_GROWTH = 4.0
 FIRST_REACH = 0.01  # of the region kept by the forest's bound, relative
 REACH_GROWTH = 4.0
+FEW_OPTIONS = 4  # per node on average; a region that small need not be narrowed
 FOREST_PRECISION = 0.2  # share of the gap that the multipliers may leave open: little effort for the forest
 PRECISION = 0.02
 MAX_ASCENT = 60
@@ -220,11 +221,16 @@ class _Search:
         """Widen a region around the forest's bound until it holds what is looked for."""
         forest = spanning_forest(self.problem)
         relaxed = Elimination(forest.structure, self.problem, forest.edges)
-        self.ascend(whole, relaxed, FOREST_PRECISION, np.inf)
-        reach = FIRST_REACH
+        if not self.ascend(whole, relaxed, FOREST_PRECISION, np.inf):
+            return
+        marginals = whole.marginals(relaxed)
+        price, reach = whole.multipliers.price_s_per_byte, FIRST_REACH
         while not self.finished():
             top = self._guess(max(whole.bound_s, self.proven_s), reach, self.highest())
-            region = whole.below(relaxed, self.allowed(top, whole.multipliers.price_s_per_byte))
+            everything = self.allowed(self.highest(), price)
+            if sum(int((m <= everything).sum()) for m in marginals) <= FEW_OPTIONS * len(marginals):
+                top = self.highest()
+            region = whole.below(marginals, self.allowed(top, price))
             if region is not None:
                 self.explore(region, top)
             self.prove(top)
@@ -265,10 +271,11 @@ class _Search:
             return
         if not self.ascend(region, elimination, PRECISION, top):
             return
+        marginals = region.marginals(elimination)
         overflows = 0
         while not self.finished() and self.proven_s < top:
             guess = self._guess(self.proven_s, self.growth, min(self.highest(), top))
-            part = region.below(elimination, self.allowed(guess, region.multipliers.price_s_per_byte))
+            part = region.below(marginals, self.allowed(guess, region.multipliers.price_s_per_byte))
             try:
                 count = self.label(part, guess) if part is not None else 0
             except _OverflowError:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from planner.errors import ExitCode, InputFileError
+from planner.files.resources import bundled
 from planner.loading import load_model
-from planner.resources import bundled
 from planner.schema.model import MAX_LAYERS
 
 HEAD = "schema_version: 1\nname: t\nglobal_batch: 8\n"  # lines 1 to 3

@@ -13,8 +13,8 @@ import pytest
 from costmodel.graph import Graph
 from costmodel.layers import Shape
 from costmodel.layers.window import pair
+from planner.files.resources import bundled
 from planner.loading import LoadedModel, load_model
-from planner.resources import bundled
 
 # Trainable parameters, biases included, normalisation excluded.
 WEIGHTS = {

@@ -259,8 +259,8 @@ def test_import_writes_a_model_file(answer: Any, reference_data: Path, tmp_path:
 
 def test_import_round_trips_the_bundled_models(tmp_path: Path) -> None:
     """Blocks, branches and joins, written out layer by layer."""
+    from planner.files.network_file import network_text
     from planner.loading import load_model
-    from planner.network_file import network_text
 
     for name in ("googlenet", "resnet50", "gnmt", "dcgan-generator"):
         model = load_model(name)

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import planner
-from planner.documents import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse_document, read_json
 from planner.errors import ExitCode, FileProblem, InputFileError, PlannerError, UnknownName, did_you_mean
+from planner.files.documents import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse_document, read_json
+from planner.files.resources import bundled, config_folder, resolve
 from planner.loading import load_algorithms, load_cluster, load_device, load_document
-from planner.resources import bundled, config_folder, resolve
 from planner.schema.common import FileModel, field_type
 
 
@@ -400,7 +400,7 @@ def test_an_installed_package_finds_the_files_inside_it(tmp_path: Path) -> None:
     shutil.copytree(config_folder(), tmp_path / "planner" / "_configs")
     for kind in ("models", "devices"):
         (tmp_path / "configs" / kind).mkdir(parents=True)
-    code = "from planner.resources import bundled, config_folder; print(config_folder(), *bundled('models'))"
+    code = "from planner.files.resources import bundled, config_folder; print(config_folder(), *bundled('models'))"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, check=True, text=True

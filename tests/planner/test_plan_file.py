@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from costmodel.graph import Graph
 from costmodel.plan import Plan, Stage
 from costmodel.splits import Split, legal_splits, split_table
-from planner.documents import parse_document
 from planner.errors import InputFileError
-from planner.loading import load_model
-from planner.plan_check import plan_from_document
-from planner.plan_file import (
+from planner.files.documents import parse_document
+from planner.files.plan_check import plan_from_document
+from planner.files.plan_file import (
     changed_inputs,
     document_from_plan,
     plan_text,
     read_plan,
     request_from_document,
 )
+from planner.loading import load_model
 from planner.report.yaml_text import yaml_text
 from planner.request import Request
 from planner.results import RankedPlan, SearchResult, Setting

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.documents import Location
+from planner.files.documents import Location
 
 __all__ = ["Pending", "Scope", "Target", "Value"]
 

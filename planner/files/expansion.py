@@ -11,12 +11,12 @@ from pydantic import ValidationError
 
 from costmodel.graph import LayerSpec
 from costmodel.layers import FAMILIES
-from planner.documents import Document, Location, Node
 from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.files.documents import Document, Location, Node
+from planner.files.scopes import Pending, Scope, Target, Value
+from planner.files.validation import error_text
 from planner.schema.common import is_reference
 from planner.schema.model import MAX_LAYERS, Block, BlockUse, Branches, LayerEntry, NetworkFile, layer_model
-from planner.scopes import Pending, Scope, Target, Value
-from planner.validation import error_text
 
 __all__ = ["Expansion", "expand"]
 

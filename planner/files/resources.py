@@ -25,7 +25,7 @@ def config_folder() -> Path:
     FileNotFoundError
         The installation is incomplete.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parent.parent
     # In a wheel the neighbour of the package is site-packages, where a folder "configs" would be someone else's.
     for folder in (package / "_configs", package.parent / "configs"):
         if all((folder / kind).is_dir() for kind in ("models", "devices")):

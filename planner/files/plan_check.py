@@ -14,7 +14,7 @@ from planner.errors import FileProblem, InputFileError, did_you_mean
 
 if TYPE_CHECKING:
     from costmodel.graph import Graph
-    from planner.documents import Document, Location
+    from planner.files.documents import Document, Location
     from planner.schema.plan import PlanDocument
 
 __all__ = ["plan_from_document"]

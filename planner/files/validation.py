@@ -9,8 +9,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 
-from planner.documents import Document, Location
 from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.files.documents import Document, Location
 
 __all__ = ["error_text", "problems_of", "validate"]
 
