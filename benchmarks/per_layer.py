@@ -1,23 +1,23 @@
 """Speed of the exact per-layer search on synthetic tables of real networks' shapes.
 
-Run ``python benchmarks/per_layer.py`` for the table; ``--network resnet152 --workers 64`` for one row. The tables follow
-a roofline with alpha-beta links: 40e12 FLOP/s, 20 us launch, 10e9 bytes/s and 10 us per message, batch 512, float32.
+Run ``python benchmarks/per_layer.py`` from the repository root; ``--network resnet152 --workers 64`` narrows it down,
+``--program`` adds the integer program. The tables follow a roofline with alpha-beta links: 40e12 FLOP/s, 20 us launch,
+10e9 bytes/s and 10 us per message, batch 512, float32.
 They have the structure that matters for the search (layouts, rounding up, repeated blocks), not anybody's hardware.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from strategies.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray, Limits
-from strategies.per_layer.search import Structure, solve
+from strategies.per_layer.search import Method, lower_bound, solve
 
 PEAK_FLOPS = 40e12
 LAUNCH_S = 20e-6
@@ -235,3 +235,77 @@ def make_problem(
         memory_capacity_bytes=capacity_bytes,
         key_class=tuple(k.astype(np.int64) for k in keys),
     )
+
+
+def capacity_between(net: Net, workers: int, share: float) -> float:
+    """Capacity that forbids the fastest choice: ``share`` of the way from the least memory to what that one takes."""
+    free = make_problem(net, workers)
+    fastest = solve(free, Limits(), method="elimination").choices[0]
+    least = sum(float(m.min()) for m in free.memory_bytes)
+    taken = sum(float(m[o]) for m, o in zip(free.memory_bytes, fastest, strict=True))
+    return least + share * (taken - least)
+
+
+def row(problem: ChoiceProblem, method: Method, num_solutions: int, wall_s: float) -> str:
+    """Time and outcome of one solve."""
+    started = time.perf_counter()
+    answer = solve(problem, Limits(num_solutions=num_solutions, wall_s=wall_s), method=method)
+    taken = time.perf_counter() - started
+    best = answer.objectives_s[0] if answer.objectives_s else math.inf
+    gap = (best - answer.bound_s) / best if math.isfinite(best) else math.nan
+    return f"{taken:8.3f} s  {answer.status.value:10s} gap {gap:.1e}"
+
+
+def single(names: Sequence[str], counts: Sequence[int], *, program: bool) -> None:
+    """One worker count at a time, without a cutoff."""
+    print(f"{'network':14s} {'workers':>7s} {'nodes':>5s} {'options':>7s}  case")
+    for name in names:
+        net = NETWORKS[name]()
+        for workers in counts:
+            for share in (None, 0.7):
+                capacity = math.inf if share is None else capacity_between(net, workers, share)
+                problem = make_problem(net, workers, capacity_bytes=capacity)
+                size = f"{name:14s} {workers:7d} {problem.num_nodes:5d} {sum(len(b) for b in problem.base_s):7d}"
+                memory = "no cap" if share is None else "capped"
+                for count in (1, 10):
+                    print(f"{size}  {memory}, best {count:2d}      {row(problem, 'elimination', count, 60.0)}")
+                if program:
+                    print(f"{size}  {memory}, program      {row(problem, 'program', 1, 60.0)}", flush=True)
+
+
+def sweep(names: Sequence[str], most: int) -> None:
+    """Every worker count, most promising first, each cut off by the best so far: what a command does."""
+    for name in names:
+        net = NETWORKS[name]()
+        capacity = capacity_between(net, most, 0.7)
+        for label, overlap, limit in (
+            ("overlap", True, math.inf),
+            ("overlap, capped", True, capacity),
+            ("sum", False, math.inf),
+        ):
+            problems = [make_problem(net, w, overlap=overlap, capacity_bytes=limit) for w in range(1, most + 1)]
+            started = time.perf_counter()
+            order = sorted(range(most), key=[lower_bound(p) for p in problems].__getitem__)
+            best, solved = math.inf, 0
+            for k in order:
+                answer = solve(problems[k], Limits(cutoff_s=best), method="elimination")
+                solved += bool(answer.objectives_s)
+                best = min([best, *answer.objectives_s])
+            taken = time.perf_counter() - started
+            print(f"{name:14s} 1..{most} workers, {label:16s} {taken:7.3f} s, {solved} improved", flush=True)
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--network", choices=sorted(NETWORKS), action="append")
+    parser.add_argument("--workers", type=int, action="append")
+    parser.add_argument("--program", action="store_true", help="also time the integer program (minutes on large ones)")
+    options = parser.parse_args()
+    names = options.network or list(NETWORKS)
+    single(names, options.workers or [16, 60, 64], program=options.program)
+    sweep(names, max(options.workers or [64]))
+
+
+if __name__ == "__main__":
+    main()

@@ -269,7 +269,7 @@ def _diverse(resolved: Resolved, outcome: Outcome) -> list[Candidate]:
         if family in found or (asked is not None and family != asked):
             continue
         settings = dataclasses.replace(
-            _settings(resolved), restriction=dataclasses.replace(resolved.restriction, family=family), top=5
+            _settings(resolved), restriction=dataclasses.replace(resolved.restriction, family=family), top=1
         )
         result = search(resolved.workload, resolved.cluster, settings)
         if result.candidates:

@@ -19,7 +19,7 @@ from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from strategies.build import choice_problem, lower_bounds, memory_extremes
 from strategies.exhaustive import blocks, enumerate_uniform
-from strategies.per_layer.problem import Limits, Status
+from strategies.per_layer.problem import Limits, Solution, Status
 from strategies.per_layer.search import Method, solve
 from strategies.pipeline.search import search_pipelines
 from strategies.space import (
@@ -37,6 +37,8 @@ Progress = Callable[[str, float], None]
 # the second number is left open, with its bound.
 _GROUP_PAIRS = 2_000_000
 _MOST_PAIRS = 60_000_000
+# A family that hides behind more plans of other families than this on one worker count is left open there, with its bound.
+_MOST_SOLUTIONS = 1280
 # Two step times within this relative distance are the same number computed in another order.
 _TIE = 1e-12
 
@@ -91,13 +93,14 @@ class _Pool:
         self._found: dict[tuple[object, ...], Candidate] = {}
         self.nearest_miss: Candidate | None = None
 
-    def add(self, plans: Sequence[Plan], tables: CostTables | None = None) -> None:
-        """Judge plans and keep those that fit the memory, the family and the list.
+    def add(self, plans: Sequence[Plan], tables: CostTables | None = None) -> int:
+        """Judge plans, keep those that fit the memory, the family and the list, and count those that are of the family.
 
         Plans without stages may bring the tables that they came from, which saves the judge from building them again.
         """
         if not plans:
-            return
+            return 0
+        accepted = 0
         graph, settings = self._workload.graph, self._settings
         costs = (
             evaluate(self._workload, self._cluster, plans)
@@ -109,6 +112,7 @@ class _Pool:
             family = family_of_plan(graph, plan)
             if not np.isfinite(step) or settings.restriction.family not in (None, family):
                 continue
+            accepted += 1
             candidate = Candidate(plan=plan, step_time_s=step, memory_bytes=memory, family=family)
             if memory > settings.capacity_bytes:
                 if self.nearest_miss is None or memory < self.nearest_miss.memory_bytes:
@@ -119,6 +123,7 @@ class _Pool:
                 self._found[key] = candidate
         ranked = sorted(self._found.items(), key=lambda item: _order(item[1]))
         self._found = dict(ranked[: settings.top])
+        return accepted
 
     def best(self) -> list[Candidate]:
         """At most K candidates, best first; ties go to fewer workers."""
@@ -326,26 +331,38 @@ class _Run:
         if choice is None:
             self.outcome.searched["infeasible"] += 1
             return
-        limits = Limits(
-            wall_s=max(self.remaining_s(), 0.0),
-            gap=settings.gap,
-            cutoff_s=cutoff * (1 + 1e-9),
-            num_solutions=settings.top,
-            seed=settings.seed,
-        )
-        solution = solve(choice.problem, limits, method=settings.solver)
-        self.methods.add(solution.method)
-        self.pool.add([choice.plan(c) for c in solution.choices], choice.tables)
-        if solution.status in (Status.OPTIMAL, Status.CUT_OFF):
-            self.outcome.searched["solved"] += 1
-        elif solution.status is Status.INFEASIBLE:
+        wanted = settings.top
+        while True:
+            limits = Limits(
+                wall_s=max(self.remaining_s(), 0.0),
+                gap=settings.gap,
+                cutoff_s=self.pool.cutoff_s * (1 + 1e-9),
+                num_solutions=wanted,
+                seed=settings.seed,
+            )
+            solution = solve(choice.problem, limits, method=settings.solver)
+            self.methods.add(solution.method)
+            accepted = self.pool.add([choice.plan(c) for c in solution.choices], choice.tables)
+            # A family's masks admit some plans of other families: ask for more until enough of them are its own.
+            enough = accepted >= settings.top or len(solution.choices) < wanted or wanted >= _MOST_SOLUTIONS
+            if enough or solution.status is not Status.OPTIMAL:
+                break
+            wanted *= 4
+        self._close(solution, bound, accepted)
+
+    def _close(self, solution: Solution, bound: float, accepted: int) -> None:
+        """Record what one solved worker count proves."""
+        if solution.status is Status.INFEASIBLE:
             self.outcome.searched["infeasible"] += 1
             return
-        else:
-            self.outcome.searched["open"] += 1
-            self.outcome.out_of_time = True
-        self.bounds.append(max(solution.bound_s, bound))
-        self.rests.append(max(solution.rest_bound_s if solution.choices else solution.bound_s, bound))
+        rest = max(solution.rest_bound_s if solution.choices else solution.bound_s, bound)
+        foreign = accepted < len(solution.choices)
+        # Where plans of other families were found, those are no bound: the ones found count by themselves, the rest is bounded.
+        self.bounds.append(rest if foreign else max(solution.bound_s, bound))
+        self.rests.append(rest)
+        settled = solution.status in (Status.OPTIMAL, Status.CUT_OFF) and (not foreign or rest >= self.pool.cutoff_s)
+        self.outcome.searched["solved" if settled else "open"] += 1
+        self.outcome.out_of_time |= solution.status in (Status.FEASIBLE, Status.LIMIT)
 
     def _leave_open(self, bound: float) -> None:
         self.outcome.searched["open"] += 1

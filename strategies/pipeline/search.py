@@ -48,7 +48,7 @@ def search_pipelines(
     cutoff_s: Callable[[], float],
     top: int,
     wall_s: float,
-    found: Callable[[Sequence[Plan]], None],
+    found: Callable[[Sequence[Plan]], object],
 ) -> PipelineOutcome:
     """Search the pipelines of every worker count that could beat the cutoff.
 
