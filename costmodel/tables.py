@@ -96,7 +96,7 @@ class CostTables:
         self.micro_batch = workload.micro_batch(num_micro_batches)
         self._layers: tuple[LayerCosts, ...] | None = None
         self._edges: tuple[EdgeCost, ...] | None = None
-        shared = like is not None and like.table is table and like.cluster is cluster
+        shared = like is not None and like.table is table and like.cluster is cluster and like.workload is workload
         self._ground: _Ground = like._ground if like is not None and shared else _Ground(table, cluster)
 
     @property
@@ -127,28 +127,29 @@ class CostTables:
         costs = []
         for i, layer in enumerate(self.workload.graph.layers):
             input_gradient = self.workload.training and any(needs[u] for u in producers[i])
-            key = (layer.kind, layer.params, layer.input_shapes, input_gradient, self.workload.compute.cost_key(layer))
+            loads = all(self.workload.graph.layers[u].kind == "input" for u in producers[i])
+            same = (layer.kind, layer.params, layer.input_shapes)
+            key = (*same, input_gradient, loads, self.workload.compute.cost_key(layer))
             if key not in known:
-                known[key] = self._cost_layer(layer, input_gradient=input_gradient)
+                known[key] = self._cost_layer(layer, input_gradient=input_gradient, loads=loads)
             costs.append(known[key])
         return tuple(costs)
 
-    def _cost_layer(self, layer: Layer, *, input_gradient: bool) -> LayerCosts:
+    def _cost_layer(self, layer: Layer, *, input_gradient: bool, loads: bool) -> LayerCosts:
+        """Cost one layer; ``loads``: it reads inputs only, and every worker loads its own, halo included."""
         table, workload, spans = self.table, self.workload, self._ground
         shard = shard_of(layer, table, self.micro_batch)
         zero = np.zeros(len(table.workers))
         times = workload.compute.pass_times(layer, shard, needs_input_gradient=input_gradient)
-        inner = self._inner_s(layer.family.work(layer, shard).exchanges, spans, zero)
+        exchanges = layer.family.work(layer, shard).exchanges
+        if loads:
+            exchanges = tuple(e for e in exchanges if (e.operation, e.phase) != ("point_to_point", "forward"))
+        inner = self._inner_s(exchanges, spans, zero)
         backward = inner["backward"] + (inner["input_gradient"] if input_gradient else zero)
         weights = _weight_share(layer, table, counts_norm=workload.compute.counts_norm)
         training = workload.training
         group = (table.batch * table.height) * 1.0
-        message = weights * workload.precision.gradient_bytes
         kept = _activation_elements(layer, shard, self.micro_batch, table.workers)
-        exchange = np.zeros((max(len(workload.collectives), 1), len(zero)))
-        if training and np.any(weights > 0):
-            for c, name in enumerate(workload.collectives):
-                exchange[c] = all_reduce_s(name, message, spans.gradient, self.cluster)
         return LayerCosts(
             # Every worker loads the samples it needs, however it needs them: an input can take any split.
             legal=np.ones(len(zero), dtype=bool)
@@ -161,10 +162,23 @@ class CostTables:
             inner_backward_s=backward if training else zero,
             update_s=workload.compute.update_s(weights) if training else zero,
             exchange_group=np.where(weights > 0, group, 1.0),
-            exchange_s=exchange,
+            exchange_s=self._exchange_s(layer, weights),
             static_bytes=weights * self._static_bytes_per_weight(),
             activation_bytes=kept * workload.precision.activation_bytes,
         )
+
+    def _exchange_s(self, layer: Layer, weights: FloatArray) -> FloatArray:
+        """Gradient exchange by every collective; it does not depend on the batch, so tables of other micro-batches share it."""
+        key = (layer.kind, layer.params, layer.input_shapes)
+        known = self._ground.exchanges
+        if key not in known:
+            workload = self.workload
+            known[key] = np.zeros((max(len(workload.collectives), 1), len(weights)))
+            if workload.training and np.any(weights > 0):
+                message = weights * workload.precision.gradient_bytes
+                for c, name in enumerate(workload.collectives):
+                    known[key][c] = all_reduce_s(name, message, self._ground.gradient, self.cluster)
+        return known[key]
 
     def _static_bytes_per_weight(self) -> int:
         p = self.workload.precision
@@ -277,6 +291,7 @@ class _Ground:
 
         self._table, self._cluster = table, cluster
         self._same: dict[bool, PlacedPairs] = {}
+        self.exchanges: dict[tuple[object, ...], FloatArray] = {}
 
     @cached_property
     def geometry(self) -> EdgeGeometry:

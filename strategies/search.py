@@ -17,7 +17,7 @@ from costmodel.plan import Plan, family_of_plan, plan_key
 from costmodel.splits import factorisations, split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
-from strategies.build import choice_problem, lower_bounds, memory_extremes
+from strategies.build import LayerChoice, choice_problem, lower_bounds, memory_extremes
 from strategies.exhaustive import blocks, enumerate_uniform
 from strategies.per_layer.problem import Limits, Solution, Status
 from strategies.per_layer.search import Method, solve
@@ -39,6 +39,10 @@ _GROUP_PAIRS = 2_000_000
 _MOST_PAIRS = 60_000_000
 # A family that hides behind more plans of other families than this on one worker count is left open there, with its bound.
 _MOST_SOLUTIONS = 1280
+# Problems of at most so many options (AlexNet on 16 workers has 300) are solved a second time by the integer program.
+_CONFIRMED_OPTIONS = 600
+# Relative difference within which the program, whose tolerances are absolute, confirms a step time.
+_CONFIRMED_WITHIN = 1e-6
 # Two step times within this relative distance are the same number computed in another order.
 _TIE = 1e-12
 
@@ -169,6 +173,7 @@ def search(workload: Workload, cluster: Cluster, settings: SearchSettings, progr
         run.uniform()
         run.layers()
         run.pipelines()
+        run.confirm()
     except KeyboardInterrupt:
         run.outcome.interrupted = True
         run.close_open_bounds()
@@ -200,6 +205,7 @@ class _Run:
         self.bounds: list[float] = []
         self.rests: list[float] = []
         self.methods: set[str] = set()
+        self.best_choice: LayerChoice | None = None  # the problem that gave the best plan so far
         # Worker count -> bound at one micro-batch, which holds for more.
         self.floors: dict[int, float] = {}
 
@@ -348,6 +354,8 @@ class _Run:
             if enough or solution.status is not Status.OPTIMAL:
                 break
             wanted *= 4
+        if accepted and self.pool.best()[0].plan.workers == workers and not self.pool.best()[0].plan.is_pipeline:
+            self.best_choice = choice
         self._close(solution, bound, accepted)
 
     def _close(self, solution: Solution, bound: float, accepted: int) -> None:
@@ -387,6 +395,7 @@ class _Run:
         if not settings.restriction.allows_pipelines or max(self.counts) < 2:
             return
         layers = len(self.workload.graph.layers)
+        tables: CostTables | None = None
         for step, m in enumerate(self.micro_batches):
             self.report("pipelines", step / len(self.micro_batches))
             replicas = self.workload.micro_batch(m)
@@ -402,13 +411,39 @@ class _Run:
                 top=settings.top,
                 wall_s=max(self.remaining_s(), 0.0),
                 found=self.pool.add,
+                like=tables,
             )
+            tables = result.tables
             self.bounds.append(result.bound_s)
             self.rests.append(result.rest_bound_s)
             for name, value in result.searched.items():
                 self.outcome.searched[name] = self.outcome.searched.get(name, 0) + value
             if result.searched.get("open", 0):
                 self.outcome.out_of_time = True
+
+    # -- the second opinion ----------------------------------------------------------------------------------------------
+
+    def confirm(self) -> None:
+        """Prove the best plan's worker count a second time, by the integer program, where that takes no time.
+
+        The two methods share nothing but the problem. A contradiction is a defect of the planner, so it is raised.
+        """
+        choice, best = self.best_choice, self.pool.best()
+        if self.settings.solver != "auto" or self.settings.restriction.family is not None or choice is None or not best:
+            return
+        if best[0].plan.workers != choice.workers or best[0].plan.is_pipeline or "program" in self.methods:
+            return
+        options = sum(len(base) for base in choice.problem.base_s)
+        if options > _CONFIRMED_OPTIONS or self.remaining_s() < 1.0:
+            return
+        limits = Limits(wall_s=min(self.remaining_s(), 5.0), cutoff_s=best[0].step_time_s * 1.001)
+        solution = solve(choice.problem, limits, method="program")
+        if solution.status is not Status.OPTIMAL:
+            return
+        found = best[0].step_time_s
+        if not found * (1 - _CONFIRMED_WITHIN) <= solution.objectives_s[0] <= found * (1 + _CONFIRMED_WITHIN):
+            raise AssertionError(f"elimination found {found!r} s and the program {solution.objectives_s[0]!r} s")
+        self.methods.add("program")
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

@@ -30,9 +30,6 @@ from strategies.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["CompletionBound", "LabelSet", "OutOfTimeError", "expand", "pareto", "search_labels"]
 
-MAX_TOTAL_LABELS = 4_000_000  # 32 bytes each
-BEAM_LABELS = 1_000  # per cut, past that total
-
 
 class OutOfTimeError(Exception):
     """The deadline passed inside a search."""
@@ -125,6 +122,7 @@ def search_labels(
     limit: float,
     capacity: float,
     max_labels: int,
+    beam: int,
     deadline: float,
 ) -> tuple[list[LabelSet], bool]:
     """All undominated labels of every cut that may lead to a cost of at most ``limit``.
@@ -140,7 +138,9 @@ def search_labels(
     capacity : float
         Bytes; with the caller's allowance for rounding.
     max_labels : int
-        Labels kept per cut. When there are more, or 4 million in all, those with the best bounds are kept (a beam).
+        Labels kept in all, 32 bytes each. Past that the search only looks for good choices: it is not complete.
+    beam : int
+        Labels kept per cut from then on, those with the best bounds.
     deadline : float
         Of ``time.perf_counter``.
 
@@ -168,10 +168,9 @@ def search_labels(
         kept = np.flatnonzero(lowest <= limit)
         kept = kept[pareto(state[kept], additive[kept], additive[kept] + lag[kept], memory[kept])]
         total += len(kept)
-        room = max_labels if total <= MAX_TOTAL_LABELS else BEAM_LABELS
-        if len(kept) > room:
+        if total > max_labels and len(kept) > beam:
             complete = False
-            kept = kept[np.argpartition(lowest[kept], room)[:room]]
+            kept = kept[np.argpartition(lowest[kept], beam)[:beam]]
             kept = kept[np.argsort(state[kept], kind="stable")]
         start = np.searchsorted(state[kept], np.arange(graph.layers[i].num_targets + 1))
         labels.append(LabelSet(state[kept], additive[kept], lag[kept], memory[kept], start))

@@ -16,6 +16,7 @@ Numbers are compared with a relative allowance of 1e-12: choices whose costs dif
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -36,16 +37,18 @@ Method = Literal["auto", "elimination", "program"]
 
 ROUNDING = 1e-12  # relative allowance of comparisons
 FIRST_GUESS = 1e-4  # above the bound, relative
-GUESS_GROWTH = 4.0
 FIRST_REACH = 0.01  # of the region kept by the forest's bound, relative
 REACH_GROWTH = 4.0
 FEW_OPTIONS = 4  # per node on average; a region that small need not be narrowed
 FOREST_PRECISION = 0.2  # share of the gap that the multipliers may leave open: little effort for the forest
 PRECISION = 0.02
 MAX_ASCENT = 60
-MAX_LABELS = 400_000  # per cut
-MANY_LABELS = 50_000  # in all; the next guess then grows less
-MAX_OVERFLOWS = 3
+FIRST_BUDGET = 250_000  # labels of one guess
+MAX_LABELS = 4_000_000
+FEW_LABELS = 2_000  # of one guess; the next one then grows fourfold, else twofold
+DIVE_REACH = 0.002  # a gap above this, relative, is first narrowed by a dive
+DIVE_GROWTH = 4.0
+DIVE_LABELS = 1_000  # per cut
 
 
 def lower_bound(problem: ChoiceProblem) -> float:
@@ -134,6 +137,7 @@ class _Search:
         self.proven_s = 0.0  # every choice whose key is not in `found` costs at least this
         self.closed = False  # the program proved the rest, to its own tolerance
         self.growth = FIRST_GUESS
+        self.budget = FIRST_BUDGET
         self.method = "elimination"
 
     # -- what is known ---------------------------------------------------------------------------------------------
@@ -272,24 +276,39 @@ class _Search:
         if not self.ascend(region, elimination, PRECISION, top):
             return
         marginals = region.marginals(elimination)
-        overflows = 0
+        self.dive(region, marginals, top)
         while not self.finished() and self.proven_s < top:
             guess = self._guess(self.proven_s, self.growth, min(self.highest(), top))
             part = region.below(marginals, self.allowed(guess, region.multipliers.price_s_per_byte))
             try:
                 count = self.label(part, guess) if part is not None else 0
             except _OverflowError:
-                overflows += 1
-                # What the search met on the way may have lowered the highest guess; else look closer to the bound.
-                self.growth /= 8.0
-                if overflows > MAX_OVERFLOWS:
+                # What the search met on the way may have lowered the highest guess. Look closer to the bound, and spend
+                # more: the budget grows as fast as the guesses shrink, so little is wasted.
+                if self.budget >= MAX_LABELS:
                     self.integer_program(region, top)
                     return
+                self.growth /= 3.0
+                self.budget = min(4 * self.budget, MAX_LABELS)
                 continue
             self.prove(guess)
-            self.growth *= GUESS_GROWTH if count < MANY_LABELS else np.sqrt(GUESS_GROWTH)
+            self.growth *= 4.0 if count < FEW_LABELS else 2.0
 
-    def label(self, region: Region, top: float) -> int:
+    def dive(self, region: Region, marginals: Sequence[FloatArray], top: float) -> None:
+        """Look for good choices with few labels, where none is near the bound: they keep the guesses from overshooting."""
+        reach = DIVE_REACH
+        while not self.finished() and min(self.highest(), top) > self.proven_s * (1.0 + reach):
+            guess = self._guess(self.proven_s, DIVE_GROWTH * reach, min(self.highest(), top))
+            part = region.below(marginals, self.allowed(guess, region.multipliers.price_s_per_byte))
+            try:
+                if part is not None:
+                    self.label(part, guess, dive=True)
+            except _OverflowError:
+                return
+            self.prove(guess)
+            reach *= DIVE_GROWTH
+
+    def label(self, region: Region, top: float, *, dive: bool = False) -> int:
         """Find the K best choices among those of cost at most ``top``: exact, or raises; returns the labels made."""
         try:
             graph = LayeredGraph(region.problem)
@@ -305,7 +324,8 @@ class _Search:
             bounds,
             limit=limit,
             capacity=self.capacity_allowed,
-            max_labels=MAX_LABELS,
+            max_labels=DIVE_LABELS if dive else self.budget,
+            beam=DIVE_LABELS,
             deadline=self.deadline,
         )
         choices = best_choices(

@@ -1,6 +1,7 @@
 """Contiguous pipeline stages with replicas and micro-batches, chosen exactly by dynamic programming."""
 
 from strategies.pipeline.bounds import pipeline_lower_bound
+from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.problem import (
     InvalidPartitionError,
     PartitionProblem,
@@ -14,10 +15,12 @@ from strategies.pipeline.problem import (
 from strategies.pipeline.solve import solve_pipeline
 
 __all__ = [
+    "FrontTable",
     "InvalidPartitionError",
     "PartitionProblem",
     "PipelinePlan",
     "PipelineSolution",
+    "build_front",
     "critical_path_s",
     "objective_s",
     "pipeline_lower_bound",

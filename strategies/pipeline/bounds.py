@@ -67,6 +67,7 @@ class Tables:
     activation_bytes: FloatArray
     prefix_s: FloatArray  # (L + 1, W + 1): least sum of t over stages that cover the layers before i with w workers
     prefix_forward_s: FloatArray  # same, sum of F
+    prefix_backward_s: FloatArray  # same, sum of B
     prefix_work_s: FloatArray  # (L + 1,): least worker-seconds of m t + X of the layers before i
     first_after_s: float  # least X_0
 
@@ -79,8 +80,9 @@ def build_tables(problem: PartitionProblem) -> Tables:
     after_s = problem.exchange_s[usable] + problem.update_s[usable]
     legal = np.isfinite(forward_s) & np.isfinite(backward_s) & np.isfinite(after_s)
     stage_s = np.where(legal, forward_s + backward_s, np.inf)
-    prefix_s, prefix_forward_s = (
-        _least_prefix(counts, cost, problem.num_workers) for cost in (stage_s, np.where(legal, forward_s, np.inf))
+    prefix_s, prefix_forward_s, prefix_backward_s = (
+        _least_prefix(counts, np.where(legal, cost, np.inf), problem.num_workers)
+        for cost in (stage_s, forward_s, backward_s)
     )
     # sum r_s t_s >= work, so w workers need at least work / w in their slowest stage, and in the sum over the stages.
     work_s, work_after_s = (
@@ -99,6 +101,7 @@ def build_tables(problem: PartitionProblem) -> Tables:
         activation_bytes=_prefix(problem.activation_bytes[usable]),
         prefix_s=np.maximum(prefix_s, share_s),
         prefix_forward_s=prefix_forward_s,
+        prefix_backward_s=prefix_backward_s,
         prefix_work_s=work_after_s,
         first_after_s=float(np.where(legal[:, 0], after_s[:, 0], np.inf).min(initial=np.inf)),
     )

@@ -32,6 +32,7 @@ class PipelineOutcome:
     bound_s: float = float("inf")
     rest_bound_s: float = float("inf")
     searched: dict[str, int] = field(default_factory=dict)
+    tables: CostTables | None = None  # to pass on as ``like``
 
     def count(self, how: str) -> None:
         """Count one (worker count, micro-batches) closed in this way."""
@@ -49,6 +50,7 @@ def search_pipelines(
     top: int,
     wall_s: float,
     found: Callable[[Sequence[Plan]], object],
+    like: CostTables | None = None,
 ) -> PipelineOutcome:
     """Search the pipelines of every worker count that could beat the cutoff.
 
@@ -66,17 +68,20 @@ def search_pipelines(
     wall_s : float
     found : callable
         Receives plans to judge.
+    like : CostTables, optional
+        Tables of an earlier call for the same worker counts.
 
     Returns
     -------
     PipelineOutcome
     """
     deadline = time.monotonic() + wall_s
-    outcome = PipelineOutcome()
+    outcome = PipelineOutcome(tables=like)
     if not worker_counts:
         return outcome
-    most = min(max(worker_counts) - 1, workload.micro_batch(num_micro_batches))
-    tables = CostTables(workload, cluster, split_table(range(1, most + 1), batch_only=True), num_micro_batches)
+    table = like.table if like is not None else split_table(range(1, max(worker_counts)), batch_only=True)
+    tables = CostTables(workload, cluster, table, num_micro_batches, like=like)
+    outcome.tables = tables
     floors = _quick_bounds(tables, worker_counts)
     promising = [w for w, floor in zip(worker_counts, floors, strict=True) if floor <= cutoff_s() * _SLACK]
     if len(promising) < len(worker_counts):
@@ -140,7 +145,8 @@ def _quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArra
 
 def _problem(tables: CostTables, arrays: PipelineArrays, workers: int, capacity_bytes: float) -> PartitionProblem:
     chain = _chain(tables)
-    keep = int(np.searchsorted(arrays.replicas, workers))  # a stage leaves at least one worker to another
+    # A stage leaves at least one worker to another, and has no more replicas than a micro-batch has samples.
+    keep = int(np.searchsorted(arrays.replicas, min(workers, tables.micro_batch + 1)))
     edges = [*chain, len(tables.workload.graph.layers)]
 
     def layers(array: FloatArray) -> FloatArray:

@@ -31,10 +31,8 @@ front must also exist: N[i] workers, as defined there, must be left.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from strategies.per_layer.problem import Limits, Status
 from strategies.pipeline.bounds import (
@@ -48,6 +46,7 @@ from strategies.pipeline.bounds import (
 )
 from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.frontier import undominated
+from strategies.pipeline.labels import Labels, Trail, join
 from strategies.pipeline.problem import (
     FloatArray,
     IntArray,
@@ -61,63 +60,12 @@ __all__ = ["solve_pipeline"]
 
 _CHUNK = 1 << 17  # pairs of label and stage looked at together: bounds memory and the time between looks at the clock
 _BEAM = 48  # labels per cut in the first pass, which only looks for good plans
+_FIRST = 500  # labels after which the first pass gives up and asks for a better bound
 _PROBE = 4_000  # labels after which a pass gives up and asks for a better bound or a better plan first
+_STEP = 0.2  # how far the first guess of the cost lies above the bound; later ones rise faster
+_GUESSES = 8
 _LEVELS = 4  # depths that the front table of the last pass tells apart
 _MOST_PENDING = 4_000_000  # labels in memory, 100 bytes each
-
-
-@dataclass(frozen=True, slots=True)
-class _Labels:
-    """Struct of arrays."""
-
-    value: FloatArray  # (n, 4): D, V, lag, c
-    bound: FloatArray  # (n,): no completion costs less
-    state: IntArray  # (n, 3): row of the stage that ends at the cut, workers left, depth
-    parent: IntArray  # (n,): index into the trail
-
-    def __getitem__(self, rows: IntArray | NDArray[np.bool_] | slice) -> _Labels:
-        return _Labels(self.value[rows], self.bound[rows], self.state[rows], self.parent[rows])
-
-    def __len__(self) -> int:
-        return len(self.bound)
-
-
-def _join(parts: list[_Labels]) -> _Labels:
-    return _Labels(
-        np.concatenate([p.value for p in parts]),
-        np.concatenate([p.bound for p in parts]),
-        np.concatenate([p.state for p in parts]),
-        np.concatenate([p.parent for p in parts]),
-    )
-
-
-@dataclass
-class _Trail:
-    """The closed stages of every kept label, as a tree."""
-
-    parent: list[IntArray] = field(default_factory=list)
-    cut: list[IntArray] = field(default_factory=list)
-    row: list[IntArray] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, labels: _Labels, cut: int) -> IntArray:
-        """Store labels at a cut and return their indices."""
-        self.parent.append(labels.parent)
-        self.cut.append(np.full(len(labels), cut))
-        self.row.append(labels.state[:, 0])
-        self.size += len(labels)
-        return np.arange(self.size - len(labels), self.size)
-
-    def plan(self, problem: PartitionProblem, counts: IntArray, label: int) -> PipelinePlan:
-        """Stages from the label of the first cut back to the end of the chain."""
-        parent, cut, row = (np.concatenate(parts) for parts in (self.parent, self.cut, self.row))
-        cuts, replicas = [], []
-        while label >= 0:
-            cuts.append(int(cut[label]))
-            replicas.append(int(counts[row[label]]))
-            label = int(parent[label])
-        assert cuts[-1] == problem.num_layers
-        return PipelinePlan(cuts=tuple(cuts[:-1]), replicas=tuple(replicas))
 
 
 class _Search:
@@ -132,13 +80,19 @@ class _Search:
         self.most_depth = max(problem.num_micro_batches - 1, 1)
         self.num_labels = 0
         self.pending, self.crowd = 0, 0
-        self.floor_s = 0.0  # no plan costs less
+        self.floor_s = 0.0  # no plan that is not found yet costs less
+        self.guess_s = float("inf")
         self.mixed: tuple[FloatArray, FloatArray] | None = None
         self.front = front
         self.prepare()
 
     @property
     def threshold_s(self) -> float:
+        """Plans at or above this are left alone for now."""
+        return min(self.wanted_s, self.guess_s)
+
+    @property
+    def wanted_s(self) -> float:
         """Plans at or above this are of no interest."""
         if len(self.plans) < self.limits.num_solutions:
             return self.limits.cutoff_s
@@ -165,15 +119,15 @@ class _Search:
         problem, rows = self.problem, len(self.tables.counts)
         if self.mixed is None:
             self.mixed = mixed_bounds(problem, self.tables, np.arange(problem.num_workers + 1))
-        self.trail, self.pending, self.crowd = _Trail(), 0, 0
-        self.buckets: list[list[_Labels]] = [[] for _ in range(problem.num_layers + 1)]
+        self.trail, self.pending, self.crowd = Trail(), 0, 0
+        self.buckets: list[list[Labels]] = [[] for _ in range(problem.num_layers + 1)]
         state = np.stack([np.arange(rows), np.full(rows, problem.num_workers), np.zeros(rows, dtype=np.int64)], axis=1)
-        self.buckets[-1].append(_Labels(np.zeros((rows, 4)), np.zeros(rows), state, np.full(rows, -1)))
+        self.buckets[-1].append(Labels(np.zeros((rows, 4)), np.zeros(rows), state, np.full(rows, -1)))
         for cut in range(problem.num_layers, 0, -1):
             if not self.buckets[cut]:
                 continue
             self.pending -= sum(len(part) for part in self.buckets[cut])
-            labels = self.select(_join(self.buckets[cut]), beam if cut < problem.num_layers else None)
+            labels = self.select(join(self.buckets[cut]), cut, beam if cut < problem.num_layers else None)
             self.buckets[cut] = [labels]
             if most_labels is not None and self.trail.size + len(labels) > most_labels:
                 return None
@@ -189,51 +143,74 @@ class _Search:
         return min((float(p.bound.min()) for b in self.buckets[: cut + 1] for p in b if len(p)), default=float("inf"))
 
     def solve(self) -> float:
-        """Look at every label: cheap bounds first, the table of fronts and a beam's plans where they are not enough.
+        """Look at every label that may lead to a plan of interest, first with rising guesses of what the best plans cost.
+
+        A low threshold makes for strong bounds; where it leaves no plan it has become a bound itself.
 
         Returns +inf, or a bound on what is left when a limit stopped the search.
         """
-        if np.isfinite(self.threshold_s):
+        open_s = self.run(most_labels=_PROBE if self.front is not None else _FIRST)
+        if open_s is not None:
+            return open_s
+        if np.isfinite(self.threshold_s) and self.front is None:
+            self.build(1)
             open_s = self.run(most_labels=_PROBE)
-            if open_s is None and self.front is None:
-                self.build(1)
-                open_s = self.run(most_labels=_PROBE)
             if open_s is not None:
                 return open_s
-        for levels in (1, _LEVELS):
-            open_s = self.run(beam=_BEAM)
+        if np.isinf(self.wanted_s) and self.run(beam=_BEAM) != float("inf"):  # any plan, should time run out
+            return 0.0
+        self.floor_s = max(self.floor_s, pipeline_lower_bound(self.problem))
+        ratio = 1.0 + _STEP
+        for guess in range(_GUESSES, -1, -1):
+            self.guess_s = self.floor_s * ratio if guess and self.floor_s > 0 else float("inf")
+            open_s = self.attempt()
             if open_s != float("inf"):
-                return 0.0
-            self.prepare()
-            if not self.possible:
-                return float("inf")
-            self.build(levels)
-            if levels == 1:
-                open_s = self.run(most_labels=_PROBE)
-                if open_s is not None:
-                    return open_s
-        open_s = self.run()
+                return open_s
+            self.floor_s = max(self.floor_s, self.threshold_s)
+            if self.guess_s >= self.wanted_s:
+                break
+            ratio *= 1.0 + _STEP
+        return float("inf")
+
+    def attempt(self) -> float:
+        """Look at every label below the current threshold, by a beam first if they are many."""
+        self.prepare()
+        if not self.possible:
+            return float("inf")
+        self.build(1)
+        open_s = self.run(most_labels=_PROBE)
+        if open_s is None:
+            open_s = 0.0
+            if self.run(beam=_BEAM) == float("inf"):
+                self.prepare()
+                self.build(_LEVELS)
+                open_s = self.run() if self.possible else float("inf")
         assert open_s is not None
         return open_s
 
     def build(self, most_levels: int) -> None:
         """A table of fronts for the plans below the threshold."""
-        front = build_front(
+        self.front = build_front(
             self.problem, self.threshold_s, most_levels=most_levels, deadline=self.deadline, tables=self.tables
         )
-        self.front = front or self.front
 
-    def select(self, labels: _Labels, beam: int | None) -> _Labels:
+    def rank(self, labels: Labels, cut: int) -> FloatArray:
+        """What dominance compares: V + c, D + c, c and what is left of lag behind the shortest backward passes in front."""
+        below_s, path_s, lag_s, cut_s = labels.value.T
+        hidden_s = self.tables.prefix_backward_s[cut, labels.state[:, 1]] + self.tables.first_after_s
+        return np.stack([path_s + cut_s, below_s + cut_s, np.maximum(lag_s, hidden_s), cut_s], axis=1)
+
+    def select(self, labels: Labels, cut: int, beam: int | None) -> Labels:
         """Labels that may still lead to a plan of interest."""
         labels = labels[labels.bound < self.threshold_s]
         key = labels.state[:, 0] * (self.problem.num_workers + 1) + labels.state[:, 1]
         key = key * (self.most_depth + 1) + labels.state[:, 2]
-        labels = labels[undominated(key, labels.value, self.limits.num_solutions, self.deadline)]
+        labels = labels[undominated(key, self.rank(labels, cut), self.limits.num_solutions, self.deadline)]
         if beam is not None and len(labels) > beam:
             labels = labels[np.sort(np.argsort(labels.bound, kind="stable")[:beam])]
         return labels
 
-    def expand(self, labels: _Labels, cut: int) -> bool:
+    def expand(self, labels: Labels, cut: int) -> bool:
         """Put every possible stage in front of the labels of a cut; False when time is up."""
         parents = self.trail.add(labels, cut)
         self.num_labels += len(labels)
@@ -260,14 +237,14 @@ class _Search:
     def room(self, cut: int) -> bool:
         """Whether more labels can be filed; past half of the limit those in front of a cut are looked through first."""
         if self.pending + self.trail.size > _MOST_PENDING // 2 and self.pending > self.crowd:
-            for bucket in self.buckets[1:cut]:
+            for i, bucket in enumerate(self.buckets[:cut]):
                 if bucket:
-                    bucket[:] = [self.select(_join(bucket), None)]
+                    bucket[:] = [self.select(join(bucket), i, None)]
             self.pending = sum(len(part) for bucket in self.buckets[1:cut] for part in bucket)
             self.crowd = 2 * self.pending
         return self.pending + self.trail.size <= _MOST_PENDING
 
-    def add_stages(self, labels: _Labels, parents: IntArray, rows: IntArray, first: IntArray, cut: int) -> None:
+    def add_stages(self, labels: Labels, parents: IntArray, rows: IntArray, first: IntArray, cut: int) -> None:
         """Put the stages that start at layers `first` in front of the labels `rows`."""
         tables, m = self.tables, self.problem.num_micro_batches
         k, depth = labels.state[rows, 0], labels.state[rows, 2]
@@ -308,7 +285,7 @@ class _Search:
 
     def push(
         self,
-        labels: _Labels,
+        labels: Labels,
         parents: IntArray,
         first: IntArray,
         before: IntArray,
@@ -346,7 +323,7 @@ class _Search:
         keep = np.nonzero(finite & (bound < self.threshold_s))[0]
         keep = keep[np.argsort(first[keep], kind="stable")]
         value = np.column_stack([below_s, path_s, tail_s - np.where(finite, cut_backward_s, 0.0), cut_backward_s])
-        new = _Labels(value[keep], bound[keep], np.stack([before, left, depth], axis=1)[keep], parents[keep])
+        new = Labels(value[keep], bound[keep], np.stack([before, left, depth], axis=1)[keep], parents[keep])
         cuts, begins = np.unique(first[keep], return_index=True)
         ends = np.append(begins[1:], len(keep))[: len(begins)]
         for cut, begin, end in zip(cuts.tolist(), begins.tolist(), ends.tolist(), strict=True):
@@ -356,7 +333,7 @@ class _Search:
     def finish(self, total_s: FloatArray, parents: IntArray) -> None:
         """Enter complete plans into the list of the best, with the judge's figure."""
         for i in np.argsort(total_s, kind="stable")[: self.limits.num_solutions].tolist():
-            if total_s[i] * SAFETY >= self.threshold_s:
+            if total_s[i] * SAFETY >= self.wanted_s:
                 break
             plan = self.trail.plan(self.problem, self.tables.counts, int(parents[i]))
             cost_s = objective_s(self.problem, plan)
@@ -409,12 +386,12 @@ def _report(search: _Search, open_s: float, begin: float) -> PipelineSolution:
     """Solution from the plans found and a bound on what was not looked at."""
     complete = open_s == float("inf")
     if not complete:
-        open_s = max(open_s, search.floor_s, pipeline_lower_bound(search.problem))
-    rest_s = min(open_s, search.threshold_s)
+        open_s = max(min(open_s, search.threshold_s), search.floor_s, pipeline_lower_bound(search.problem))
+    rest_s = min(open_s, search.wanted_s)
     best_s = search.plans[0][0] if search.plans else float("inf")
     if search.plans:
-        status = Status.OPTIMAL if complete or rest_s >= search.threshold_s else Status.FEASIBLE
-    elif not complete and rest_s < search.threshold_s:
+        status = Status.OPTIMAL if complete or rest_s >= search.wanted_s else Status.FEASIBLE
+    elif not complete and rest_s < search.wanted_s:
         status = Status.LIMIT
     else:
         status = Status.CUT_OFF

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.per_layer import elimination, labels, layers, search
+from strategies.per_layer import elimination, layers, search
 from strategies.per_layer.problem import ChoiceProblem, Edge, Limits, Solution, Status, memory_bytes, objective_s
 from strategies.per_layer.search import lower_bound, solve
 from tests.strategies.choice_problems import TOLERANCE, best_by_key, brute_force, key_of, random_problem
@@ -114,31 +114,37 @@ def test_no_time(seed: int) -> None:
 
 
 @pytest.mark.parametrize("reason", ["tables", "labels", "layers"])
-@pytest.mark.parametrize("seed", range(8))
-def test_falls_back_to_the_program(reason: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_falls_back_to_the_program(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason == "tables":
         monkeypatch.setattr(elimination, "MAX_TABLE_ENTRIES", 8)
     elif reason == "labels":
         monkeypatch.setattr(search, "MAX_LABELS", 1)
+        monkeypatch.setattr(search, "FIRST_BUDGET", 1)
+        monkeypatch.setattr(search, "DIVE_LABELS", 1)
     else:
         monkeypatch.setattr(layers, "MAX_TRANSITIONS", 6)
-    problem = random_problem(np.random.default_rng(seed), shape="dense", memory="binding")
-    costs = best_by_key(problem)
-    answer = solve(problem, Limits(num_solutions=2))
-    assert answer.status is Status.OPTIMAL
-    assert answer.objectives_s == pytest.approx(costs[:2], rel=TOLERANCE, abs=1e-12)
-    assert costs[0] * (1.0 - 1e-6) <= answer.bound_s <= costs[0] * (1.0 + 1e-12)
-    alone = solve(problem, Limits(), method="elimination")
-    assert alone.status in {Status.OPTIMAL, Status.FEASIBLE}
-    assert alone.bound_s <= costs[0] * (1.0 + 1e-12) <= alone.objectives_s[0] * (1.0 + 1e-11)
+    methods = set()
+    for seed in range(12):
+        problem = random_problem(np.random.default_rng(seed), shape="dense", memory="binding")
+        costs = best_by_key(problem)
+        answer = solve(problem, Limits(num_solutions=2))
+        methods.add(answer.method)
+        assert answer.status is Status.OPTIMAL
+        assert answer.objectives_s == pytest.approx(costs[:2], rel=TOLERANCE, abs=1e-12)
+        assert costs[0] * (1.0 - 1e-6) <= answer.bound_s <= costs[0] * (1.0 + 1e-12)
+        alone = solve(problem, Limits(), method="elimination")
+        assert alone.status in {Status.OPTIMAL, Status.FEASIBLE}
+        assert alone.bound_s <= costs[0] * (1.0 + 1e-12) <= alone.objectives_s[0] * (1.0 + 1e-11)
+    assert "elimination+program" in methods
 
 
-def test_a_total_too_large_for_the_labels_is_a_beam(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "MAX_TOTAL_LABELS", 2)
-    monkeypatch.setattr(labels, "BEAM_LABELS", 1)
-    problem = random_problem(np.random.default_rng(2), shape="dense", memory="binding")
-    answer = solve(problem, Limits())
-    assert answer.objectives_s == pytest.approx(best_by_key(problem)[:1])
+def test_a_small_budget_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "FIRST_BUDGET", 1)
+    monkeypatch.setattr(search, "DIVE_LABELS", 1)
+    for seed in range(20):
+        problem = random_problem(np.random.default_rng(seed), shape="dense", memory="binding")
+        answer = solve(problem, Limits(num_solutions=2), method="elimination")
+        check_claims(problem, answer, best_by_key(problem)[:2])
 
 
 def repeated_blocks(blocks: int, *, capacity: float) -> ChoiceProblem:
