@@ -17,6 +17,13 @@ with ``min(m, d + 1)`` micro-batches in flight, and if on its own it leaves the 
 There the transfer into the stage in front (known in the minimum only) and the gradient over cut i (not known yet) count at
 their least. Depths may be rounded down to a few levels: fewer stages behind mean less memory, so this only lowers H.
 
+A second table has the least possible slowest stage in front, ``M = min of max_s max(F_s, B_s)`` over the same stages. Since
+``g_s >= D_s - (m-1) min(F_s, B_s)`` for both forms of g_s, every stage of a plan satisfies
+
+    T_0 >= sum_j t_j + (m-1) max(F_s, B_s),    hence    T >= D + c + H + (m-1) M
+
+with D the sum of t behind the cut.
+
 H does not depend on how many workers there are behind the cut, so one table serves every smaller cluster, and every lower threshold.
 """
 
@@ -44,6 +51,9 @@ class FrontTable:
     counts: IntArray  # (K,), replicas of the rows
     levels: IntArray  # (D,), increasing numbers of stages behind, from 1; a depth counts as the last level not above it
     front_s: FloatArray  # (L + 1, K, D, W + 1); inf where no plan below the threshold passes
+    slowest_s: FloatArray  # same axes: M
+    entered_s: FloatArray  # (K, L + 1, D, W + 1): G
+    least_slowest_s: FloatArray  # (L + 1, D, W + 1): M, least over k
 
     def serves(self, problem: PartitionProblem, threshold_s: float) -> bool:
         """Whether the bounds hold for plans of a problem below a threshold.
@@ -74,10 +84,25 @@ class FrontTable:
             and all(np.array_equal(a, b) for a, b in pairs)
         )
 
-    def at(self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray) -> FloatArray:
-        """H for cuts before layers `first`, replicas of the stages that end there, stages behind, and workers in front."""
+    def entered(
+        self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """G, and M at its least, where a stage on so many replicas starts at layer `first`, `depth` stages from there on."""
         level = np.searchsorted(self.levels, depth, side="right") - 1
-        return np.asarray(self.front_s[first, np.searchsorted(self.counts, counts), level, left])
+        row = np.searchsorted(self.counts, counts)
+        return self.entered_s[row, first, level, left], self.least_slowest_s[first, level, left]
+
+    def all_rows(self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray) -> FloatArray:
+        """H as `at` gives it, (n, counts), for each of the replica counts."""
+        level = np.searchsorted(self.levels, depth, side="right") - 1
+        where = (first[:, None], np.searchsorted(self.counts, counts), level[:, None], left[:, None])
+        return np.asarray(self.front_s[where])
+
+    def at(self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray) -> tuple[FloatArray, FloatArray]:
+        """H and M for cuts before layers `first`, replicas of the stages that end there, stages behind, workers in front."""
+        level = np.searchsorted(self.levels, depth, side="right") - 1
+        where = (first, np.searchsorted(self.counts, counts), level, left)
+        return self.front_s[where], self.slowest_s[where]
 
 
 def depth_levels(most_depth: int, most_levels: int) -> IntArray:
@@ -130,7 +155,14 @@ def build_front(
             return None
         builder.fill(i)
     return FrontTable(
-        problem=problem, threshold_s=threshold_s, counts=tables.counts, levels=levels, front_s=builder.front_s
+        problem=problem,
+        threshold_s=threshold_s,
+        counts=tables.counts,
+        levels=levels,
+        front_s=builder.front_s,
+        slowest_s=builder.slowest_s,
+        entered_s=builder.entered_s,
+        least_slowest_s=builder.least_slowest_s,
     )
 
 
@@ -145,9 +177,8 @@ class _Builder:
         backward_s = problem.cut_backward_s[np.ix_(rows, rows)]
         self.cut_s = np.ascontiguousarray((forward_s + backward_s).transpose(2, 0, 1))
         # Least transfers that a stage pays for: into it, by the rows in front, and back to it, by the rows behind.
-        self.least_back_s = backward_s.min(axis=1)
-        least_in_s = forward_s.min(axis=0)
-        self.more_in_s = np.where(np.isfinite(least_in_s), least_in_s, 0.0) * (self.m - 1)  # G has them once
+        self.least_back_s, self.least_in_s = backward_s.min(axis=1), forward_s.min(axis=0)
+        self.least_in_s[:, 0] = 0.0  # nothing is received in front of the first layer, whatever the entry says
         self.stage_s = tables.forward_s + tables.backward_s
         in_flight = np.minimum(self.m, levels + 1)[:, None, None]
         self.used = tables.static_bytes + in_flight * tables.activation_bytes  # (D, K, L + 1)
@@ -158,9 +189,11 @@ class _Builder:
         self.most = problem.num_workers - workers_behind(tables, self.starts)
         self.deeper = np.searchsorted(levels, levels + 1, side="right") - 1
         size = (len(tables.counts), problem.num_layers + 1, len(levels), problem.num_workers + 1)
-        self.before_s = np.full(size, np.inf)  # G, at the depth of the stage behind
+        self.entered_s = np.full(size, np.inf)  # G
         self.least_before_s = np.full(size[:2], np.inf)
         self.front_s = np.full((size[1], size[0], *size[2:]), np.inf)
+        self.slowest_s = np.full_like(self.front_s, np.inf)  # M
+        self.least_slowest_s = np.full(size[1:], np.inf)
 
     def fill(self, i: int) -> None:
         """H and G of the cut before layer i."""
@@ -171,36 +204,54 @@ class _Builder:
         after_s = np.full((len(self.tables.counts), self.front_s.shape[2], high + 1 - low), np.inf)
         for k in reached:
             np.minimum(after_s, self.front_s[i, k, :, low : high + 1] + self.cut_s[i, k][:, None, None], out=after_s)
-        self.before_s[:, i, :, low : high + 1] = after_s[:, self.deeper]
+        self.entered_s[:, i, :, low : high + 1] = after_s
+        slowest_s = self.slowest_s[i, reached, :, low : high + 1]
+        self.least_slowest_s[i, :, low : high + 1] = slowest_s.min(axis=0, initial=np.inf)
         self.least_before_s[:, i] = after_s.min(axis=(1, 2))
 
     def stages(self, k: int, i: int) -> bool:
-        """H over the stages of row k that end before layer i; False if there are none."""
-        replicas, first = int(self.tables.counts[k]), int(self.starts[k, i])
+        """H and M over the stages of row k that end before layer i; False if there are none."""
+        tables, replicas, first = self.tables, int(self.tables.counts[k]), int(self.starts[k, i])
         most = int(self.most[i]) - replicas  # workers in front of the stage
         if most < 0:
             return False
-        front_s, m = self.front_s[i, k], self.m
-        length_s = self.stage_s[k, i] - self.stage_s[k, first:i]
-        back_s = self.least_back_s[k, i]
+        begin = slice(first, i)
+        length_s = self.stage_s[k, i] - self.stage_s[k, begin]
+        forward_s = tables.forward_s[k, i] - tables.forward_s[k, begin] + self.least_in_s[k, begin]
+        backward_s = tables.backward_s[k, i] - tables.backward_s[k, begin] + self.least_back_s[k, i]
+        slow_s = np.maximum(forward_s, backward_s)
+        # What must stay below the threshold besides G, which has the transfer into the stage once.
+        rest_s = self.m * (forward_s + backward_s)
         if first == 0:
-            after_s = self.tables.after_s[k, i]
-            if m * (length_s[0] + back_s) + after_s < self.threshold_s:
-                front_s[self.used[:, k, i] <= self.capacity, replicas] = length_s[0] + after_s
-        # What must stay below the threshold besides G.
-        rest_s = m * (length_s + back_s) + self.more_in_s[k, first:i]
-        open_ = np.flatnonzero(self.least_before_s[k, first:i] + rest_s < self.threshold_s)
-        low = int(self.needed[first + open_[0]]) if len(open_) else 1
-        if len(open_) and low <= most:
+            self.first_stage(k, i, length_s[0], slow_s[0], rest_s[0])
+        rest_s -= np.where(np.isfinite(rest_s), self.least_in_s[k, begin], 0.0)
+        open_ = np.flatnonzero(self.least_before_s[k, begin] + rest_s < self.threshold_s)
+        low = int(self.needed[first + open_[0]]) if len(open_) else most + 1
+        if low <= most:
             a, b = int(open_[0]), int(open_[-1]) + 1
-            part = slice(first + a, first + b)
-            before_s = self.before_s[k, part, :, low : most + 1]
+            part, workers = slice(first + a, first + b), slice(low, most + 1)
             possible = np.isfinite(rest_s[a:b])
             limit_s = np.where(possible, self.threshold_s - np.where(possible, rest_s[a:b], 0.0), -np.inf)[:, None]
             if np.isfinite(self.capacity):
                 fits = self.used[:, k, i, None] - self.used[:, k, part] <= self.capacity
                 limit_s = np.where(fits.T, limit_s, -np.inf)
-            total_s = np.where(before_s < limit_s[:, :, None], before_s + length_s[a:b, None, None], np.inf).min(axis=0)
-            target = front_s[:, replicas + low : replicas + most + 1]
-            np.minimum(target, total_s, out=target)
-        return bool(np.isfinite(front_s).any())
+            before_s, slowest_s = self.entered_s[k, part, :, workers], self.least_slowest_s[part, :, workers]
+            if len(self.deeper) > 1:
+                before_s, slowest_s = before_s[:, self.deeper], slowest_s[:, self.deeper]
+            target = slice(replicas + low, replicas + most + 1)
+            taken = before_s < limit_s[:, :, None]
+            for length, before, into, join in (
+                (length_s, before_s, self.front_s, np.add),
+                (slow_s, slowest_s, self.slowest_s, np.maximum),
+            ):
+                least = np.where(taken, join(before, length[a:b, None, None]), np.inf).min(axis=0)
+                np.minimum(into[i, k, :, target], least, out=into[i, k, :, target])
+        return bool(np.isfinite(self.front_s[i, k]).any())
+
+    def first_stage(self, k: int, i: int, length_s: float, slow_s: float, rest_s: float) -> None:
+        """The stage of row k that has all layers before i."""
+        after_s, replicas = self.tables.after_s[k, i], self.tables.counts[k]
+        if rest_s + after_s < self.threshold_s:
+            fits = self.used[:, k, i] <= self.capacity
+            self.front_s[i, k, fits, replicas] = length_s + after_s
+            self.slowest_s[i, k, fits, replicas] = slow_s

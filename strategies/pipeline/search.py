@@ -16,6 +16,7 @@ from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from strategies.per_layer.problem import Limits, Status
 from strategies.pipeline.bounds import pipeline_lower_bound
+from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
 from strategies.pipeline.solve import solve_pipeline
 
@@ -90,6 +91,7 @@ def search_pipelines(
     if not promising:
         return outcome
     arrays = pipeline_arrays(tables)
+    front: FrontTable | None = None
     for workers in sorted(promising, reverse=True):
         problem = _problem(tables, arrays, workers, capacity_bytes)
         cutoff = cutoff_s()
@@ -100,7 +102,11 @@ def search_pipelines(
             outcome.rest_bound_s = min(outcome.rest_bound_s, bound)
             continue
         limits = Limits(wall_s=deadline - time.monotonic(), cutoff_s=cutoff * _SLACK, num_solutions=top)
-        solution = solve_pipeline(problem, limits)
+        if front is None and pipeline_lower_bound(problem, enough_s=limits.cutoff_s) < limits.cutoff_s:
+            # One table serves every smaller worker count and every lower cutoff.
+            left_s = deadline - time.monotonic()
+            front = build_front(problem, limits.cutoff_s, deadline=time.perf_counter() + left_s)
+        solution = solve_pipeline(problem, limits, front=front)
         found([_plan(tables, plan, workers) for plan in solution.plans])
         if solution.status is Status.INFEASIBLE:
             outcome.count("infeasible")

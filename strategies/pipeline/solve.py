@@ -14,9 +14,10 @@ A stage in front of the cut with F, B (c included), t = F + B and X turns these 
     V' = max(V + t, m t + g(D, depth, F, B)),   D' = D + t,   tail' = max(lag - (B - c), X)
 
 which is `critical_path_s` and the tail recursion of `strategies.pipeline.problem`. All of it increases with D, V, lag and c
-(keeping ``tail`` instead of ``lag`` would not do: a larger c would then reduce the later tail), so a label is dropped when
-another one of its state is no worse in all four. The forward transfer into a stage is known when the stage in front
-of it is chosen, which is why the state carries that stage's replicas.
+(keeping ``tail`` instead of ``lag`` would not do: a larger c would then reduce the later tail), so a label could be dropped when
+another one of its state is no worse in all four. It even may be when that one is no worse in V + c, D + c, lag and c: with D + c
+fixed, ``m t + g`` does not fall as c grows. And lag makes no difference up to ``X_0 + sum of B in front`` at their least. The
+forward transfer into a stage is known when the stage in front of it is chosen, which is why the state carries its replicas.
 
 A label is also dropped when no completion can beat the best known plan or the cutoff:
 
@@ -25,7 +26,9 @@ A label is also dropped when no completion can beat the best known plan or the c
 
 (``q >= worker-seconds of q / workers left``; u = most stages that can be behind it; the last term only if u <= m - 2; it is
 ``m t + X + g`` with ``t <= q / m``, and increases with q as u < m), and by (3) of `strategies.pipeline.bounds`. The stages in
-front must also exist: N[i] workers, as defined there, must be left.
+front must also exist: N[i] workers, as defined there, must be left. Where this is not enough, the sum of t in front comes
+from `strategies.pipeline.front`, which is far stronger where transfers or the memory matter, and all the more the lower the
+threshold is; so the search then guesses the best cost from below (`_Search.solve`).
 """
 
 from __future__ import annotations
@@ -58,10 +61,10 @@ from strategies.pipeline.problem import (
 
 __all__ = ["solve_pipeline"]
 
-_CHUNK = 1 << 17  # pairs of label and stage looked at together: bounds memory and the time between looks at the clock
+_CHUNK = 1 << 15  # pairs of label and stage looked at together: bounds memory and the time between looks at the clock
 _BEAM = 48  # labels per cut in the first pass, which only looks for good plans
-_FIRST = 500  # labels after which the first pass gives up and asks for a better bound
-_PROBE = 4_000  # labels after which a pass gives up and asks for a better bound or a better plan first
+_FIRST = 10_000  # pairs of label and stage after which the first pass gives up and asks for a better bound
+_PROBE = 1_000_000  # pairs after which a pass gives up and asks for a better bound or a better plan first
 _STEP = 0.2  # how far the first guess of the cost lies above the bound; later ones rise faster
 _GUESSES = 8
 _LEVELS = 4  # depths that the front table of the last pass tells apart
@@ -79,7 +82,7 @@ class _Search:
         self.deadline = time.perf_counter() + limits.wall_s
         self.most_depth = max(problem.num_micro_batches - 1, 1)
         self.num_labels = 0
-        self.pending, self.crowd = 0, 0
+        self.pending, self.crowd, self.pairs = 0, 0, 0
         self.floor_s = 0.0  # no plan that is not found yet costs less
         self.guess_s = float("inf")
         self.mixed: tuple[FloatArray, FloatArray] | None = None
@@ -110,16 +113,21 @@ class _Search:
         none = first >= np.arange(self.problem.num_layers)
         self.needed_with = np.where(none, np.int64(1) << 62, self.needed[first] + self.tables.counts[:, None])
 
-    def run(self, beam: int | None = None, most_labels: int | None = None) -> float | None:
+    def run(self, beam: int | None = None, most_pairs: int | None = None) -> float | None:
         """One pass from the last cut to the first.
 
-        Returns +inf when every label was looked at, a bound on what is left when a limit stopped it, None when it kept more
-        than `most_labels`.
+        Returns +inf when every label was looked at, a bound on what is left when a limit stopped it, None when it looked
+        at more than `most_pairs` pairs of a label and a stage.
         """
         problem, rows = self.problem, len(self.tables.counts)
         if self.mixed is None:
             self.mixed = mixed_bounds(problem, self.tables, np.arange(problem.num_workers + 1))
-        self.trail, self.pending, self.crowd = Trail(), 0, 0
+            used = np.searchsorted(problem.replica_counts, self.tables.counts)
+            both = (problem.cut_forward_s + problem.cut_backward_s)[np.ix_(used, used)]
+            self.cut_s = np.ascontiguousarray(
+                both.transpose(2, 1, 0)
+            )  # both transfers, by cut, row behind, row in front
+        self.trail, self.pending, self.crowd, self.pairs = Trail(), 0, 0, 0
         self.buckets: list[list[Labels]] = [[] for _ in range(problem.num_layers + 1)]
         state = np.stack([np.arange(rows), np.full(rows, problem.num_workers), np.zeros(rows, dtype=np.int64)], axis=1)
         self.buckets[-1].append(Labels(np.zeros((rows, 4)), np.zeros(rows), state, np.full(rows, -1)))
@@ -129,7 +137,7 @@ class _Search:
             self.pending -= sum(len(part) for part in self.buckets[cut])
             labels = self.select(join(self.buckets[cut]), cut, beam if cut < problem.num_layers else None)
             self.buckets[cut] = [labels]
-            if most_labels is not None and self.trail.size + len(labels) > most_labels:
+            if most_pairs is not None and self.pairs > most_pairs:
                 return None
             if not self.expand(labels, cut):
                 return self.least_bound(cut)
@@ -149,12 +157,12 @@ class _Search:
 
         Returns +inf, or a bound on what is left when a limit stopped the search.
         """
-        open_s = self.run(most_labels=_PROBE if self.front is not None else _FIRST)
+        open_s = self.run(most_pairs=_PROBE if self.front is not None else _FIRST)
         if open_s is not None:
             return open_s
         if np.isfinite(self.threshold_s) and self.front is None:
             self.build(1)
-            open_s = self.run(most_labels=_PROBE)
+            open_s = self.run(most_pairs=_PROBE)
             if open_s is not None:
                 return open_s
         if np.isinf(self.wanted_s) and self.run(beam=_BEAM) != float("inf"):  # any plan, should time run out
@@ -178,7 +186,7 @@ class _Search:
         if not self.possible:
             return float("inf")
         self.build(1)
-        open_s = self.run(most_labels=_PROBE)
+        open_s = self.run(most_pairs=_PROBE)
         if open_s is None:
             open_s = 0.0
             if self.run(beam=_BEAM) == float("inf"):
@@ -266,10 +274,30 @@ class _Search:
             )
             self.finish(value[:, 1] + value[:, 2], parents[rows[whole]])
         keep &= first > 0
-        rows, first, left = rows[keep], first[keep], left[keep]
-        pair, before = np.nonzero(self.needed_with.T[first] <= left[:, None])
-        sums = (forward_s[keep][pair], backward_s[keep][pair], after_s[keep][pair])
-        self.push(labels[rows[pair]], parents[rows[pair]], first[pair], before, sums)
+        stages = np.stack([forward_s, backward_s, after_s], axis=1)[keep]
+        rows, first = rows[keep], first[keep]
+        stage, before = self.rows_before(labels[rows], first, stages)
+        self.pairs += len(rows) + len(stage)
+        rows = rows[stage]
+        self.push(labels[rows], parents[rows], first[stage], before, stages[stage])
+
+    def rows_before(self, labels: Labels, first: IntArray, stages: FloatArray) -> tuple[IntArray, IntArray]:
+        """Pairs of a new stage and the row of the stage in front of it that may lead to a plan of interest."""
+        tables, m = self.tables, self.problem.num_micro_batches
+        k, depth = labels.state[:, 0], np.minimum(labels.state[:, 2] + 1, self.most_depth)
+        left = labels.state[:, 1] - tables.counts[k]
+        if self.front is None:
+            stage, before = np.nonzero(self.needed_with.T[first] <= left[:, None])
+            return stage, before
+        # Without the transfer into the stage, which adds at least itself to V + H.
+        below_s, path_s, _ = self.closed(labels.value, labels.state[:, 2], *stages.T).T
+        in_front_s, slow_s = self.front.entered(first, tables.counts[k], depth, left)
+        most_s = np.maximum(path_s, below_s + (m - 1) * np.where(np.isfinite(slow_s), slow_s, 0.0))
+        kept = np.flatnonzero((most_s + in_front_s) * SAFETY < self.threshold_s)
+        first, k, depth, left, path_s = first[kept], k[kept], depth[kept], left[kept], path_s[kept]
+        bound = path_s[:, None] + self.cut_s[first, k] + self.front.all_rows(first, tables.counts, depth, left)
+        stage, before = np.nonzero((bound * SAFETY < self.threshold_s) & (self.needed_with.T[first] <= left[:, None]))
+        return kept[stage], before
 
     def closed(
         self, value: FloatArray, depth: IntArray, forward_s: FloatArray, backward_s: FloatArray, after_s: FloatArray
@@ -289,7 +317,7 @@ class _Search:
         parents: IntArray,
         first: IntArray,
         before: IntArray,
-        sums: tuple[FloatArray, FloatArray, FloatArray],
+        stages: FloatArray,
     ) -> None:
         """File the labels of the cut in front of the new stages, if they may lead to a plan of interest."""
         problem, tables, m = self.problem, self.tables, self.problem.num_micro_batches
@@ -299,7 +327,11 @@ class _Search:
         cut_backward_s = problem.cut_backward_s[rows[before], rows[k], first]
         finite = np.isfinite(cut_forward_s + cut_backward_s)
         closed = self.closed(
-            labels.value, labels.state[:, 2], sums[0] + np.where(finite, cut_forward_s, 0.0), sums[1], sums[2]
+            labels.value,
+            labels.state[:, 2],
+            stages[:, 0] + np.where(finite, cut_forward_s, 0.0),
+            stages[:, 1],
+            stages[:, 2],
         )
         below_s, path_s, tail_s = closed.T
         left = labels.state[:, 1] - tables.counts[k]
@@ -317,8 +349,9 @@ class _Search:
         for weight, mixed_s in zip(*self.mixed, strict=True):
             bound = np.maximum(bound, (1.0 - weight) * (path_s + cut_backward_s) + mixed_s[first, left])
         if self.front is not None:
-            in_front_s = self.front.at(first, tables.counts[before], depth, left)
-            bound = np.maximum(bound, path_s + cut_backward_s + in_front_s)
+            in_front_s, slow_s = self.front.at(first, tables.counts[before], depth, left)
+            most_s = np.maximum(path_s, below_s + (m - 1) * np.where(np.isfinite(slow_s), slow_s, 0.0))
+            bound = np.maximum(bound, most_s + cut_backward_s + in_front_s)
         bound *= SAFETY
         keep = np.nonzero(finite & (bound < self.threshold_s))[0]
         keep = keep[np.argsort(first[keep], kind="stable")]

@@ -122,6 +122,7 @@ def test_equals_brute_force_on_longer_chains() -> None:
 @pytest.mark.parametrize("copies", [1, 3])
 def test_small_chunks_beam_and_probe_change_nothing(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strategies.pipeline.solve._CHUNK", 3)
+    monkeypatch.setattr("strategies.pipeline.solve._FIRST", 2)
     monkeypatch.setattr("strategies.pipeline.solve._PROBE", 5)
     monkeypatch.setattr("strategies.pipeline.solve._BEAM", 2)
     rng = np.random.default_rng(5)

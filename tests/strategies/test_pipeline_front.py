@@ -1,0 +1,184 @@
+"""Completion bounds of the pipeline search: valid, shared between cluster sizes, and no danger to exactness."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from strategies.per_layer.problem import Limits, Status
+from strategies.pipeline import (
+    PartitionProblem,
+    PipelinePlan,
+    build_front,
+    objective_s,
+    solve_pipeline,
+    stage_memory_bytes,
+    stage_times_s,
+)
+
+INF = float("inf")
+
+
+def realistic(rng: np.random.Generator, *, layers: int = 7, workers: int = 6) -> PartitionProblem:
+    """Times fall with replicas, exchanges rise, transfers go by the smaller side, and the memory capacity binds."""
+    counts = np.arange(1, workers)
+    r, m = counts[:, None].astype(np.float64), int(rng.choice([1, 2, 4, 8, 16]))
+    work, weights = rng.uniform(0.5, 1.5, layers), np.exp(np.linspace(0, 3, layers)) * rng.uniform(0.5, 1.5, layers)
+    outputs = np.exp(np.linspace(1.0, -1.0, layers)) * rng.uniform(0.5, 1.5, layers)
+    forward = work / r + 0.02
+    edges = np.concatenate([[0.0], outputs[:-1], [0.0]])
+    cut = rng.choice([0.01, 0.2]) * edges / np.minimum(counts[:, None], counts)[:, :, None]
+    return PartitionProblem(
+        num_layers=layers,
+        num_workers=workers,
+        num_micro_batches=m,
+        replica_counts=counts,
+        forward_s=forward,
+        backward_s=2 * forward,
+        cut_forward_s=cut,
+        cut_backward_s=cut,
+        update_s=np.broadcast_to(weights * 0.01, forward.shape).copy(),
+        exchange_s=0.05 * weights * (r - 1) / r,
+        static_bytes=np.broadcast_to(np.floor(weights), forward.shape).copy(),
+        activation_bytes=np.floor(20 * outputs / r),
+        memory_capacity_bytes=float(np.floor(rng.uniform(1.2, 3.5) * 20 * outputs.sum() / workers)),
+    )
+
+
+def plans_of(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
+    """Every plan within memory, best first."""
+    found = []
+    for stages in range(2, min(problem.num_layers, problem.num_workers) + 1):
+        for replicas in itertools.product(problem.replica_counts.tolist(), repeat=stages):
+            if sum(replicas) == problem.num_workers:
+                for cuts in itertools.combinations(range(1, problem.num_layers), stages - 1):
+                    plan = PipelinePlan(cuts=cuts, replicas=replicas)
+                    if np.all(stage_memory_bytes(problem, plan) <= problem.memory_capacity_bytes):
+                        found.append((objective_s(problem, plan), plan))
+    return sorted(found, key=lambda p: p[0])
+
+
+def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make small problems take every pass that large ones take."""
+    for name, value in (("_FIRST", 2), ("_PROBE", 10), ("_BEAM", 2), ("_CHUNK", 7)):
+        monkeypatch.setattr(f"strategies.pipeline.solve.{name}", value)
+
+
+@pytest.mark.parametrize("copies", [1, 4, 10])
+@pytest.mark.parametrize("small", [False, True])
+def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if small:
+        small_passes(monkeypatch)
+    rng = np.random.default_rng(copies)
+    bound, feasible = 0, 0
+    for _ in range(12):
+        problem = realistic(rng)
+        plans = plans_of(problem)
+        free = solve_pipeline(replace(problem, memory_capacity_bytes=INF)).objective_s
+        for cutoff in (INF, 1.3 * free):
+            solution = solve_pipeline(problem, Limits(num_solutions=copies, cutoff_s=cutoff))
+            wanted = [cost for cost, _ in plans if cost < cutoff][:copies]
+            assert solution.objectives_s == pytest.approx(wanted, rel=1e-10)
+            assert solution.bound_s <= (plans[0][0] if plans else INF) * (1 + 1e-10)
+            assert solution.status not in {Status.FEASIBLE, Status.LIMIT}
+        feasible += bool(plans)
+        bound += bool(plans) and plans[0][0] > free * (1 + 1e-9)
+    assert feasible >= 6
+    assert bound >= 3
+
+
+def test_table_bounds_the_front_of_every_plan() -> None:
+    rng = np.random.default_rng(3)
+    checked = 0
+    for levels in (1, 2, 16) * 3:
+        problem = realistic(rng)
+        plans = plans_of(problem)
+        if not plans:
+            continue
+        threshold = float(np.quantile([cost for cost, _ in plans], 0.5)) * (1 + 1e-9)
+        table = build_front(problem, threshold, most_levels=levels)
+        assert table is not None
+        for _, plan in (p for p in plans if p[0] < threshold):
+            forward, backward, after = stage_times_s(problem, plan)
+            for s, cut in enumerate(plan.cuts):
+                depth = max(1, min(problem.num_micro_batches - 1, len(plan.cuts) - s))
+                # The gradient over the cut itself is c, which the table leaves to the label.
+                row = problem.replica_counts.tolist()
+                c = problem.cut_backward_s[row.index(plan.replicas[s]), row.index(plan.replicas[s + 1]), cut]
+                where = (np.array([x]) for x in (cut, plan.replicas[s], depth, sum(plan.replicas[: s + 1])))
+                front_s, slowest_s = table.at(*where)
+                total = (forward + backward)[: s + 1].sum() - c + after[0]
+                assert front_s[0] <= total * (1 + 1e-10)
+                assert slowest_s[0] <= max(forward[: s + 1].max(), backward[: s + 1].max()) * (1 + 1e-10)
+                checked += 1
+    assert checked > 500
+
+
+def fewer_workers(problem: PartitionProblem, workers: int) -> PartitionProblem:
+    """The same layers on a smaller cluster."""
+    rows = slice(0, workers - 1)
+    times = ("forward_s", "backward_s", "update_s", "exchange_s")
+    per_row = ("replica_counts", *times, "static_bytes", "activation_bytes")
+    arrays = {name: getattr(problem, name)[rows] for name in per_row}
+    cuts = {name: getattr(problem, name)[rows, rows] for name in ("cut_forward_s", "cut_backward_s")}
+    return replace(problem, num_workers=workers, **arrays, **cuts)
+
+
+def test_one_table_serves_smaller_clusters_and_lower_cutoffs(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_passes(monkeypatch)
+    rng = np.random.default_rng(9)
+    for _ in range(10):
+        problem = realistic(rng)
+        table = build_front(problem, 1e3)
+        assert table is not None
+        for workers in range(2, problem.num_workers + 1):
+            smaller = fewer_workers(problem, workers)
+            assert table.serves(smaller, 500.0)
+            plans = plans_of(smaller)
+            solution = solve_pipeline(smaller, Limits(cutoff_s=500.0, num_solutions=3), front=table)
+            assert solution.objectives_s == pytest.approx([cost for cost, _ in plans[:3]], rel=1e-10)
+
+
+def test_table_of_another_problem_is_not_used() -> None:
+    problem = realistic(np.random.default_rng(1))
+    table = build_front(problem, 100.0)
+    assert table is not None
+    assert table.serves(problem, 100.0)
+    assert not table.serves(problem, 100.1)
+    assert not table.serves(replace(problem, forward_s=problem.forward_s * 0.5), 100.0)
+    assert not table.serves(replace(problem, memory_capacity_bytes=2 * problem.memory_capacity_bytes), 100.0)
+    cheap = replace(problem, forward_s=problem.forward_s * 0.5, memory_capacity_bytes=INF)
+    assert solve_pipeline(cheap, Limits(cutoff_s=99.0), front=table).objective_s == solve_pipeline(cheap).objective_s
+
+
+def test_label_limit_ends_the_search_with_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_passes(monkeypatch)
+    monkeypatch.setattr("strategies.pipeline.solve._MOST_PENDING", 20)
+    rng = np.random.default_rng(2)
+    stopped = 0
+    for _ in range(15):
+        problem = realistic(rng)
+        best = best_by_brute_force(problem)
+        solution = solve_pipeline(problem)
+        stopped += solution.status in {Status.LIMIT, Status.FEASIBLE}
+        assert solution.bound_s <= best * (1 + 1e-10)
+        assert solution.objective_s >= best * (1 - 1e-10)
+    assert stopped >= 3
+
+
+def best_by_brute_force(problem: PartitionProblem) -> float:
+    """Cost of the best plan by brute force."""
+    plans = plans_of(problem)
+    return plans[0][0] if plans else INF
+
+
+def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = realistic(np.random.default_rng(4))
+    assert build_front(problem, INF, deadline=-1.0) is None
+    monkeypatch.setattr("strategies.pipeline.front._MOST_ENTRIES", 10)
+    assert build_front(problem, INF) is None
+    small_passes(monkeypatch)
+    assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)
