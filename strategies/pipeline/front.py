@@ -80,6 +80,7 @@ class FrontTable:
             threshold_s <= self.threshold_s
             and problem.num_workers <= own.num_workers
             and problem.num_micro_batches == own.num_micro_batches
+            and problem.uses_all_workers == own.uses_all_workers
             and problem.memory_capacity_bytes <= own.memory_capacity_bytes
             and all(np.array_equal(a, b) for a, b in pairs)
         )
@@ -154,6 +155,9 @@ def build_front(
         if time.perf_counter() > deadline:
             return None
         builder.fill(i)
+    if not problem.uses_all_workers:
+        for array in (builder.front_s, builder.slowest_s, builder.entered_s, builder.least_slowest_s):
+            np.minimum.accumulate(array, axis=-1, out=array)
     return FrontTable(
         problem=problem,
         threshold_s=threshold_s,

@@ -108,6 +108,7 @@ class PartitionProblem:
     static_bytes: FloatArray  # (K, L), weights, gradients and optimizer state
     activation_bytes: FloatArray  # (K, L), per micro-batch in flight
     memory_capacity_bytes: float = float("inf")
+    uses_all_workers: bool = True  # the replicas add up to W; otherwise to at most W, which is every smaller problem in one
 
     def __post_init__(self) -> None:
         counts = self.replica_counts

@@ -91,23 +91,28 @@ def search_pipelines(
     if not promising:
         return outcome
     arrays = pipeline_arrays(tables)
+    if list(worker_counts) == list(range(2, max(worker_counts) + 1)):
+        # "At most W workers" is every smaller count in one problem.
+        sizes, exact = [max(promising)], False
+        outcome.searched["solved"] = len(promising) - 1
+    else:
+        sizes, exact = sorted(promising, reverse=True), True
     front: FrontTable | None = None
-    for workers in sorted(promising, reverse=True):
-        problem = _problem(tables, arrays, workers, capacity_bytes)
-        cutoff = cutoff_s()
+    for workers in sizes:
+        problem = _problem(tables, arrays, workers, capacity_bytes, exact=exact)
         if deadline <= time.monotonic():
             bound = pipeline_lower_bound(problem)
             outcome.count("open")
             outcome.bound_s = min(outcome.bound_s, bound)
             outcome.rest_bound_s = min(outcome.rest_bound_s, bound)
             continue
-        limits = Limits(wall_s=deadline - time.monotonic(), cutoff_s=cutoff * _SLACK, num_solutions=top)
+        limits = Limits(wall_s=deadline - time.monotonic(), cutoff_s=cutoff_s() * _SLACK, num_solutions=top)
         if front is None and pipeline_lower_bound(problem, enough_s=limits.cutoff_s) < limits.cutoff_s:
             # One table serves every smaller worker count and every lower cutoff.
             left_s = deadline - time.monotonic()
             front = build_front(problem, limits.cutoff_s, deadline=time.perf_counter() + left_s)
         solution = solve_pipeline(problem, limits, front=front)
-        found([_plan(tables, plan, workers) for plan in solution.plans])
+        found([_plan(tables, plan) for plan in solution.plans])
         if solution.status is Status.INFEASIBLE:
             outcome.count("infeasible")
             continue
@@ -149,7 +154,9 @@ def _quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArra
     return np.asarray((once[most] + (m - 1) * slowest) * (1 - 1e-12))
 
 
-def _problem(tables: CostTables, arrays: PipelineArrays, workers: int, capacity_bytes: float) -> PartitionProblem:
+def _problem(
+    tables: CostTables, arrays: PipelineArrays, workers: int, capacity_bytes: float, *, exact: bool
+) -> PartitionProblem:
     chain = _chain(tables)
     # A stage leaves at least one worker to another, and has no more replicas than a micro-batch has samples.
     keep = int(np.searchsorted(arrays.replicas, min(workers, tables.micro_batch + 1)))
@@ -178,10 +185,11 @@ def _problem(tables: CostTables, arrays: PipelineArrays, workers: int, capacity_
         static_bytes=layers(arrays.static_bytes),
         activation_bytes=layers(arrays.activation_bytes),
         memory_capacity_bytes=capacity_bytes - tables.workload.context_bytes,
+        uses_all_workers=exact,
     )
 
 
-def _plan(tables: CostTables, found: PipelinePlan, workers: int) -> Plan:
+def _plan(tables: CostTables, found: PipelinePlan) -> Plan:
     workload, chain = tables.workload, _chain(tables)
     starts = [0, *(chain[cut] for cut in found.cuts), len(workload.graph.layers)]
     stages = tuple(
@@ -196,7 +204,7 @@ def _plan(tables: CostTables, found: PipelinePlan, workers: int) -> Plan:
             splits.append(Split(batch=stage.replicas))
             collectives.append(tables.collective_at(i, row))
     return Plan(
-        workers=workers,
+        workers=sum(stage.replicas for stage in stages),
         num_micro_batches=tables.num_micro_batches,
         splits=tuple(splits),
         collectives=tuple(collectives),

@@ -225,7 +225,9 @@ class _Search:
         counts = self.tables.counts
         left = labels.state[:, 1] - counts[labels.state[:, 0]]
         # The layers in front need at least `needed` workers and can use at most counts[-1] each.
-        low = np.maximum(self.starts[labels.state[:, 0], cut], -(-left // counts[-1]))
+        low = self.starts[labels.state[:, 0], cut]
+        if self.problem.uses_all_workers:
+            low = np.maximum(low, -(-left // counts[-1]))
         high = np.minimum(cut, np.searchsorted(self.needed, left, side="right"))
         pairs = np.maximum(high - low, 0)
         ends = np.cumsum(pairs)
