@@ -145,7 +145,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "; did you mean 'kernel'?"
     >>> did_you_mean("zzz", ["kernel", "stride"])
     ''
+    >>> did_you_mean("h100", ["p100", "h100-sxm"])  # a beginning is nearer than a misspelling
+    "; did you mean 'h100-sxm'?"
     """
     by_lower = {candidate.lower(): candidate for candidate in sorted(known, reverse=True)}
-    close = difflib.get_close_matches(name.lower()[:200], list(by_lower), n=1)
+    word = name.lower()[:200]
+    longer = sorted(candidate for candidate in by_lower if len(word) > 2 and candidate.startswith(word))
+    close = longer or difflib.get_close_matches(word, list(by_lower), n=1)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

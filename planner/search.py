@@ -12,7 +12,7 @@ from costmodel.network import Cluster
 from costmodel.plan import Plan, family_of_plan
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import divisors
-from costmodel.units import format_bytes
+from costmodel.units import format_bytes, parse_quantity
 from costmodel.workload import Workload
 from planner.breakdown import layer_costs
 from planner.errors import LimitReached, NoFeasiblePlan, UsageError
@@ -159,10 +159,11 @@ def _result(resolved: Resolved, outcome: Outcome, started: float) -> SearchResul
 
 def _notes(resolved: Resolved, outcome: Outcome) -> list[str]:
     notes = []
-    best = outcome.candidates[0]
-    if best.plan.workers < resolved.request.gpus:
+    limit = resolved.request.memory_limit
+    if limit is not None and parse_quantity(limit, "bytes") > resolved.setting.memory_capacity_bytes:
         notes.append(
-            f"{best.plan.workers} of {resolved.request.gpus} GPUs are enough: more do not shorten the step at this batch"
+            f"--memory-limit {limit} is more than a {resolved.setting.device} has: "
+            f"{format_bytes(resolved.setting.memory_capacity_bytes)}"
         )
     if outcome.interrupted:
         notes.append("interrupted: the best so far is shown, without a proof")

@@ -99,6 +99,8 @@ class _Checker:
                 f" and {len(missing) - 5} more" if missing[5:] else ""
             )
             self._note(("layers",), f"no split is given for {listed}", at_key=True)
+        if self.document.workers > self.document.gpus:
+            self._note(("workers",), f"is {self.document.workers}, more than the {self.document.gpus} gpus")
         if self.document.num_micro_batches > self.document.global_batch:
             message = f"{self.document.num_micro_batches} micro-batches are more than the {self.document.global_batch} samples"
             self._note(("num_micro_batches",), message)

@@ -62,7 +62,7 @@ def _proof(result: SearchResult) -> str:
 
 
 def _space(result: SearchResult) -> str:
-    size = f"{big_count(result.space_size)} distinct plans"
+    size = f"{big_count(result.space_size)} distinct plan{'s' if result.space_size != 1 else ''}"
     if result.space_size >= 1000:
         size += f" (10^{math.log10(result.space_size):.1f})"
     handled = ", ".join(f"{big_count(count)} {how}" for how, count in result.searched.items() if count)
@@ -73,7 +73,8 @@ def _workers(result: SearchResult, best: RankedPlan) -> str:
     gpus = result.setting.gpus
     if best.workers == gpus:
         return f"all {gpus} GPUs are used" if gpus > 1 else "one GPU"
-    return f"{best.workers} of {gpus} GPUs are used; using more is not faster"
+    used = f"{best.workers} of {gpus} GPUs {'is' if best.workers == 1 else 'are'} used"
+    return f"{used}; using more is not faster" if result.proven_optimal else f"{used}; no faster plan was found on more"
 
 
 def _versus_data_parallel(result: SearchResult, best: RankedPlan) -> list[tuple[str, str]]:
@@ -85,7 +86,12 @@ def _versus_data_parallel(result: SearchResult, best: RankedPlan) -> list[tuple[
     if fewer is None:
         return [(name, "plain data parallelism fits on no number of workers")]
     on_all = f"on all {gpus} GPUs"
-    text = f"{on_all} it does not fit" if every is None else f"{_faster(best, every)} {on_all} ({_cost(every)})"
+    if every is not None:
+        text = f"{_faster(best, every)} {on_all} ({_cost(every)})"
+    elif gpus > result.setting.global_batch:
+        text = f"{on_all} it is impossible: a batch of {result.setting.global_batch} has no {gpus} parts"
+    else:
+        text = f"{on_all} it does not fit"
     if every is None or fewer.workers != every.workers:
         text += f"; {_faster(best, fewer)} on {fewer.workers}, its best number ({_cost(fewer)})"
     return [(name, text)]

@@ -67,6 +67,7 @@ _FIRST = 10_000  # pairs of label and stage after which the first pass gives up 
 _PROBE = 1_000_000  # pairs after which a pass gives up and asks for a better bound or a better plan first
 _STEP = 0.2  # how far the first guess of the cost lies above the bound; later ones rise faster
 _GUESSES = 8
+_STALE = 1e-3  # a front table for a threshold so little higher is as good as a new one
 _LEVELS = 4  # depths that the front table of the last pass tells apart
 _MOST_PENDING = 4_000_000  # labels in memory, 100 bytes each
 
@@ -185,16 +186,26 @@ class _Search:
         self.prepare()
         if not self.possible:
             return float("inf")
-        self.build(1)
-        open_s = self.run(most_pairs=_PROBE)
+        open_s: float | None = None
+        if self.front is None or self.front.threshold_s != self.threshold_s:
+            self.build(1)
+            open_s = self.run(most_pairs=_PROBE)
         if open_s is None:
             open_s = 0.0
             if self.run(beam=_BEAM) == float("inf"):
                 self.prepare()
-                self.build(_LEVELS)
+                if self.memory_binds or self.front is None or self.front.threshold_s > self.threshold_s * (1 + _STALE):
+                    self.build(_LEVELS if self.memory_binds else 1)
                 open_s = self.run() if self.possible else float("inf")
         assert open_s is not None
         return open_s
+
+    @property
+    def memory_binds(self) -> bool:
+        """Whether some stage could exceed the memory; if not, depths need not be told apart."""
+        tables, m = self.tables, self.problem.num_micro_batches
+        most = tables.static_bytes[:, -1] + m * tables.activation_bytes[:, -1]
+        return bool(most.max(initial=0.0) > self.problem.memory_capacity_bytes)
 
     def build(self, most_levels: int) -> None:
         """A table of fronts for the plans below the threshold."""

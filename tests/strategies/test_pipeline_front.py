@@ -182,3 +182,23 @@ def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.Monke
     assert build_front(problem, INF) is None
     small_passes(monkeypatch)
     assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_at_most_so_many_workers_is_every_smaller_problem_in_one(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if small:
+        small_passes(monkeypatch)
+    rng = np.random.default_rng(41)
+    for _ in range(25):
+        problem = realistic(rng, layers=6, workers=5)
+        wanted = sorted(
+            cost
+            for workers in range(2, problem.num_workers + 1)
+            for cost, _ in plans_of(fewer_workers(problem, workers))
+        )[:3]
+        found = solve_pipeline(replace(problem, uses_all_workers=False), Limits(num_solutions=3))
+        assert list(found.objectives_s) == pytest.approx(wanted, rel=1e-9)
+        assert all(sum(plan.replicas) <= problem.num_workers for plan in found.plans)
+        if wanted:
+            cut = replace(problem, uses_all_workers=False), Limits(cutoff_s=wanted[0] * (1 - 1e-6))
+            assert solve_pipeline(*cut).status is Status.CUT_OFF
