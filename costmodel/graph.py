@@ -130,6 +130,8 @@ def _structure_problems(specs: Sequence[LayerSpec]) -> list[GraphProblem]:
         problems.append(GraphProblem("layers", "a network needs at least one layer"))
     elif not any(spec.kind == "input" for spec in specs):
         problems.append(GraphProblem("layers", "a network needs at least one layer of type 'input'"))
+    elif all(spec.kind == "input" for spec in specs):
+        problems.append(GraphProblem("layers", "a network needs at least one layer that is no input"))
     for spec in specs:
         family = family_of(spec.kind)
         missing = (parent for parent in spec.inputs if parent not in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -228,6 +229,10 @@ def _restriction(request: Request, workload: Workload) -> Restriction:
         fixed = fixed_by_patterns(workload.graph, patterns)
     except ValueError as error:
         raise UsageError(f"--fix: {error}") from None
+    for text, (_, degrees) in zip(request.fix, patterns, strict=True):
+        needed = math.prod(max(degree, 1) for degree in degrees.values())
+        if needed > request.gpus:
+            raise UsageError(f"--fix '{text}' needs {needed} workers, and --gpus is {request.gpus}")
     return Restriction(fixed=fixed, family=request.family)
 
 

@@ -90,7 +90,7 @@ class SearchResult:
     free_layers: tuple[str, ...]  # layers that the cost model counts as free
     data_parallel: RankedPlan | None  # best plain data parallelism over at most the same workers; None: does not fit
     data_parallel_all: RankedPlan | None  # the same over all `gpus` workers
-    notes: tuple[str, ...]  # sentences for people: "8 of 16 GPUs are enough", solver agreement, limits hit
+    notes: tuple[str, ...]  # sentences for people: limits hit, options that change nothing
     solver: str  # which exact methods proved the answer
 
 

@@ -6,12 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from costmodel.evaluate import evaluate
-from costmodel.network import Cluster
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
 from costmodel.plan import Plan
 from costmodel.splits import Split, divisors
-from costmodel.workload import Workload
 from planner.errors import UsageError
 from planner.request import Request
 from planner.resolve import Resolved, resolve
@@ -60,6 +58,11 @@ def scale(
         raise UsageError("--epochs and --samples go together: the hours need both")
     if not workers or min(workers) < 1:
         raise UsageError("--workers needs at least one count, each 1 or more")
+    paper_hybrid = family == "hybrid" and request.cost_model == "paleo"
+    if request.fix and (family == "data" or paper_hybrid):
+        raise UsageError(f"--fix: family {family} leaves nothing to fix; --family best searches around what is fixed")
+    if request.micro_batches is not None and paper_hybrid:
+        raise UsageError("--micro-batches: the paper's hybrid formula has none")
     base = resolve(dataclasses.replace(request, gpus=max(workers), family=None))
     single = _point(base, 1, weak=weak, family=family, epochs=epochs, samples=samples)
     points = []
@@ -115,17 +118,21 @@ def _paper_hybrid(resolved: Resolved, workers: int) -> tuple[float, float, str]:
 
 def _plan(resolved: Resolved, workers: int, family: str) -> Plan:
     if workers == 1 or family == "data":
-        return _data_plan(resolved.workload, resolved.cluster, workers, resolved.setting.memory_capacity_bytes)
+        return _data_plan(resolved, workers)
     return plan_of_family(resolved, workers, None if family == "best" else family)
 
 
-def _data_plan(workload: Workload, cluster: Cluster, workers: int, capacity_bytes: float) -> Plan:
+def _data_plan(resolved: Resolved, workers: int) -> Plan:
     """Plain data parallelism with the fewest micro-batches that fit, or one if none do; more workers than samples idle."""
+    workload, capacity_bytes = resolved.workload, resolved.setting.memory_capacity_bytes
+    wanted = resolved.request.micro_batches
+    if wanted is not None and wanted > workload.global_batch:
+        raise UsageError(f"--micro-batches {wanted} is more than the batch has samples: {workload.global_batch}")
     layers = len(workload.graph.layers)
-    used = min(workers, workload.global_batch)
+    used = min(workers, workload.micro_batch(wanted or 1))
     fixed = workload.collectives[0] if len(workload.collectives) == 1 else None
     first: Plan | None = None
-    for m in divisors(workload.global_batch):
+    for m in divisors(workload.global_batch) if wanted is None else (wanted,):
         if workload.micro_batch(m) < used:
             break
         plan = Plan(
@@ -135,7 +142,7 @@ def _data_plan(workload: Workload, cluster: Cluster, workers: int, capacity_byte
             collectives=tuple(fixed if used > 1 and layer.has_weights else None for layer in workload.graph.layers),
         )
         first = first or plan
-        if evaluate(workload, cluster, [plan]).memory_bytes[0] <= capacity_bytes:
+        if evaluate(workload, resolved.cluster, [plan]).memory_bytes[0] <= capacity_bytes:
             return plan
     assert first is not None
     return first

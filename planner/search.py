@@ -11,7 +11,7 @@ from costmodel.evaluate import CostBatch, evaluate
 from costmodel.network import Cluster
 from costmodel.plan import Plan, family_of_plan
 from costmodel.roofline import RooflineCompute
-from costmodel.splits import divisors
+from costmodel.splits import Split, divisors
 from costmodel.units import format_bytes, parse_quantity
 from costmodel.workload import Workload
 from planner.breakdown import layer_costs
@@ -48,6 +48,7 @@ def optimize(request: Request, progress: Progress | None = None) -> SearchResult
     """
     started = time.monotonic()
     resolved = resolve(request)
+    _check_fixed_batch(resolved)
     outcome = search(resolved.workload, resolved.cluster, _settings(resolved), progress)
     if not outcome.candidates:
         raise _no_plan(resolved, outcome)
@@ -61,6 +62,7 @@ def estimate(request: Request, plan: Plan | None = None) -> Breakdown:
     """Predict one plan: the given one, or the best of the request's family and fixes on exactly its GPUs."""
     resolved = resolve(request)
     if plan is None:
+        _check_splittable(resolved)
         plan = _plan_of_request(resolved)
     return _breakdown(resolved, plan, None)
 
@@ -75,10 +77,32 @@ def explain(request: Request, plan: Plan | None = None, progress: Progress | Non
     if request.gpus == 1 and plan is None:
         return _breakdown(resolved, _plan_of_request(resolved), None)
     free = dataclasses.replace(request, family=None, fix=(), top=1, gpus=max(request.gpus, plan.workers if plan else 1))
+    if plan is None and asked:
+        _check_splittable(resolved)
     best_result = optimize(free, progress)
     if plan is None:
         plan = _plan_of_request(resolved) if asked else best_result.plans[0].plan
     return _breakdown(resolved, plan, best_result.plans[0])
+
+
+def _check_fixed_batch(resolved: Resolved) -> None:
+    batch = resolved.workload.global_batch
+    for name, degrees in resolved.restriction.fixed.items():
+        if degrees.get("batch", 0) > batch:
+            raise UsageError(f"--fix: {name} is split {degrees['batch']} ways by the batch, which has {batch} samples")
+
+
+def _check_splittable(resolved: Resolved) -> None:
+    """Refuse what no plan on exactly the requested GPUs can be, by name rather than by a search that finds nothing."""
+    _check_fixed_batch(resolved)
+    gpus, batch = resolved.request.gpus, resolved.workload.global_batch
+    everywhere = any(degrees == {"batch": 0} for degrees in resolved.restriction.fixed.values())
+    if gpus > batch and (resolved.restriction.family == "data" or everywhere):
+        raise UsageError(f"a batch of {batch} cannot be split over {gpus} workers; use a larger --batch or fewer --gpus")
+    for name, degrees in resolved.restriction.fixed.items():
+        product = math.prod(degrees.values())
+        if product not in (0, gpus):
+            raise UsageError(f"--fix: the degrees of {name} multiply to {product}, not to the {gpus} workers of --gpus")
 
 
 def _settings(resolved: Resolved) -> SearchSettings:
@@ -126,7 +150,7 @@ def _plan_of_request(resolved: Resolved, workers: int | None = None) -> Plan:
 
 def _result(resolved: Resolved, outcome: Outcome, started: float) -> SearchResult:
     candidates = outcome.candidates
-    chosen = _diverse(resolved, outcome) if resolved.request.diverse else candidates
+    chosen = _diverse(resolved, outcome, started) if resolved.request.diverse else candidates
     best = candidates[0].step_time_s
     data_all, data_best = best_data_parallel(
         resolved.workload, resolved.cluster, resolved.request.gpus, resolved.setting.memory_capacity_bytes
@@ -142,7 +166,7 @@ def _result(resolved: Resolved, outcome: Outcome, started: float) -> SearchResul
         setting=resolved.setting,
         plans=plans,
         proven_optimal=proven,
-        proven_top=proven and outcome.rest_bound_s >= last * (1 - _PROOF_SLACK),
+        proven_top=proven and outcome.rest_bound_s >= last * (1 - _PROOF_SLACK) and not resolved.request.diverse,
         bound_s=best if proven else bound,
         gap=0.0 if proven else (best - bound) / best,
         space_size=outcome.space_size,
@@ -231,12 +255,9 @@ def _ranked(
 def _one_worker_s(resolved: Resolved) -> float | None:
     """Step of one worker at the same global batch, with as few micro-batches as fit; None if none fits."""
     layers = len(resolved.workload.graph.layers)
-    fixed = resolved.request.micro_batches
-    counts = (fixed,) if fixed is not None else divisors(resolved.workload.global_batch)
-    from costmodel.splits import Split
-
     plans = [
-        Plan(workers=1, num_micro_batches=m, splits=(Split(),) * layers, collectives=(None,) * layers) for m in counts
+        Plan(workers=1, num_micro_batches=m, splits=(Split(),) * layers, collectives=(None,) * layers)
+        for m in divisors(resolved.workload.global_batch)
     ]
     best: float | None = None
     for plan in plans:
@@ -260,19 +281,27 @@ def _compute_bound(workload: Workload, cluster: Cluster, plans: Sequence[Plan], 
     return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]
 
 
-def _diverse(resolved: Resolved, outcome: Outcome) -> list[Candidate]:
-    """Best plan of every family, each found by its own exact search."""
+def _diverse(resolved: Resolved, outcome: Outcome, started: float) -> list[Candidate]:
+    """Best plan of every family, each found by its own exact search; one time limit and one Ctrl-C end them all."""
+    whole = _settings(resolved)
     found: dict[str, Candidate] = {}
     for candidate in outcome.candidates:
         found.setdefault(candidate.family, candidate)
     asked = resolved.restriction.family
     for family in FAMILY_NAMES:
+        if outcome.interrupted:
+            break
         if family in found or (asked is not None and family != asked):
             continue
         settings = dataclasses.replace(
-            _settings(resolved), restriction=dataclasses.replace(resolved.restriction, family=family), top=1
+            whole,
+            restriction=dataclasses.replace(resolved.restriction, family=family),
+            top=1,
+            wall_s=max(whole.wall_s - (time.monotonic() - started), 0.0),
         )
         result = search(resolved.workload, resolved.cluster, settings)
+        outcome.interrupted |= result.interrupted
+        outcome.out_of_time |= result.out_of_time
         if result.candidates:
             found[family] = result.candidates[0]
     return sorted(found.values(), key=lambda c: (c.step_time_s, c.plan.workers, c.family))

@@ -105,8 +105,9 @@ def fixed_by_patterns(graph: Graph, patterns: Sequence[tuple[str, Mapping[str, i
     Raises
     ------
     ValueError
-        A pattern matches no layer.
+        A pattern matches no layer, or later ones say something else for every layer that it matches.
     """
+    matched: list[list[str]] = []
     fixed: dict[str, Mapping[str, int]] = {}
     for pattern, degrees in patterns:
         names = [layer.name for layer in graph.layers if fnmatch.fnmatchcase(layer.name, pattern)]
@@ -115,7 +116,11 @@ def fixed_by_patterns(graph: Graph, patterns: Sequence[tuple[str, Mapping[str, i
             raise ValueError(
                 f"'{pattern}' matches no layer; layers are {known}{' ...' if len(graph.layers) > 12 else ''}"
             )
+        matched.append(names)
         fixed.update(dict.fromkeys(names, degrees))
+    for (pattern, degrees), names in zip(patterns, matched, strict=True):
+        if all(fixed[name] != degrees for name in names):
+            raise ValueError(f"'{pattern}' has no effect: a later --fix says something else for all of its layers")
     return fixed
 
 

@@ -41,6 +41,8 @@ _OVERRIDES = (
     "paleo_algorithms",
     "paleo_extensions",
 )
+# Relative difference up to which a plan file's stated step time is what the cost model says.
+_SAME_PREDICTION = 1e-9
 
 
 def estimate(
@@ -147,6 +149,7 @@ def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[
     from planner.files.plan_check import plan_from_document
     from planner.files.plan_file import read_plan, request_from_document
     from planner.loading import load_model
+    from planner.schema.plan import Prediction
 
     loaded = read_plan(path)
     asked = request_from_document(loaded.content, path.resolve().parent)
@@ -156,6 +159,8 @@ def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[
     request = dataclasses.replace(asked, command_line=given.command_line, **overrides)
     graph = load_model(request.model).graph
     document = loaded.content
+    if overrides:
+        document = document.model_copy(update={"prediction": Prediction()})  # it answered another question
     if options.get("batch"):
         document = document.model_copy(update={"global_batch": request.batch})
     return document, request, plan_from_document(document, graph, loaded.document)
@@ -219,7 +224,11 @@ def _warnings(document: PlanDocument | None, breakdown: Breakdown) -> list[str]:
         return []
     from planner.files.plan_file import changed_inputs
 
-    return [
+    warnings = [
         f"the {role} file is not the one that the plan was made with (its sha256 differs)"
         for role in changed_inputs(document, breakdown.setting)
     ]
+    stated, now = document.prediction.step_time_s, breakdown.ranked.step_time_s
+    if not warnings and stated is not None and abs(stated - now) > _SAME_PREDICTION * now:
+        warnings.append(f"the plan file states a step of {stated:.6g} s; it takes {now:.6g} s")
+    return warnings

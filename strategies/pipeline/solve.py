@@ -239,6 +239,8 @@ class _Search:
         low = self.starts[labels.state[:, 0], cut]
         if self.problem.uses_all_workers:
             low = np.maximum(low, -(-left // counts[-1]))
+        elif cut == self.problem.num_layers:
+            low = np.maximum(low, 1)  # one stage of all layers is no pipeline
         high = np.minimum(cut, np.searchsorted(self.needed, left, side="right"))
         pairs = np.maximum(high - low, 0)
         ends = np.cumsum(pairs)
