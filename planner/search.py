@@ -98,7 +98,9 @@ def _check_splittable(resolved: Resolved) -> None:
     gpus, batch = resolved.request.gpus, resolved.workload.global_batch
     everywhere = any(degrees == {"batch": 0} for degrees in resolved.restriction.fixed.values())
     if gpus > batch and (resolved.restriction.family == "data" or everywhere):
-        raise UsageError(f"a batch of {batch} cannot be split over {gpus} workers; use a larger --batch or fewer --gpus")
+        raise UsageError(
+            f"a batch of {batch} cannot be split over {gpus} workers; use a larger --batch or fewer --gpus"
+        )
     for name, degrees in resolved.restriction.fixed.items():
         product = math.prod(degrees.values())
         if product not in (0, gpus):
@@ -160,7 +162,7 @@ def _result(resolved: Resolved, outcome: Outcome, started: float) -> SearchResul
     plans = tuple(dataclasses.replace(plan, rank=n + 1) for n, plan in enumerate(ranked[: len(chosen)]))
     extra = iter(ranked[len(chosen) :])
     bound = min(outcome.bound_s, best)
-    proven = bound >= best * (1 - _PROOF_SLACK) and not outcome.interrupted
+    proven = bound >= best * (1 - _PROOF_SLACK)
     last = candidates[-1].step_time_s
     return SearchResult(
         setting=resolved.setting,
@@ -190,7 +192,7 @@ def _notes(resolved: Resolved, outcome: Outcome) -> list[str]:
             f"{format_bytes(resolved.setting.memory_capacity_bytes)}"
         )
     if outcome.interrupted:
-        notes.append("interrupted: the best so far is shown, without a proof")
+        notes.append("interrupted: the best so far is shown")
     elif outcome.out_of_time:
         notes.append("stopped by the time limit: --time-limit gives the search longer")
     return notes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,20 +18,18 @@ __all__ = ["blocks", "enumerate_uniform"]
 _BLOCK_SPLITS = 24_000
 
 
-def blocks(counts: Sequence[int], *, grids: bool = False) -> list[tuple[int, ...]]:
-    """Cut worker counts into blocks of bounded size."""
-    result: list[tuple[int, ...]] = []
+def blocks(counts: Sequence[int], *, grids: bool = False) -> Iterator[tuple[int, ...]]:
+    """Cut worker counts into blocks of bounded size, each when it is asked for: a search may stop long before the last."""
     current: list[int] = []
     size = 0
     for w in counts:
         current.append(w)
         size += len(divisors(w)) ** 2 if grids else len(factorisations(w, 4))
         if size >= _BLOCK_SPLITS:
-            result.append(tuple(current))
+            yield tuple(current)
             current, size = [], 0
     if current:
-        result.append(tuple(current))
-    return result
+        yield tuple(current)
 
 
 def enumerate_uniform(

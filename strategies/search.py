@@ -244,19 +244,22 @@ class _Run:
             return
         all_fit: set[int] = set()
         for step, m in enumerate(self.micro_batches):
-            for counts in blocks([w for w in self.counts if w not in all_fit]):
+            waiting = [w for w in self.counts if w not in all_fit]
+            done = 0
+            for counts in blocks(waiting):
+                if self.remaining_s() <= 0:
+                    break
                 self.report("per-layer splits", step / max(len(self.micro_batches), 1))
                 self._layers_block(counts, m, all_fit)
+                done += len(counts)
+            for w in waiting[done:]:
+                # More micro-batches never take less time, so the bounds at one hold; none is known before that.
+                self._leave_open(self.floors.get(w, 0.0))
         skipped = sum(len(all_fit) for m in self.micro_batches if m > 1)
         self.outcome.searched["dominated"] += skipped
 
     def _layers_block(self, counts: tuple[int, ...], m: int, all_fit: set[int]) -> None:
         settings = self.settings
-        if self.remaining_s() <= 0:
-            # More micro-batches never take less time, so the bounds at one hold; none is known before that.
-            for w in counts:
-                self._leave_open(self.floors.get(w, 0.0))
-            return
         table = split_table(counts)
         self.outcome.space_size += count_layer_plans(
             self.workload.graph,
@@ -394,13 +397,13 @@ class _Run:
         settings = self.settings
         if not settings.restriction.allows_pipelines or max(self.counts) < 2:
             return
-        layers = len(self.workload.graph.layers)
+        layers = sum(layer.kind != "input" for layer in self.workload.graph.layers)
         tables: CostTables | None = None
         for step, m in enumerate(self.micro_batches):
             self.report("pipelines", step / len(self.micro_batches))
             replicas = self.workload.micro_batch(m)
             if settings.worker_counts is None:
-                self.outcome.space_size += count_pipelines(layers, settings.max_workers, replicas)
+                self.outcome.space_size += count_pipelines(layers, settings.max_workers, replicas, m)
             result = search_pipelines(
                 self.workload,
                 self.cluster,

@@ -5,8 +5,8 @@ The space, for up to N workers and global batch B:
 * every worker count w = 1 ... N and every number of micro-batches m that divides B;
 * per layer, every ordered factorisation of w into batch x output channels x input channels x height whose degrees do not exceed the
   extents they divide (`costmodel.splits.legal_splits`), and for every gradient exchange a collective;
-* pipelines: the layers in topological order cut into S >= 2 contiguous stages, stage s on r_s replicas with sum r_s = w, data parallel
-  inside a stage.
+* pipelines: the layers in topological order cut into 2 <= S <= m contiguous stages, stage s on r_s replicas with sum r_s = w, data
+  parallel inside a stage (with fewer micro-batches than stages some stage is always idle).
 
 Uniform plans are the points with one batch x channels grid for all feature layers, another for all classifier layers (from the first
 fully connected layer on), and one collective.
@@ -224,16 +224,17 @@ def count_layer_plans(
     return sum(totals)
 
 
-def count_pipelines(num_layers: int, max_workers: int, max_replicas: int) -> int:
-    """Count (cuts, replicas) of all pipelines with S >= 2 stages on 2 to ``max_workers`` workers, each stage on at most ``max_replicas``.
+def count_pipelines(num_layers: int, max_workers: int, max_replicas: int, max_stages: int) -> int:
+    """Count (cuts, replicas) of all pipelines on 2 to ``max_workers`` workers.
 
-    Without the limit on replicas it is ``sum_S C(L-1, S-1) C(N, S)``.
+    They have 2 to ``max_stages`` stages, each on at most ``max_replicas`` replicas. Without the limits it is
+    ``sum_S C(L-1, S-1) C(N, S)``.
 
-    >>> count_pipelines(3, 2, 2)  # 2 cuts x one replica each
+    >>> count_pipelines(3, 2, 2, 2)  # 2 cuts x one replica each
     2
     """
     total = 0
-    for stages in range(2, min(num_layers, max_workers) + 1):
+    for stages in range(2, min(num_layers, max_workers, max_stages) + 1):
         # Compositions of any w <= N into `stages` parts between 1 and R, by inclusion and exclusion.
         compositions = 0
         for over in range(stages + 1):

@@ -2,8 +2,9 @@
 
 Notes
 -----
-A plan cuts a chain of L layers (topological order) into S >= 2 contiguous stages; stage s runs on ``r_s`` replicas (data
-parallel inside the stage) and the replicas add up to W. Stage s spends, per micro-batch,
+A plan cuts a chain of L layers (topological order) into 2 <= S <= m contiguous stages; stage s runs on ``r_s`` replicas
+(data parallel inside the stage) and the replicas add up to W. With fewer micro-batches m than stages a pipeline never fills, so
+such plans are not part of the space. Stage s spends, per micro-batch,
 
     F_s = sum of forward_s over its layers  + cut_forward_s[r_{s-1}, r_s] of the cut in front of it
     B_s = sum of backward_s over its layers + cut_backward_s[r_s, r_{s+1}] of the cut behind it
@@ -108,7 +109,9 @@ class PartitionProblem:
     static_bytes: FloatArray  # (K, L), weights, gradients and optimizer state
     activation_bytes: FloatArray  # (K, L), per micro-batch in flight
     memory_capacity_bytes: float = float("inf")
-    uses_all_workers: bool = True  # the replicas add up to W; otherwise to at most W, which is every smaller problem in one
+    uses_all_workers: bool = (
+        True  # the replicas add up to W; otherwise to at most W, which is every smaller problem in one
+    )
 
     def __post_init__(self) -> None:
         counts = self.replica_counts

@@ -78,7 +78,7 @@ def search_pipelines(
     """
     deadline = time.monotonic() + wall_s
     outcome = PipelineOutcome(tables=like)
-    if not worker_counts:
+    if not worker_counts or num_micro_batches < 2:
         return outcome
     table = like.table if like is not None else split_table(range(1, max(worker_counts)), batch_only=True)
     tables = CostTables(workload, cluster, table, num_micro_batches, like=like)

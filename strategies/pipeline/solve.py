@@ -242,6 +242,8 @@ class _Search:
         elif cut == self.problem.num_layers:
             low = np.maximum(low, 1)  # one stage of all layers is no pipeline
         high = np.minimum(cut, np.searchsorted(self.needed, left, side="right"))
+        # The m-th stage from the end is the first: fewer micro-batches than stages never fill a pipeline.
+        high = np.where(labels.state[:, 2] + 1 >= self.problem.num_micro_batches, np.minimum(high, 1), high)
         pairs = np.maximum(high - low, 0)
         ends = np.cumsum(pairs)
         done = 0

@@ -237,7 +237,8 @@ def test_an_edited_plan(fails: Any, tmp_path: Path, capsys: pytest.CaptureFixtur
     text = path.read_text(encoding="utf-8")
     workers = int(text.split("\nworkers: ")[1].split("\n")[0])
     path.write_text(text.replace(f"\nworkers: {workers}", f"\nworkers: {workers + 1}"), encoding="utf-8")
-    lines = fails("estimate", "--plan", str(path))
+    first, *lines = fails("estimate", "--plan", str(path))
+    assert first.endswith(f"workers: is {workers + 1}, more than the 4 gpus")
     assert len(lines) > 1
     assert all(line.startswith(f"{path}:") and f"not to the {workers + 1} workers" in line for line in lines)
     path.write_text(text.replace("model: alexnet", "model: nin"), encoding="utf-8")
@@ -366,3 +367,43 @@ def test_python_prints_no_traceback_for_bad_usage() -> None:
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: --gpus 0: must be at least 1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["estimate", "alexnet", "--gpus", "16", "--batch", "7", "--family", "data"],
+            "a batch of 7 cannot be split over 16",
+        ),
+        (
+            ["estimate", "alexnet", "--gpus", "4", "--fix", "*:batch=8"],
+            "--fix '*:batch=8' needs 8 workers, and --gpus is 4",
+        ),
+        (
+            ["estimate", "alexnet", "--gpus", "8", "--fix", "fc6:batch=4"],
+            "the degrees of fc6 multiply to 4, not to the 8",
+        ),
+        (
+            ["optimize", "alexnet", "--gpus", "8", "--batch", "4", "--fix", "fc6:batch=8"],
+            "fc6 is split 8 ways by the batch",
+        ),
+        (
+            ["optimize", "alexnet", "--gpus", "4", "--fix", "conv*:batch", "--fix", "conv*:height"],
+            "'conv*' has no effect",
+        ),
+        (["scale", "alexnet", "--fix", "fc*:out_channels"], "family data leaves nothing to fix"),
+        (["optimize", "alexnet", "--gpus", "4", "--device", "h100"], "did you mean 'h100-sxm'?"),
+    ],
+)
+def test_what_no_plan_can_be_is_named(fails: Any, arguments: list[str], message: str) -> None:
+    (line,) = fails(*arguments)
+    assert message in line
+
+
+def test_a_network_of_inputs_only(fails: Any, tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    layers = "layers:\n  - {name: data, type: input, shape: [10]}\n"
+    path.write_text(f"schema_version: 1\nname: net\nsource: test\nglobal_batch: 4\n{layers}", encoding="utf-8")
+    (line,) = fails("optimize", str(path), "--gpus", "4")
+    assert "at least one layer that is no input" in line

@@ -328,7 +328,8 @@ def test_a_file_equals_a_graph_built_by_hand(
 
 def test_a_loaded_model_says_where_it_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "net.yaml"
-    path.write_text(HEAD + "source: a paper\ndescription: small\nlayers: [{name: data, type: input, shape: [3]}]\n")
+    layers = "layers: [{name: data, type: input, shape: [3]}, {name: fc, type: linear, out_features: 2}]\n"
+    path.write_text(HEAD + "source: a paper\ndescription: small\n" + layers)
     model = load_model(str(path))
     assert (model.name, model.global_batch, model.source, model.description) == ("net", 8, "a paper", "small")
     assert model.path == path

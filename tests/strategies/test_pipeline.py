@@ -72,7 +72,7 @@ def random_problem(rng: np.random.Generator, *, most_layers: int = 7, most_worke
 def brute_force(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
     """Every plan within memory that can run, best first."""
     found = []
-    for stages in range(2, min(problem.num_layers, problem.num_workers) + 1):
+    for stages in range(2, min(problem.num_layers, problem.num_workers, problem.num_micro_batches) + 1):
         for replicas in itertools.product(problem.replica_counts.tolist(), repeat=stages):
             if sum(replicas) != problem.num_workers:
                 continue
@@ -252,8 +252,13 @@ def test_memory_counts_micro_batches_in_flight() -> None:
     assert stage_memory_bytes(problem, plan).tolist() == [14.0, 13.0, 12.0, 11.0]
     assert solve_pipeline(replace(problem, memory_capacity_bytes=14.0)).best == plan
     assert solve_pipeline(replace(problem, memory_capacity_bytes=13.0)).status is Status.INFEASIBLE
-    two_in_flight = solve_pipeline(replace(problem, num_micro_batches=2, memory_capacity_bytes=12.0))
-    assert two_in_flight.best == plan
+    assert stage_memory_bytes(replace(problem, num_micro_batches=2), plan).tolist() == [12.0, 12.0, 12.0, 11.0]
+
+
+def test_no_more_stages_than_micro_batches() -> None:
+    best = solve_pipeline(even_chain(12, 4, 2), Limits(num_solutions=1000))
+    assert {len(plan.replicas) for plan in best.plans} == {2}
+    assert solve_pipeline(even_chain(12, 4, 1)).status is Status.INFEASIBLE
 
 
 @pytest.mark.parametrize(("layers", "workers"), [(1, 4), (4, 1), (1, 1)])
@@ -289,7 +294,8 @@ def test_monotone(seed: int) -> None:
         array = getattr(problem, name)
         dearer = array + np.floor(rng.random(array.shape) * 3)
         assert solve_pipeline(replace(problem, **{name: dearer})).objective_s >= best
-    assert solve_pipeline(replace(problem, num_micro_batches=problem.num_micro_batches + 1)).objective_s >= best
+    if problem.num_micro_batches >= min(problem.num_layers, problem.num_workers):  # else one more admits more stages
+        assert solve_pipeline(replace(problem, num_micro_batches=problem.num_micro_batches + 1)).objective_s >= best
     assert (
         solve_pipeline(replace(problem, memory_capacity_bytes=problem.memory_capacity_bytes * 0.8)).objective_s >= best
     )

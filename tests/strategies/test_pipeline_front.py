@@ -25,7 +25,7 @@ INF = float("inf")
 def realistic(rng: np.random.Generator, *, layers: int = 7, workers: int = 6) -> PartitionProblem:
     """Times fall with replicas, exchanges rise, transfers go by the smaller side, and the memory capacity binds."""
     counts = np.arange(1, workers)
-    r, m = counts[:, None].astype(np.float64), int(rng.choice([1, 2, 4, 8, 16]))
+    r, m = counts[:, None].astype(np.float64), int(rng.choice([2, 3, 4, 8, 16]))
     work, weights = rng.uniform(0.5, 1.5, layers), np.exp(np.linspace(0, 3, layers)) * rng.uniform(0.5, 1.5, layers)
     outputs = np.exp(np.linspace(1.0, -1.0, layers)) * rng.uniform(0.5, 1.5, layers)
     forward = work / r + 0.02
@@ -51,7 +51,7 @@ def realistic(rng: np.random.Generator, *, layers: int = 7, workers: int = 6) ->
 def plans_of(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
     """Every plan within memory, best first."""
     found = []
-    for stages in range(2, min(problem.num_layers, problem.num_workers) + 1):
+    for stages in range(2, min(problem.num_layers, problem.num_workers, problem.num_micro_batches) + 1):
         for replicas in itertools.product(problem.replica_counts.tolist(), repeat=stages):
             if sum(replicas) == problem.num_workers:
                 for cuts in itertools.combinations(range(1, problem.num_layers), stages - 1):
@@ -74,7 +74,7 @@ def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch
         small_passes(monkeypatch)
     rng = np.random.default_rng(copies)
     bound, feasible = 0, 0
-    for _ in range(12):
+    for _ in range(16):
         problem = realistic(rng)
         plans = plans_of(problem)
         free = solve_pipeline(replace(problem, memory_capacity_bytes=INF)).objective_s
@@ -93,8 +93,8 @@ def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch
 def test_table_bounds_the_front_of_every_plan() -> None:
     rng = np.random.default_rng(3)
     checked = 0
-    for levels in (1, 2, 16) * 3:
-        problem = realistic(rng)
+    for levels in (1, 2, 16) * 10:
+        problem = replace(realistic(rng), num_micro_batches=int(rng.choice([4, 8])))
         plans = plans_of(problem)
         if not plans:
             continue

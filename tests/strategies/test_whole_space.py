@@ -80,7 +80,7 @@ def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[np.ndarray[A
 
 def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
     layers, plans = len(case.graph.layers), []
-    for stages in range(2, min(layers - 1, most) + 1):
+    for stages in range(2, min(layers - 1, most, m) + 1):
         for cuts in itertools.combinations(range(2, layers), stages - 1):  # no stage holds the input alone
             for replicas in itertools.product(range(1, min(case.micro_batch(m), most) + 1), repeat=stages):
                 if sum(replicas) > most:
