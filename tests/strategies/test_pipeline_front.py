@@ -94,7 +94,9 @@ def test_table_bounds_the_front_of_every_plan() -> None:
     rng = np.random.default_rng(3)
     checked = 0
     for levels in (1, 2, 16) * 10:
-        problem = replace(realistic(rng), num_micro_batches=int(rng.choice([4, 8])))
+        problem = realistic(rng)
+        roomy = float(rng.choice([1.0, 2.0])) * problem.memory_capacity_bytes
+        problem = replace(problem, num_micro_batches=int(rng.choice([4, 8])), memory_capacity_bytes=roomy)
         plans = plans_of(problem)
         if not plans:
             continue
