@@ -48,14 +48,20 @@ class PipelineArrays:
     activation_bytes: FloatArray  # (K, L), per micro-batch in flight
 
 
-def pipeline_arrays(tables: CostTables) -> PipelineArrays:
+def pipeline_arrays(tables: CostTables, most_replicas: int | None = None) -> PipelineArrays:
     """Gather the pure batch splits of the tables, one replica count per worker count of the table.
+
+    Parameters
+    ----------
+    tables : CostTables
+    most_replicas : int, optional
+        Leave out larger replica counts.
 
     Returns
     -------
     PipelineArrays
     """
-    counts = tables.table.worker_counts
+    counts = [r for r in tables.table.worker_counts if most_replicas is None or r <= most_replicas]
     rows = np.array([tables.table.row_of(Split(batch=r)) for r in counts])
     layers = tables.layers
     legal = np.stack([costs.legal[rows] for costs in layers], axis=1)
@@ -65,7 +71,7 @@ def pipeline_arrays(tables: CostTables) -> PipelineArrays:
 
     forward = stack("forward_s") + stack("inner_forward_s")
     backward = stack("backward_input_s") + stack("backward_weight_s") + stack("inner_backward_s")
-    cut_forward, cut_backward = _cut_times(tables)
+    cut_forward, cut_backward = _cut_times(tables, counts)
     return PipelineArrays(
         replicas=np.array(counts, dtype=np.int64),
         forward_s=np.where(legal, forward, np.inf),
@@ -79,7 +85,7 @@ def pipeline_arrays(tables: CostTables) -> PipelineArrays:
     )
 
 
-def _cut_times(tables: CostTables) -> tuple[FloatArray, FloatArray]:
+def _cut_times(tables: CostTables, counts: Sequence[int]) -> tuple[FloatArray, FloatArray]:
     """Time for all tensors that cross a cut: the share of one worker of the side with fewer replicas."""
     graph, workload = tables.workload.graph, tables.workload
     layers = len(graph.layers)
@@ -94,7 +100,7 @@ def _cut_times(tables: CostTables) -> tuple[FloatArray, FloatArray]:
         elements[0, u + 1 : last_consumer[u] + 1] += layer.output_elements
         if workload.training and needs[u]:
             elements[1, u + 1 : last_consumer[u] + 1] += layer.output_elements
-    replicas = np.array(tables.table.worker_counts, dtype=np.float64)
+    replicas = np.array(counts, dtype=np.float64)
     fewer = np.minimum(replicas[:, None], replicas[None, :])
     share = np.ceil(tables.micro_batch / fewer) * workload.precision.activation_bytes
     message = share.ravel()[:, None] * elements.reshape(1, -1)

@@ -149,7 +149,7 @@ class CostTables:
         weights = _weight_share(layer, table, counts_norm=workload.compute.counts_norm)
         training = workload.training
         group = (table.batch * table.height) * 1.0
-        kept = _activation_elements(layer, shard, self.micro_batch, table.workers)
+        kept = _activation_elements(layer, shard, self.micro_batch, table.workers, training=training)
         return LayerCosts(
             # Every worker loads the samples it needs, however it needs them: an input can take any split.
             legal=np.ones(len(zero), dtype=bool)
@@ -341,8 +341,14 @@ def _weight_share(layer: Layer, table: SplitTable, *, counts_norm: bool) -> Floa
     return np.asarray(total * share_out * share_in)
 
 
-def _activation_elements(layer: Layer, shard: Shard, micro_batch: int, workers: IntArray) -> FloatArray:
-    """Elements kept for the backward pass: the output share, and the gathered input of an output-channel split."""
+def _activation_elements(
+    layer: Layer, shard: Shard, micro_batch: int, workers: IntArray, *, training: bool
+) -> FloatArray:
+    """Elements kept for the backward pass.
+
+    The share of the output; once more where a normalisation follows, whose backward pass needs its input too; and the gathered input
+    of an output-channel split.
+    """
     limits = layer.family.limits(layer)
     shape = layer.output_shape
     if layer.kind == "input":
@@ -351,6 +357,8 @@ def _activation_elements(layer: Layer, shard: Shard, micro_batch: int, workers: 
     kept = shard.batch * shard.out_channels * shard.height * rest
     if layer.family.is_view:
         return np.zeros_like(kept)
+    if training and getattr(layer.params, "norm", None) is not None:
+        kept = 2.0 * kept
     if limits.channelwise or not layer.input_shapes:
         return kept
     # The share after the reduction of an input-channel split is smaller by that degree.

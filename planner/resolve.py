@@ -14,7 +14,7 @@ from costmodel.device import Device
 from costmodel.network import Cluster
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split
+from costmodel.splits import Split, divisors
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.errors import UnknownName, UsageError
@@ -157,6 +157,12 @@ def _check_numbers(request: Request, cluster: Cluster, global_batch: int) -> Non
         raise UsageError(f"--batch {global_batch} is beyond any training run")
     if request.micro_batches is not None and not 1 <= request.micro_batches <= global_batch:
         raise UsageError(f"--micro-batches must be between 1 and the global batch ({global_batch})")
+    if request.micro_batches is not None and global_batch % request.micro_batches:
+        near = sorted(divisors(global_batch), key=lambda m: (abs(m - (request.micro_batches or 1)), m))[:3]
+        raise UsageError(
+            f"--micro-batches {request.micro_batches} does not divide the global batch {global_batch}; "
+            f"near it are {', '.join(map(str, sorted(near)))}"
+        )
     if request.top < 1:
         raise UsageError(f"--top must be at least 1, not {request.top}")
     for name, value in (("--ppp-comp", request.ppp_comp), ("--ppp-comm", request.ppp_comm)):

@@ -12,7 +12,7 @@ from costmodel.network import Cluster
 from costmodel.plan import Plan, family_of_plan
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split, divisors
-from costmodel.units import format_bytes, parse_quantity
+from costmodel.units import format_bytes, format_seconds, parse_quantity
 from costmodel.workload import Workload
 from planner.breakdown import layer_costs
 from planner.errors import LimitReached, NoFeasiblePlan, UsageError
@@ -178,9 +178,40 @@ def _result(resolved: Resolved, outcome: Outcome, started: float) -> SearchResul
         free_layers=resolved.free_layers,
         data_parallel=next(extra) if data_best is not None else None,
         data_parallel_all=next(extra) if data_all is not None else None,
-        notes=tuple(_notes(resolved, outcome)),
+        notes=(*_why(plans[0], ranked[len(chosen)] if data_best is not None else None), *_notes(resolved, outcome)),
         solver=", ".join(outcome.methods),
     )
+
+
+_TERMS = {
+    "compute": "compute_s",
+    "the optimizer": "update_s",
+    "resharding": "reshard_s",
+    "exposed gradient exchange": "exposed_exchange_s",
+    "the pipeline bubble": "bubble_s",
+}
+
+
+def _why(best: RankedPlan, data: RankedPlan | None) -> list[str]:
+    """Say which family wins and what it gains and pays against plain data parallelism."""
+    if best.family == "data":
+        hidden = 1.0 - best.exposed_exchange_s / best.exchange_s if best.exchange_s > 0 else 1.0
+        return [f"data parallelism wins: {hidden:.0%} of its gradient exchange hides behind the backward pass"]
+    if data is None or best.workers == 1:
+        return []
+    changes = {name: getattr(best, key) - getattr(data, key) for name, key in _TERMS.items()}
+    # What matters at the scale of the step; smaller changes only make the sentence longer.
+    least = 0.01 * data.step_time_s
+    gains = sorted((n for n in changes if changes[n] < -least), key=lambda n: changes[n])
+    prices = sorted((n for n in changes if changes[n] > least), key=lambda n: -changes[n])
+    if not gains:
+        return [f"family {best.family} wins by less than 1 % of the step in every term"]
+    saved = " and ".join(f"{format_seconds(-changes[n])} of {n}" for n in gains)
+    paid = " and ".join(f"{format_seconds(changes[n])} of {n}" for n in prices)
+    return [
+        f"family {best.family} wins: against the best data parallelism (x{data.workers}) it saves {saved}"
+        + (f" and pays {paid}" if paid else "")
+    ]
 
 
 def _notes(resolved: Resolved, outcome: Outcome) -> list[str]:
@@ -321,6 +352,8 @@ def _breakdown(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Break
             f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, "
             f"there are {format_bytes(ranked.memory_capacity_bytes)}"
         )
+    if resolved.setting.cost_model == "paleo" and plan.workers == 1:
+        notes += _model_parallel_note(resolved)
     return Breakdown(
         setting=resolved.setting,
         ranked=ranked,
@@ -331,6 +364,23 @@ def _breakdown(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Break
         free_layers=resolved.free_layers,
         notes=tuple(notes),
     )
+
+
+def _model_parallel_note(resolved: Resolved) -> list[str]:
+    """PALEO's bounds of running the branches of the network on different devices."""
+    from costmodel.paleo.model import PaleoCompute
+    from costmodel.paleo.scaling import model_parallel_bounds
+
+    compute = resolved.workload.compute
+    if not isinstance(compute, PaleoCompute) or compute.extensions is not None:
+        return []
+    forward, backward = model_parallel_bounds(resolved.workload.graph, compute, batch=resolved.workload.global_batch)
+    sentence = (
+        "PALEO's bounds with the branches on different devices: forward "
+        f"{format_seconds(forward.lower_s)} to {format_seconds(forward.upper_s)}, backward "
+        f"{format_seconds(backward.lower_s)} to {format_seconds(backward.upper_s)}"
+    )
+    return [sentence]
 
 
 def _comparison(plan: RankedPlan, best: RankedPlan | None) -> tuple[tuple[str, float, float], ...]:

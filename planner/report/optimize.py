@@ -14,7 +14,6 @@ from planner.results import Assumption, RankedPlan, SearchResult, Setting
 
 __all__ = ["assumed", "search_report"]
 
-_SHOWN_LAYERS = 12
 
 
 def search_report(request: Request, result: SearchResult) -> Report:
@@ -131,9 +130,5 @@ def assumed(assumptions: Sequence[Assumption], setting: Setting) -> str:
 
 
 def free_layers_fact(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Name what the cost model counts as free; a long list is cut, and its rest counted."""
-    if not names:
-        return []
-    shown = ", ".join(names[:_SHOWN_LAYERS])
-    more = f" and {len(names) - _SHOWN_LAYERS} more" if len(names) > _SHOWN_LAYERS else ""
-    return [("Counted as free", shown + more)]
+    """Name every layer that the cost model counts as free."""
+    return [("Counted as free", ", ".join(names))] if names else []

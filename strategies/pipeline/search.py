@@ -24,6 +24,9 @@ __all__ = ["PipelineOutcome", "search_pipelines"]
 
 # The solver compares with the cutoff in its own order of summation.
 _SLACK = 1 + 1e-9
+# Transfers are tabulated by replicas in front, replicas behind and cut; beyond so many entries (64 MB each way) the pipelines are
+# left open, with their bound.
+_MOST_CUTS = 5_000_000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +83,9 @@ def search_pipelines(
     outcome = PipelineOutcome(tables=like)
     if not worker_counts or num_micro_batches < 2:
         return outcome
-    table = like.table if like is not None else split_table(range(1, max(worker_counts)), batch_only=True)
+    # A stage leaves a worker to another one, and has no more replicas than the largest micro-batch of the space has samples.
+    most = min(max(worker_counts) - 1, workload.micro_batch(2))
+    table = like.table if like is not None else split_table(range(1, most + 1), batch_only=True)
     tables = CostTables(workload, cluster, table, num_micro_batches, like=like)
     outcome.tables = tables
     floors = _quick_bounds(tables, worker_counts)
@@ -90,7 +95,13 @@ def search_pipelines(
         outcome.bound_s = outcome.rest_bound_s = float(np.min(floors[floors > cutoff_s() * _SLACK]))
     if not promising:
         return outcome
-    arrays = pipeline_arrays(tables)
+    rows = min(most, tables.micro_batch, max(promising))
+    if rows * rows * len(workload.graph.layers) > _MOST_CUTS or deadline <= time.monotonic():
+        least = float(np.min(floors))
+        outcome.searched["open"] = len(promising)
+        outcome.bound_s, outcome.rest_bound_s = min(outcome.bound_s, least), min(outcome.rest_bound_s, least)
+        return outcome
+    arrays = pipeline_arrays(tables, rows)
     if list(worker_counts) == list(range(2, max(worker_counts) + 1)):
         # "At most W workers" is every smaller count in one problem.
         sizes, exact = [max(promising)], False

@@ -224,7 +224,7 @@ def test_free_layers_and_assumptions_are_listed(make_result: MakeResult) -> None
     assert "Counted as free: " in text
     assert "data, dropout6" in text
     many = sentences(make_result(free_layers=tuple(f"l{i}" for i in range(40))))
-    assert "and 28 more" in many
+    assert all(f"l{i}" in many for i in range(40))
 
 
 def test_a_plan_that_is_the_best_says_so(breakdown: Breakdown) -> None:
