@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split, divisors
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
-from planner.errors import UnknownName, UsageError
+from planner.errors import PlannerError, UnknownName, UsageError
 from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
 from planner.request import Request
 from planner.results import Assumption, Setting
@@ -61,8 +61,7 @@ def resolve(request: Request) -> Resolved:
     PlannerError
         Unknown names, unusable values, files with problems.
     """
-    model = load_model(request.model)
-    cluster, inputs = _cluster(request)
+    model, (cluster, inputs), collectives, restriction = _look_up(request)
     device = cluster.device
     paleo = request.cost_model == "paleo"
     precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else _device_precision(device))
@@ -82,7 +81,7 @@ def resolve(request: Request) -> Resolved:
         optimizer=optimizer,
         compute=compute,
         training=request.mode == "training",
-        collectives=_collectives(request),
+        collectives=collectives,
         context_bytes=CONTEXT_BYTES,
     )
     capacity = _capacity(request, device)
@@ -106,11 +105,45 @@ def resolve(request: Request) -> Resolved:
         model=model,
         workload=workload,
         cluster=cluster,
-        restriction=_restriction(request, workload),
+        restriction=restriction,
         setting=setting,
         assumptions=_assumptions(request, model, workload, setting),
         free_layers=tuple(layer.name for layer in model.graph.layers if compute.is_free(layer)),
     )
+
+
+def _look_up(
+    request: Request,
+) -> tuple[LoadedModel, tuple[Cluster, dict[str, str]], tuple[str, ...], Restriction]:
+    """Look up everything that is named, and report all that is wrong in one go."""
+    faults: list[PlannerError] = []
+
+    def tried(function: Callable[..., _T], *arguments: object) -> _T | None:
+        try:
+            return function(*arguments)
+        except PlannerError as error:
+            faults.append(error)
+            return None
+
+    model = tried(load_model, request.model)
+    cluster = tried(_cluster, request)
+    collectives = tried(_collectives, request)
+    restriction = tried(_restriction, request, model)
+    for kind, name, known in (
+        ("precision", request.precision, PRECISIONS),
+        ("optimizer", request.optimizer, OPTIMIZERS),
+    ):
+        if name is not None:
+            tried(_pick, kind, name, known, name)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise UsageError("\n".join(str(fault) for fault in faults))
+    assert model is not None
+    assert cluster is not None
+    assert collectives is not None
+    assert restriction is not None
+    return model, cluster, collectives, restriction
 
 
 def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
@@ -227,12 +260,14 @@ def _capacity(request: Request, device: Device) -> float:
     return min(limit, device.memory_bytes)
 
 
-def _restriction(request: Request, workload: Workload) -> Restriction:
+def _restriction(request: Request, model: LoadedModel | None) -> Restriction:
     if request.family is not None and request.family not in FAMILY_NAMES:
         raise UnknownName(kind="family", name=request.family, known=FAMILY_NAMES)
     patterns = [parse_fix(text) for text in request.fix]
+    if model is None:
+        return Restriction()  # the layers are not known; that is reported already
     try:
-        fixed = fixed_by_patterns(workload.graph, patterns)
+        fixed = fixed_by_patterns(model.graph, patterns)
     except ValueError as error:
         raise UsageError(f"--fix: {error}") from None
     for text, (_, degrees) in zip(request.fix, patterns, strict=True):

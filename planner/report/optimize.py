@@ -15,7 +15,6 @@ from planner.results import Assumption, RankedPlan, SearchResult, Setting
 __all__ = ["assumed", "search_report"]
 
 
-
 def search_report(request: Request, result: SearchResult) -> Report:
     """Answer in every form."""
     return Report(
