@@ -6,14 +6,12 @@ What is returned is judged by `costmodel.evaluate`; what is not solved is bounde
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.evaluate import batch_of, evaluate, evaluate_on
 from costmodel.network import Cluster
-from costmodel.plan import Plan, family_of_plan, plan_key
 from costmodel.splits import factorisations, split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
@@ -22,6 +20,7 @@ from strategies.exhaustive import blocks, enumerate_uniform
 from strategies.per_layer.problem import Limits, Solution, Status
 from strategies.per_layer.search import Method, solve
 from strategies.pipeline.search import search_pipelines
+from strategies.pool import Candidate, Pool
 from strategies.space import (
     Restriction,
     count_layer_plans,
@@ -64,16 +63,6 @@ class SearchSettings:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A plan with the judge's verdict."""
-
-    plan: Plan
-    step_time_s: float
-    memory_bytes: float
-    family: str
-
-
 @dataclass(slots=True, kw_only=True)
 class Outcome:
     """Best plans with different keys, and what was proved about the rest."""
@@ -87,69 +76,6 @@ class Outcome:
     interrupted: bool = False
     out_of_time: bool = False
     methods: tuple[str, ...] = ()
-
-
-class _Pool:
-    """The K best different plans so far."""
-
-    def __init__(self, workload: Workload, cluster: Cluster, settings: SearchSettings) -> None:
-        self._workload, self._cluster, self._settings = workload, cluster, settings
-        self._found: dict[tuple[object, ...], Candidate] = {}
-        self.nearest_miss: Candidate | None = None
-
-    def add(self, plans: Sequence[Plan], tables: CostTables | None = None) -> int:
-        """Judge plans, keep those that fit the memory, the family and the list, and count those that are of the family.
-
-        Plans without stages may bring the tables that they came from, which saves the judge from building them again.
-        """
-        if not plans:
-            return 0
-        accepted = 0
-        graph, settings = self._workload.graph, self._settings
-        costs = (
-            evaluate(self._workload, self._cluster, plans)
-            if tables is None
-            else evaluate_on(tables, batch_of(tables, plans))
-        )
-        for n, plan in enumerate(plans):
-            step, memory = float(costs.step_time_s[n]), float(costs.memory_bytes[n])
-            family = family_of_plan(graph, plan)
-            if not np.isfinite(step) or settings.restriction.family not in (None, family):
-                continue
-            accepted += 1
-            candidate = Candidate(plan=plan, step_time_s=step, memory_bytes=memory, family=family)
-            if memory > settings.capacity_bytes:
-                if self.nearest_miss is None or memory < self.nearest_miss.memory_bytes:
-                    self.nearest_miss = candidate
-                continue
-            key = plan_key(graph, plan)
-            if key not in self._found or _order(candidate) < _order(self._found[key]):
-                self._found[key] = candidate
-        ranked = sorted(self._found.items(), key=lambda item: _order(item[1]))
-        self._found = dict(ranked[: settings.top])
-        return accepted
-
-    def best(self) -> list[Candidate]:
-        """At most K candidates, best first; ties go to fewer workers."""
-        return list(self._found.values())
-
-    @property
-    def cutoff_s(self) -> float:
-        """Cost of the K-th plan: what a further plan must beat."""
-        ranked = self.best()
-        return ranked[-1].step_time_s if len(ranked) == self._settings.top else float("inf")
-
-
-def _order(candidate: Candidate) -> tuple[object, ...]:
-    plan = candidate.plan
-    # Rounding keeps equal times computed in another order equal, so that ties are broken the same way everywhere.
-    return (
-        float(f"{candidate.step_time_s:.11e}"),
-        plan.workers,
-        plan.num_micro_batches,
-        plan.stages,
-        tuple(split.degrees for split in plan.splits),
-    )
 
 
 def search(workload: Workload, cluster: Cluster, settings: SearchSettings, progress: Progress | None = None) -> Outcome:
@@ -189,7 +115,13 @@ class _Run:
         self.workload, self.cluster, self.settings = workload, cluster, settings
         self.progress = progress
         self.deadline = time.monotonic() + settings.wall_s
-        self.pool = _Pool(workload, cluster, settings)
+        self.pool = Pool(
+            workload,
+            cluster,
+            top=settings.top,
+            capacity_bytes=settings.capacity_bytes,
+            family=settings.restriction.family,
+        )
         counts = settings.worker_counts or tuple(range(1, settings.max_workers + 1))
         self.counts = counts
         self.micro_batches = settings.micro_batches or micro_batch_counts(workload.global_batch)
