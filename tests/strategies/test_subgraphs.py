@@ -1,0 +1,122 @@
+"""Random pieces of the bundled networks, small enough for brute force: both exact methods and the judge agree to the digit."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from costmodel.collectives import ALL_REDUCE_NAMES
+from costmodel.evaluate import CHEAPEST, PlanBatch, evaluate_on
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.network import Cluster
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from planner.files.resources import bundled
+from planner.loading import load_cluster, load_model
+from strategies.build import LayerChoice, choice_problem
+from strategies.per_layer.problem import Limits, Solution, Status
+from strategies.per_layer.search import solve
+from strategies.space import Restriction
+
+MOST_PLANS = 40_000
+CASES = 40  # per seed
+
+
+def piece(graph: Graph, random: np.random.Generator) -> Graph:
+    """Take 4 to 6 neighbouring layers; what they read from outside becomes an input of that shape."""
+    body = [layer for layer in graph.layers if layer.kind != "input"]
+    size = min(int(random.integers(4, 7)), len(body))
+    start = int(random.integers(0, len(body) - size + 1))
+    chosen = body[start : start + size]
+    names = {layer.name for layer in chosen}
+    outside = {
+        name: shape
+        for layer in chosen
+        for name, shape in zip(layer.inputs, layer.input_shapes, strict=True)
+        if name not in names
+    }
+    specs = [
+        LayerSpec(name=name, kind="input", params=params_from("input", {"shape": shape}))
+        for name, shape in outside.items()
+    ]
+    specs += [LayerSpec(name=x.name, kind=x.kind, params=x.params, inputs=x.inputs) for x in chosen]
+    return Graph.build("piece", specs)
+
+
+def brute_force(choice: LayerChoice, capacity: float, top: int) -> list[float]:
+    """Cost of the best plans with different keys, by scoring every plan with the judge."""
+    graph, tables = choice.tables.workload.graph, choice.tables
+    rows = np.array(list(itertools.product(*choice.rows)))
+    batch = PlanBatch(
+        row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=tuple(range(len(graph.layers)))
+    )
+    costs = evaluate_on(tables, batch)
+    fits = costs.memory_bytes <= capacity
+    best: dict[tuple[int, ...], float] = {}
+    for row, step in zip(rows[fits][:, list(graph.weighted)], costs.step_time_s[fits], strict=True):
+        key = tuple(row.tolist())
+        best[key] = min(best.get(key, np.inf), float(step))
+    return sorted(best.values())[:top]
+
+
+@pytest.fixture(scope="module")
+def graphs() -> list[Graph]:
+    return [load_model(name).graph for name in sorted(bundled("models"))]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pieces_of_real_networks(seed: int, graphs: list[Graph]) -> None:
+    random = np.random.default_rng(seed)
+    cluster: Cluster = load_cluster(["dgx-h100", "k20-pcie", "ethernet-10g"][seed % 3]).cluster
+    device = cluster.device
+    assert device is not None
+    solved = infeasible = 0
+    while solved + infeasible < CASES:
+        graph = piece(graphs[int(random.integers(len(graphs)))], random)
+        workload = Workload(
+            graph=graph,
+            global_batch=int(random.choice([4, 6, 16, 128, 512])),
+            precision=PRECISIONS["fp32"],
+            optimizer=OPTIMIZERS["momentum"],
+            compute=RooflineCompute(
+                device=device,
+                precision=PRECISIONS["fp32"],
+                optimizer=OPTIMIZERS["momentum"],
+                overlaps_exchange=bool(random.integers(4)),
+            ),
+            training=bool(random.integers(8)),
+            collectives=tuple(ALL_REDUCE_NAMES),
+        )
+        workers = int(random.choice([2, 3, 4, 6, 8]))
+        tables = CostTables(workload, cluster, split_table([workers]), 1)
+        free = choice_problem(tables, workers, np.inf, Restriction())
+        if free is None or np.prod([float(len(rows)) for rows in free.rows]) > MOST_PLANS:
+            continue
+        least = sum(float(need.min()) for need in free.problem.memory_bytes)
+        most = sum(float(need.max()) for need in free.problem.memory_bytes)
+        share = float(random.choice([-0.01, 0.05, 0.2, 0.5, 2.0]))
+        capacity = workload.context_bytes + least + share * (most - least)
+        choice = choice_problem(tables, workers, capacity, Restriction())
+        assert choice is not None
+        wanted = brute_force(choice, capacity, 3)
+        answers: dict[str, Solution] = {
+            method: solve(choice.problem, Limits(num_solutions=top), method=method)
+            for method, top in (("elimination", 3), ("program", 1))
+        }
+        if not wanted:
+            infeasible += 1
+            assert all(answer.status is Status.INFEASIBLE for answer in answers.values())
+            continue
+        solved += 1
+        assert list(answers["elimination"].objectives_s) == pytest.approx(wanted, rel=1e-9)
+        assert answers["program"].objectives_s[0] == pytest.approx(wanted[0], rel=1e-9)
+        for answer in answers.values():
+            assert answer.status is Status.OPTIMAL
+            assert answer.bound_s <= wanted[0] * (1 + 1e-12)
+    assert solved > infeasible
