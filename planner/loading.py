@@ -99,7 +99,7 @@ def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
     InputFileError
         Every problem of the file, with line and column.
     """
-    document = parse_document(path)
+    document = parse_document(path, keep_faults=True)
     return Loaded(content=validate(model, document), document=document)
 
 

@@ -72,6 +72,7 @@ class Document:
     path: Path
     sha256: str
     root: Node
+    problems: tuple[FileProblem, ...] = ()  # faults of single values; the rest of the content is usable
 
     @property
     def value(self) -> Any:
@@ -176,8 +177,15 @@ def read_text(path: Path) -> tuple[str, str]:
     return text, hashlib.sha256(data).hexdigest()
 
 
-def parse_document(path: Path) -> Document:
+def parse_document(path: Path, *, keep_faults: bool = False) -> Document:
     """Read a YAML file.
+
+    Parameters
+    ----------
+    path : Path
+    keep_faults : bool
+        Leave faults of single values (duplicate keys, numbers that are not finite) to `planner.files.validation.validate`, which
+        reports them together with its own.
 
     Raises
     ------
@@ -206,9 +214,9 @@ def parse_document(path: Path) -> Document:
         raise _failure(path, "is nested too deeply") from None
     if builder.root is None:
         raise _failure(path, "is empty")
-    if builder.problems:
+    if builder.problems and not keep_faults:
         raise InputFileError(builder.problems)
-    return Document(path=path, sha256=sha256, root=builder.root)
+    return Document(path=path, sha256=sha256, root=builder.root, problems=tuple(builder.problems))
 
 
 def read_json(path: Path) -> tuple[Any, str]:

@@ -27,11 +27,17 @@ def validate(model: type[_Model], document: Document) -> _Model:
     """
     if not isinstance(document.value, dict):
         message = f"expected keys and values ('key: value' lines), got {_kind_of(document.value)}"
-        raise InputFileError([document.problem((), message)])
+        raise InputFileError([*document.problems, document.problem((), message)])
     try:
-        return model.model_validate(document.value)
+        content = model.model_validate(document.value)
     except ValidationError as error:
-        raise InputFileError(problems_of(error, document, model)) from None
+        # A value that could not be read would only be complained of twice.
+        known = {(problem.line, problem.column) for problem in document.problems}
+        found = [p for p in problems_of(error, document, model) if (p.line, p.column) not in known]
+        raise InputFileError([*document.problems, *found]) from None
+    if document.problems:
+        raise InputFileError(document.problems)
+    return content
 
 
 def problems_of(

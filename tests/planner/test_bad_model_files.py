@@ -423,3 +423,15 @@ def test_bad_paleo_json(tmp_path: Path, old: str, new: str, expected: str) -> No
     path = json_file(tmp_path, PALEO.replace(old, new))
     with pytest.raises(InputFileError, match=re.escape(str(path)) + expected):
         load_model(str(path))
+
+
+def test_a_number_that_is_not_finite_hides_no_other_problem(tmp_path: Path) -> None:
+    path = tmp_path / "many.yaml"
+    path.write_text(
+        "schema_version: 1\nname: x\nglobal_batch: .inf\nlayers:\n"
+        "  - {name: data, type: input, shape: [3, 8, 8]}\n"
+        "  - {name: c, type: convolutoin, out_channels: 4, kernel: 3}\n"
+    )
+    with pytest.raises(InputFileError) as caught:
+        load_model(str(path))
+    assert [problem.line for problem in caught.value.problems] == [3, 6]
