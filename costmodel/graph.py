@@ -110,13 +110,13 @@ class Graph:
                 return i
         raise KeyError(name)
 
-    def producers(self, index: int) -> tuple[int, ...]:
-        """Indices of the layers that feed this one."""
-        return tuple(u for u, v in self.edges if v == index)
-
-    def consumers(self, index: int) -> tuple[int, ...]:
-        """Indices of the layers that this one feeds."""
-        return tuple(v for u, v in self.edges if u == index)
+    @cached_property
+    def producers(self) -> tuple[tuple[int, ...], ...]:
+        """Layer -> indices of the layers that feed it, ascending."""
+        result: list[list[int]] = [[] for _ in self.layers]
+        for u, v in self.edges:
+            result[v].append(u)
+        return tuple(map(tuple, result))
 
 
 def _structure_problems(specs: Sequence[LayerSpec]) -> list[GraphProblem]:

@@ -120,9 +120,7 @@ class CostTables:
 
     def _cost_layers(self) -> tuple[LayerCosts, ...]:
         needs = self.workload.needs_gradient()
-        producers: list[list[int]] = [[] for _ in self.workload.graph.layers]
-        for u, v in self.workload.graph.edges:
-            producers[v].append(u)
+        producers = self.workload.graph.producers
         known: dict[tuple[object, ...], LayerCosts] = {}
         costs = []
         for i, layer in enumerate(self.workload.graph.layers):

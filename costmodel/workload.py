@@ -36,10 +36,7 @@ class Workload:
     def needs_gradient(self) -> tuple[bool, ...]:
         """Layer -> whether a gradient flows through its output: it or a layer before it has weights."""
         result: list[bool] = []
-        producers: list[list[int]] = [[] for _ in self.graph.layers]
-        for u, v in self.graph.edges:
-            producers[v].append(u)
         for i, layer in enumerate(self.graph.layers):
             weighted = layer.has_weights
-            result.append(weighted or any(result[u] for u in producers[i]))
+            result.append(weighted or any(result[u] for u in self.graph.producers[i]))
         return tuple(result)

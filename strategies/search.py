@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.network import Cluster
-from costmodel.splits import factorisations, split_table
+from costmodel.splits import SplitTable, factorisations, split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from strategies.build import LayerChoice, choice_problem, lower_bounds, memory_extremes
@@ -193,14 +193,8 @@ class _Run:
     def _layers_block(self, counts: tuple[int, ...], m: int, all_fit: set[int]) -> None:
         settings = self.settings
         table = split_table(counts)
-        self.outcome.space_size += count_layer_plans(
-            self.workload.graph,
-            table,
-            self.workload.micro_batch(m),
-            settings.restriction,
-            len(self.workload.collectives),
-            training=self.workload.training,
-        )
+        if m == self.micro_batches[0]:
+            self._count_layer_plans(table)
         tables = CostTables(self.workload, self.cluster, table, m)
         bounds = lower_bounds(tables, settings.restriction)
         least, most = memory_extremes(tables, settings.restriction)
@@ -219,6 +213,18 @@ class _Run:
                 open_counts.append((float(bounds[k]), w))
         open_counts.sort()
         self._solve_counts(open_counts, m)
+
+    def _count_layer_plans(self, table: SplitTable) -> None:
+        """Add the plans of these worker counts to the space, for every number of micro-batches, searched or dominated."""
+        for m in self.micro_batches:
+            self.outcome.space_size += count_layer_plans(
+                self.workload.graph,
+                table,
+                self.workload.micro_batch(m),
+                self.settings.restriction,
+                len(self.workload.collectives),
+                training=self.workload.training,
+            )
 
     def _solve_counts(self, open_counts: list[tuple[float, int]], m: int) -> None:
         """Solve in order of promise; tables of the edges are built for a few worker counts at a time."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from strategies.per_layer.problem import ChoiceProblem
-
 __all__ = ["Step", "Structure", "structure_of"]
 
 _KNOWN: dict[tuple[int, tuple[tuple[int, int], ...]], Structure] = {}
@@ -54,12 +52,6 @@ class Structure:
         self.num_nodes = num_nodes
         self.pairs = tuple(pairs)
         self.steps = self._plan()
-
-    def matches(self, problem: ChoiceProblem) -> bool:
-        """Whether the problem has exactly this graph."""
-        return problem.num_nodes == self.num_nodes and self.pairs == tuple(
-            (e.producer, e.consumer) for e in problem.edges
-        )
 
     @property
     def width(self) -> int:

@@ -49,8 +49,7 @@ def test_layers_are_ordered_and_wired() -> None:
     assert set(graph.edges) == {(at[u], at[v]) for u, v in wanted}
     assert list(graph.edges) == sorted(graph.edges)
     assert all(u < v for u, v in graph.edges)
-    assert set(graph.producers(at["sum"])) == {at["left"], at["right"], at["stem"]}
-    assert set(graph.consumers(at["stem"])) == {at["left"], at["right"], at["sum"]}
+    assert set(graph.producers[at["sum"]]) == {at["left"], at["right"], at["stem"]}
     assert graph.weight_count == 8 * 8 + (9 * 8 * 8 + 8)
     assert graph.norm_count == 16
     with pytest.raises(KeyError):

@@ -65,8 +65,8 @@ NETWORKS = {
 }
 
 
-def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Time and memory of every combination of legal splits, with the cheapest collectives."""
+def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
+    """Time and memory of every combination of legal splits, with the cheapest collectives, and how many plans with any."""
     tables = CostTables(case, CLUSTER, split_table([workers]), m)
     options = [
         np.flatnonzero(costs.legal)[: 1 if layer.kind == "input" else None]  # its layout costs nothing
@@ -75,7 +75,9 @@ def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[np.ndarray[A
     rows = np.array(list(itertools.product(*options)))
     batch = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=tuple(range(len(options))))
     costs = evaluate_on(tables, batch)
-    return costs.step_time_s, costs.memory_bytes
+    exchanges = (tables.table.batch * tables.table.height)[rows[:, list(case.graph.weighted)]] > 1
+    plans = np.sum(len(case.collectives) ** exchanges.sum(axis=1)) if case.training else len(rows)
+    return costs.step_time_s, costs.memory_bytes, int(plans)
 
 
 def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
@@ -121,14 +123,16 @@ def test_the_search_finds_and_proves_the_best_of_the_whole_space(name: str, trai
         parts = [every_layer_plan(case, w, m) for m in divisors(batch) for w in range(1, most + 1)]
         pipelines = [plan for m in divisors(batch) for plan in every_pipeline(case, most, m)]
         costs = evaluate(case, CLUSTER, pipelines)
-        times = np.concatenate([*(t for t, _ in parts), costs.step_time_s])
-        memory = np.concatenate([*(b for _, b in parts), costs.memory_bytes])
+        times = np.concatenate([*(t for t, _, _ in parts), costs.step_time_s])
+        memory = np.concatenate([*(b for _, b, _ in parts), costs.memory_bytes])
+        size = sum(n for _, _, n in parts) + len(pipelines)
         for quantile in (0.0, 0.01, 0.1, 0.5, 1.0):
             capacity = float(np.quantile(memory, quantile)) * (1 + 1e-9)
             best = float(times[memory <= capacity].min())
             outcome = search(case, CLUSTER, SearchSettings(max_workers=most, capacity_bytes=capacity, top=2))
             assert outcome.candidates[0].step_time_s == pytest.approx(best, rel=1e-9)
             assert outcome.candidates[0].memory_bytes <= capacity
+            assert outcome.space_size == size
             assert outcome.bound_s == pytest.approx(best, rel=1e-9)
             judged = evaluate(case, CLUSTER, [outcome.candidates[0].plan])
             assert judged.step_time_s[0] == pytest.approx(best, rel=1e-9)
