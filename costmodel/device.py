@@ -44,6 +44,8 @@ class Device:
     efficiency : Efficiency
     vector_flop_per_s : float or None
         Rate of the units that run element-wise kernels; the fp32 peak unless stated.
+    price_per_hour : float or None
+        What renting the device for an hour costs, in USD; None where nobody has stated it.
 
     Raises
     ------
@@ -72,6 +74,7 @@ class Device:
     launch_overhead_s: float = DEFAULT_LAUNCH_OVERHEAD_S
     efficiency: Efficiency = field(default=DEFAULT_EFFICIENCY)
     vector_flop_per_s: float | None = None
+    price_per_hour: float | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers and make the rates read-only."""
@@ -86,6 +89,8 @@ class Device:
         positive |= {"memory": self.memory_bytes, "memory bandwidth": self.memory_bandwidth_bytes_per_s}
         if self.vector_flop_per_s is not None:
             positive["vector rate"] = self.vector_flop_per_s
+        if self.price_per_hour is not None:
+            positive["price per hour"] = self.price_per_hour
         for what, value in positive.items():
             if not (math.isfinite(value) and value > 0):
                 raise DeviceError(f"device '{self.name}': {what} is {value}, expected a positive number")

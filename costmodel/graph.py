@@ -14,12 +14,15 @@ __all__ = ["Graph", "GraphError", "GraphProblem", "LayerSpec"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """A layer as written: no shapes yet. ``params`` is an instance of the family's ``Params``."""
+    """A layer as written: no shapes yet. ``params`` is an instance of the family's ``Params``; for the rest see `Layer`."""
 
     name: str
     kind: str
     params: Any
     inputs: tuple[str, ...] = ()
+    block: str = ""
+    frozen: bool = False
+    lora_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class Graph:
         Raises
         ------
         GraphError
-            Duplicate names, unknown parents, cycles, shapes that do not fit.
+            Duplicate names, unknown parents, cycles, shapes that do not fit, adapters where there can be none.
         """
         problems = _structure_problems(specs)
         if problems:
@@ -84,17 +87,26 @@ class Graph:
 
     @property
     def weight_count(self) -> int:
-        """Trainable parameters, biases included, normalisation excluded (the convention of the published tables here)."""
+        """Parameters, biases included, attached normalisation and adapters excluded.
+
+        The convention of the published tables here: for convolutional networks without normalisation, which is attached there;
+        for transformers with it, since theirs are layers of their own.
+        """
         return sum(layer.weight_count for layer in self.layers)
 
     @property
     def norm_count(self) -> int:
-        """Trainable parameters of attached normalisations."""
+        """Parameters of attached normalisations."""
         return sum(layer.norm_count for layer in self.layers)
+
+    @property
+    def trainable_count(self) -> int:
+        """Parameters that get a gradient, those of adapters included; attached normalisation excluded as in ``weight_count``."""
+        return sum(layer.trainable_count for layer in self.layers)
 
     @cached_property
     def weighted(self) -> tuple[int, ...]:
-        """Indices of the layers that have something to train."""
+        """Indices of the layers that have something to train (frozen ones have not)."""
         return tuple(i for i, layer in enumerate(self.layers) if layer.has_weights)
 
     def index(self, name: str) -> int:
@@ -142,6 +154,10 @@ def _structure_problems(specs: Sequence[LayerSpec]) -> list[GraphProblem]:
                 wanted += "..." if family.max_inputs >= 1 << 30 else f" to {family.max_inputs}"
             problems.append(
                 GraphProblem(spec.name, f"type '{spec.kind}' takes {wanted} inputs, not {len(spec.inputs)}")
+            )
+        if spec.lora_rank and not family.takes_adapter:
+            problems.append(
+                GraphProblem(spec.name, f"type '{spec.kind}' takes no adapter: lora_rank is for linear layers")
             )
     return problems
 
@@ -212,6 +228,9 @@ def _infer_shapes(specs: Sequence[LayerSpec]) -> list[Layer]:
             inputs=spec.inputs,
             input_shapes=shapes,
             output_shape=output,
+            block=spec.block,
+            frozen=spec.frozen,
+            lora_rank=spec.lora_rank,
         )
     if problems:
         raise GraphError(problems)

@@ -11,7 +11,8 @@ __all__ = ["OPTIMIZERS", "PRECISIONS", "Optimizer", "Precision", "default_precis
 class Precision:
     """A training precision: what is computed in, and what is kept in which width.
 
-    Sources: NVIDIA, Train With Mixed Precision (16-bit weights, gradients and activations; a 32-bit master copy of the weights).
+    Sources: NVIDIA, Train With Mixed Precision (16-bit weights, gradients and activations; a 32-bit master copy of the weights);
+    NVIDIA, Transformer Engine, Using FP8 (inputs of matrix products are cast to 8 bits; weights, gradients and activations stay 16-bit).
     """
 
     name: str
@@ -29,6 +30,7 @@ PRECISIONS: dict[str, Precision] = {
         Precision(name="tf32", compute="tf32", weight_bytes=4, gradient_bytes=4, master_bytes=0, activation_bytes=4),
         Precision(name="fp16", compute="fp16", weight_bytes=2, gradient_bytes=2, master_bytes=4, activation_bytes=2),
         Precision(name="bf16", compute="bf16", weight_bytes=2, gradient_bytes=2, master_bytes=4, activation_bytes=2),
+        Precision(name="fp8", compute="fp8", weight_bytes=2, gradient_bytes=2, master_bytes=4, activation_bytes=2),
     )
 }
 

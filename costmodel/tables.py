@@ -126,8 +126,7 @@ class CostTables:
         for i, layer in enumerate(self.workload.graph.layers):
             input_gradient = self.workload.training and any(needs[u] for u in producers[i])
             loads = all(self.workload.graph.layers[u].kind == "input" for u in producers[i])
-            same = (layer.kind, layer.params, layer.input_shapes)
-            key = (*same, input_gradient, loads, self.workload.compute.cost_key(layer))
+            key = (layer.signature, input_gradient, loads, self.workload.compute.cost_key(layer))
             if key not in known:
                 known[key] = self._cost_layer(layer, input_gradient=input_gradient, loads=loads)
             costs.append(known[key])
@@ -148,6 +147,9 @@ class CostTables:
         training = workload.training
         group = (table.batch * table.height) * 1.0
         kept = _activation_elements(layer, shard, self.micro_batch, table.workers, training=training)
+        if training and layer.family.keeps_inside:
+            # Saved elements are counted in units of two bytes.
+            kept = kept + layer.family.saved_elements(layer, shard) * 2.0 / workload.precision.activation_bytes
         return LayerCosts(
             # Every worker loads the samples it needs, however it needs them: an input can take any split.
             legal=np.ones(len(zero), dtype=bool)
@@ -161,13 +163,14 @@ class CostTables:
             update_s=workload.compute.update_s(weights) if training else zero,
             exchange_group=np.where(weights > 0, group, 1.0),
             exchange_s=self._exchange_s(layer, weights),
-            static_bytes=weights * self._static_bytes_per_weight(),
+            static_bytes=weights * self._static_bytes_per_weight()
+            + _frozen_share(layer, table) * workload.precision.weight_bytes,
             activation_bytes=kept * workload.precision.activation_bytes,
         )
 
     def _exchange_s(self, layer: Layer, weights: FloatArray) -> FloatArray:
         """Gradient exchange by every collective; it does not depend on the batch, so tables of other micro-batches share it."""
-        key = (layer.kind, layer.params, layer.input_shapes)
+        key = layer.signature
         known = self._ground.exchanges
         if key not in known:
             workload = self.workload
@@ -325,11 +328,21 @@ def _floats(degrees: IntArray) -> FloatArray:
 
 
 def _weight_share(layer: Layer, table: SplitTable, *, counts_norm: bool) -> FloatArray:
-    """Weights and norm parameters on the worker with the most, for every split.
+    """Weights and norm parameters that are trained, on the worker with the most, for every split.
 
     Channel degrees divide the weight matrix; extents that do not divide are rounded up as in the shard.
     """
-    total = float(layer.weight_count + (layer.norm_count if counts_norm else 0))
+    norm = layer.norm_count if counts_norm and not layer.is_frozen else 0
+    return _share_of(float(layer.trainable_count + norm), layer, table)
+
+
+def _frozen_share(layer: Layer, table: SplitTable) -> FloatArray:
+    """Weights that are not trained, likewise."""
+    return _share_of(float(layer.weight_count + layer.norm_count) if layer.is_frozen else 0.0, layer, table)
+
+
+def _share_of(total: float, layer: Layer, table: SplitTable) -> FloatArray:
+    """Share of a number of weights."""
     if total == 0:
         return np.zeros(len(table.workers))
     limits = layer.family.limits(layer)

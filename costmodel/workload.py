@@ -34,7 +34,7 @@ class Workload:
         return -(-self.global_batch // num_micro_batches)
 
     def needs_gradient(self) -> tuple[bool, ...]:
-        """Layer -> whether a gradient flows through its output: it or a layer before it has weights."""
+        """Layer -> whether a gradient flows through its output: it or a layer before it has weights to train."""
         result: list[bool] = []
         for i, layer in enumerate(self.graph.layers):
             weighted = layer.has_weights

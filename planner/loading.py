@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from costmodel.graph import Graph, GraphError, GraphProblem
 from costmodel.network import ClusterError
-from planner.errors import FileProblem, InputFileError, UnknownName, did_you_mean
+from planner.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_document, read_json
 from planner.files.resources import resolve
 from planner.files.validation import validate
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from costmodel.device import Device
     from costmodel.network import Cluster
     from planner.files.expansion import Expansion
+    from planner.importers.documents import ImportedDocument
 
 __all__ = [
     "Loaded",
@@ -32,6 +33,7 @@ __all__ = [
     "load_device",
     "load_document",
     "load_model",
+    "network_path",
 ]
 
 _Model = TypeVar("_Model", bound="BaseModel")
@@ -60,6 +62,8 @@ class LoadedModel:
     description: str = ""
     source: str = ""
     notes: tuple[str, ...] = ()
+    seq: int | None = None  # positions of a sample, where the file says so
+    content: Mapping[str, Any] | None = None  # the network file that an importer made of another program's file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +107,16 @@ def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
     return Loaded(content=validate(model, document), document=document)
 
 
-def load_model(text: str) -> LoadedModel:
+def load_model(text: str, *, seq: int | None = None) -> LoadedModel:
     """Load a network.
 
     Parameters
     ----------
     text : str
-        Path of a network file (YAML, or PALEO's JSON), or a bundled name with or without its suffix.
+        Path of a network file (YAML, PALEO's JSON, Hugging Face's config.json or a folder with one), or a bundled name with or
+        without its suffix.
+    seq : int, optional
+        Positions of a sample, in place of the file's ``seq``.
 
     Returns
     -------
@@ -121,21 +128,33 @@ def load_model(text: str) -> LoadedModel:
         Neither a file nor a bundled name.
     InputFileError
         Every problem of the file.
+    UsageError
+        ``seq`` is given and the network has none.
 
     Examples
     --------
     >>> load_model("alexnet").graph.weight_count
     50303912
     """
-    path = resolve("models", text)
+    path = network_path(resolve("models", text))
+    imported: ImportedDocument | None = None
     if path.suffix.lower() == ".json":
-        return _load_json(path)
+        from planner.importers.documents import network_document_of
+
+        made = network_document_of(path)
+        if made is None:
+            if seq is not None:
+                raise UsageError(_no_seq(path.stem))
+            return _load_json(path)
+        document, imported = made
     from planner.files.expansion import expand
     from planner.schema.model import NetworkFile
 
-    loaded = load_document(path, NetworkFile)
-    network, document = loaded.content, loaded.document
-    expansion = expand(network, document)
+    document = parse_document(path, keep_faults=True) if imported is None else document
+    network = validate(NetworkFile, document)
+    if seq is not None and network.seq is None:
+        raise UsageError(_no_seq(network.name))
+    expansion = expand(network, document, seq=seq)
     try:
         graph = Graph.build(network.name, expansion.specs)
     except GraphError as error:
@@ -149,7 +168,24 @@ def load_model(text: str) -> LoadedModel:
         sha256=document.sha256,
         description=network.description,
         source=network.source,
+        seq=network.seq if seq is None else seq,
+        notes=() if imported is None else imported.notes,
+        content=None if imported is None else document.value,
     )
+
+
+def network_path(path: Path) -> Path:
+    """The file that is meant: a folder stands for its ``config.json``, as published networks come.
+
+    >>> network_path(Path("alexnet.yaml")).name
+    'alexnet.yaml'
+    """
+    config = path / "config.json"
+    return config if path.is_dir() and config.is_file() else path
+
+
+def _no_seq(name: str) -> str:
+    return f"network '{name}' has no sequence length to change (its file has no key 'seq')"
 
 
 def _load_json(path: Path) -> LoadedModel:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["CostModelName", "Mode", "Request", "SolverName"]
+if TYPE_CHECKING:
+    from strategies.mesh.settings import MeshRestriction
+
+__all__ = ["CostModelName", "Mode", "Request", "SolverName", "SpaceChoice"]
 
 Mode = Literal["training", "inference"]
 CostModelName = Literal["roofline", "paleo"]
 SolverName = Literal["auto", "program", "elimination"]
+# Plans over a device mesh (one degree per parallel dimension for the whole network), or a split per layer.
+SpaceChoice = Literal["auto", "mesh", "layers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,8 @@ class Request:
     device: str | None = None
     gpus: int = 1  # upper bound on the workers
     batch: int | None = None  # global, in samples
+    seq: int | None = None  # positions of a sample; overrides the network's
+    lora_rank: int | None = None  # all weights frozen, with adapters of this rank on the linear layers of the blocks
     precision: str | None = None
     optimizer: str | None = None
     mode: Mode = "training"
@@ -48,4 +55,8 @@ class Request:
     gap: float = 0.0  # relative; 0 asks for a proof
     seed: int = 0
     solver: SolverName = "auto"
+    space: SpaceChoice = "auto"
+    mesh: MeshRestriction | None = None  # what is fixed of a plan over a device mesh; None: nothing
+    assume: tuple[tuple[str, float], ...] = ()  # fields of costmodel.mesh.assumptions.MeshAssumptions that differ
+    objective: str | None = None  # a name of strategies.mesh.settings.OBJECTIVES; None: step_time
     command_line: str = ""  # as typed, for the provenance of exported plans

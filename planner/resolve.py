@@ -19,6 +19,7 @@ from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.errors import PlannerError, UnknownName, UsageError
 from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
+from planner.mesh.space import Space, choose_space, is_transformer
 from planner.request import Request
 from planner.results import Assumption, Setting
 from strategies.space import FAMILY_NAMES, Restriction, fixed_by_patterns
@@ -40,6 +41,7 @@ class Resolved:
     workload: Workload
     cluster: Cluster
     restriction: Restriction
+    space: Space
     setting: Setting
     assumptions: tuple[Assumption, ...]
     free_layers: tuple[str, ...]
@@ -63,16 +65,17 @@ def resolve(request: Request) -> Resolved:
     """
     model, (cluster, inputs), collectives, restriction = _look_up(request)
     device = cluster.device
+    space = choose_space(request, model.graph)
     paleo = request.cost_model == "paleo"
     precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else _device_precision(device))
-    optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, "sgd" if paleo else "momentum")
+    optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, _usual_optimizer(request, model))
     if precision.compute not in device.peak_flop_per_s:
         known = ", ".join(sorted(device.peak_flop_per_s))
         raise UsageError(f"device '{device.name}' has no rate for precision '{precision.name}'; it has {known}")
     if paleo and precision.name != "fp32":
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
     global_batch = request.batch if request.batch is not None else model.global_batch
-    _check_numbers(request, cluster, global_batch)
+    _check_numbers(request, cluster, global_batch, space)
     compute, cluster = _compute(request, model, cluster, precision, optimizer)
     workload = Workload(
         graph=model.graph,
@@ -99,6 +102,7 @@ def resolve(request: Request) -> Resolved:
         inputs={"model": model.sha256, **inputs},
         command_line=request.command_line,
         cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
+        seq=model.seq,
     )
     return Resolved(
         request=request,
@@ -106,6 +110,7 @@ def resolve(request: Request) -> Resolved:
         workload=workload,
         cluster=cluster,
         restriction=restriction,
+        space=space,
         setting=setting,
         assumptions=_assumptions(request, model, workload, setting),
         free_layers=tuple(layer.name for layer in model.graph.layers if compute.is_free(layer)),
@@ -125,7 +130,7 @@ def _look_up(
             faults.append(error)
             return None
 
-    model = tried(load_model, request.model)
+    model = tried(_model, request)
     cluster = tried(_cluster, request)
     collectives = tried(_collectives, request)
     restriction = tried(_restriction, request, model)
@@ -144,6 +149,30 @@ def _look_up(
     assert collectives is not None
     assert restriction is not None
     return model, cluster, collectives, restriction
+
+
+def _model(request: Request) -> LoadedModel:
+    model = load_model(request.model, seq=request.seq)
+    return model if request.lora_rank is None else _with_adapters(model, request.lora_rank)
+
+
+def _with_adapters(model: LoadedModel, rank: int) -> LoadedModel:
+    """Freeze every weight; the layers of the blocks that can, train an adapter."""
+    layers = tuple(
+        dataclasses.replace(layer, lora_rank=rank)
+        if layer.block and layer.family.takes_adapter
+        else dataclasses.replace(layer, frozen=layer.weight_count + layer.norm_count > 0)
+        for layer in model.graph.layers
+    )
+    if not any(layer.lora_rank for layer in layers):
+        raise UsageError(f"--lora-rank: network '{model.name}' has no repeated blocks with linear layers to adapt")
+    return dataclasses.replace(model, graph=dataclasses.replace(model.graph, layers=layers))
+
+
+def _usual_optimizer(request: Request, model: LoadedModel) -> str:
+    if request.cost_model == "paleo":
+        return "sgd"
+    return "adam" if is_transformer(model.graph) else "momentum"
 
 
 def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
@@ -176,7 +205,7 @@ def _pick(kind: str, name: str | None, known: Mapping[str, _T], default: str) ->
     return known[chosen]
 
 
-def _check_numbers(request: Request, cluster: Cluster, global_batch: int) -> None:
+def _check_numbers(request: Request, cluster: Cluster, global_batch: int, space: Space) -> None:
     if request.gpus < 1:
         raise UsageError(f"--gpus must be at least 1, not {request.gpus}")
     if request.gpus > _MAX_GPUS:
@@ -188,6 +217,16 @@ def _check_numbers(request: Request, cluster: Cluster, global_batch: int) -> Non
         raise UsageError(f"--batch must be at least 1, not {global_batch}")
     if global_batch > 1 << 40:
         raise UsageError(f"--batch {global_batch} is beyond any training run")
+    if space == "layers":
+        _check_micro_batches(request, global_batch)
+    if request.top < 1:
+        raise UsageError(f"--top must be at least 1, not {request.top}")
+    for name, value in (("--ppp-comp", request.ppp_comp), ("--ppp-comm", request.ppp_comm)):
+        if not 0.0 < value <= 1.0:
+            raise UsageError(f"{name} is a fraction of peak: above 0, at most 1, not {value}")
+
+
+def _check_micro_batches(request: Request, global_batch: int) -> None:
     if request.micro_batches is not None and not 1 <= request.micro_batches <= global_batch:
         raise UsageError(f"--micro-batches must be between 1 and the global batch ({global_batch})")
     if request.micro_batches is not None and global_batch % request.micro_batches:
@@ -196,11 +235,6 @@ def _check_numbers(request: Request, cluster: Cluster, global_batch: int) -> Non
             f"--micro-batches {request.micro_batches} does not divide the global batch {global_batch}; "
             f"near it are {', '.join(map(str, sorted(near)))}"
         )
-    if request.top < 1:
-        raise UsageError(f"--top must be at least 1, not {request.top}")
-    for name, value in (("--ppp-comp", request.ppp_comp), ("--ppp-comm", request.ppp_comm)):
-        if not 0.0 < value <= 1.0:
-            raise UsageError(f"{name} is a fraction of peak: above 0, at most 1, not {value}")
 
 
 def _compute(
@@ -323,11 +357,13 @@ def _assumptions(request: Request, model: LoadedModel, workload: Workload, setti
                 request.precision, "the paleo cost model" if setting.cost_model == "paleo" else "default of the device"
             ),
         ),
+        *_sequence_assumptions(request, setting),
         Assumption(name="cost model", value=setting.cost_model, source=""),
         Assumption(name="mode", value=setting.mode, source=""),
     ]
     if workload.training:
-        rows.append(Assumption(name="optimizer", value=setting.optimizer, source=source(request.optimizer, "default")))
+        usual = f"default{' of transformers' if is_transformer(model.graph) else ''}"
+        rows.append(Assumption(name="optimizer", value=setting.optimizer, source=source(request.optimizer, usual)))
     rows.append(
         Assumption(
             name="memory per GPU",
@@ -338,3 +374,14 @@ def _assumptions(request: Request, model: LoadedModel, workload: Workload, setti
     if request.collective is not None:
         rows.append(Assumption(name="collective", value=request.collective, source="given"))
     return tuple(rows)
+
+
+def _sequence_assumptions(request: Request, setting: Setting) -> list[Assumption]:
+    rows = []
+    if setting.seq is not None:
+        source = "given" if request.seq is not None else "model file"
+        rows.append(Assumption(name="sequence length", value=str(setting.seq), source=source))
+    if request.lora_rank is not None:
+        value = f"rank {request.lora_rank} on the linear layers of the blocks, all other weights frozen"
+        rows.append(Assumption(name="adapters", value=value, source="given"))
+    return rows

@@ -37,6 +37,7 @@ class Setting:
     inputs: Mapping[str, str]
     command_line: str = ""
     cost_model_options: Mapping[str, float | str] = field(default_factory=dict)  # ppp_comp, ppp_comm, ...
+    seq: int | None = None  # positions of a sample; None: the network's input is no sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,7 +63,7 @@ def scale(
         raise UsageError(f"--fix: family {family} leaves nothing to fix; --family best searches around what is fixed")
     if request.micro_batches is not None and paper_hybrid:
         raise UsageError("--micro-batches: the paper's hybrid formula has none")
-    base = resolve(dataclasses.replace(request, gpus=max(workers), family=None))
+    base = resolve(dataclasses.replace(request, gpus=max(workers), family=None, space="layers"))
     single = _point(base, 1, weak=weak, family=family, epochs=epochs, samples=samples)
     points = []
     for count in workers:

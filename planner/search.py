@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from costmodel.evaluate import CostBatch, evaluate
 from costmodel.network import Cluster
@@ -25,6 +26,10 @@ from strategies.data_parallel import best_data_parallel
 from strategies.search import Candidate, Outcome, SearchSettings, search
 from strategies.space import FAMILY_NAMES
 
+if TYPE_CHECKING:
+    from costmodel.mesh.plan import MeshPlan
+    from planner.mesh.results import MeshBreakdown, MeshResult
+
 __all__ = ["estimate", "explain", "optimize", "plan_of_family", "rank"]
 
 Progress = Callable[[str, float], None]
@@ -34,8 +39,8 @@ _DEFAULT_TIME_LIMIT_S = 60.0
 _PROOF_SLACK = 1e-9
 
 
-def optimize(request: Request, progress: Progress | None = None) -> SearchResult:
-    """Find the best plans for a request.
+def optimize(request: Request, progress: Progress | None = None) -> SearchResult | MeshResult:
+    """Find the best plans for a request, in the space that it is about (`planner.mesh.space`).
 
     Raises
     ------
@@ -48,6 +53,14 @@ def optimize(request: Request, progress: Progress | None = None) -> SearchResult
     """
     started = time.monotonic()
     resolved = resolve(request)
+    if resolved.space == "mesh":
+        from planner.mesh.search import optimize_mesh
+
+        return optimize_mesh(resolved, progress)
+    return _optimize_layers(resolved, progress, started)
+
+
+def _optimize_layers(resolved: Resolved, progress: Progress | None, started: float) -> SearchResult:
     _check_fixed_batch(resolved)
     outcome = search(resolved.workload, resolved.cluster, _settings(resolved), progress)
     if not outcome.candidates:
@@ -58,28 +71,46 @@ def optimize(request: Request, progress: Progress | None = None) -> SearchResult
     return result
 
 
-def estimate(request: Request, plan: Plan | None = None) -> Breakdown:
-    """Predict one plan: the given one, or the best of the request's family and fixes on exactly its GPUs."""
+def estimate(request: Request, plan: Plan | MeshPlan | None = None) -> Breakdown | MeshBreakdown:
+    """Predict one plan: the given one, or the one that the request names on exactly its GPUs.
+
+    That is the best of the family and the fixes of a split per layer, or the degrees of a device mesh.
+    """
     resolved = resolve(request)
+    if resolved.space == "mesh":
+        from planner.mesh.search import estimate_mesh
+
+        assert not isinstance(plan, Plan)
+        return estimate_mesh(resolved, plan)
+    assert plan is None or isinstance(plan, Plan)
     if plan is None:
         _check_splittable(resolved)
         plan = _plan_of_request(resolved)
     return _breakdown(resolved, plan, None)
 
 
-def explain(request: Request, plan: Plan | None = None, progress: Progress | None = None) -> Breakdown:
+def explain(
+    request: Request, plan: Plan | MeshPlan | None = None, progress: Progress | None = None
+) -> Breakdown | MeshBreakdown:
     """Show where the time of a plan goes, and what the best plan does better.
 
-    Without a plan, a family or fixes, the best plan itself is explained.
+    Without a plan, a family, fixes or degrees, the best plan itself is explained.
     """
     resolved = resolve(request)
+    if resolved.space == "mesh":
+        from planner.mesh.search import explain_mesh
+
+        assert not isinstance(plan, Plan)
+        return explain_mesh(resolved, plan, progress)
+    assert plan is None or isinstance(plan, Plan)
     asked = plan is not None or request.family is not None or bool(request.fix)
     if request.gpus == 1 and plan is None:
         return _breakdown(resolved, _plan_of_request(resolved), None)
-    free = dataclasses.replace(request, family=None, fix=(), top=1, gpus=max(request.gpus, plan.workers if plan else 1))
+    gpus = max(request.gpus, plan.workers if plan else 1)
+    free = dataclasses.replace(request, space="layers", family=None, fix=(), top=1, gpus=gpus)
     if plan is None and asked:
         _check_splittable(resolved)
-    best_result = optimize(free, progress)
+    best_result = _optimize_layers(resolve(free), progress, time.monotonic())
     if plan is None:
         plan = _plan_of_request(resolved) if asked else best_result.plans[0].plan
     return _breakdown(resolved, plan, best_result.plans[0])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from planner.errors import ExitCode, PlannerError
 
 if TYPE_CHECKING:
+    from planner.mesh.results import MeshResult
     from planner.results import SearchResult
 
 __all__ = ["SearchInterrupted"]
@@ -17,7 +18,7 @@ class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERRUPTED
 
-    def __init__(self, result: SearchResult | None) -> None:
+    def __init__(self, result: SearchResult | MeshResult | None) -> None:
         self.result = result
         super().__init__(
             "interrupted: these are the best plans so far" if result else "interrupted before a plan was found"

@@ -212,7 +212,7 @@ def count_layer_plans(
     for layer in graph.layers:
         if layer.kind == "input":
             continue  # whoever reads the input decides how it is laid out
-        key = (layer.kind, layer.params, layer.input_shapes, layer.name if layer.name in restriction.fixed else None)
+        key = (layer.signature, layer.name if layer.name in restriction.fixed else None)
         if key not in known:
             legal = legal_splits(layer, table, micro_batch) & restriction.mask(layer, table)
             weight = np.ones(len(legal), dtype=np.int64)

@@ -1,6 +1,17 @@
 """Layer families: shapes, weights, splits and work. To add one, add a file here and import it below."""
 
-from costmodel.layers import convolution, elementwise, linear, pooling, recurrent, shape_only
+from costmodel.layers import (
+    attention,
+    convolution,
+    elementwise,
+    linear,
+    mixture,
+    normalisation,
+    pooling,
+    recurrent,
+    sequence,
+    shape_only,
+)
 from costmodel.layers.base import (
     FAMILIES,
     InnerExchange,
@@ -14,6 +25,7 @@ from costmodel.layers.base import (
     SplitLimits,
     family_of,
     params_from,
+    positions_of,
     shape_text,
 )
 
@@ -28,13 +40,18 @@ __all__ = [
     "ShapeError",
     "Shard",
     "SplitLimits",
+    "attention",
     "convolution",
     "elementwise",
     "family_of",
     "linear",
+    "mixture",
+    "normalisation",
     "params_from",
     "pooling",
+    "positions_of",
     "recurrent",
+    "sequence",
     "shape_only",
     "shape_text",
 ]

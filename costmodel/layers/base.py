@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "SplitLimits",
     "family_of",
     "param",
+    "positions_of",
     "register",
     "shape_text",
 ]
@@ -75,6 +77,9 @@ class Layer:
     inputs: tuple[str, ...]
     input_shapes: tuple[Shape, ...]
     output_shape: Shape
+    block: str = ""  # full name of the repetition of a block that the layer belongs to; empty outside
+    frozen: bool = False  # weights without gradient and optimizer state
+    lora_rank: int = 0  # rank of a trainable adapter beside the weights, which are frozen then; 0: none
 
     @property
     def family(self) -> LayerFamily:
@@ -88,18 +93,69 @@ class Layer:
 
     @property
     def weight_count(self) -> int:
-        """Trainable parameters, biases included and normalisation excluded."""
+        """Parameters, biases included; attached normalisation and adapters excluded."""
         return self.family.weight_count(self)
 
     @property
     def norm_count(self) -> int:
-        """Trainable parameters of the attached normalisation (scale and shift per channel)."""
+        """Parameters of the attached normalisation (scale and shift per channel)."""
         return 2 * self.output_shape[0] if getattr(self.params, "norm", None) else 0
+
+    @property
+    def adapter_count(self) -> int:
+        """Trainable parameters of a low-rank adapter (Hu et al., arXiv:2106.09685); not part of ``weight_count``."""
+        return self.family.adapter_count(self) if self.lora_rank else 0
+
+    @property
+    def tied_count(self) -> int:
+        """Parameters that another layer owns; this one needs its own copy of them where the two lie on different devices."""
+        return self.family.tied_count(self)
+
+    @property
+    def router_count(self) -> int:
+        """The part of ``weight_count`` that routes tokens to experts."""
+        return self.family.router_count(self)
+
+    @property
+    def expert_count(self) -> int:
+        """The part of ``weight_count`` in routed experts, all of them together."""
+        return self.family.expert_count(self)
+
+    @property
+    def shared_count(self) -> int:
+        """The part of ``weight_count`` in experts that every token passes, their gate included."""
+        return self.family.shared_count(self)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the weights get no gradient (an adapter beside them does)."""
+        return self.frozen or self.lora_rank > 0
+
+    @property
+    def trainable_count(self) -> int:
+        """Parameters that get a gradient; attached normalisation excluded, as in ``weight_count``."""
+        return self.adapter_count if self.is_frozen else self.weight_count
 
     @property
     def has_weights(self) -> bool:
         """Whether there is anything to train."""
-        return self.weight_count + self.norm_count > 0
+        return self.trainable_count + (0 if self.is_frozen else self.norm_count) > 0
+
+    @property
+    def keeps_input(self) -> bool:
+        """Whether the backward pass reads the input of the layer."""
+        needed_by_weights_only = self.frozen and not self.lora_rank and self.family.input_for_weights_only
+        return self.family.keeps_input and not needed_by_weights_only
+
+    @property
+    def is_recomputable(self) -> bool:
+        """Whether selective recomputation runs the layer again instead of keeping what it makes."""
+        return self.family.is_recomputable(self)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What decides the cost of the layer: equal layers are costed once."""
+        return (self.kind, self.params, self.input_shapes, self.frozen, self.lora_rank)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +176,16 @@ class SplitLimits:
 class Shard:
     """The largest share that one worker holds, for many splits at once; every field has shape (n,).
 
-    For channelwise layers ``in_channels`` is the worker's share of the first input's channels.
+    For channelwise layers ``in_channels`` is the worker's share of the first input's channels. ``sequence`` and ``experts`` may be
+    left out (nothing is cut) or be scalars.
+
+    Examples
+    --------
+    >>> whole = np.ones(3)
+    >>> shard = Shard(batch=4 * whole, out_channels=8 * whole, in_channels=8 * whole, height=whole,
+    ...               split_out=whole, split_in=whole, split_height=whole, sequence=np.array([1.0, 2.0, 3.0]))
+    >>> positions_of((8, 100), shard).tolist(), shard.experts.tolist()
+    ([100.0, 50.0, 34.0], [1.0, 1.0, 1.0])
     """
 
     batch: FloatArray
@@ -131,6 +196,21 @@ class Shard:
     split_out: FloatArray
     split_in: FloatArray
     split_height: FloatArray
+    # Pieces that the positions of a sequence are cut into (context or sequence parallel), and workers that share the experts.
+    sequence: FloatArray = field(default_factory=lambda: np.ones(()))
+    experts: FloatArray = field(default_factory=lambda: np.ones(()))
+
+    def __post_init__(self) -> None:
+        """Give every field the same shape."""
+        for name in ("sequence", "experts"):
+            value = np.asarray(getattr(self, name), dtype=np.float64)
+            if value.shape != np.shape(self.batch):
+                object.__setattr__(self, name, np.broadcast_to(value, np.shape(self.batch)))
+
+
+def positions_of(shape: Shape, shard: Shard) -> FloatArray:
+    """Positions of a sequence (features x positions) in the largest piece of a share; 1 for a vector of features."""
+    return np.ceil(math.prod(shape[1:]) / shard.sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +260,19 @@ class LayerWork:
     backward_input: PassWork = ()
     backward_weight: PassWork = ()
     exchanges: tuple[InnerExchange, ...] = ()
+    # The part of every ``backward_weight`` alternative without which there is no gradient of the input: it stays in frozen layers.
+    through: tuple[Kernel, ...] = ()
+
+    def frozen(self) -> LayerWork:
+        """Work of the same layer when its weights get no gradient."""
+        alternatives = self.backward_input or (((),) if self.through else ())
+        return replace(
+            self,
+            backward_input=tuple((*kernels, *self.through) for kernels in alternatives),
+            backward_weight=(),
+            through=(),
+            exchanges=tuple(replace(e, phase="input_gradient") if e.phase == "backward" else e for e in self.exchanges),
+        )
 
 
 class LayerFamily(ABC):
@@ -190,7 +283,16 @@ class LayerFamily(ABC):
     Params: ClassVar[type]
     # A view moves no data and computes nothing: it costs nothing, and every output lists it as such.
     is_view: ClassVar[bool] = False
-    # Has weights that a fully-connected layer would have: the "fc" class of the hybrid family.
+    # The backward pass reads the layer's input, which therefore stays in memory (once, however many layers keep it)...
+    keeps_input: ClassVar[bool] = True
+    # ... but only for the gradient of the weights: a frozen layer lets it go.
+    input_for_weights_only: ClassVar[bool] = False
+    # Has no weights to speak of and little arithmetic: selective recomputation runs it again.
+    recomputable: ClassVar[bool] = False
+    # Several products in one layer: cost tables of single layers count ``saved_elements``, not only the output.
+    keeps_inside: ClassVar[bool] = False
+    # Can have a low-rank adapter.
+    takes_adapter: ClassVar[bool] = False
     min_inputs: ClassVar[int] = 1
     max_inputs: ClassVar[int] = 1
 
@@ -199,8 +301,40 @@ class LayerFamily(ABC):
         """Infer the output shape; raise ShapeError naming the shapes that do not fit."""
 
     def weight_count(self, layer: Layer) -> int:  # noqa: ARG002 - most layers have none
-        """Trainable parameters, biases included."""
+        """Parameters, biases included."""
         return 0
+
+    def adapter_count(self, layer: Layer) -> int:  # noqa: ARG002 - most layers take none
+        """Parameters of the layer's adapter, `Layer.adapter_count`."""
+        return 0
+
+    def tied_count(self, layer: Layer) -> int:  # noqa: ARG002 - most layers own their weights
+        """Parameters of another layer that this one uses, `Layer.tied_count`."""
+        return 0
+
+    def router_count(self, layer: Layer) -> int:  # noqa: ARG002 - mixtures of experts only
+        """See `Layer.router_count`."""
+        return 0
+
+    def expert_count(self, layer: Layer) -> int:  # noqa: ARG002 - mixtures of experts only
+        """See `Layer.expert_count`."""
+        return 0
+
+    def shared_count(self, layer: Layer) -> int:  # noqa: ARG002 - mixtures of experts only
+        """See `Layer.shared_count`."""
+        return 0
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:  # noqa: ARG002 - most keep nothing else
+        """Elements that the layer keeps for its backward pass beyond its input and output, in a share; shape (n,).
+
+        The unit is an activation element of two bytes: a mask of one byte counts 0.5, a number in fp32 counts 2. Which inputs are
+        kept is said by ``keeps_input``.
+        """
+        return np.zeros(np.shape(shard.batch))
+
+    def is_recomputable(self, layer: Layer) -> bool:  # noqa: ARG002 - the kind decides but for attention
+        """See `Layer.is_recomputable`."""
+        return self.recomputable
 
     def is_fully_connected(self, layer: Layer) -> bool:  # noqa: ARG002 - most layers are not
         """Whether every output sees every input (the layers that one weird trick splits by channels)."""
@@ -210,9 +344,14 @@ class LayerFamily(ABC):
     def limits(self, layer: Layer) -> SplitLimits:
         """Largest legal split degrees."""
 
-    @abstractmethod
     def work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """Work of one worker's share, for many splits at once."""
+        """Work of one worker's share, for many splits at once: what is frozen has no ``backward_weight``."""
+        work = self.trained_work(layer, shard)
+        return work.frozen() if layer.frozen and not layer.lora_rank else work
+
+    @abstractmethod
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Work of one worker's share when the layer is trained (its adapter, where it has one)."""
 
 
 FAMILIES: dict[str, LayerFamily] = {}

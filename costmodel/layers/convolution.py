@@ -23,7 +23,8 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels, reduced_fraction
+from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels, epilogue_saved, reduced_fraction
+from costmodel.layers.shape_only import share_of_output
 from costmodel.layers.window import Padding, Size2, Window, input_rows, pair, window
 
 __all__ = ["Convolution", "ConvolutionParams", "Deconvolution", "DeconvolutionParams"]
@@ -52,6 +53,7 @@ class Convolution(LayerFamily):
     kind = "convolution"
     summary = "two-dimensional convolution, with optional bias, normalisation and activation"
     Params = ConvolutionParams
+    input_for_weights_only = True
 
     def output_shape(self, params: ConvolutionParams, inputs: tuple[Shape, ...]) -> Shape:
         """(out_channels, output height, output width)."""
@@ -82,7 +84,7 @@ class Convolution(LayerFamily):
             out_channels=p.out_channels, in_channels=layer.input_shapes[0][0], height=layer.output_shape[1]
         )
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Forward, input gradient and weight gradient; strided gradients do not multiply by the holes they insert."""
         p: ConvolutionParams = layer.params
         win = window("a convolution", layer.input_shapes[0], p.kernel, p.stride, p.padding)
@@ -110,7 +112,12 @@ class Convolution(LayerFamily):
             backward_input=passes[1],
             backward_weight=tuple((*alternative, *backward) for alternative in passes[2]),
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),
+            through=backward,
         )
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """Inputs of the attached normalisation and activation."""
+        return epilogue_saved(layer.params.norm, layer.params.activation, np.asarray(share_of_output(layer, shard)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +268,7 @@ class Deconvolution(LayerFamily):
     kind = "deconvolution"
     summary = "transposed (fractionally strided) convolution"
     Params = DeconvolutionParams
+    input_for_weights_only = True
 
     def output_shape(self, params: DeconvolutionParams, inputs: tuple[Shape, ...]) -> Shape:
         """``(extent - 1) stride + kernel - 2 padding``; 'same' gives ``extent stride``."""
@@ -293,7 +301,7 @@ class Deconvolution(LayerFamily):
             height=min(layer.output_shape[1], layer.input_shapes[0][1]),
         )
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Every input position is multiplied by the whole kernel once."""
         p: DeconvolutionParams = layer.params
         kernel, stride = pair(p.kernel), pair(p.stride)
@@ -322,4 +330,9 @@ class Deconvolution(LayerFamily):
             backward_input=((kernels[1],),),
             backward_weight=((kernels[2], *backward),),
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),
+            through=backward,
         )
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """Inputs of the attached normalisation and activation."""
+        return epilogue_saved(layer.params.norm, layer.params.activation, np.asarray(share_of_output(layer, shard)))

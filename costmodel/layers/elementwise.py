@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from costmodel.layers.base import (
+    FloatArray,
     InnerExchange,
     Kernel,
     Layer,
@@ -39,7 +42,7 @@ class _Elementwise(LayerFamily):
         shape = layer.output_shape
         return SplitLimits(out_channels=shape[0], height=shape[1] if len(shape) == 3 else 1, channelwise=True)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """``passes`` x elements, each way."""
         elements = share_of_output(layer, shard)
         forward = Kernel(flop=self.flop[0] * elements, elements=self.passes[0] * elements)
@@ -63,6 +66,7 @@ class ActivationLayer(_Elementwise):
     kind = "activation"
     summary = "a stand-alone activation function"
     Params = ActivationParams
+    recomputable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +85,12 @@ class Dropout(_Elementwise):
     Params = DropoutParams
     passes = (2.5, 2.5)  # the mask takes about a byte per element beside the value
     flop = (2.0, 1.0)
+    keeps_input = False
+    recomputable = True
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """The mask, a byte per element."""
+        return np.asarray(0.5 * share_of_output(layer, shard))
 
 
 @register
@@ -90,6 +100,7 @@ class Add(_Elementwise):
     kind = "add"
     summary = "element-wise sum (residual connection)"
     Params = NoParams
+    keeps_input = False
     min_inputs = 2
     max_inputs = 1 << 30
 
@@ -99,7 +110,7 @@ class Add(_Elementwise):
             raise ShapeError(f"inputs of an addition differ: {', '.join(map(shape_text, inputs))}")
         return inputs[0]
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Reads every input, writes one output; the gradient is passed on to every input."""
         elements = share_of_output(layer, shard)
         inputs = len(layer.input_shapes)
@@ -116,6 +127,7 @@ class BatchNorm(_Elementwise):
     Params = NoParams
     passes = (3.0, 5.0)
     flop = (8.0, 16.0)
+    recomputable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +150,7 @@ class LocalResponseNorm(_Elementwise):
         shape = layer.output_shape
         return SplitLimits(out_channels=1, height=shape[1] if len(shape) == 3 else 1, channelwise=True)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """A square and an addition per channel of the window."""
         elements = share_of_output(layer, shard)
         flop = (2.0 * layer.params.size + 3.0) * elements
@@ -156,10 +168,15 @@ class Softmax(_Elementwise):
     Params = NoParams
     passes = (3.0, 2.0)
     flop = (5.0, 2.0)
+    keeps_input = False
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """The logits in fp32, from which the loss is computed (Korthikanti et al., arXiv:2205.05198, section 4.3: 4 s b v bytes)."""
+        return np.asarray(2.0 * share_of_output(layer, shard))
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Maximum, exponential, sum, division; two numbers per position cross a channel split."""
-        base = super().work(layer, shard)
+        base = super().trained_work(layer, shard)
         positions = share_of_output(layer, shard) / shard.out_channels
         reduce = InnerExchange(
             operation="all_reduce", over="out_channels", elements=positions, phase="forward", repeats=2

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.layers.base import FloatArray, Kernel, Shard
 
-__all__ = ["Activation", "Norm", "epilogue_kernels", "reduced_fraction"]
+__all__ = ["Activation", "Norm", "epilogue_kernels", "epilogue_saved", "reduced_fraction"]
 
 Norm = Literal["batch"] | None
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "sigmoid", "tanh", "swish"] | None
@@ -46,6 +46,18 @@ def epilogue_kernels(
     if activation is not None:
         backward.append(Kernel(flop=outputs, elements=_ACTIVATION_PASSES[1] * outputs))
     return tuple(forward), tuple(backward)
+
+
+def epilogue_saved(norm: Norm, activation: Activation, outputs: FloatArray) -> FloatArray:
+    """Elements that an attached normalisation and activation keep: their inputs, which no other layer sees.
+
+    The gradient of an activation other than gelu and swish is found from its output, which the next layer keeps (in place
+    where it is relu).
+
+    >>> epilogue_saved("batch", "gelu", np.array([10.0])).tolist(), epilogue_saved(None, "relu", np.array([10.0])).tolist()
+    ([20.0], [0.0])
+    """
+    return outputs * (float(norm is not None) + float(activation in ("gelu", "swish")))
 
 
 def reduced_fraction(shard: Shard) -> FloatArray:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from costmodel.layers.base import (
+    FloatArray,
     InnerExchange,
     Kernel,
     Layer,
@@ -16,10 +19,11 @@ from costmodel.layers.base import (
     Shard,
     SplitLimits,
     param,
+    positions_of,
     register,
     shape_text,
 )
-from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels, reduced_fraction
+from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels, epilogue_saved, reduced_fraction
 
 __all__ = ["Embedding", "EmbeddingParams", "Linear", "LinearParams"]
 
@@ -32,6 +36,7 @@ class LinearParams:
     bias: bool = param(doc="add a bias per output", default=True)
     norm: Norm = param(doc="normalisation that follows", default=None)
     activation: Activation = param(doc="activation that follows", default=None)
+    tied: bool = param(doc="the weights are those of the embedding, and are counted there", default=False)
 
 
 @register
@@ -41,6 +46,8 @@ class Linear(LayerFamily):
     kind = "linear"
     summary = "fully connected layer; flattens images, applies per position to sequences"
     Params = LinearParams
+    input_for_weights_only = True
+    takes_adapter = True
 
     def output_shape(self, params: LinearParams, inputs: tuple[Shape, ...]) -> Shape:
         """(out_features,) or (out_features, positions)."""
@@ -48,9 +55,22 @@ class Linear(LayerFamily):
         return (params.out_features, *positions)
 
     def weight_count(self, layer: Layer) -> int:
-        """``I O + O``."""
+        """``I O + O``; the bias alone where the matrix is another layer's."""
         p: LinearParams = layer.params
-        return _features(layer.input_shapes[0]) * p.out_features + (p.out_features if p.bias else 0)
+        return (0 if p.tied else self._matrix(layer)) + (p.out_features if p.bias else 0)
+
+    def tied_count(self, layer: Layer) -> int:
+        """The matrix, where it is the embedding's."""
+        return self._matrix(layer) if layer.params.tied else 0
+
+    def adapter_count(self, layer: Layer) -> int:
+        """``r (I + O)``: the product of a thin and a flat matrix (Hu et al., arXiv:2106.09685, section 4.1)."""
+        features: int = layer.params.out_features
+        return layer.lora_rank * (_features(layer.input_shapes[0]) + features)
+
+    def _matrix(self, layer: Layer) -> int:
+        features: int = layer.params.out_features
+        return _features(layer.input_shapes[0]) * features
 
     def is_fully_connected(self, layer: Layer) -> bool:
         """True unless it is applied per position."""
@@ -60,15 +80,15 @@ class Linear(LayerFamily):
         """Outputs and inputs."""
         return SplitLimits(out_channels=layer.params.out_features, in_channels=_features(layer.input_shapes[0]))
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Y = X W, dX = dY W', dW = X' dY: ``2 N I O`` FLOP each."""
         p: LinearParams = layer.params
-        rows = shard.batch * math.prod(layer.output_shape[1:])
+        rows = shard.batch * positions_of(layer.output_shape, shard)
         inputs, outputs = shard.in_channels, shard.out_channels
         flop = 2.0 * rows * inputs * outputs
         elements = rows * inputs + inputs * outputs + rows * outputs
         forward, backward = epilogue_kernels(p.norm, p.activation, rows * outputs * reduced_fraction(shard))
-        return LayerWork(
+        work = LayerWork(
             forward=((Kernel(flop=flop, elements=elements, gemm=(rows, outputs, inputs)), *forward),),
             backward_input=((Kernel(flop=flop, elements=elements, gemm=(rows, inputs, outputs)),),),
             backward_weight=((Kernel(flop=flop, elements=elements, gemm=(inputs, outputs, rows)), *backward),),
@@ -76,7 +96,37 @@ class Linear(LayerFamily):
                 InnerExchange(operation="reduce_scatter", over="in_channels", elements=rows * outputs, phase="forward"),
                 InnerExchange(operation="all_gather", over="in_channels", elements=rows * outputs, phase="backward"),
             ),
+            through=backward,
         )
+        return _with_adapter(work, float(layer.lora_rank), rows, inputs, outputs) if layer.lora_rank else work
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """Inputs of the attached normalisation and activation; what an adapter keeps between its two matrices."""
+        p: LinearParams = layer.params
+        rows = shard.batch * positions_of(layer.output_shape, shard)
+        return epilogue_saved(p.norm, p.activation, rows * shard.out_channels) + rows * layer.lora_rank
+
+
+def _product(m: FloatArray, n: FloatArray, k: FloatArray) -> Kernel:
+    return Kernel(flop=2.0 * m * n * k, elements=m * k + k * n + m * n, gemm=(m, n, k))
+
+
+def _with_adapter(work: LayerWork, rank: float, rows: FloatArray, inputs: FloatArray, outputs: FloatArray) -> LayerWork:
+    """``Y = X W + (X A) B`` with W frozen: two thin products forward, their four gradients, and the sums."""
+    r = np.full_like(rows, rank)
+    forward = (_product(rows, r, inputs), _product(rows, outputs, r), _sum_of(rows * outputs))
+    into = (_product(rows, inputs, r), _sum_of(rows * inputs))
+    weight = (_product(rows, r, outputs), _product(r, outputs, rows), _product(inputs, r, rows))
+    return replace(
+        work,
+        forward=tuple((*kernels, *forward) for kernels in work.forward),
+        backward_input=tuple((*kernels, *into) for kernels in work.backward_input),
+        backward_weight=((*weight, *work.through),),
+    )
+
+
+def _sum_of(elements: FloatArray) -> Kernel:
+    return Kernel(flop=elements, elements=3.0 * elements)
 
 
 def _features(shape: Shape) -> int:
@@ -89,6 +139,7 @@ class EmbeddingParams:
 
     num_embeddings: int = param(doc="rows of the table (vocabulary)", minimum=1)
     dim: int = param(doc="features per row", minimum=1)
+    tied: bool = param(doc="the table is another embedding's, and is counted there", default=False)
 
 
 @register
@@ -98,6 +149,7 @@ class Embedding(LayerFamily):
     kind = "embedding"
     summary = "table look-up, one row per position of a sequence of indices"
     Params = EmbeddingParams
+    keeps_input = False  # indices, which are small
 
     def output_shape(self, params: EmbeddingParams, inputs: tuple[Shape, ...]) -> Shape:
         """(dim, positions)."""
@@ -108,7 +160,14 @@ class Embedding(LayerFamily):
         return (params.dim, inputs[0][1])
 
     def weight_count(self, layer: Layer) -> int:
-        """``V D``."""
+        """``V D``; nothing where the table is another layer's."""
+        return 0 if layer.params.tied else self._table(layer)
+
+    def tied_count(self, layer: Layer) -> int:
+        """The table, where it is another embedding's."""
+        return self._table(layer) if layer.params.tied else 0
+
+    def _table(self, layer: Layer) -> int:
         p: EmbeddingParams = layer.params
         return p.num_embeddings * p.dim
 
@@ -116,9 +175,9 @@ class Embedding(LayerFamily):
         """Features of a row."""
         return SplitLimits(out_channels=layer.params.dim)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Reads and writes one row per position; the gradient adds rows into the table."""
-        moved = shard.batch * layer.output_shape[1] * shard.out_channels
+        moved = shard.batch * positions_of(layer.output_shape, shard) * shard.out_channels
         copy = Kernel(flop=0.0 * moved, elements=2.0 * moved)
         add = Kernel(flop=moved, elements=3.0 * moved)
         return LayerWork(forward=((copy,),), backward_weight=((add,),))

@@ -54,7 +54,7 @@ class Pool(LayerFamily):
         """Channels and rows."""
         return SplitLimits(out_channels=layer.output_shape[0], height=layer.output_shape[1], channelwise=True)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """One comparison or addition per element of every window; reads the input, writes the output, and back."""
         p: PoolParams = layer.params
         win = window("pooling", layer.input_shapes[0], p.kernel, p.stride, p.padding, ceil_mode=p.ceil_mode)
@@ -92,6 +92,7 @@ class GlobalPool(LayerFamily):
     kind = "global_pool"
     summary = "maximum or average over the whole image: one value per channel"
     Params = GlobalPoolParams
+    keeps_input = False  # an average spreads its gradient without looking; a maximum keeps one index per channel
 
     def output_shape(self, params: Any, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - the mode does not change it
         """(channels,)."""
@@ -103,7 +104,7 @@ class GlobalPool(LayerFamily):
         """Channels."""
         return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """One addition per input element."""
         _, height, width = layer.input_shapes[0]
         inputs = shard.batch * height * width * shard.in_channels

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.layers.base import (
+    FloatArray,
     InnerExchange,
     Kernel,
     Layer,
@@ -21,6 +22,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
+from costmodel.layers.shape_only import share_of_output
 
 __all__ = ["Attention", "AttentionParams", "Lstm", "LstmParams"]
 
@@ -58,7 +60,7 @@ class Lstm(LayerFamily):
         """Units of the state; every step then gathers the state."""
         return SplitLimits(out_channels=layer.params.hidden)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Gates: ``2 N T 4H (I + H)`` FLOP; the recurrent product runs step by step with N rows."""
         p: LstmParams = layer.params
         steps = layer.input_shapes[0][1]
@@ -125,7 +127,12 @@ class Lstm(LayerFamily):
             backward_input=(backward_input,),
             backward_weight=(weight,),
             exchanges=exchanges,
+            through=weight[:2],
         )
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """Four gates and the cell of every step."""
+        return np.asarray(5.0 * share_of_output(layer, shard))
 
 
 def _directions(params: LstmParams) -> int:
@@ -167,7 +174,7 @@ class Attention(LayerFamily):
         """The batch only: every score sums over all features."""
         return SplitLimits(out_channels=1, channelwise=True)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Two projections, a score per pair of positions, a weighted sum."""
         (query, steps), (key, positions) = layer.input_shapes
         units = float(layer.params.units)
@@ -195,3 +202,9 @@ class Attention(LayerFamily):
             backward_input=((project, score, score, context, context),),
             backward_weight=((project,),),
         )
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """Both projections, and per pair of positions the tanh of every unit, the score and its softmax."""
+        (_, steps), (_, positions) = layer.input_shapes
+        units = float(layer.params.units)
+        return np.asarray(shard.batch * (units * (steps + positions) + steps * positions * (units + 2.0)))

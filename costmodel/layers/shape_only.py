@@ -16,6 +16,7 @@ from costmodel.layers.base import (
     Shard,
     SplitLimits,
     param,
+    positions_of,
     register,
     shape_text,
 )
@@ -43,6 +44,7 @@ class Input(LayerFamily):
     summary = "where samples enter; loading is not part of the step"
     Params = InputParams
     is_view = True
+    keeps_input = False
     min_inputs = 0
     max_inputs = 0
 
@@ -55,7 +57,7 @@ class Input(LayerFamily):
         shape = layer.output_shape
         return SplitLimits(out_channels=shape[0], height=shape[1] if len(shape) == 3 else 1, channelwise=True)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - a view
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - a view
         """Nothing."""
         return LayerWork(forward=())
 
@@ -68,6 +70,7 @@ class Flatten(LayerFamily):
     summary = "the same data as one vector (a view: moves nothing)"
     Params = NoParams
     is_view = True
+    keeps_input = False
 
     def output_shape(self, params: Any, inputs: tuple[Shape, ...]) -> Shape:  # noqa: ARG002 - has none
         """(elements,)."""
@@ -77,7 +80,7 @@ class Flatten(LayerFamily):
         """Channels of the input, which stay contiguous."""
         return SplitLimits(out_channels=layer.input_shapes[0][0], channelwise=True)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - a view
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:  # noqa: ARG002 - a view
         """Nothing."""
         return LayerWork(forward=())
 
@@ -89,6 +92,7 @@ class Concat(LayerFamily):
     kind = "concat"
     summary = "concatenation along channels"
     Params = NoParams
+    keeps_input = False
     min_inputs = 2
     max_inputs = 1 << 30
 
@@ -107,7 +111,7 @@ class Concat(LayerFamily):
             channelwise=True,
         )
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Read and write every element, forward and back."""
         elements = share_of_output(layer, shard)
         copy = Kernel(flop=0.0 * elements, elements=2.0 * elements)
@@ -128,6 +132,7 @@ class Upsample(LayerFamily):
     kind = "upsample"
     summary = "nearest-neighbour enlargement of an image"
     Params = UpsampleParams
+    keeps_input = False
 
     def output_shape(self, params: UpsampleParams, inputs: tuple[Shape, ...]) -> Shape:
         """(channels, height x factor, width x factor)."""
@@ -140,7 +145,7 @@ class Upsample(LayerFamily):
         """Channels and rows of the input."""
         return SplitLimits(out_channels=layer.output_shape[0], height=layer.input_shapes[0][1], channelwise=True)
 
-    def work(self, layer: Layer, shard: Shard) -> LayerWork:
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Write every output element; read the input."""
         elements = share_of_output(layer, shard) * (1.0 + 1.0 / layer.params.factor**2)
         kernel = Kernel(flop=0.0 * elements, elements=elements)
@@ -151,4 +156,4 @@ def share_of_output(layer: Layer, shard: Shard) -> Any:
     """Output elements of one worker's share."""
     if len(layer.output_shape) == 3:
         return shard.batch * shard.out_channels * shard.height * layer.output_shape[2]
-    return shard.batch * shard.out_channels * math.prod(layer.output_shape[1:])
+    return shard.batch * shard.out_channels * positions_of(layer.output_shape, shard)

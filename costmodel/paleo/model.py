@@ -97,6 +97,8 @@ class PaleoCompute:
 
     def refusal(self, layer: Layer) -> str:
         """Why PALEO cannot evaluate a layer; empty where it can."""
+        if layer.is_frozen and layer.weight_count:
+            return "PALEO trains every layer, this one is frozen"
         if layer.kind in FREE_KINDS:
             return ""
         if layer.kind not in KINDS:

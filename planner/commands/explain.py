@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,26 +11,33 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from planner.commands import options as o
+from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
+from planner.mesh.flags import FIELD_OF_OPTION, flag_of
 from planner.request import Request
 
 if TYPE_CHECKING:
+    from costmodel.mesh.plan import MeshPlan
     from costmodel.plan import Plan
+    from planner.loading import Loaded
+    from planner.mesh.results import MeshBreakdown
+    from planner.report.blocks import Report
     from planner.results import Breakdown
     from planner.schema.plan import PlanDocument
 
 __all__ = ["estimate", "explain"]
 
 # What a plan file decides itself; giving it twice would leave open which one counts.
-_DECIDED_BY_PLAN = ("gpus", "family", "fix", "collective", "micro_batches")
+_DECIDED_BY_PLAN = ("gpus", "space", "family", "fix", "collective", "micro_batches", "lora_rank")
 # What may be given beside a plan file, to ask "and on that cluster?".
 _OVERRIDES = (
     "cluster",
     "device",
     "batch",
+    "seq",
     "precision",
     "optimizer",
     "mode",
@@ -40,11 +48,14 @@ _OVERRIDES = (
     "paleo_pipeline",
     "paleo_algorithms",
     "paleo_extensions",
+    "assume",
+    "objective",
 )
 # Relative difference up to which a plan file's stated step time is what the cost model says.
 _SAME_PREDICTION = 1e-9
 
 
+@takes_mesh_options
 def estimate(
     context: typer.Context,
     model: o.OptionalModel = None,
@@ -53,10 +64,13 @@ def estimate(
     cluster: o.Cluster = None,
     device: o.Device = None,
     batch: o.Batch = None,
+    seq: o.Seq = None,
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     mode: o.Mode = None,
     memory_limit: o.MemoryLimit = None,
+    lora_rank: o.LoraRank = None,
+    space: o.Space = None,
     family: o.Family = None,
     fix: o.Fix = None,
     collective: o.Collective = None,
@@ -67,6 +81,7 @@ def estimate(
     paleo_pipeline: o.Pipeline = False,
     paleo_algorithms: o.Algorithms = None,
     paleo_extensions: o.Extensions = False,
+    assume: o.Assume = None,
     json: o.Json = False,
     format: o.Format = None,  # noqa: A002 - the option's name
     output: o.Output = None,
@@ -74,17 +89,23 @@ def estimate(
     width: o.Width = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
+    *,
+    mesh: Mapping[str, Any],
 ) -> None:
-    """Predict one plan: from a file, or the best of a family or of what is fixed, on exactly --gpus workers.
+    """Predict one plan: from a file, by its degrees, or the best of a family or of what is fixed, on exactly --gpus workers.
+
+    For a transformer, degrees that are left out are 1; data parallelism takes the GPUs and the micro-batches the samples that are left.
 
     \b
     planner estimate --plan plan.yaml
+    planner estimate llama3-70b --gpus 64 --tp 8 --pp 4 --micro-batch 2
     planner estimate alexnet --gpus 8 --family data
     planner estimate alexnet --gpus 8 --fix 'conv*:batch' --fix 'fc*:out_channels'
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     _run(locals(), "estimate")
 
 
+@takes_mesh_options
 def explain(
     context: typer.Context,
     model: o.OptionalModel = None,
@@ -93,10 +114,14 @@ def explain(
     cluster: o.Cluster = None,
     device: o.Device = None,
     batch: o.Batch = None,
+    seq: o.Seq = None,
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     mode: o.Mode = None,
     memory_limit: o.MemoryLimit = None,
+    lora_rank: o.LoraRank = None,
+    objective: o.Objective = None,
+    space: o.Space = None,
     family: o.Family = None,
     fix: o.Fix = None,
     collective: o.Collective = None,
@@ -107,6 +132,7 @@ def explain(
     paleo_pipeline: o.Pipeline = False,
     paleo_algorithms: o.Algorithms = None,
     paleo_extensions: o.Extensions = False,
+    assume: o.Assume = None,
     time_limit: o.TimeLimit = None,
     solver: o.Solver = None,
     json: o.Json = False,
@@ -116,10 +142,12 @@ def explain(
     width: o.Width = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
+    *,
+    mesh: Mapping[str, Any],
 ) -> None:
     """Show where the time of a plan goes, layer by layer, and why it is not the best.
 
-    Without --plan, --family and --fix the best plan itself is explained; without --gpus, one worker.
+    Without --plan, --family, --fix and degrees the best plan itself is explained; without --gpus, one worker.
     """
     _run(locals(), "explain")
 
@@ -139,16 +167,17 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
     for name in _DECIDED_BY_PLAN:
         if options.get(name):
             values.add(f"--{name.replace('_', '-')}: is decided by --plan; leave one of them out")
+    for name, word in options["mesh"].items():
+        if word is not None:
+            values.add(f"{flag_of(FIELD_OF_OPTION.get(name, name))}: is decided by --plan; leave one of them out")
     values.check()
     path = Path(options["plan"])
     document, merged, plan = _from_file(path, options, request)
     _answer(merged, plan, document, where, command)
 
 
-def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[PlanDocument, Request, Plan]:
-    from planner.files.plan_check import plan_from_document
+def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[PlanDocument, Request, Plan | MeshPlan]:
     from planner.files.plan_file import read_plan, request_from_document
-    from planner.loading import load_model
     from planner.schema.plan import Prediction
 
     loaded = read_plan(path)
@@ -156,54 +185,97 @@ def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[
     overrides = {name: getattr(given, name) for name in _OVERRIDES if options.get(name)}
     if options["model"] is not None:
         overrides["model"] = given.model
-    request = dataclasses.replace(asked, command_line=given.command_line, **overrides)
-    graph = load_model(request.model).graph
+    space: Literal["mesh", "layers"] = "layers" if loaded.content.mesh is None else "mesh"
+    request = dataclasses.replace(asked, command_line=given.command_line, space=space, **overrides)
     document = loaded.content
     if overrides:
         document = document.model_copy(update={"prediction": Prediction()})  # it answered another question
     if options.get("batch"):
         document = document.model_copy(update={"global_batch": request.batch})
-    return document, request, plan_from_document(document, graph, loaded.document)
+    return document, request, _plan(document, request, loaded)
+
+
+def _plan(document: PlanDocument, request: Request, loaded: Loaded[PlanDocument]) -> Plan | MeshPlan:
+    """Check the plan against its network."""
+    if document.mesh is None:
+        from planner.files.plan_check import plan_from_document
+        from planner.loading import load_model
+
+        return plan_from_document(document, load_model(request.model, seq=request.seq).graph, loaded.document)
+    from planner.files.mesh_plan_file import mesh_plan_from_document
+    from planner.mesh.judge import make_judge
+    from planner.resolve import resolve
+
+    return mesh_plan_from_document(document, make_judge(resolve(request)), loaded.document)
 
 
 def _answer(
     request: Request,
-    plan: Plan | None,
+    plan: Plan | MeshPlan | None,
     document: PlanDocument | None,
     where: Output,
     command: Literal["estimate", "explain"],
 ) -> None:
-    from planner.files.plan_file import document_from_plan, plan_text
-    from planner.report.documents import assumption_text
-    from planner.report.explain import estimate_report, explain_report
-
     breakdown = _breakdown(request, plan, where, command)
     warnings = _warnings(document, breakdown)
     for warning in warnings:
         remark(where, f"warning: {warning}")
 
-    def plan_document(folder: Path | None = None) -> dict[str, Any]:
+    if where.export is not None:
+        from planner.commands.files import write_atomically
+        from planner.files.plan_file import plan_text
+
+        write_atomically(where.export, plan_text(_plan_document(request, breakdown, where.export.parent)))
+        remark(where, f"wrote the plan to {where.export}")
+    emit(_report(request, breakdown, warnings, command), where)
+
+
+def _plan_document(
+    request: Request, breakdown: Breakdown | MeshBreakdown, folder: Path | None = None
+) -> dict[str, Any]:
+    from planner.report.documents import assumption_text
+    from planner.results import Breakdown
+
+    assumptions = [assumption_text(assumption) for assumption in breakdown.assumptions]
+    if isinstance(breakdown, Breakdown):
+        from planner.files.plan_file import document_from_plan
+
         return document_from_plan(
             breakdown.ranked,
             layer_names=[layer.name for layer in breakdown.layers],
             request=request,
             setting=breakdown.setting,
-            assumptions=[assumption_text(assumption) for assumption in breakdown.assumptions],
+            assumptions=assumptions,
             folder=folder,
         )
+    from planner.files.mesh_plan_file import document_from_mesh_plan
 
-    if where.export is not None:
-        from planner.commands.files import write_atomically
+    return document_from_mesh_plan(
+        breakdown.ranked, request=request, setting=breakdown.setting, assumptions=assumptions, folder=folder
+    )
 
-        write_atomically(where.export, plan_text(plan_document(where.export.parent)))
-        remark(where, f"wrote the plan to {where.export}")
-    report = estimate_report if command == "estimate" else explain_report
-    emit(report(breakdown, plan_document, warnings), where)
+
+def _report(
+    request: Request,
+    breakdown: Breakdown | MeshBreakdown,
+    warnings: list[str],
+    command: Literal["estimate", "explain"],
+) -> Report:
+    from planner.results import Breakdown
+
+    if isinstance(breakdown, Breakdown):
+        from planner.report.explain import estimate_report, explain_report
+
+        report = estimate_report if command == "estimate" else explain_report
+        return report(breakdown, functools.partial(_plan_document, request, breakdown), warnings)
+    from planner.report.mesh import mesh_estimate_report, mesh_explain_report
+
+    return (mesh_estimate_report if command == "estimate" else mesh_explain_report)(breakdown, warnings)
 
 
 def _breakdown(
-    request: Request, plan: Plan | None, where: Output, command: Literal["estimate", "explain"]
-) -> Breakdown:
+    request: Request, plan: Plan | MeshPlan | None, where: Output, command: Literal["estimate", "explain"]
+) -> Breakdown | MeshBreakdown:
     from planner import search
 
     if command == "estimate":
@@ -219,7 +291,7 @@ def _breakdown(
         progress.close()
 
 
-def _warnings(document: PlanDocument | None, breakdown: Breakdown) -> list[str]:
+def _warnings(document: PlanDocument | None, breakdown: Breakdown | MeshBreakdown) -> list[str]:
     if document is None:
         return []
     from planner.files.plan_file import changed_inputs

@@ -16,7 +16,14 @@ from planner.errors import OutputError
 
 __all__ = ["import_", "schema"]
 
-Source = Annotated[str, typer.Argument(metavar="FILE", help="A network of PALEO's (JSON).", show_default=False)]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE",
+        help="A config.json of Hugging Face, or a folder with one; or a network of PALEO's (JSON).",
+        show_default=False,
+    ),
+]
 Document = Annotated[
     str,
     typer.Argument(
@@ -35,7 +42,7 @@ def import_(
 ) -> None:
     """Turn a network of another program into a network file of this one (YAML).
 
-    planner import nets/alex_v2.json -o alexnet.yaml
+    planner import Llama-3.1-8B/config.json -o llama3.yaml
     """
     path = None if output in (None, "-") else Path(str(output))
     if path is not None:
@@ -44,10 +51,12 @@ def import_(
         except OutputError as error:
             raise OutputError(f"--output {error}") from None
 
-    from planner.files.network_file import import_network, network_text
+    from planner.files.network_file import import_network
+    from planner.importers.documents import text_of
+    from planner.loading import network_path
 
-    model = import_network(Path(source))
-    text = network_text(model)
+    model = import_network(network_path(Path(source)))
+    text = text_of(model)
     where = Output(quiet=quiet)
     for note in model.notes:
         remark(where, note)

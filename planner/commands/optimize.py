@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from planner.commands import options as o
+from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
 
 if TYPE_CHECKING:
+    from planner.mesh.results import MeshResult
+    from planner.report.blocks import Report
     from planner.request import Request
     from planner.results import SearchResult
 
 __all__ = ["optimize"]
 
 
+@takes_mesh_options
 def optimize(
     context: typer.Context,
     model: o.Model,
@@ -26,10 +32,14 @@ def optimize(
     cluster: o.Cluster = None,
     device: o.Device = None,
     batch: o.Batch = None,
+    seq: o.Seq = None,
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     mode: o.Mode = None,
     memory_limit: o.MemoryLimit = None,
+    lora_rank: o.LoraRank = None,
+    objective: o.Objective = None,
+    space: o.Space = None,
     family: o.Family = None,
     fix: o.Fix = None,
     collective: o.Collective = None,
@@ -40,6 +50,7 @@ def optimize(
     paleo_pipeline: o.Pipeline = False,
     paleo_algorithms: o.Algorithms = None,
     paleo_extensions: o.Extensions = False,
+    assume: o.Assume = None,
     top: o.Top = "5",
     diverse: o.Diverse = False,
     time_limit: o.TimeLimit = None,
@@ -53,12 +64,20 @@ def optimize(
     width: o.Width = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
+    *,
+    mesh: Mapping[str, Any],
 ) -> None:
     """Find the fastest plans for a network on a cluster, ranked and proven.
 
-    Searches every number of workers up to --gpus, every split of every layer, every collective and every pipeline, and says how much
-    better any other plan could be.
-    """
+    Searches every number of workers up to --gpus and says how much better any other plan could be. For a transformer: every
+    tensor, context, expert, pipeline and data parallel degree, micro-batch, ZeRO stage, schedule, recomputation and offload. For any
+    other network: every split of every layer, every collective and every pipeline.
+
+    \b
+    planner optimize alexnet --gpus 16
+    planner optimize llama3-70b --gpus 256 --batch 1024 --seq 8192
+    planner optimize llama3-70b --gpus 256 --tp 8 --pp 1..8 --zero 1
+    """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     options: dict[str, Any] = locals()
     values = Values()
     if gpus is None:
@@ -86,15 +105,35 @@ def _answer(request: Request, where: Output) -> None:
     _show(request, result, where)
 
 
-def _show(request: Request, result: SearchResult, where: Output) -> None:
-    from planner.report.optimize import search_report
-
+def _show(request: Request, result: SearchResult | MeshResult, where: Output) -> None:
     if where.export is not None and result.plans:
         from planner.commands.files import write_atomically
         from planner.files.plan_file import plan_text
+
+        write_atomically(where.export, plan_text(_plan_document(request, result, where.export.parent)))
+        remark(where, f"wrote the best plan to {where.export}")
+    emit(_report(request, result), where)
+
+
+def _plan_document(request: Request, result: SearchResult | MeshResult, folder: Path) -> dict[str, Any]:
+    from planner.results import SearchResult
+
+    if isinstance(result, SearchResult):
         from planner.report.documents import plan_document
 
-        document = plan_document(request, result, result.plans[0], folder=where.export.parent)
-        write_atomically(where.export, plan_text(document))
-        remark(where, f"wrote the best plan to {where.export}")
-    emit(search_report(request, result), where)
+        return plan_document(request, result, result.plans[0], folder=folder)
+    from planner.report.mesh_documents import mesh_plan_document
+
+    return mesh_plan_document(request, result, result.plans[0], folder=folder)
+
+
+def _report(request: Request, result: SearchResult | MeshResult) -> Report:
+    from planner.results import SearchResult
+
+    if isinstance(result, SearchResult):
+        from planner.report.optimize import search_report
+
+        return search_report(request, result)
+    from planner.report.mesh import mesh_search_report
+
+    return mesh_search_report(result)

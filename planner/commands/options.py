@@ -9,6 +9,7 @@ import typer
 __all__ = [
     "SCALE_FAMILIES",
     "Algorithms",
+    "Assume",
     "Batch",
     "Cluster",
     "Collective",
@@ -25,10 +26,12 @@ __all__ = [
     "Gap",
     "Gpus",
     "Json",
+    "LoraRank",
     "MemoryLimit",
     "MicroBatches",
     "Mode",
     "Model",
+    "Objective",
     "Optimizer",
     "OptionalModel",
     "Output",
@@ -42,7 +45,9 @@ __all__ = [
     "ScaleBatch",
     "ScaleFamily",
     "Seed",
+    "Seq",
     "Solver",
+    "Space",
     "Strong",
     "TimeLimit",
     "Top",
@@ -56,10 +61,12 @@ __all__ = [
 # Titles of the groups in the help, in the order in which they are shown.
 QUESTION = "What is planned"
 SPACE = "Which plans are looked at"
+LAYERS = "Which plans with a split per layer are looked at"
+MESH = "Which plans over a device mesh are looked at (transformers)"
 COSTS = "How plans are costed"
 SEARCH = "How long and how hard to search"
 OUTPUT = "What is printed and where"
-GROUPS = (QUESTION, SPACE, COSTS, SEARCH, OUTPUT)
+GROUPS = (QUESTION, SPACE, MESH, LAYERS, COSTS, SEARCH, OUTPUT)
 
 
 def complete_models(incomplete: str) -> list[str]:
@@ -149,14 +156,17 @@ Precision = Annotated[
     option(
         "--precision",
         metavar="NAME",
-        help="Number formats: fp32, tf32, fp16 or bf16. Default: what suits the device; fp32 with paleo.",
+        help="Number formats: fp32, tf32, fp16, bf16 or fp8. Default: what suits the device; fp32 with paleo.",
         group=QUESTION,
     ),
 ]
 Optimizer = Annotated[
     str | None,
     option(
-        "--optimizer", metavar="NAME", help="sgd, momentum or adam. Default: momentum; sgd with paleo.", group=QUESTION
+        "--optimizer",
+        metavar="NAME",
+        help="sgd, momentum or adam. Default: adam for transformers, else momentum; sgd with paleo.",
+        group=QUESTION,
     ),
 ]
 Mode = Annotated[
@@ -170,18 +180,61 @@ MemoryLimit = Annotated[
     ),
 ]
 
+Seq = Annotated[
+    str | None,
+    option(
+        "--seq",
+        metavar="N",
+        help="Positions (tokens) of a sample, in place of the network's own.",
+        group=QUESTION,
+    ),
+]
+LoraRank = Annotated[
+    str | None,
+    option(
+        "--lora-rank",
+        metavar="R",
+        help="Freeze all weights and train adapters of rank R on the linear layers of the blocks.",
+        group=QUESTION,
+    ),
+]
+Objective = Annotated[
+    str | None,
+    option(
+        "--objective",
+        metavar="NAME",
+        help=(
+            "What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours or money (per token). "
+            "Default: step_time."
+        ),
+        group=QUESTION,
+    ),
+]
+
 ExactGpus = Annotated[
     str | None, option("--gpus", "-g", metavar="N", help="Use exactly N workers. Default: 1.", group=QUESTION)
 ]
 
 # --- the space
+Space = Annotated[
+    str | None,
+    option(
+        "--space",
+        metavar="NAME",
+        help=(
+            "mesh: one degree per parallel dimension for the whole network; layers: a split per layer; auto: mesh for "
+            "transformers unless an option of the other is given. Default: auto."
+        ),
+        group=SPACE,
+    ),
+]
 Family = Annotated[
     str | None,
     option(
         "--family",
         metavar="NAME",
         help="Only plans of a family: one-device, data, model, hybrid, pipeline, spatial or mixed. Default: all.",
-        group=SPACE,
+        group=LAYERS,
     ),
 ]
 Fix = Annotated[
@@ -190,7 +243,7 @@ Fix = Annotated[
         "--fix",
         metavar="LAYERS:SPLIT",
         help="Fix how layers are split: 'conv*:batch', 'fc*:out_channels', 'fc6:batch=4,out_channels=2'. Repeatable.",
-        group=SPACE,
+        group=LAYERS,
     ),
 ]
 Collective = Annotated[
@@ -199,20 +252,30 @@ Collective = Annotated[
         "--collective",
         metavar="NAME",
         help="Fix the all-reduce ('planner list collectives'). Default: the cheapest per message.",
-        group=SPACE,
+        group=LAYERS,
     ),
 ]
 MicroBatches = Annotated[
     str | None,
     option(
+        "--num-micro-batches",
         "--micro-batches",
         metavar="N",
-        help="Cut every step into N micro-batches. Default: the best number.",
+        help="Cut every step into N micro-batches, one after the other (accumulation). Default: the best number.",
         group=SPACE,
     ),
 ]
 
 # --- the costs
+Assume = Annotated[
+    list[str] | None,
+    option(
+        "--assume",
+        metavar="NAME=VALUE",
+        help="mesh: change a named assumption of the cost model, as in dp_overlap=0.8. Repeatable.",
+        group=COSTS,
+    ),
+]
 CostModel = Annotated[
     str | None,
     option(

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import typer
 
+from planner.commands.mesh_options import restriction_from
 from planner.commands.output import Output, output_from
 from planner.commands.values import MAX_GPUS, Values
 from planner.errors import did_you_mean
-from planner.request import CostModelName, Mode, Request, SolverName
+from planner.request import CostModelName, Mode, Request, SolverName, SpaceChoice
 
-__all__ = ["FAMILIES", "output_of", "request_from"]
+__all__ = ["FAMILIES", "SPACES", "output_of", "request_from"]
+
+SPACES = ("auto", "mesh", "layers")
 
 # Regions of the space, as costmodel.plan.family_of_plan names them.
 FAMILIES = ("one-device", "data", "model", "hybrid", "pipeline", "spatial", "mixed")
@@ -48,18 +51,23 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
     """
     get = options.get
     neutral = Request(model="")
+    micro_batches = get("micro_batches")
+    several = micro_batches is not None and any(mark in micro_batches for mark in (",", ".."))
     if get("model") is not None and not options["model"].strip():
         values.add("MODEL: is empty; give a bundled name or a file")
     cost_model = values.choice("--cost-model", get("cost_model") or neutral.cost_model, ("roofline", "paleo"))
     _check_paleo_only(options, cost_model, values)
     gpus = get("gpus")
     algorithms = get("paleo_algorithms")
+    assumed = _assumed(get("assume") or (), values)
     return Request(
         model=get("model") or "",
         cluster=get("cluster"),
         device=get("device"),
         gpus=neutral.gpus if gpus is None else values.count("--gpus", gpus, most=MAX_GPUS),
         batch=values.optional_count("--batch", get("batch")),
+        seq=values.optional_count("--seq", get("seq")),
+        lora_rank=values.optional_count("--lora-rank", get("lora_rank")),
         precision=_known_precision(get("precision"), values),
         optimizer=_known_optimizer(get("optimizer"), values),
         mode=cast("Mode", values.choice("--mode", get("mode") or neutral.mode, ("training", "inference"))),
@@ -73,7 +81,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         fix=_fixes(get("fix") or (), values),
         family=_family(get("family"), values),
         memory_limit=get("memory_limit"),
-        micro_batches=values.optional_count("--micro-batches", get("micro_batches")),
+        micro_batches=None if several else values.optional_count("--num-micro-batches", micro_batches),
         top=neutral.top if get("top") is None else values.count("--top", options["top"], most=_MAX_TOP),
         diverse=bool(get("diverse")),
         time_limit_s=values.seconds("--time-limit", get("time_limit")),
@@ -82,6 +90,10 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         solver=cast(
             "SolverName", values.choice("--solver", get("solver") or "auto", ("auto", "program", "elimination"))
         ),
+        space=cast("SpaceChoice", values.choice("--space", get("space") or neutral.space, SPACES)),
+        mesh=restriction_from(get("mesh") or {}, micro_batches if several else None, values),
+        objective=_objective(get("objective"), values),
+        assume=assumed,
         command_line=_command_line(options.get("context")),
     )
 
@@ -109,6 +121,40 @@ def _known_optimizer(text: str | None, values: Values) -> str | None:
     from costmodel.precision import OPTIMIZERS
 
     return values.choice("--optimizer", text, tuple(OPTIMIZERS))
+
+
+def _objective(text: str | None, values: Values) -> str | None:
+    if text is None:
+        return None
+    from strategies.mesh.settings import OBJECTIVES
+
+    return values.choice("--objective", text.strip().replace("-", "_"), OBJECTIVES)
+
+
+def _assumed(texts: Sequence[str], values: Values) -> tuple[tuple[str, float], ...]:
+    """Read ``--assume NAME=VALUE``; a later one wins."""
+    if not texts:
+        return ()
+    from dataclasses import fields
+
+    from costmodel.mesh.assumptions import MeshAssumptions
+
+    known = tuple(field.name for field in fields(MeshAssumptions))
+    result: dict[str, float] = {}
+    for text in texts:
+        name, equals, number = (part.strip() for part in text.partition("="))
+        if not equals:
+            values.add(f"--assume {text}: must be NAME=VALUE, as in dp_overlap=0.8")
+            continue
+        if name not in known:
+            values.add(f"--assume {text}: no such assumption{did_you_mean(name, known)} (known: {', '.join(known)})")
+        value = values.at_least_zero(f"--assume {name}", number)
+        if name.endswith("_overlap") and value > 1:
+            values.add(f"--assume {text}: is a share, at most 1")
+        if name.endswith("_per_s") and value == 0:
+            values.add(f"--assume {text}: a bandwidth is above 0")
+        result[name] = value
+    return tuple(result.items())
 
 
 def _family(text: str | None, values: Values, *, more: tuple[str, ...] = ()) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import typer
@@ -68,7 +69,7 @@ def scale(
     from planner.scaling import scale as predict
 
     points = predict(request, counts, weak=weak, family=chosen, epochs=num_epochs, samples=num_samples)
-    resolved = resolve(request)
+    resolved = resolve(dataclasses.replace(request, space="layers"))
     curve = Curve(
         setting=resolved.setting,
         assumptions=resolved.assumptions,

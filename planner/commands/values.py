@@ -96,6 +96,13 @@ class Values:
             return None
         return value
 
+    def at_least_zero(self, flag: str, text: str) -> float:
+        """Read a number that is not negative."""
+        value = self._number(flag, text)
+        if value is not None and value < 0:
+            self.add(f"{flag} {text}: must be at least 0")
+        return max(value or 0.0, 0.0)
+
     def _number(self, flag: str, text: str) -> float | None:
         stripped = text.strip()
         scale = 0.01 if stripped.endswith("%") else 1.0

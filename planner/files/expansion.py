@@ -13,17 +13,29 @@ from costmodel.graph import LayerSpec
 from costmodel.layers import FAMILIES
 from planner.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location, Node
+from planner.files.input_names import MAX_NESTING, InputNames
 from planner.files.scopes import Pending, Scope, Target, Value
 from planner.files.validation import error_text
 from planner.schema.common import is_reference
-from planner.schema.model import MAX_LAYERS, Block, BlockUse, Branches, LayerEntry, NetworkFile, layer_model
+from planner.schema.model import (
+    MAX_LAYERS,
+    TRAINING_KEYS,
+    Block,
+    BlockUse,
+    Branches,
+    LayerEntry,
+    NetworkFile,
+    layer_model,
+)
 
 __all__ = ["Expansion", "expand"]
 
-_MAX_NESTING = 16
 _MAX_NAME = 200
 _MAX_PROBLEMS = 200
-_MAX_COMPARISONS = 50_000  # names that are compared with misspelt ones: a second or so
+_SEQ = "$seq"
+_NO_SEQ = (
+    "'$seq' stands for the positions of a sample, and this file does not say how many; add a line like 'seq: 2048'"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +46,7 @@ class Expansion:
     origins: Mapping[str, Location]
 
 
-def expand(network: NetworkFile, document: Document) -> Expansion:
+def expand(network: NetworkFile, document: Document, *, seq: int | None = None) -> Expansion:
     """Unfold a network file.
 
     Parameters
@@ -42,6 +54,8 @@ def expand(network: NetworkFile, document: Document) -> Expansion:
     network : NetworkFile
     document : Document
         The file it was read from; problems carry its lines.
+    seq : int, optional
+        What ``$seq`` stands for, in place of the file's.
 
     Returns
     -------
@@ -52,7 +66,7 @@ def expand(network: NetworkFile, document: Document) -> Expansion:
     InputFileError
         Unknown blocks, parameters or inputs, duplicate names, too many layers: all at once.
     """
-    return _Expander(network, document).run()
+    return _Expander(network, document, network.seq if seq is None else seq).run()
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error: the problem is noted already
@@ -64,8 +78,9 @@ class _Broken(Exception):  # noqa: N818 - same
 
 
 class _Expander:
-    def __init__(self, network: NetworkFile, document: Document) -> None:
+    def __init__(self, network: NetworkFile, document: Document, seq: int | None) -> None:
         self.network = network
+        self.seq = seq
         self.document = document
         self.problems: dict[FileProblem, None] = {}
         self.layers: list[Pending] = []
@@ -73,6 +88,7 @@ class _Expander:
         self.outputs: dict[str, str | Target | None] = {}  # of groups
         self.checked: dict[Any, Any] = {}  # parameters after substitution, by entry and values
         self.broken: set[str] = set()  # entries whose problems are noted: what they would have held is not missing
+        self.names = InputNames(self._note, self.origins, self.outputs, self.broken)
 
     def run(self) -> Expansion:
         specs: list[LayerSpec] = []
@@ -102,6 +118,9 @@ class _Expander:
                     location = ("blocks", name, "defaults", parameter)
                     self._note(location, f"'{parameter}' is listed under 'parameters' as well; keep one", at_key=True)
             known = (*block.parameters, *block.defaults)
+            for parameter, value in block.defaults.items():
+                if value == _SEQ and self.seq is None:
+                    self._note(("blocks", name, "defaults", parameter), _NO_SEQ)
             for body in ("layers", "branches"):
                 node, found, _ = self.document.find(("blocks", name, body))
                 if len(found) == 3:
@@ -111,7 +130,11 @@ class _Expander:
         for step, child in (node.children or {}).items():  # as deep as a document may be: recursion is safe
             self._check_values(child, (*location, step), block, known)
         if is_reference(node.value) and node.value[1:] not in known:
-            if not block:
+            if node.value == _SEQ:
+                if self.seq is not None:
+                    return
+                message = _NO_SEQ
+            elif not block:
                 message = f"'{node.value}' names a parameter, and only the layers of a block have parameters"
             else:
                 hint = did_you_mean(node.value[1:], known) or f"; it has {', '.join(known) or 'none'}"
@@ -161,14 +184,23 @@ class _Expander:
         if isinstance(entry, LayerEntry):
             self._layer(entry, location, scope, previous, full)
             return
-        if scope.nesting >= _MAX_NESTING:
-            self._note(location, f"blocks are nested more than {_MAX_NESTING} deep{self._loop(entry, scope)}")
+        if scope.nesting >= MAX_NESTING:
+            self._note(location, f"blocks are nested more than {MAX_NESTING} deep{self._loop(entry, scope)}")
             raise _Stopped
         source = self._group_input(entry, location, scope, previous)
         if isinstance(entry, BlockUse):
             self.outputs[full] = self._block_use(entry, location, scope, source, full)
         else:
-            inner = Scope(full + ".", scope, source, scope.values, nesting=scope.nesting + 1, block=scope.block)
+            inner = Scope(
+                full + ".",
+                scope,
+                source,
+                scope.values,
+                nesting=scope.nesting + 1,
+                block=scope.block,
+                instance=scope.instance,
+                frozen=scope.frozen,
+            )
             self.outputs[full] = self._branches(entry.branches, entry.join, location, location, inner)
 
     def _loop(self, entry: BlockUse | Branches, scope: Scope) -> str:
@@ -183,11 +215,13 @@ class _Expander:
             self._note(location, f"the network has more than {MAX_LAYERS:,} layers once blocks are repeated")
             raise _Stopped
         kind: str = entry.type  # type: ignore[attr-defined]
-        params = self._params(entry, kind, location, scope)
+        params, training = self._params(entry, kind, location, scope)
         inputs = self._targets(entry.inputs, location, scope)
         if inputs is None:
             inputs = () if previous is None or FAMILIES[kind].max_inputs == 0 else (previous,)
-        self.layers.append(Pending(full, kind, params, inputs, location))
+        frozen = scope.frozen or training["frozen"]
+        rank = training["lora_rank"]
+        self.layers.append(Pending(full, kind, params, inputs, location, scope.instance, frozen, rank))
 
     def _targets(self, inputs: Any, location: Location, scope: Scope) -> tuple[str | Target, ...] | None:
         if inputs is None:
@@ -222,7 +256,9 @@ class _Expander:
             self._note(self.origins[name], f"'{join}' is the name of the layer that joins the branches; use another")
         self.origins[name] = used
         inner.names.append(join)
-        self.layers.append(Pending(name, join, FAMILIES[join].Params(), tuple(ends), used))
+        self.layers.append(
+            Pending(name, join, FAMILIES[join].Params(), tuple(ends), used, inner.instance, inner.frozen)
+        )
         return name
 
     def _block_use(
@@ -230,6 +266,7 @@ class _Expander:
     ) -> str | Target | None:
         repeat = self._repeat(use, scope)
         given = self._given(use.with_, (*location, "with"), scope)
+        frozen = scope.frozen or self._flag(use.frozen, scope)
         output = source
         for number in range(1, repeat + 1):
             name, values = use.block, given
@@ -240,7 +277,9 @@ class _Expander:
                     name, name_location = use.first.block, (*location, "first", "block")
             block = self._block(name, name_location)
             prefix = full if use.repeat is None else f"{full}.{number}"
-            inner = Scope(prefix + ".", None, output, {}, nesting=scope.nesting + 1, block=name)
+            instance = scope.instance or ("" if use.repeat is None else prefix)
+            nesting = scope.nesting + 1
+            inner = Scope(prefix + ".", None, output, nesting=nesting, block=name, instance=instance, frozen=frozen)
             inner.values = self._parameters(name, block, values, location, inner)
             if block.branches is not None:
                 output = self._branches(block.branches, block.join, ("blocks", name), ("blocks", name), inner)
@@ -260,6 +299,15 @@ class _Expander:
                 raise _Broken
         return 1 if repeat is None else int(repeat)
 
+    def _flag(self, frozen: Any, scope: Scope) -> bool:
+        if not is_reference(frozen):
+            return bool(frozen)
+        found = self._lookup(frozen, scope)
+        if not isinstance(found.value, bool):
+            self._note(found.location, f"'frozen' must be true or false, got {found.value}")
+            raise _Broken
+        return found.value
+
     def _block(self, name: str, location: Location) -> Block:
         block = self.network.blocks.get(name)
         if block is None:
@@ -273,6 +321,9 @@ class _Expander:
         for key, value in values.items():
             place = (*location, key)
             given[key] = self._lookup(value, scope) if is_reference(value) else Value(value, place, scope)
+            if isinstance(value, tuple):
+                parts = tuple(self._lookup(v, scope).value if is_reference(v) else v for v in value)
+                given[key] = Value(parts, place, scope)
         return given
 
     def _parameters(
@@ -288,7 +339,8 @@ class _Expander:
             self._note(location, f"block '{name}' needs {', '.join(missing)} under 'with'")
             raise _Broken
         defaults = {
-            key: Value(value, ("blocks", name, "defaults", key), inner) for key, value in block.defaults.items()
+            key: self._lookup(_SEQ, inner) if value == _SEQ else Value(value, ("blocks", name, "defaults", key), inner)
+            for key, value in block.defaults.items()
         }
         return {**defaults, **given}
 
@@ -296,13 +348,16 @@ class _Expander:
 
     def _lookup(self, text: str, scope: Scope) -> Value:
         found = scope.values.get(text[1:])
+        if found is None and text == _SEQ and self.seq is not None:
+            return Value(self.seq, ("seq",), scope)
         if found is None:
             raise _Broken  # noted by _check_references, or given under a wrong name
         return found
 
-    def _params(self, entry: LayerEntry, kind: str, location: Location, scope: Scope) -> Any:
-        """Build the family's parameters, with the block's values put in their places."""
-        raw = {item.name: getattr(entry, item.name) for item in dataclasses.fields(FAMILIES[kind].Params)}
+    def _params(self, entry: LayerEntry, kind: str, location: Location, scope: Scope) -> tuple[Any, dict[str, Any]]:
+        """Build the family's parameters and what is said about training, with the block's values put in their places."""
+        names = [item.name for item in dataclasses.fields(FAMILIES[kind].Params)]
+        raw = {name: getattr(entry, name) for name in (*names, *TRAINING_KEYS)}
         used: dict[str, list[Value]] = {}
         for name, value in raw.items():
             if is_reference(value):
@@ -315,11 +370,12 @@ class _Expander:
         key = (location, tuple(repr(raw[name]) for name in used))
         if key not in self.checked:  # the layers of a repeated block are checked once
             self.checked[key] = self._checked(entry, kind, raw, used, location)
-        return self.checked[key]
+        known: tuple[Any, dict[str, Any]] = self.checked[key]
+        return known
 
     def _checked(
         self, entry: LayerEntry, kind: str, raw: dict[str, Any], used: Mapping[str, list[Value]], location: Location
-    ) -> Any:
+    ) -> tuple[Any, dict[str, Any]]:
         if used:
             try:
                 entry = layer_model(kind).model_validate({"name": entry.name, "type": kind, **raw})
@@ -331,57 +387,26 @@ class _Expander:
                         line = self.document.find((*location, name))[0].line
                         self._note(used[name][0].location, f"{text} ({name} of layer '{entry.name}', line {line})")
                 raise _Broken from None
-        return FAMILIES[kind].Params(**{name: getattr(entry, name) for name in raw})
+        values = {name: getattr(entry, name) for name in raw}
+        training = {name: values.pop(name) for name in TRAINING_KEYS}
+        return FAMILIES[kind].Params(**values), training
 
     # -- inputs --------------------------------------------------------------------------------------------------------------
 
     def _spec(self, layer: Pending) -> LayerSpec:
-        inputs = tuple(name for target in layer.inputs if (name := self._resolve(target)) is not None)
+        inputs = tuple(name for target in layer.inputs if (name := self.names.resolve(target)) is not None)
         family = FAMILIES[layer.kind]
         if not family.min_inputs <= len(layer.inputs) <= family.max_inputs:
             self._note(layer.location, _input_count(layer.kind, len(layer.inputs)), where=layer.name)
-        return LayerSpec(name=layer.name, kind=layer.kind, params=layer.params, inputs=inputs)
-
-    def _resolve(self, target: str | Target | None) -> str | None:
-        """Follow a name to a layer; None where that fails, which is then noted."""
-        for _ in range(4 * _MAX_NESTING + 4 * len(self.outputs)):
-            if isinstance(target, Target):
-                target = self._meaning(target)
-            elif target is None or target not in self.outputs:
-                return target
-            else:
-                target = self.outputs[target]
-        return None
-
-    def _handed_in(self, target: Target) -> Target | None:
-        """What a parameter that stands for a layer means where the block is used."""
-        found = target.scope.values.get(target.text[1:])
-        if found is None:
-            return None  # noted by _check_references
-        if not isinstance(found.value, str):
-            self._note(found.location, f"expected the name of a layer, got {found.value}")
-            return None
-        return Target(found.value, found.location, found.scope)
-
-    def _meaning(self, target: Target) -> str | Target | None:
-        if is_reference(target.text):
-            return self._handed_in(target)
-        scope: Scope | None = target.scope
-        visible: list[str] = []
-        while scope is not None:
-            if target.text == "input" and scope.input is not None:
-                return scope.input
-            full = scope.prefix + target.text
-            if full in self.origins or full in self.outputs:
-                return full
-            if any(full[:end] in self.broken for end, letter in enumerate(full) if letter == "."):
-                return None
-            visible += scope.names
-            scope = scope.parent
-        hint = did_you_mean(target.text, visible) if len(self.problems) * len(visible) < _MAX_COMPARISONS else ""
-        where = f" in block '{target.scope.block}'" if target.scope.block else ""
-        self._note(target.location, f"input '{target.text[:60]}' does not exist{where}{hint}")
-        return None
+        return LayerSpec(
+            name=layer.name,
+            kind=layer.kind,
+            params=layer.params,
+            inputs=inputs,
+            block=layer.block,
+            frozen=layer.frozen,
+            lora_rank=layer.lora_rank,
+        )
 
 
 def _input_count(kind: str, count: int) -> str:

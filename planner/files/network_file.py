@@ -12,6 +12,7 @@ from costmodel.layers import Layer
 from planner.errors import FileProblem, InputFileError
 from planner.loading import LoadedModel, load_model
 from planner.report.yaml_text import yaml_text
+from planner.schema.model import TRAINING_KEYS
 
 __all__ = ["import_network", "network_document", "network_text"]
 
@@ -91,7 +92,7 @@ def _parameters(layer: Layer) -> dict[str, Any]:
             if is_pair and value == field.default:
                 continue
         result[field.name] = value
-    return result
+    return result | {key: getattr(layer, key) for key in TRAINING_KEYS if getattr(layer, key)}
 
 
 def _file_names(graph: Graph) -> dict[str, str]:

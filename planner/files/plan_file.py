@@ -22,7 +22,9 @@ __all__ = [
     "changed_inputs",
     "document_from_plan",
     "plan_text",
+    "provenance",
     "read_plan",
+    "reference",
     "request_from_document",
 ]
 
@@ -67,14 +69,16 @@ def document_from_plan(
     assert len(layer_names) == len(plan.splits) == len(plan.collectives)
     document: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
-        "model": _reference(request.model, folder),
+        "model": reference(request.model, folder),
         # The default is written out, so that the plan keeps its meaning when the default changes.
-        "cluster": setting.cluster if request.cluster is None else _reference(request.cluster, folder),
-        "device": _reference(request.device, folder) if request.device is not None else None,
+        "cluster": setting.cluster if request.cluster is None else reference(request.cluster, folder),
+        "device": reference(request.device, folder) if request.device is not None else None,
         "gpus": setting.gpus,
         "global_batch": setting.global_batch,
         "precision": setting.precision,
         "optimizer": setting.optimizer,
+        "seq": setting.seq,
+        "lora_rank": request.lora_rank,
         "mode": setting.mode,
         "cost_model": setting.cost_model,
         "cost_model_options": _cost_model_options(request, folder),
@@ -96,7 +100,7 @@ def document_from_plan(
             "throughput_samples_per_s": ranked.throughput_samples_per_s,
             "memory_bytes_per_gpu": ranked.memory_bytes_per_gpu,
         },
-        "provenance": _provenance(setting, assumptions),
+        "provenance": provenance(setting, assumptions),
     }
     if result is not None:
         is_best = ranked.rank == 1
@@ -119,18 +123,19 @@ def _split_entry(split: Split, collective: str | None) -> dict[str, Any]:
     return entry if collective is None else {**entry, "collective": collective}
 
 
-def _provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:
+def provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:
+    """Say where a plan comes from."""
     from planner import __version__
 
-    provenance: dict[str, Any] = {"planner_version": __version__, "inputs": dict(setting.inputs)}
+    entry: dict[str, Any] = {"planner_version": __version__, "inputs": dict(setting.inputs)}
     if setting.command_line:
-        provenance["command_line"] = setting.command_line
+        entry["command_line"] = setting.command_line
     if assumptions:
-        provenance["assumptions"] = list(assumptions)
-    return provenance
+        entry["assumptions"] = list(assumptions)
+    return entry
 
 
-def _reference(text: str, folder: Path | None) -> str:
+def reference(text: str, folder: Path | None) -> str:
     """Name a file in a plan file: what exists as a path is a path, relative to the plan file; anything else is a bundled name."""
     path = Path(text)
     is_path = path.name != text or path.is_file()
@@ -149,9 +154,10 @@ def plan_text(document: Mapping[str, Any]) -> str:
     from planner.report.yaml_text import yaml_text
 
     summary = textwrap.fill(document["prediction"]["summary"], 118, break_on_hyphens=False, break_long_words=False)
-    comment = (
-        f"{summary}\nPredict it again with: planner estimate --plan FILE\n"
-        "The degrees of every layer multiply to the workers; degrees of 1 are left out."
+    comment = f"{summary}\nPredict it again with: planner estimate --plan FILE\n" + (
+        "tp x cp x pp x dp_replicate x dp_shard are the workers; these data-parallel ranks x micro_batch x num_micro_batches the batch."
+        if "mesh" in document
+        else "The degrees of every layer multiply to the workers; degrees of 1 are left out."
     )
     return yaml_text(document, comment)
 
@@ -204,7 +210,11 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         paleo_extensions=options.paleo_extensions,
         paleo_algorithms=Path(algorithms) if algorithms is not None else None,
         memory_limit=document.memory_limit,
-        micro_batches=document.num_micro_batches,
+        micro_batches=document.num_micro_batches if document.mesh is None else None,
+        seq=document.seq,
+        lora_rank=document.lora_rank,
+        assume=tuple(document.assume.items()),
+        space="auto" if document.mesh is None else "mesh",
     )
 
 

@@ -39,7 +39,9 @@ class Scope:
     values: Mapping[str, Value] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     nesting: int = 0
-    block: str = ""
+    block: str = ""  # whose body this is
+    instance: str = ""  # full name of the outermost repetition around
+    frozen: bool = False
 
 
 @dataclass(slots=True)
@@ -51,3 +53,6 @@ class Pending:
     params: Any
     inputs: tuple[str | Target, ...]
     location: Location
+    block: str = ""
+    frozen: bool = False
+    lora_rank: int = 0

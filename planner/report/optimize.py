@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from planner.report.blocks import Block, Facts, Report, Sentence
 from planner.report.documents import assumption_text, ranked_record, search_document
@@ -12,7 +12,7 @@ from planner.report.ranking import ranking_table
 from planner.request import Request
 from planner.results import Assumption, RankedPlan, SearchResult, Setting
 
-__all__ = ["assumed", "search_report"]
+__all__ = ["assumed", "ratio_text", "search_report", "space_text", "workers_text"]
 
 
 def search_report(request: Request, result: SearchResult) -> Report:
@@ -29,8 +29,8 @@ def search_blocks(result: SearchResult) -> list[Block]:
     best = result.plans[0]
     facts = [
         ("Proof", _proof(result)),
-        ("Space", _space(result)),
-        ("Workers", _workers(result, best)),
+        ("Space", space_text(result.space_size, result.searched, result.wall_s)),
+        ("Workers", workers_text(best.workers, result.setting.gpus, proven=result.proven_optimal)),
         *_versus_data_parallel(result, best),
         *_single_worker(best),
         ("Assumed", assumed(result.assumptions, result.setting)),
@@ -59,20 +59,21 @@ def _proof(result: SearchResult) -> str:
     )
 
 
-def _space(result: SearchResult) -> str:
-    size = f"{big_count(result.space_size)} distinct plan{'s' if result.space_size != 1 else ''}"
-    if result.space_size >= 1000:
-        size += f" (10^{math.log10(result.space_size):.1f})"
-    handled = ", ".join(f"{big_count(count)} {how}" for how, count in result.searched.items() if count)
-    return f"{size}; {handled + '; ' if handled else ''}searched in {duration_text(result.wall_s)}"
+def space_text(space_size: int, searched: Mapping[str, int], wall_s: float) -> str:
+    """Say how many plans there are and how they were handled."""
+    size = f"{big_count(space_size)} distinct plan{'s' if space_size != 1 else ''}"
+    if space_size >= 1000:
+        size += f" (10^{math.log10(space_size):.1f})"
+    handled = ", ".join(f"{big_count(count)} {how}" for how, count in searched.items() if count)
+    return f"{size}; {handled + '; ' if handled else ''}searched in {duration_text(wall_s)}"
 
 
-def _workers(result: SearchResult, best: RankedPlan) -> str:
-    gpus = result.setting.gpus
-    if best.workers == gpus:
+def workers_text(workers: int, gpus: int, *, proven: bool, better: str = "faster") -> str:
+    """Say how many of the GPUs are used."""
+    if workers == gpus:
         return f"all {gpus} GPUs are used" if gpus > 1 else "one GPU"
-    used = f"{best.workers} of {gpus} GPUs {'is' if best.workers == 1 else 'are'} used"
-    return f"{used}; using more is not faster" if result.proven_optimal else f"{used}; no faster plan was found on more"
+    used = f"{workers} of {gpus} GPUs {'is' if workers == 1 else 'are'} used"
+    return f"{used}; using more is not {better}" if proven else f"{used}; no {better} plan was found on more"
 
 
 def _versus_data_parallel(result: SearchResult, best: RankedPlan) -> list[tuple[str, str]]:
@@ -101,10 +102,10 @@ def _faster(best: RankedPlan, other: RankedPlan) -> str:
         return "as fast as plain data parallelism"
     if ratio < 1:  # only where the question fixes something that plain data parallelism does not obey
         return f"{significant(1 / ratio)}x slower than plain data parallelism"
-    return f"{_ratio_text(ratio)}x faster than plain data parallelism"
+    return f"{ratio_text(ratio)}x faster than plain data parallelism"
 
 
-def _ratio_text(ratio: float) -> str:
+def ratio_text(ratio: float) -> str:
     """1.0004 must not read as 1.00."""
     return significant(ratio) if ratio >= 1.005 else significant(ratio, 1 - math.floor(math.log10(ratio - 1)))
 

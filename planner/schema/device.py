@@ -16,6 +16,7 @@ from planner.schema.quantity import (
     Fraction,
     Frequency,
     HalfSize,
+    Price,
     Seconds,
     Sources,
     check_sources,
@@ -73,6 +74,9 @@ class DeviceFile(FileModel):
     clock: Frequency | None = Field(default=None, description="only PALEO's floor of one clock period uses it")
     launch_overhead: Seconds = Field(default=DEFAULT_LAUNCH_OVERHEAD_S, description="least time of a kernel, '5 us'")
     efficiency: EfficiencyEntry = Field(default_factory=EfficiencyEntry)
+    price_per_hour: Price | None = Field(
+        default=None, description="of renting one device, in USD; only the objective `money` needs it"
+    )
     source: Sources = Field(description="key of this file -> where its number comes from")
 
     @model_validator(mode="after")
@@ -106,4 +110,5 @@ class DeviceFile(FileModel):
             launch_overhead_s=self.launch_overhead,
             efficiency=self.efficiency.to_domain(self.source.get("efficiency", DEFAULT_EFFICIENCY.source)),
             vector_flop_per_s=self.vector_rate,
+            price_per_hour=self.price_per_hour,
         )

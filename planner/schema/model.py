@@ -6,6 +6,7 @@
     name: tiny
     source: where the network was published
     global_batch: 128                    # usual batch of a training step, all workers together
+    seq: 2048                            # networks on sequences: positions of a sample, "$seq" below; --seq overrides it
 
     blocks:
       residual:
@@ -37,7 +38,11 @@ names around them, and each other's.
 A block may have ``branches`` (and ``join``) in place of ``layers``.
 
 *Parameters* of a block stand alone for a value: ``kernel: $kernel`` or ``kernel: [1, $width]``. There are no expressions.
+``$seq`` stands for the file's ``seq`` everywhere.
 ``first: {block: ..., with: {...}}`` changes the first repetition.
+
+*Training in part.* Every entry may be ``frozen: true`` (no gradient, no optimizer state; on a block's use: all layers inside), and a
+linear layer may have ``lora_rank: 16``: its weights are frozen and an adapter of that rank is trained beside them.
 
 A layer type is added in ``costmodel/layers`` and appears here by itself: its parameters, their ranges and meanings are read from
 the family's ``Params`` dataclass.
@@ -46,6 +51,7 @@ the family's ``Params`` dataclass.
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Union
@@ -56,7 +62,7 @@ from costmodel.layers import FAMILIES, LayerFamily
 from planner.errors import did_you_mean
 from planner.schema.common import MAX_INTEGER, FileModel, Name, Reference, Text, fail, field_type
 
-__all__ = ["MAX_LAYERS", "Block", "BlockUse", "Branches", "LayerEntry", "NetworkFile", "layer_model"]
+__all__ = ["MAX_LAYERS", "TRAINING_KEYS", "Block", "BlockUse", "Branches", "LayerEntry", "NetworkFile", "layer_model"]
 
 MAX_LAYERS = 100_000  # after repetition; the largest published networks have some thousands
 
@@ -75,10 +81,40 @@ _SYNONYMS = {
     **dict.fromkeys(("data", "placeholder"), "input"),
     **dict.fromkeys(("rnn", "gru"), "lstm"),
     **dict.fromkeys(("reshape", "view"), "flatten"),
+    **dict.fromkeys(("layernorm", "ln"), "layer_norm"),
+    **dict.fromkeys(("rmsnorm", "t5_norm"), "rms_norm"),
+    **dict.fromkeys(("mha", "gqa", "mqa", "multi_head_attention", "sdpa", "flash_attention"), "self_attention"),
+    **dict.fromkeys(("mla", "multi_head_latent_attention"), "latent_attention"),
+    **dict.fromkeys(("swiglu", "geglu", "reglu"), "glu"),
+    **dict.fromkeys(("mixture", "mixture_of_experts", "experts"), "moe"),
+    **dict.fromkeys(("positional_embedding", "wpe"), "position_embedding"),
+    **dict.fromkeys(("slice", "split"), "slice_features"),
 }
 
 _GROUP_KEYS = ("block", "branches")
 
+# Keys of every layer that say how it is trained; fields of `costmodel.graph.LayerSpec`.
+TRAINING_KEYS = ("frozen", "lora_rank")
+
+_TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@+-]{0,63}")
+
+
+def _title(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        fail(f"expected a name, got the number {value}; quote it: '{value}'")
+    if not isinstance(value, str):
+        fail("expected a name")
+    if not _TITLE.fullmatch(value):
+        fail(
+            f"'{value[:70]}' is not a name: letters, digits and any of _ . - / @ +, at most 64, the first a letter, digit or _"
+        )
+    return value
+
+
+# A network's name: it is part of no path, so it may have a point (llama-3.1).
+Title = Annotated[str, BeforeValidator(_title), Field(json_schema_extra={"pattern": f"^{_TITLE.pattern}$"})]
+Frozen = Annotated[bool, Field(strict=True), Reference()]
+Rank = Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER), Reference()]
 Repeat = Annotated[int, Field(strict=True, ge=1, le=MAX_LAYERS), Reference()]
 Join = Literal["concat", "add"]
 Scalar = int | float | bool | str | None
@@ -115,6 +151,18 @@ class LayerEntry(FileModel):
 
     name: Name = Field(description="unique among its neighbours")
     inputs: Inputs | None = None
+    frozen: Frozen = Field(default=False, description="weights without gradient and optimizer state")
+    lora_rank: Rank = Field(
+        default=0,
+        description="linear layers: rank of a trained adapter beside the weights, which are frozen then; 0: none",
+    )
+
+    @model_validator(mode="after")
+    def _adapter_fits(self) -> Self:
+        kind = getattr(self, "type", "")
+        if self.lora_rank and kind in FAMILIES and not FAMILIES[kind].takes_adapter:
+            fail(f"a layer of type '{kind}' takes no adapter, linear layers do", at="lora_rank")
+        return self
 
 
 class First(FileModel):
@@ -133,6 +181,7 @@ class BlockUse(FileModel):
     with_: Values = Field(default_factory=dict, alias="with", description="values of the block's parameters")
     first: First | None = Field(default=None, description="changes of the first repetition")
     inputs: Inputs | None = None
+    frozen: Frozen = Field(default=False, description="all layers inside are frozen")
 
 
 class Branches(FileModel):
@@ -165,11 +214,18 @@ class NetworkFile(FileModel):
     """A network."""
 
     schema_version: Literal[1] = Field(description="version of this file format")
-    name: Name
+    name: Title
     description: Text = ""
     source: Text = Field(default="", description="where the network and its numbers come from")
     global_batch: int = Field(
         strict=True, ge=1, le=MAX_INTEGER, description="usual samples per training step, all workers together"
+    )
+    seq: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=MAX_INTEGER,
+        description="positions of a sample of a network on sequences; '$seq' stands for it anywhere below",
     )
     blocks: dict[Name, Block] = Field(default_factory=dict, description="groups of layers, by name")
     layers: tuple[Entry, ...] = Field(min_length=1, description="the network")
@@ -188,7 +244,9 @@ def layer_model(kind: str) -> type[LayerEntry]:
     hints = typing.get_type_hints(family.Params)
     fields: dict[str, Any] = {"type": (Literal[kind], Field(description=family.summary))}
     for item in dataclasses.fields(family.Params):
-        assert item.name not in {"name", "type", "inputs", *_GROUP_KEYS}, f"{kind}.{item.name} is a key of every layer"
+        assert item.name not in {"name", "type", "inputs", *TRAINING_KEYS, *_GROUP_KEYS}, (
+            f"{kind}.{item.name} is a key of every layer"
+        )
         annotation = field_type(hints[item.name], item.metadata["minimum"], item.metadata["maximum"])
         default = ... if item.default is dataclasses.MISSING else item.default
         fields[item.name] = (annotation, Field(default=default, description=item.metadata["doc"]))

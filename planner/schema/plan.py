@@ -20,17 +20,23 @@
     prediction: {step_time_s: 0.00123, memory_bytes_per_gpu: 1234567.0}
     provenance: {planner_version: 0.1.0, inputs: {model: 3fa9...}}
 
+A plan over a device mesh has ``mesh`` in place of ``layers``, and its ``workers`` are tp x cp x pp x dp_replicate x dp_shard::
+
+    workers: 64
+    mesh: {tp: 8, sequence_parallel: true, pp: 4, dp_shard: 2, zero_stage: 1, micro_batch: 2, num_micro_batches: 16}
+
 A pipeline names its stages; the layers of a stage are all split ``batch: replicas``:
 ``stages: [{first: data, last: pool5, replicas: 4}, {first: fc6, last: softmax, replicas: 2}]``.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from planner.schema.common import FileModel, Text
+from planner.schema.common import FileModel, Text, fail
+from planner.schema.mesh import MeshEntry
 
 __all__ = ["CostModelOptions", "LayerSplit", "PlanDocument", "Prediction", "Provenance", "StageEntry"]
 
@@ -107,6 +113,12 @@ class PlanDocument(FileModel):
     device: Word | None = Field(default=None, description="Takes the place of the cluster's own device.")
     gpus: Degree = Field(description="Workers that were allowed.")
     global_batch: Count = Field(description="Samples per step, all workers together.")
+    seq: Count | None = Field(
+        default=None, description="Positions of a sample; the network's own where it is left out."
+    )
+    lora_rank: Count | None = Field(
+        default=None, description="All weights are frozen; the linear layers of the blocks train adapters of this rank."
+    )
     precision: Word | None = None
     optimizer: Word | None = None
     mode: Literal["training", "inference"] = "training"
@@ -120,6 +132,27 @@ class PlanDocument(FileModel):
     stages: tuple[StageEntry, ...] = Field(
         default=(), description="Stages of a pipeline; none where every worker holds every layer."
     )
-    layers: dict[str, LayerSplit] = Field(min_length=1, description="Every layer of the network and its split.")
+    layers: dict[str, LayerSplit] = Field(
+        default_factory=dict, description="Every layer of the network and its split; not with `mesh`."
+    )
+    mesh: MeshEntry | None = Field(default=None, description="The plan over a device mesh; in place of `layers`.")
+    assume: dict[str, Number] = Field(
+        default_factory=dict, description="Assumptions of the mesh cost model that differ from its defaults, by name."
+    )
     prediction: Prediction = Field(default_factory=Prediction)
     provenance: Provenance = Field(default_factory=Provenance)
+
+    @model_validator(mode="after")
+    def _one_space(self) -> Self:
+        if self.mesh is None:
+            if not self.layers:
+                fail("a plan has either 'layers' or 'mesh'")
+            if self.assume:
+                fail("belongs to a plan with 'mesh'", at="assume")
+            return self
+        for key in ("layers", "stages"):
+            if getattr(self, key):
+                fail("a plan has either 'layers' or 'mesh'; this one has both", at=key)
+        if self.num_micro_batches != 1:
+            fail("of a plan with 'mesh' stands under 'mesh'", at="num_micro_batches")
+        return self

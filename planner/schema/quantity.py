@@ -17,6 +17,7 @@ __all__ = [
     "Fraction",
     "Frequency",
     "HalfSize",
+    "Price",
     "Seconds",
     "Sources",
     "check_sources",
@@ -55,6 +56,7 @@ def _number(value: Any) -> Any:
 
 Fraction = Annotated[float, Field(gt=0.0, le=1.0), BeforeValidator(_number)]
 HalfSize = Annotated[float, Field(ge=0.0, le=1e12), BeforeValidator(_number)]
+Price = Annotated[float, Field(gt=0.0, le=1e6), BeforeValidator(_number)]
 Sources = Annotated[dict[str, Text], Field(max_length=100)]
 
 

@@ -68,7 +68,7 @@ _PROBE = 1_000_000  # pairs after which a pass gives up and asks for a better bo
 _STEP = 0.2  # how far the first guess of the cost lies above the bound; later ones rise faster
 _GUESSES = 8
 _STALE = 1e-3  # a front table for a threshold so little higher is as good as a new one
-_LEVELS = 4  # depths that the front table of the last pass tells apart
+_LEVELS = 8  # depths that the front table of the last pass tells apart
 _MOST_PENDING = 4_000_000  # labels in memory, 100 bytes each
 
 
@@ -300,7 +300,7 @@ class _Search:
 
     def rows_before(self, labels: Labels, first: IntArray, stages: FloatArray) -> tuple[IntArray, IntArray]:
         """Pairs of a new stage and the row of the stage in front of it that may lead to a plan of interest."""
-        tables, m = self.tables, self.problem.num_micro_batches
+        tables = self.tables
         k, depth = labels.state[:, 0], np.minimum(labels.state[:, 2] + 1, self.most_depth)
         left = labels.state[:, 1] - tables.counts[k]
         if self.front is None:
@@ -308,11 +308,14 @@ class _Search:
             return stage, before
         # Without the transfer into the stage, which adds at least itself to V + H.
         below_s, path_s, _ = self.closed(labels.value, labels.state[:, 2], *stages.T).T
-        in_front_s, slow_s = self.front.entered(first, tables.counts[k], depth, left)
-        most_s = np.maximum(path_s, below_s + (m - 1) * np.where(np.isfinite(slow_s), slow_s, 0.0))
-        kept = np.flatnonzero((most_s + in_front_s) * SAFETY < self.threshold_s)
+        in_front_s, behind_s = self.front.entered(first, tables.counts[k], depth, left)
+        bound = np.maximum(path_s + in_front_s, self.front.least_s(below_s, behind_s))
+        kept = np.flatnonzero(bound * SAFETY < self.threshold_s)
         first, k, depth, left, path_s = first[kept], k[kept], depth[kept], left[kept], path_s[kept]
-        bound = path_s[:, None] + self.cut_s[first, k] + self.front.all_rows(first, tables.counts, depth, left)
+        in_front_s, behind_s = self.front.at(first[:, None], tables.counts, depth[:, None], left[:, None])
+        cut_s = self.cut_s[first, k]
+        bound = path_s[:, None] + cut_s + in_front_s
+        bound = np.maximum(bound, self.front.least_s(below_s[kept, None] + cut_s, behind_s))
         stage, before = np.nonzero((bound * SAFETY < self.threshold_s) & (self.needed_with.T[first] <= left[:, None]))
         return kept[stage], before
 
@@ -366,9 +369,9 @@ class _Search:
         for weight, mixed_s in zip(*self.mixed, strict=True):
             bound = np.maximum(bound, (1.0 - weight) * (path_s + cut_backward_s) + mixed_s[first, left])
         if self.front is not None:
-            in_front_s, slow_s = self.front.at(first, tables.counts[before], depth, left)
-            most_s = np.maximum(path_s, below_s + (m - 1) * np.where(np.isfinite(slow_s), slow_s, 0.0))
-            bound = np.maximum(bound, most_s + cut_backward_s + in_front_s)
+            in_front_s, behind_s = self.front.at(first, tables.counts[before], depth, left)
+            bound = np.maximum(bound, path_s + cut_backward_s + in_front_s)
+            bound = np.maximum(bound, self.front.least_s(below_s + cut_backward_s, behind_s))
         bound *= SAFETY
         keep = np.nonzero(finite & (bound < self.threshold_s))[0]
         keep = keep[np.argsort(first[keep], kind="stable")]

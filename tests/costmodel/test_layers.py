@@ -267,6 +267,11 @@ def test_only_views_are_free() -> None:
             "attention": ((8, 5), (6, 7)),
             "embedding": ((1, 5),),
             "lstm": ((8, 5),),
+            "cross_attention": ((8, 5), (16, 7)),
+            "latent_attention": ((8, 5), (12, 5), (6, 5)),
+            **dict.fromkeys(("layer_norm", "rms_norm", "glu", "moe", "position_embedding"), ((8, 5),)),
+            **dict.fromkeys(("select_position", "slice_features"), ((8, 5),)),
+            "self_attention": ((24, 5),),
         }
         values: dict[str, dict[str, Any]] = {
             "input": {"shape": (4, 8, 8)},
@@ -278,11 +283,17 @@ def test_only_views_are_free() -> None:
             "attention": {"units": 4},
             "pool": {"kernel": 2},
             "upsample": {"factor": 2},
+            "self_attention": {"heads": 2, "head_dim": 4},
+            "cross_attention": {"heads": 2, "head_dim": 4},
+            "latent_attention": {"heads": 2, "nope_dim": 2, "rope_dim": 2, "value_dim": 4},
+            "moe": {"experts": 4, "top_k": 2, "ffn": 6},
+            "position_embedding": {"max_positions": 9},
+            "slice_features": {"features": 3},
         }
         image = ((4, 8, 8),) * family.min_inputs
         one = layer(kind, *shapes.get(kind, image), **values.get(kind, {}))
         moved = sum(float(k.elements[0]) for k in itertools.chain(*work_of(one, 1).forward))
-        assert (moved == 0) == family.is_view == (kind in ("input", "flatten")), kind
+        assert (moved == 0) == family.is_view == (kind in ("input", "flatten", "slice_features")), kind
 
 
 @pytest.mark.parametrize(

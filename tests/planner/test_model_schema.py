@@ -39,7 +39,7 @@ def wiring(graph: Graph) -> dict[str, tuple[str, ...]]:
 def test_fields_are_the_parameters_of_the_family(kind: str) -> None:
     fields = layer_model(kind).model_fields
     parameters = dataclasses.fields(FAMILIES[kind].Params)
-    assert set(fields) == {"name", "type", "inputs", *(p.name for p in parameters)}
+    assert set(fields) == {"name", "type", "inputs", "frozen", "lora_rank", *(p.name for p in parameters)}
     for parameter in parameters:
         field = fields[parameter.name]
         assert field.description == parameter.metadata["doc"]
@@ -310,7 +310,8 @@ def test_a_file_equals_a_graph_built_by_hand(
         for index, (kind, values) in enumerate(layers):
             plain = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
             name = f"s.{number}.l{index}"
-            specs.append(LayerSpec(name=name, kind=kind, params=params_from(kind, plain), inputs=(specs[-1].name,)))
+            params = params_from(kind, plain)
+            specs.append(LayerSpec(name=name, kind=kind, params=params, inputs=(specs[-1].name,), block=f"s.{number}"))
     by_hand = Graph.build("net", specs)
 
     body = [{"name": f"l{index}", "type": kind, **values} for index, (kind, values) in enumerate(layers)]

@@ -1,0 +1,399 @@
+"""Attention of transformers: self, cross and latent attention, fused (FlashAttention) or written out.
+
+The projections before and after are linear layers of their own. A share holds whole heads; positions of the queries may be cut
+(context parallelism), each piece still sees all keys. A causal mask leaves half of the pairs; pieces are taken to be balanced.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from costmodel.layers.base import (
+    FloatArray,
+    InnerExchange,
+    Kernel,
+    Layer,
+    LayerFamily,
+    LayerWork,
+    PassWork,
+    Shape,
+    ShapeError,
+    Shard,
+    SplitLimits,
+    param,
+    positions_of,
+    register,
+    shape_text,
+)
+
+__all__ = [
+    "CrossAttention",
+    "CrossAttentionParams",
+    "LatentAttention",
+    "LatentAttentionParams",
+    "SelfAttention",
+    "SelfAttentionParams",
+    "pairs_of_positions",
+]
+
+
+def pairs_of_positions(queries: float, keys: float, *, causal: bool, window: int) -> float:
+    """Pairs (query, key) that attention computes, per sample and head.
+
+    All of them; half under a causal mask (the diagonal counts half, as in the published FLOP counts); with a window of w at most w
+    keys per query, the first w queries of a causal one fewer.
+
+    Examples
+    --------
+    >>> pairs_of_positions(8, 8, causal=False, window=0), pairs_of_positions(8, 8, causal=True, window=0)
+    (64.0, 32.0)
+    >>> pairs_of_positions(8, 8, causal=True, window=2), pairs_of_positions(8, 8, causal=True, window=100)
+    (14.0, 32.0)
+    """
+    seen = min(float(window), keys) if window else keys
+    return queries * seen - (0.5 * seen * seen if causal else 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """One worker's share of an attention; counts are per step share, batch included."""
+
+    heads: FloatArray
+    queries: FloatArray  # positions of the queries in the share
+    keys: float  # positions of the keys, all of them
+    score_dim: float  # features behind a score
+    value_dim: float
+    # Elements of the tensors.
+    q: FloatArray
+    k: FloatArray
+    v: FloatArray
+    out: FloatArray
+    pairs: FloatArray  # computed by a fused kernel, over all heads and samples
+    scores: FloatArray  # all pairs, which an unfused one writes out
+
+
+class _DotProductAttention(LayerFamily):
+    """softmax(Q K') V per head."""
+
+    keeps_inside = True
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Heads; fewer heads of keys and values are repeated."""
+        return SplitLimits(out_channels=layer.params.heads, channelwise=True)
+
+    def is_recomputable(self, layer: Layer) -> bool:
+        """Attention that is written out keeps every score; a fused one keeps hardly anything."""
+        return not layer.params.fused
+
+    @abstractmethod
+    def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
+        """What the share holds."""
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """The kernels; see `_fused_passes` and `_written_out_passes`."""
+        size = self._sizes(layer, shard)
+        has_dropout: bool = getattr(layer.params, "dropout", False)
+        passes = _fused_passes(size) if layer.params.fused else _written_out_passes(size, has_dropout=has_dropout)
+        return LayerWork(forward=passes[0], backward_input=passes[1])
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """Fused: the logarithm of every row's sum, in fp32. Else the probabilities, and under dropout its mask and result.
+
+        Korthikanti et al. (arXiv:2205.05198, section 4.1): ``5 a s^2 b`` bytes per layer with dropout.
+        """
+        size = self._sizes(layer, shard)
+        if layer.params.fused:
+            return np.asarray(2.0 * shard.batch * size.heads * size.queries)
+        return size.scores * (2.5 if getattr(layer.params, "dropout", False) else 1.0)
+
+
+def _fused_passes(size: _Sizes) -> tuple[PassWork, PassWork]:
+    """FlashAttention-2 (Dao, arXiv:2307.08691): scores never leave the chip.
+
+    Forward ``2 pairs (score_dim + value_dim)`` FLOP (``4 b h s^2 d`` without mask); backward computes the scores again and four
+    gradients, 5 products instead of 2: 2.5 times as much where both dimensions are equal. Only the inputs, the output and their
+    gradients pass through memory.
+    """
+    depth = 0.5 * (size.score_dim + size.value_dim)
+    gemm = (size.queries, size.keys + 0.0 * size.queries, depth + 0.0 * size.queries)
+    inputs = size.q + size.k + size.v
+    forward = Kernel(flop=2.0 * size.pairs * (size.score_dim + size.value_dim), elements=inputs + size.out, gemm=gemm)
+    backward = Kernel(
+        flop=2.0 * size.pairs * (3.0 * size.score_dim + 2.0 * size.value_dim),
+        elements=2.0 * (inputs + size.out),
+        gemm=gemm,
+        launches=2,  # the rows' sums of gradient times output come first
+    )
+    return ((forward,),), ((backward,),)
+
+
+def _written_out_passes(size: _Sizes, *, has_dropout: bool) -> tuple[PassWork, PassWork]:
+    """Scores, softmax, dropout and context as kernels of their own: every pair is computed, written and read, mask or not."""
+    scores = size.scores
+    keys = size.keys + 0.0 * size.queries
+
+    def product(depth: float, moved: FloatArray, gemm: tuple[Any, Any, Any]) -> Kernel:
+        return Kernel(flop=2.0 * scores * depth, elements=moved + scores, gemm=gemm)
+
+    deep, wide = size.score_dim + 0.0 * keys, size.value_dim + 0.0 * keys
+    score = product(size.score_dim, size.q + size.k, (size.queries, keys, deep))
+    context = product(size.value_dim, size.v + size.out, (size.queries, wide, keys))
+    # A fused kernel scales, masks and normalises: 5 operations per score; backward 4, from probabilities and their gradient.
+    softmax = Kernel(flop=5.0 * scores, elements=2.0 * scores)
+    softmax_backward = Kernel(flop=4.0 * scores, elements=3.0 * scores)
+    # Value and a mask of a byte, as in the layer of that name.
+    dropout = (Kernel(flop=2.0 * scores, elements=2.5 * scores),) if has_dropout else ()
+    dropout_backward = (Kernel(flop=scores, elements=2.5 * scores),) if has_dropout else ()
+    of_probabilities = product(size.value_dim, size.v + size.out, (size.queries, keys, wide))
+    of_values = product(size.value_dim, size.v + size.out, (keys, wide, size.queries))
+    of_queries = product(size.score_dim, size.q + size.k, (size.queries, deep, keys))
+    of_keys = product(size.score_dim, size.q + size.k, (keys, deep, size.queries))
+    forward = (score, softmax, *dropout, context)
+    backward = (of_probabilities, of_values, *dropout_backward, softmax_backward, of_queries, of_keys)
+    return (forward,), (backward,)
+
+
+def _held(heads: int, shard: Shard) -> FloatArray:
+    """Heads of a share; where there are fewer than workers, several workers hold the same one."""
+    return np.ceil(heads / shard.split_out)
+
+
+def _grouped_sizes(
+    params: SelfAttentionParams | CrossAttentionParams,
+    shard: Shard,
+    positions: tuple[Shape, Shape],
+    *,
+    causal: bool,
+    window: int,
+) -> _Sizes:
+    """Sizes where keys and values have their own number of heads; ``positions`` are shapes of the queries and the keys."""
+    heads, kv_heads = _held(params.heads, shard), _held(params.kv_heads or params.heads, shard)
+    queries, keys, dim = positions_of(positions[0], shard), float(positions[1][1]), float(params.head_dim)
+    fraction = pairs_of_positions(positions[0][1], keys, causal=causal, window=window) / (positions[0][1] * keys)
+    per_query, per_key = shard.batch * queries * dim, shard.batch * keys * dim
+    scores = shard.batch * heads * queries * keys
+    return _Sizes(
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        score_dim=dim,
+        value_dim=dim,
+        q=per_query * heads,
+        k=per_key * kv_heads,
+        v=per_key * kv_heads,
+        out=per_query * heads,
+        pairs=scores * fraction,
+        scores=scores,
+    )
+
+
+def _check_heads(heads: int, kv_heads: int) -> None:
+    if kv_heads and heads % kv_heads:
+        raise ShapeError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
+
+
+def _check_features(what: str, shape: Shape, formula: str, wanted: int) -> None:
+    if len(shape) != 2 or shape[0] != wanted:
+        raise ShapeError(
+            f"{what}: {formula} = {wanted} features x positions are needed, its input is {shape_text(shape)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfAttentionParams:
+    """Parameters of self-attention."""
+
+    heads: int = param(doc="heads of the queries", minimum=1)
+    head_dim: int = param(doc="features per head", minimum=1)
+    kv_heads: int = param(doc="heads of the keys and values; 0: as many as of the queries", default=0, minimum=0)
+    causal: bool = param(doc="a position sees itself and those before it", default=True)
+    window: int = param(doc="positions that a query sees; 0: all", default=0, minimum=0)
+    fused: bool = param(doc="FlashAttention; otherwise every score is written to memory", default=True)
+    dropout: bool = param(doc="dropout of the attention probabilities", default=False)
+    relative_buckets: int = param(doc="learned biases per head by distance (T5); 0: none", default=0, minimum=0)
+
+
+@register
+class SelfAttention(_DotProductAttention):
+    """Multi-head, grouped-query or multi-query attention of a sequence over itself.
+
+    Vaswani et al. (arXiv:1706.03762); Ainslie et al. (arXiv:2305.13245) for fewer heads of keys and values. Rotations of queries and
+    keys (rotary positions) are taken to be part of the kernels before it.
+    """
+
+    kind = "self_attention"
+    summary = "multi-head attention of a sequence over itself: queries, keys and values in, heads x head_dim out"
+    Params = SelfAttentionParams
+
+    def output_shape(self, params: SelfAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
+        """(heads x head_dim, positions)."""
+        kv_heads = params.kv_heads or params.heads
+        _check_heads(params.heads, kv_heads)
+        _check_features(
+            "queries, keys and values",
+            inputs[0],
+            f"({params.heads} + 2 x {kv_heads}) heads x head_dim {params.head_dim}",
+            (params.heads + 2 * kv_heads) * params.head_dim,
+        )
+        return (params.heads * params.head_dim, inputs[0][1])
+
+    def weight_count(self, layer: Layer) -> int:
+        """The biases by distance: ``relative_buckets heads`` (Raffel et al., arXiv:1910.10683, section 2.1)."""
+        p: SelfAttentionParams = layer.params
+        return p.relative_buckets * p.heads
+
+    def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
+        p: SelfAttentionParams = layer.params
+        shape = layer.input_shapes[0]
+        return _grouped_sizes(p, shard, (shape, shape), causal=p.causal, window=p.window)
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Adds the biases by distance where there are any: they are read per score, and their gradient sums over the samples."""
+        work = _DotProductAttention.trained_work(self, layer, shard)
+        if not layer.params.relative_buckets:
+            return work
+        size = self._sizes(layer, shard)
+        bias = size.scores / shard.batch
+        add = Kernel(flop=size.scores, elements=2.0 * size.scores + bias)
+        gradient = Kernel(flop=size.scores, elements=size.scores + bias)
+        return LayerWork(
+            forward=((*work.forward[0], add),),
+            backward_input=work.backward_input,
+            backward_weight=((gradient,),),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossAttentionParams:
+    """Parameters of cross-attention."""
+
+    heads: int = param(doc="heads of the queries", minimum=1)
+    head_dim: int = param(doc="features per head", minimum=1)
+    kv_heads: int = param(doc="heads of the keys and values; 0: as many as of the queries", default=0, minimum=0)
+    fused: bool = param(doc="FlashAttention; otherwise every score is written to memory", default=True)
+
+
+@register
+class CrossAttention(_DotProductAttention):
+    """Attention of one sequence (queries) over another (keys and values), without mask (arXiv:1706.03762, section 3.2.3)."""
+
+    kind = "cross_attention"
+    summary = "multi-head attention of a sequence (first input: queries) over another (second: keys and values)"
+    Params = CrossAttentionParams
+    min_inputs = 2
+    max_inputs = 2
+
+    def output_shape(self, params: CrossAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
+        """(heads x head_dim, positions of the queries)."""
+        kv_heads = params.kv_heads or params.heads
+        _check_heads(params.heads, kv_heads)
+        size = params.head_dim
+        _check_features("queries", inputs[0], f"{params.heads} heads x head_dim {size}", params.heads * params.head_dim)
+        _check_features("keys and values", inputs[1], f"2 x {kv_heads} heads x head_dim {size}", 2 * kv_heads * size)
+        return inputs[0]
+
+    def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
+        queries, keys = layer.input_shapes
+        return _grouped_sizes(layer.params, shard, (queries, keys), causal=False, window=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttentionParams:
+    """Parameters of multi-head latent attention."""
+
+    heads: int = param(doc="heads", minimum=1)
+    nope_dim: int = param(doc="features per head of queries and keys without position", minimum=1)
+    rope_dim: int = param(
+        doc="features of queries and keys with rotary position; the keys' are common to all heads", minimum=1
+    )
+    value_dim: int = param(doc="features per head of the values", minimum=1)
+    causal: bool = param(doc="a position sees itself and those before it", default=True)
+    fused: bool = param(doc="FlashAttention; otherwise every score is written to memory", default=True)
+
+
+@register
+class LatentAttention(_DotProductAttention):
+    """Attention whose keys and values come from a compressed vector per position (DeepSeek-V2, arXiv:2405.04434, section 2.1).
+
+    Inputs: queries, keys and values per head, and the compressed vector, whose last ``rope_dim`` features belong to the keys of all
+    heads; training puts them beside every head's own.
+    """
+
+    kind = "latent_attention"
+    summary = "multi-head latent attention: queries, keys/values and the compressed vector in, heads x value_dim out"
+    Params = LatentAttentionParams
+    min_inputs = 3
+    max_inputs = 3
+
+    def output_shape(self, params: LatentAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
+        """(heads x value_dim, positions)."""
+        p = params
+        _check_features(
+            "queries",
+            inputs[0],
+            f"{p.heads} heads x ({p.nope_dim} + {p.rope_dim})",
+            p.heads * (p.nope_dim + p.rope_dim),
+        )
+        _check_features(
+            "keys and values",
+            inputs[1],
+            f"{p.heads} heads x ({p.nope_dim} + {p.value_dim})",
+            p.heads * (p.nope_dim + p.value_dim),
+        )
+        if len(inputs[2]) != 2 or inputs[2][0] <= p.rope_dim:
+            raise ShapeError(
+                f"the compressed vector needs more than rope_dim {p.rope_dim} features x positions, its input is "
+                f"{shape_text(inputs[2])}"
+            )
+        if len({shape[1] for shape in inputs}) > 1:
+            raise ShapeError(f"the inputs differ in their positions: {', '.join(map(shape_text, inputs))}")
+        return (p.heads * p.value_dim, inputs[0][1])
+
+    def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
+        p: LatentAttentionParams = layer.params
+        heads, positions = _held(p.heads, shard), layer.output_shape[1]
+        queries, dim, value = (
+            positions_of(layer.output_shape, shard),
+            float(p.nope_dim + p.rope_dim),
+            float(p.value_dim),
+        )
+        scores = shard.batch * heads * queries * positions
+        return _Sizes(
+            heads=heads,
+            queries=queries,
+            keys=float(positions),
+            score_dim=dim,
+            value_dim=value,
+            q=shard.batch * queries * heads * dim,
+            k=shard.batch * positions * heads * dim,
+            v=shard.batch * positions * heads * value,
+            out=shard.batch * queries * heads * value,
+            pairs=scores * (0.5 if p.causal else 1.0),
+            scores=scores,
+        )
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Copies the common part of the keys to every head before, and sums its gradient after."""
+        work = _DotProductAttention.trained_work(self, layer, shard)
+        positions = shard.batch * positions_of(layer.output_shape, shard)
+        common = positions * layer.params.rope_dim
+        held = positions * _held(layer.params.heads, shard) * (layer.params.nope_dim + layer.params.rope_dim)
+        copy = Kernel(flop=0.0 * held, elements=2.0 * held)
+        exchanges = (
+            InnerExchange(operation="all_gather", over="out_channels", elements=common, phase="forward"),
+            InnerExchange(operation="reduce_scatter", over="out_channels", elements=common, phase="input_gradient"),
+        )
+        return LayerWork(
+            forward=((copy, *work.forward[0]),),
+            backward_input=((*work.backward_input[0], copy),),
+            exchanges=exchanges,
+        )
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """As in other attention, and the copies of the common part of the keys."""
+        copies = shard.batch * positions_of(layer.output_shape, shard) * _held(layer.params.heads, shard)
+        return np.asarray(super().saved_elements(layer, shard) + copies * layer.params.rope_dim)

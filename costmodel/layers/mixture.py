@@ -1,0 +1,236 @@
+"""Mixture of experts: a router sends every token to a few of many feed-forward networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from costmodel.layers.base import (
+    FloatArray,
+    InnerExchange,
+    Kernel,
+    Layer,
+    LayerFamily,
+    LayerWork,
+    Shape,
+    ShapeError,
+    Shard,
+    SplitLimits,
+    param,
+    positions_of,
+    register,
+    shape_text,
+)
+from costmodel.layers.sequence import GLU_FLOP, GLU_PASSES
+
+__all__ = ["Mixture", "MixtureParams"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureParams:
+    """Parameters of a mixture of experts."""
+
+    experts: int = param(doc="routed experts", minimum=1)
+    top_k: int = param(doc="experts per token", minimum=1)
+    ffn: int = param(doc="hidden features of an expert", minimum=1)
+    gated: bool = param(doc="three matrices per expert (gate, up, down), otherwise two", default=True)
+    activation: Literal["silu", "gelu", "relu", "sigmoid"] = param(doc="the function inside", default="silu")
+    bias: bool = param(doc="add biases in the routed experts", default=False)
+    shared_experts: int = param(doc="experts that every token passes", default=0, minimum=0)
+    shared_ffn: int = param(
+        doc="hidden features of the shared experts together; 0: shared_experts x ffn", default=0, minimum=0
+    )
+    shared_gate: bool = param(doc="a learned gate on the shared experts' output", default=False)
+    router_bias: bool = param(doc="a bias per expert in the router", default=False)
+    capacity_factor: float = param(
+        doc="load of the fullest worker over the mean; an assumption about balance", default=1.0, minimum=1.0
+    )
+
+    @property
+    def shared_width(self) -> int:
+        """Hidden features of the shared experts together."""
+        return self.shared_ffn or self.shared_experts * self.ffn
+
+    @property
+    def matrices(self) -> int:
+        """Matrices per expert."""
+        return 3 if self.gated else 2
+
+
+@register
+class Mixture(LayerFamily):
+    """Experts behind a router (Shazeer et al., arXiv:1701.06538; shared experts as in DeepSeekMoE, arXiv:2401.06066).
+
+    In a share, ``experts`` workers divide the experts and ``split_out`` workers divide the width of each. Tokens are spread evenly,
+    times ``capacity_factor``: a worker receives as many as it sends.
+    """
+
+    kind = "moe"
+    summary = "mixture of experts: router, top_k of many feed-forward experts per token, optional shared ones"
+    Params = MixtureParams
+    keeps_inside = True
+
+    def output_shape(self, params: MixtureParams, inputs: tuple[Shape, ...]) -> Shape:
+        """The input's."""
+        if len(inputs[0]) > 2:
+            raise ShapeError(
+                f"a mixture of experts needs a sequence (features x positions), its input is {shape_text(inputs[0])}"
+            )
+        if params.top_k > params.experts:
+            raise ShapeError(f"top_k {params.top_k} is more than there are experts ({params.experts})")
+        return inputs[0]
+
+    def weight_count(self, layer: Layer) -> int:
+        """Router, routed experts and shared experts."""
+        return self.router_count(layer) + self.expert_count(layer) + self.shared_count(layer)
+
+    def router_count(self, layer: Layer) -> int:
+        """``d E``, and ``E`` biases."""
+        p: MixtureParams = layer.params
+        return p.experts * (layer.output_shape[0] + (1 if p.router_bias else 0))
+
+    def expert_count(self, layer: Layer) -> int:
+        """``E 3 d f``, or ``E 2 d f`` without gates, and biases."""
+        p: MixtureParams = layer.params
+        d = layer.output_shape[0]
+        biases = (p.matrices - 1) * p.ffn + d if p.bias else 0
+        return p.experts * (p.matrices * d * p.ffn + biases)
+
+    def shared_count(self, layer: Layer) -> int:
+        """``3 d f`` (2 without gates) of the shared width, and ``d`` for the gate on their output."""
+        p: MixtureParams = layer.params
+        d = layer.output_shape[0]
+        return p.matrices * d * p.shared_width + (d if p.shared_gate else 0)
+
+    def limits(self, layer: Layer) -> SplitLimits:
+        """Hidden features of an expert; the partial outputs are reduced into shares of the output."""
+        widths = [
+            layer.params.ffn,
+            layer.output_shape[0],
+            *([layer.params.shared_width] if layer.params.shared_width else []),
+        ]
+        return SplitLimits(out_channels=min(widths))
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Router, dispatch, two products per expert with its activation between, combination; shared experts beside them."""
+        p: MixtureParams = layer.params
+        d = float(layer.output_shape[0])
+        tokens = shard.batch * positions_of(layer.output_shape, shard)
+        router = _Product(tokens, np.full_like(tokens, d), np.full_like(tokens, float(p.experts)), np.ones_like(tokens))
+        # Softmax, choice and normalisation of the scores, in a kernel each.
+        choose = Kernel(flop=10.0 * tokens * p.experts, elements=4.0 * tokens * p.experts, launches=3)
+        sent = tokens * p.top_k
+        move = Kernel(flop=0.0 * sent, elements=(tokens + sent) * d)
+        # Weights and sums the answers; its gradient also needs the product of answer and gradient for the router.
+        combine = Kernel(flop=2.0 * sent * d, elements=(tokens + sent) * d)
+        combine_back = Kernel(flop=3.0 * sent * d, elements=(tokens + 2.0 * sent) * d)
+        networks = [_routed(p, d, sent, shard)]
+        if p.shared_width:
+            networks.append(_network(p, d, tokens, np.ceil(p.shared_width / shard.split_out), np.ones_like(tokens)))
+        through = (combine_back, *(kernel for network in networks for kernel in network.through))
+        partial = tokens * d
+        return LayerWork(
+            forward=((router.forward, choose, move, *(k for network in networks for k in network.forward), combine),),
+            backward_input=((router.input_gradient, *(network.up.input_gradient for network in networks), move),),
+            backward_weight=(
+                (
+                    choose,
+                    *through,
+                    *(k for network in networks for k in network.weight_gradients),
+                    router.weight_gradient,
+                ),
+            ),
+            exchanges=(
+                InnerExchange(operation="reduce_scatter", over="out_channels", elements=partial, phase="forward"),
+                InnerExchange(operation="all_gather", over="out_channels", elements=partial, phase="backward"),
+            ),
+            through=(choose, *through),
+        )
+
+    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """The dispatched tokens, what enters and leaves the activation of every expert, and the router's scores in fp32.
+
+        The weighting by the router is taken to happen at the activation, so that the experts' answers need not stay.
+        """
+        p: MixtureParams = layer.params
+        tokens = shard.batch * positions_of(layer.output_shape, shard)
+        rows = tokens * p.top_k * p.capacity_factor
+        hidden = float(p.matrices) * np.ceil(p.ffn / shard.split_out)  # 2f before and f after a gate; f and f without
+        shared = float(p.matrices) * np.ceil(p.shared_width / shard.split_out)
+        return np.asarray(rows * (layer.output_shape[0] + hidden) + tokens * (shared + 2.0 * p.experts))
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """Some equal products side by side: rows (in all) x inputs by inputs x outputs."""
+
+    rows: FloatArray
+    inputs: FloatArray
+    outputs: FloatArray
+    count: FloatArray
+
+    def _kernel(self, gemm: tuple[FloatArray, FloatArray, FloatArray]) -> Kernel:
+        rows, inputs, outputs = self.rows, self.inputs, self.outputs
+        elements = rows * inputs + self.count * inputs * outputs + rows * outputs
+        return Kernel(flop=2.0 * rows * inputs * outputs, elements=elements, gemm=gemm)
+
+    @property
+    def forward(self) -> Kernel:
+        return self._kernel((self.rows / self.count, self.outputs, self.inputs))
+
+    @property
+    def input_gradient(self) -> Kernel:
+        return self._kernel((self.rows / self.count, self.inputs, self.outputs))
+
+    @property
+    def weight_gradient(self) -> Kernel:
+        return self._kernel((self.inputs, self.outputs, self.rows / self.count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """Feed-forward networks side by side: up, activation, down."""
+
+    up: _Product
+    down: _Product
+    activation: Kernel
+    activation_gradient: Kernel
+
+    @property
+    def forward(self) -> tuple[Kernel, ...]:
+        return (self.up.forward, self.activation, self.down.forward)
+
+    @property
+    def through(self) -> tuple[Kernel, ...]:
+        """What every gradient needs: back to the result of the first product."""
+        return (self.down.input_gradient, self.activation_gradient)
+
+    @property
+    def weight_gradients(self) -> tuple[Kernel, ...]:
+        return (self.down.weight_gradient, self.up.weight_gradient)
+
+
+def _routed(params: MixtureParams, features: float, sent: FloatArray, shard: Shard) -> _Network:
+    """The experts that the fullest worker holds; no more of them work than there are tokens."""
+    held = np.ceil(params.experts / shard.experts)
+    rows = sent * params.capacity_factor
+    return _network(params, features, rows, np.ceil(params.ffn / shard.split_out), np.minimum(held, rows))
+
+
+def _network(
+    params: MixtureParams, features: float, rows: FloatArray, width: FloatArray, count: FloatArray
+) -> _Network:
+    d = np.full_like(rows, features)
+    if params.gated:
+        passes, flop = GLU_PASSES, GLU_FLOP
+    else:
+        passes, flop = (2.0, 3.0), (1.0, 1.0)
+    inside = rows * width
+    return _Network(
+        up=_Product(rows, d, (params.matrices - 1.0) * width, count),
+        down=_Product(rows, width, d, count),
+        activation=Kernel(flop=flop[0] * inside, elements=passes[0] * inside),
+        activation_gradient=Kernel(flop=flop[1] * inside, elements=passes[1] * inside),
+    )

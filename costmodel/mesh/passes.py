@@ -1,0 +1,250 @@
+"""Times of the forward and backward pass of a micro-batch: of every unit on one rank, of every chunk, of every rank.
+
+Shapes: n plans, K kinds of units, R runs of chunks, Q kinds of ranks. Unit times carry their communication; what is exposed of it is
+kept apart, so that reports can name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
+from costmodel.mesh.stages import Layout
+from costmodel.mesh.tables import UnitTable
+
+__all__ = ["LayoutArrays", "UnitPasses", "chunk_passes", "stack_layouts", "unit_passes", "weigh"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_RING, _ALL_GATHER = CP_KINDS.index("ring"), CP_KINDS.index("all_gather")
+_SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutArrays:
+    """Layouts of many plans, padded to the same number of runs and ranks; empty runs and ranks hold nothing."""
+
+    run_units: FloatArray  # (n, R, K)
+    run_chunks: IntArray  # (n, R)
+    run_cut: FloatArray  # (n, R)
+    rank_units: FloatArray  # (n, Q, K)
+    rank_first: IntArray  # (n, Q); -1 for padding
+
+    def take(self, index: IntArray) -> LayoutArrays:
+        """A selection."""
+        return LayoutArrays(
+            run_units=self.run_units[index],
+            run_chunks=self.run_chunks[index],
+            run_cut=self.run_cut[index],
+            rank_units=self.rank_units[index],
+            rank_first=self.rank_first[index],
+        )
+
+
+def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
+    """Pad layouts to arrays."""
+    runs, ranks = max(len(x.run_chunks) for x in layouts), max(len(x.rank_first) for x in layouts)
+    kinds = layouts[0].run_units.shape[1]
+    run_units, run_chunks = np.zeros((len(layouts), runs, kinds)), np.zeros((len(layouts), runs), dtype=np.int64)
+    run_cut, rank_units = np.zeros((len(layouts), runs)), np.zeros((len(layouts), ranks, kinds))
+    rank_first = np.full((len(layouts), ranks), -1, dtype=np.int64)
+    for n, layout in enumerate(layouts):
+        r, q = len(layout.run_chunks), len(layout.rank_first)
+        run_units[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_units, layout.run_chunks, layout.run_cut
+        rank_units[n, :q], rank_first[n, :q] = layout.rank_units, layout.rank_first
+    return LayoutArrays(
+        run_units=run_units, run_chunks=run_chunks, run_cut=run_cut, rank_units=rank_units, rank_first=rank_first
+    )
+
+
+def weigh(units: FloatArray, values: FloatArray) -> FloatArray:
+    """Sum values (n, K) over the units (n, X, K) of every run or rank: (n, X)."""
+    total = units[:, :, 0] * values[:, None, 0]
+    for k in range(1, values.shape[1]):
+        total = total + units[:, :, k] * values[:, None, k]
+    return np.asarray(total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPasses:
+    """Times of one unit and micro-batch, arrays (n, K): compute, and exposed communication by dimension."""
+
+    compute_forward_s: FloatArray
+    compute_backward_s: FloatArray
+    weight_s: FloatArray
+    tp_forward_s: FloatArray
+    tp_backward_s: FloatArray
+    cp_forward_s: FloatArray
+    cp_backward_s: FloatArray
+    ep_forward_s: FloatArray
+    ep_backward_s: FloatArray
+    recompute_s: FloatArray  # of a unit that is recomputed (selectively or whole), its communication included
+
+    @property
+    def forward_s(self) -> FloatArray:
+        """Forward pass without ZeRO-3's gathering."""
+        return self.compute_forward_s + self.tp_forward_s + self.cp_forward_s + self.ep_forward_s
+
+    @property
+    def backward_s(self) -> FloatArray:
+        """Backward pass without recomputation and ZeRO-3's gathering."""
+        return self.compute_backward_s + self.tp_backward_s + self.cp_backward_s + self.ep_backward_s
+
+
+def unit_passes(
+    table: UnitTable,
+    batch: MeshBatch,
+    stride: dict[str, IntArray],
+    groups: GroupTimes,
+    assumptions: MeshAssumptions,
+    *,
+    is_block: NDArray[np.bool_],
+) -> UnitPasses:
+    """Add the communication inside the units.
+
+    Parameters
+    ----------
+    table : UnitTable
+        One row per plan.
+    batch : MeshBatch
+    stride : dict
+        As `costmodel.mesh.groups.strides`, and "ep".
+    groups : GroupTimes
+    assumptions : MeshAssumptions
+    is_block : array (K,)
+        Kinds that are repeated blocks: the others are not recomputed.
+
+    Returns
+    -------
+    UnitPasses
+
+    Notes
+    -----
+    *Ring* context parallelism sends keys and values ``cp - 1`` times to a neighbour, each time behind the attention of one piece; backward, their
+    gradients travel along. *All-gather* gathers keys and values before the attention and scatters their gradients after it. *All-to-all* (DeepSpeed Ulysses,
+    arXiv:2309.14509) trades positions for heads before and after.
+    """
+    cp_forward, cp_backward = _context_parallel(table, batch, stride, groups, assumptions)
+    sent = groups.time_s("all_to_all", batch.ep, stride["ep"], table.dispatch_bytes)
+    ep_forward = (2.0 * sent + table.etp_forward_s) * (1.0 - assumptions.ep_overlap)
+    shown = 1.0 - assumptions.tp_overlap
+    tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
+    selective = np.where(is_block, table.selective_s, 0.0)
+    whole = np.where(is_block, table.forward_s + tp_forward + cp_forward + ep_forward, 0.0)
+    kind = batch.recompute[:, None]
+    return UnitPasses(
+        compute_forward_s=table.forward_s,
+        compute_backward_s=table.backward_s,
+        weight_s=table.weight_s,
+        tp_forward_s=tp_forward,
+        tp_backward_s=tp_backward,
+        cp_forward_s=cp_forward,
+        cp_backward_s=cp_backward,
+        ep_forward_s=ep_forward,
+        ep_backward_s=np.where(table.backward_s > 0, ep_forward, 0.0),
+        recompute_s=np.where(kind == _SELECTIVE, selective, np.where(kind == _FULL, whole, 0.0)),
+    )
+
+
+def _context_parallel(
+    table: UnitTable,
+    batch: MeshBatch,
+    stride: dict[str, IntArray],
+    groups: GroupTimes,
+    assumptions: MeshAssumptions,
+) -> tuple[FloatArray, FloatArray]:
+    cp, cp_stride = batch.cp, stride["cp"]
+    if not np.any(cp > 1):
+        zero = np.zeros_like(table.kv_bytes)
+        return zero, zero
+    column = cp[:, None].astype(np.float64)
+    steps = column - 1.0
+
+    def step(message: FloatArray, attention_s: FloatArray) -> FloatArray:
+        sent = groups.time_s("point_to_point", cp, cp_stride, message)
+        return np.asarray(steps * np.maximum(sent - assumptions.cp_overlap * attention_s / column, 0.0))
+
+    ring = (
+        step(table.kv_bytes, table.attention_forward_s),
+        np.where(table.backward_s > 0, step(2.0 * table.kv_bytes, table.attention_backward_s), 0.0),
+    )
+    gathered = table.kv_bytes * column
+    gather = groups.time_s("all_gather", cp, cp_stride, gathered)
+    gathering = (gather, np.where(table.backward_s > 0, gather + groups.time_s("reduce_scatter", cp, cp_stride, gathered), 0.0))
+    traded = groups.time_s("all_to_all", cp, cp_stride, table.heads_bytes)
+    trading = (traded, np.where(table.backward_s > 0, traded, 0.0))
+    kind = batch.cp_kind[:, None]
+    chosen = [
+        np.where(kind == _RING, a, np.where(kind == _ALL_GATHER, b, c))
+        for a, b, c in zip(ring, gathering, trading, strict=True)
+    ]
+    return chosen[0], chosen[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPasses:
+    """Times of one chunk and micro-batch by run, arrays (n, R)."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    weight_s: FloatArray
+
+
+def recomputed_share(units: FloatArray, is_block: NDArray[np.bool_], recompute: IntArray, blocks: IntArray) -> FloatArray:
+    """Share of the blocks of every run (or rank, chunks taken together) that is recomputed: (n, X).
+
+    >>> recomputed_share(np.array([[[4.0]]]), np.array([True]), np.array([2]), np.array([1])).tolist()
+    [[0.25]]
+    """
+    count = weigh(units, np.broadcast_to(is_block.astype(np.float64), (len(units), units.shape[2])))
+    some = np.minimum(blocks[:, None] / np.maximum(count, 1.0), 1.0)
+    return np.asarray(np.where(recompute[:, None] == _FULL, some, 1.0))
+
+
+def chunk_passes(
+    passes: UnitPasses,
+    forward_extra_s: FloatArray,
+    backward_extra_s: FloatArray,
+    layouts: LayoutArrays,
+    batch: MeshBatch,
+    transfer_s: FloatArray,
+    is_block: NDArray[np.bool_],
+) -> ChunkPasses:
+    """Times of chunks, what they receive included.
+
+    Parameters
+    ----------
+    passes : UnitPasses
+    forward_extra_s, backward_extra_s : arrays (n, K)
+        Exposed weight gathering (ZeRO-3).
+    layouts : LayoutArrays
+    batch : MeshBatch
+    transfer_s : array (n, R)
+        Exposed time to receive a chunk's input; its gradient takes the same on the way back.
+    is_block : array (K,)
+
+    Returns
+    -------
+    ChunkPasses
+    """
+    units = layouts.run_units
+    share = recomputed_share(units, is_block, batch.recompute, batch.recompute_blocks)
+    forward = weigh(units, passes.forward_s + forward_extra_s)
+    backward = weigh(units, passes.backward_s + backward_extra_s) + share * weigh(units, passes.recompute_s)
+    # The gradient of a chunk's output comes from the next chunk: all but the last run receive one.
+    following = np.zeros_like(transfer_s)
+    following[:, :-1] = transfer_s[:, 1:]
+    inside = np.where(layouts.run_chunks > 1, transfer_s, 0.0)
+    has_backward = np.where(backward > 0, 1.0, 0.0)
+    return ChunkPasses(
+        forward_s=forward + transfer_s,
+        backward_s=backward + has_backward * np.maximum(following, inside),
+        weight_s=weigh(units, passes.weight_s),
+    )

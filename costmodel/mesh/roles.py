@@ -1,0 +1,127 @@
+"""How a uniform plan splits each layer over the tensor-parallel ranks: columns, then rows, of the matrices of a block.
+
+The rule finds Megatron's split (Shoeybi et al., arXiv:1909.08053, section 3) in any block: a matrix that reads a whole tensor is split by its
+columns if everything behind it works on a share of the channels until the next matrix, which is then split by its rows; its partial sums are reduced. What
+does not fit the pattern works on whole tensors: repeated on every rank, or on a share of the positions (sequence parallelism, Korthikanti et al.,
+arXiv:2205.05198, section 4.2.2). `tests` show that the per-layer program arrives at the same split by cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodel.graph import Graph
+from costmodel.mesh.units import UnitKind
+
+__all__ = ["CHANNELWISE", "LayerRole", "Role", "roles_of"]
+
+# column: output features split; row: input features split, output reduced; channel: a share of the channels (heads); whole: all
+# channels; vocabulary: rows of the embedding table; experts: a mixture with its own group.
+Role = Literal["column", "row", "channel", "whole", "vocabulary", "experts"]
+
+# Layers that work on a share of the channels without hearing of the others, if all their inputs are split alike.
+CHANNELWISE = frozenset(
+    {"self_attention", "cross_attention", "latent_attention", "glu", "activation", "dropout", "softmax", "add"}
+)
+# Inputs of a kind that stay whole beside split ones: the rotary part of compressed keys is shared by all heads.
+_WHOLE_INPUTS = {"latent_attention": frozenset({2})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRole:
+    """The role of one layer of a unit.
+
+    Attributes
+    ----------
+    gathers : bool
+        The layer is the first to read a whole tensor into split matrices: under sequence parallelism the tensor is gathered before it,
+        and the gradient of the tensor is reduced behind it. Matrices that read the same tensor share this.
+    reduces : bool
+        The output is a partial sum that is reduced.
+    """
+
+    role: Role
+    gathers: bool = False
+    reduces: bool = False
+
+
+def roles_of(graph: Graph, kind: UnitKind) -> tuple[LayerRole, ...]:
+    """Role of every layer of a unit, in the order of ``kind.layers``.
+
+    Parameters
+    ----------
+    graph : Graph
+    kind : UnitKind
+
+    Returns
+    -------
+    tuple of LayerRole
+    """
+    layers = [graph.layers[i] for i in kind.layers]
+    consumers: list[list[int]] = [[] for _ in layers]
+    for position, inputs in enumerate(kind.inputs):
+        for u in inputs:
+            if u >= 0:
+                consumers[u].append(position)
+    accepts = _accepting(graph, kind, consumers)
+    result: list[LayerRole] = []
+    gathered: set[object] = set()
+    for position, layer in enumerate(layers):
+        sources = kind.inputs[position]
+        split_inputs = [u >= 0 and result[u].role in ("column", "channel") for u in sources]
+        allowed_whole = _WHOLE_INPUTS.get(layer.kind, frozenset())
+        needed = [s for n, s in enumerate(split_inputs) if n not in allowed_whole]
+        if layer.kind == "embedding":
+            role = LayerRole(role="vocabulary", reduces=True)
+        elif layer.kind == "moe":
+            role = LayerRole(role="experts")
+        elif layer.kind == "linear":
+            role = _linear_role(split_inputs[0], accepts[position], graph.producers[kind.layers[position]], gathered)
+        elif layer.kind in CHANNELWISE and needed and all(needed):
+            role = LayerRole(role="channel")
+        else:
+            role = LayerRole(role="whole")
+        result.append(role)
+    return tuple(result)
+
+
+def _linear_role(is_split: bool, splits: bool, producers: tuple[int, ...], gathered: set[object]) -> LayerRole:
+    if is_split:
+        return LayerRole(role="row", reduces=True)
+    if not splits:
+        return LayerRole(role="whole")
+    first = producers not in gathered
+    gathered.add(producers)
+    return LayerRole(role="column", gathers=first)
+
+
+def _accepting(graph: Graph, kind: UnitKind, consumers: list[list[int]]) -> list[bool]:
+    """Layer of the unit -> whether its output may stay split by channels: all that read it work on shares and end in a matrix or the loss."""
+    layers = [graph.layers[i] for i in kind.layers]
+    outside = _read_outside(graph, kind)
+    accepts = [False] * len(layers)
+    for position in reversed(range(len(layers))):
+        readers = consumers[position]
+        if position in outside:
+            continue
+        if not readers:
+            accepts[position] = True  # the end of the network: logits or loss per share of the vocabulary
+            continue
+        accepts[position] = all(_passes_on(layers[r].kind, accepts[r], kind.inputs[r], position) for r in readers)
+    return accepts
+
+
+def _passes_on(kind: str, accepted: bool, inputs: tuple[int, ...], source: int) -> bool:
+    if kind == "linear":
+        return True
+    if kind not in CHANNELWISE or inputs.index(source) in _WHOLE_INPUTS.get(kind, frozenset()):
+        return False
+    # A residual connection would need its other inputs split alike: it joins whole tensors.
+    return accepted and kind != "add"
+
+
+def _read_outside(graph: Graph, kind: UnitKind) -> set[int]:
+    """Layers of the unit whose output another unit reads."""
+    position = {i: p for p, i in enumerate(kind.layers)}
+    return {position[u] for u, v in graph.edges if u in position and v not in position}

@@ -1,0 +1,372 @@
+"""Which combinations of degrees a network can run with: one documented predicate per rule, applied while the space is built.
+
+A rule names the columns that it needs; the space applies it as soon as they exist, and the check of a single plan applies them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.graph import Graph
+from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
+from costmodel.mesh.roles import roles_of
+from costmodel.mesh.schedule import schedule_is_legal
+from costmodel.mesh.tables import ATTENTION
+from costmodel.mesh.units import Units
+
+__all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+Columns = Mapping[str, IntArray]
+
+_ALL_TO_ALL, _FULL, _1F1B = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full"), SCHEDULES.index("1f1b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkShape:
+    """The numbers of a network and a step that rules refer to."""
+
+    heads: tuple[int, ...]  # attention heads, every number that occurs
+    kv_heads: tuple[int, ...]
+    widths: tuple[int, ...]  # extents that tensor parallelism splits beside heads and vocabulary
+    experts: tuple[int, ...]
+    expert_widths: tuple[int, ...]
+    positions: tuple[int, ...]  # lengths of sequences inside the blocks
+    is_causal: bool
+    num_blocks: int
+    global_batch: int
+
+    @classmethod
+    def of(cls, graph: Graph, units: Units, global_batch: int) -> NetworkShape:
+        """Collect the numbers."""
+        heads, kv_heads, widths, experts, expert_widths, positions = (set[int]() for _ in range(6))
+        causal = False
+        for kind in units.kinds:
+            for index, role in zip(kind.layers, roles_of(graph, kind), strict=True):
+                layer = graph.layers[index]
+                if layer.kind in ATTENTION:
+                    heads.add(layer.params.heads)
+                    kv_heads.add(getattr(layer.params, "kv_heads", 0) or layer.params.heads)
+                    causal = causal or bool(getattr(layer.params, "causal", False))
+                elif layer.kind == "moe":
+                    experts.add(layer.params.experts)
+                    expert_widths.add(layer.params.ffn)
+                elif role.role == "row":
+                    widths.add(layer.input_shapes[0][0])
+                if kind.is_block and len(layer.output_shape) == 2:
+                    positions.add(layer.output_shape[1])
+        return cls(
+            heads=tuple(sorted(heads)),
+            kv_heads=tuple(sorted(kv_heads)),
+            widths=tuple(sorted(widths)),
+            experts=tuple(sorted(experts)),
+            expert_widths=tuple(sorted(expert_widths)),
+            positions=tuple(sorted(positions)),
+            is_causal=causal,
+            num_blocks=units.num_blocks,
+            global_batch=global_batch,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One condition on a plan.
+
+    Attributes
+    ----------
+    name : str
+    fields : tuple of str
+        Columns that it reads: fields of MeshPlan, or "dp".
+    doc : str
+        The condition in words.
+    test : function of (shape, columns) to array of bool
+    message : function of (shape, values of the plan) to str
+        What is wrong with a plan that breaks it.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    doc: str
+    test: Callable[[NetworkShape, Columns], BoolArray]
+    message: Callable[[NetworkShape, Mapping[str, int]], str]
+
+
+def columns_of(batch: MeshBatch) -> dict[str, IntArray]:
+    """The columns that rules read."""
+    return {**{item.name: getattr(batch, item.name) for item in fields(batch)}, "dp": batch.dp}
+
+
+def holds(shape: NetworkShape, columns: Columns, new: frozenset[str] | None = None) -> BoolArray:
+    """Whether all rules hold that can be tested with the columns at hand (and need one of the new ones, where given)."""
+    size = len(next(iter(columns.values())))
+    result = np.ones(size, dtype=np.bool_)
+    for rule in RULES:
+        if all(name in columns for name in rule.fields) and (new is None or new & set(rule.fields)):
+            result &= rule.test(shape, columns)
+    return result
+
+
+def broken_rules(shape: NetworkShape, plan: MeshPlan) -> list[str]:
+    """What is wrong with a plan, one sentence per rule that it breaks."""
+    columns = columns_of(MeshBatch.from_plans([plan]))
+    values = {name: int(column[0]) for name, column in columns.items()}
+    return [rule.message(shape, values) for rule in RULES if not bool(np.all(rule.test(shape, columns)))]
+
+
+def nearby(value: int, divisor: int) -> str:
+    """The multiples of a divisor around a value.
+
+    >>> nearby(1000, 48)
+    '960 or 1008'
+    """
+    below = value // divisor * divisor
+    return f"{below} or {below + divisor}" if below else str(divisor)
+
+
+def _divides_all(degree: IntArray, extents: Sequence[int]) -> BoolArray:
+    result = np.ones(len(degree), dtype=np.bool_)
+    for extent in extents:
+        result &= extent % degree == 0
+    return result
+
+
+def _divisors_text(*extents: int) -> str:
+    common = int(np.gcd.reduce(np.array(extents, dtype=np.int64)))
+    found = [d for d in range(1, min(common, 4096) + 1) if common % d == 0]
+    return ", ".join(map(str, found[:12])) + (" ..." if len(found) > 12 else "")
+
+
+def _positive(shape: NetworkShape, c: Columns) -> BoolArray:  # noqa: ARG001 - the same signature for all
+    names = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "micro_batch", "num_micro_batches")
+    return np.asarray(np.logical_and.reduce([c[name] >= 1 for name in names if name in c]))
+
+
+def _kv_heads(shape: NetworkShape, c: Columns) -> BoolArray:
+    result = np.ones(len(c["tp"]), dtype=np.bool_)
+    for kv in shape.kv_heads:
+        result &= (kv % c["tp"] == 0) | (c["tp"] % kv == 0)
+    return result
+
+
+def _sequence(shape: NetworkShape, c: Columns) -> BoolArray:
+    pieces = c["tp"] * c["cp"]
+    return np.asarray((c["sequence_parallel"] == 0) | ((c["tp"] > 1) & _divides_all(pieces, shape.positions)))
+
+
+def _context(shape: NetworkShape, c: Columns) -> BoolArray:
+    pieces = c["cp"] * (2 if shape.is_causal else 1)
+    return np.asarray((c["cp"] == 1) | _divides_all(pieces, shape.positions))
+
+
+def _ulysses(shape: NetworkShape, c: Columns) -> BoolArray:
+    traded = (c["cp_kind"] == _ALL_TO_ALL) & (c["cp"] > 1)
+    return np.asarray(~traded | _divides_all(c["tp"] * c["cp"], shape.heads))
+
+
+def _experts_fit(shape: NetworkShape, c: Columns) -> BoolArray:  # noqa: ARG001
+    ranks = c["tp"] * c["cp"] * np.where(c["zero_stage"] > 0, c["dp_shard"], c["dp"])
+    return np.asarray(ranks % (c["ep"] * c["etp"]) == 0)
+
+
+def _experts_possible(shape: NetworkShape, c: Columns) -> BoolArray:  # noqa: ARG001
+    return np.asarray((c["tp"] * c["cp"] * c["dp"]) % (c["ep"] * c["etp"]) == 0)
+
+
+def _schedule(shape: NetworkShape, c: Columns) -> BoolArray:  # noqa: ARG001
+    legal = schedule_is_legal(c["schedule"], c["num_micro_batches"], c["pp"], c["vpp"])
+    return np.asarray(legal & ((c["pp"] > 1) | (c["schedule"] == _1F1B)))
+
+
+def _schedule_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: ARG001
+    name, pp, vpp, m = SCHEDULES[v["schedule"]], v["pp"], v["vpp"], v["num_micro_batches"]
+    if name == "interleaved":
+        if pp < 2 or vpp < 2:
+            return f"schedule interleaved needs pp and vpp of at least 2; they are {pp} and {vpp}"
+        return f"schedule interleaved needs whole groups of pp {pp} micro-batches; there are {m} (nearby: {nearby(m, pp)})"
+    if vpp > 1:
+        return f"vpp {vpp} is for schedule interleaved; schedule {name} has one chunk per rank"
+    return f"schedule {name} needs a pipeline; with pp 1 leave it at 1f1b"
+
+
+def _recompute(shape: NetworkShape, c: Columns) -> BoolArray:
+    full, blocks = c["recompute"] == _FULL, c["recompute_blocks"]
+    return np.asarray(np.where(full, (blocks >= 1) & (blocks <= shape.num_blocks), blocks == 0))
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="positive",
+        fields=(),
+        doc="every degree is at least 1",
+        test=_positive,
+        message=lambda s, v: "every degree and micro-batch must be at least 1",  # noqa: ARG005
+    ),
+    Rule(
+        name="heads",
+        fields=("tp",),
+        doc="tp divides the attention heads",
+        test=lambda s, c: _divides_all(c["tp"], s.heads),
+        message=lambda s, v: (
+            f"tp {v['tp']} does not divide the {' and '.join(map(str, s.heads))} attention heads; "
+            f"allowed: {_divisors_text(*s.heads)}"
+        ),
+    ),
+    Rule(
+        name="kv-heads",
+        fields=("tp",),
+        doc="tp divides the key and value heads, or they divide it and are repeated",
+        test=_kv_heads,
+        message=lambda s, v: (
+            f"tp {v['tp']} neither divides the {' and '.join(map(str, s.kv_heads))} key/value heads nor is a multiple of them"
+        ),
+    ),
+    Rule(
+        name="widths",
+        fields=("tp",),
+        doc="tp divides the inner width of every matrix pair",
+        test=lambda s, c: _divides_all(c["tp"], s.widths),
+        message=lambda s, v: f"tp {v['tp']} does not divide the widths {', '.join(map(str, s.widths))} of the split matrices",
+    ),
+    Rule(
+        name="sequence-parallel",
+        fields=("tp", "cp", "sequence_parallel"),
+        doc="sequence parallelism needs tp > 1 and positions that tp x cp divides",
+        test=_sequence,
+        message=lambda s, v: (
+            f"sequence parallelism over tp {v['tp']} x cp {v['cp']} needs tp > 1 and a sequence length "
+            f"({', '.join(map(str, s.positions))}) that {v['tp'] * v['cp']} divides"
+        ),
+    ),
+    Rule(
+        name="context",
+        fields=("cp",),
+        doc="cp divides the positions; 2 cp does where attention is causal, so that every rank gets an early and a late piece",
+        test=_context,
+        message=lambda s, v: (
+            f"cp {v['cp']} needs a sequence length that {v['cp'] * (2 if s.is_causal else 1)} divides; it is "
+            f"{', '.join(map(str, s.positions))} (nearby: {nearby(max(s.positions), v['cp'] * (2 if s.is_causal else 1))})"
+        ),
+    ),
+    Rule(
+        name="all-to-all-heads",
+        fields=("tp", "cp", "cp_kind"),
+        doc="all-to-all context parallelism trades positions for heads: tp x cp divides the heads",
+        test=_ulysses,
+        message=lambda s, v: (
+            f"all-to-all context parallelism needs {v['tp']} x {v['cp']} (tp x cp) to divide the {' and '.join(map(str, s.heads))} heads"
+        ),
+    ),
+    Rule(
+        name="cp-kind",
+        fields=("cp", "cp_kind"),
+        doc="without context parallelism its kind is ring (it means nothing)",
+        test=lambda s, c: (c["cp"] > 1) | (c["cp_kind"] == 0),  # noqa: ARG005
+        message=lambda s, v: "a kind of context parallelism needs cp > 1",  # noqa: ARG005
+    ),
+    Rule(
+        name="experts",
+        fields=("ep",),
+        doc="ep divides the number of experts",
+        test=lambda s, c: _divides_all(c["ep"], s.experts) if s.experts else c["ep"] == 1,
+        message=lambda s, v: (
+            f"ep {v['ep']} does not divide the {' and '.join(map(str, s.experts))} experts; allowed: {_divisors_text(*s.experts)}"
+            if s.experts
+            else f"ep {v['ep']} needs experts; the network has none"
+        ),
+    ),
+    Rule(
+        name="expert-tensor",
+        fields=("tp", "etp"),
+        doc="etp divides tp and the width of an expert",
+        test=lambda s, c: (
+            (c["tp"] % c["etp"] == 0) & _divides_all(c["etp"], s.expert_widths) if s.experts else c["etp"] == 1
+        ),
+        message=lambda s, v: (
+            f"etp {v['etp']} must divide tp {v['tp']} and the expert width {', '.join(map(str, s.expert_widths))}"
+            if s.experts
+            else f"etp {v['etp']} needs experts; the network has none"
+        ),
+    ),
+    Rule(
+        name="experts-sequence",
+        fields=("tp", "sequence_parallel"),
+        doc="mixtures of experts with tp > 1 need sequence parallelism, so that every rank sends tokens of its own (Megatron-LM)",
+        test=lambda s, c: (c["tp"] == 1) | (c["sequence_parallel"] > 0) | (not s.experts),
+        message=lambda s, v: f"a mixture of experts with tp {v['tp']} needs sequence parallelism",  # noqa: ARG005
+    ),
+    Rule(
+        name="expert-ranks",
+        fields=("tp", "cp", "dp", "ep", "etp"),
+        doc="ep x etp divides the tp x cp x dp ranks of a stage",
+        test=_experts_possible,
+        message=lambda s, v: (  # noqa: ARG005
+            f"ep {v['ep']} x etp {v['etp']} does not divide the {v['tp'] * v['cp'] * v['dp']} ranks (tp x cp x dp) of a stage"
+        ),
+    ),
+    Rule(
+        name="expert-shards",
+        fields=("tp", "cp", "dp", "dp_shard", "zero_stage", "ep", "etp"),
+        doc="under ZeRO, ep x etp divides the tp x cp x dp_shard ranks that share a copy",
+        test=_experts_fit,
+        message=lambda s, v: (  # noqa: ARG005
+            f"ep {v['ep']} x etp {v['etp']} does not divide the {v['tp'] * v['cp'] * v['dp_shard']} ranks (tp x cp x dp_shard) "
+            "that share a copy"
+        ),
+    ),
+    Rule(
+        name="stages",
+        fields=("pp", "vpp"),
+        doc="there are at least as many blocks as pipeline chunks",
+        test=lambda s, c: c["pp"] * c["vpp"] <= s.num_blocks,
+        message=lambda s, v: (
+            f"pp {v['pp']}" + (f" x vpp {v['vpp']}" if v["vpp"] > 1 else "") + f" is more than the {s.num_blocks} blocks of the network"
+        ),
+    ),
+    Rule(
+        name="schedule",
+        fields=("schedule", "num_micro_batches", "pp", "vpp"),
+        doc="interleaved needs pp > 1, vpp > 1 and whole groups of pp micro-batches; the others one chunk per rank, and pp > 1 but for 1f1b",
+        test=_schedule,
+        message=_schedule_message,
+    ),
+    Rule(
+        name="batch",
+        fields=("dp", "micro_batch", "num_micro_batches"),
+        doc="dp x micro_batch x num_micro_batches is the global batch",
+        test=lambda s, c: c["dp"] * c["micro_batch"] * c["num_micro_batches"] == s.global_batch,
+        message=lambda s, v: (
+            f"dp {v['dp']} x micro-batch {v['micro_batch']} x {v['num_micro_batches']} micro-batches is "
+            f"{v['dp'] * v['micro_batch'] * v['num_micro_batches']}, not the global batch {s.global_batch} "
+            f"(nearby batches that dp x micro-batch divides: {nearby(s.global_batch, v['dp'] * v['micro_batch'])})"
+        ),
+    ),
+    Rule(
+        name="zero",
+        fields=("cp", "dp_shard", "zero_stage"),
+        doc="ZeRO has stages 0 to 3; stages 1 to 3 need ranks to share over (dp_shard x cp > 1), stage 0 shares nothing (dp_shard = 1)",
+        test=lambda s, c: (  # noqa: ARG005
+            (c["zero_stage"] >= 0)
+            & (c["zero_stage"] <= 3)
+            & np.where(c["zero_stage"] > 0, c["dp_shard"] * c["cp"] > 1, c["dp_shard"] == 1)
+        ),
+        message=lambda s, v: (  # noqa: ARG005
+            f"zero stage {v['zero_stage']} and dp_shard {v['dp_shard']} contradict each other: stages 1 to 3 need dp_shard x cp > 1, "
+            "stage 0 has dp_shard 1"
+        ),
+    ),
+    Rule(
+        name="recompute",
+        fields=("recompute", "recompute_blocks"),
+        doc="recompute_blocks counts from 1 under full recomputation, and is 0 otherwise",
+        test=_recompute,
+        message=lambda s, v: (
+            f"recompute_blocks {v['recompute_blocks']} with recompute {RECOMPUTE[v['recompute']]}: expected 1 to {s.num_blocks} with full, "
+            "0 otherwise"
+        ),
+    ),
+)

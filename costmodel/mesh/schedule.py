@@ -1,0 +1,261 @@
+"""Pipeline schedules in closed form: how long a step's forwards and backwards take, and how many activations wait meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.plan import SCHEDULES
+
+__all__ = ["ChunkRuns", "flush_s", "in_flight", "schedule_is_legal", "waiting_for_weight"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_GPIPE, _1F1B, _INTERLEAVED, _ZERO_BUBBLE = (SCHEDULES.index(n) for n in ("gpipe", "1f1b", "interleaved", "zero_bubble"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRuns:
+    """The chunks of many pipelines, in network order, as runs of equal neighbours; every array has shape (n, R)."""
+
+    count: IntArray  # chunks in the run; 0: no such run
+    forward_s: FloatArray  # per chunk and micro-batch, the transfer it waits for included
+    backward_s: FloatArray  # the same; input and weight gradients
+
+    def take(self, index: IntArray | BoolArray) -> ChunkRuns:
+        """A selection of the pipelines."""
+        return ChunkRuns(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
+
+
+def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray) -> BoolArray:
+    """Which combinations a schedule can run.
+
+    Interleaved needs several ranks, several chunks per rank and whole groups of pp micro-batches (Megatron-LM's
+    ``forward_backward_pipelining_with_interleaving`` refuses others); the rest have one chunk per rank.
+
+    Parameters
+    ----------
+    schedule : array (n,)
+        Positions in `costmodel.mesh.plan.SCHEDULES`.
+    m, pp, vpp : arrays (n,)
+        Micro-batches, pipeline ranks, chunks per rank.
+
+    Returns
+    -------
+    array of bool (n,)
+
+    Examples
+    --------
+    >>> both = np.array([2, 2])
+    >>> schedule_is_legal(both, np.array([8, 9]), np.array([4, 4]), both).tolist()
+    [True, False]
+    """
+    interleaved = schedule == _INTERLEAVED
+    groups = m % np.maximum(pp, 1) == 0
+    return (m >= 1) & (pp >= 1) & np.where(interleaved, (vpp >= 2) & (pp >= 2) & groups, vpp == 1)
+
+
+def in_flight(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray, position: IntArray) -> IntArray:
+    """Most activations of one chunk and micro-batch that a rank holds at once, over all its chunks.
+
+    - gpipe: every micro-batch, ``m vpp`` (Huang et al. 2019, arXiv:1811.06965)
+    - 1f1b: ``min(m, pp - position)`` (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1)
+    - interleaved: one more than the forwards of Megatron-LM's warm-up,
+      ``min(m vpp, 2 (pp - position - 1) + (vpp - 1) pp + 1)``
+    - zero_bubble: ``min(m, pp)`` until the weight gradient: ZB-H1 lets weight gradients lag so that all ranks keep as many
+      micro-batches as the first, which holds as many as under 1F1B (Qi et al. 2024, arXiv:2401.10241, section 2.1). Of
+      these, `waiting_for_weight` have had their input gradient and keep only what weight gradients need.
+
+    Parameters
+    ----------
+    schedule, m, pp, vpp : arrays (n,)
+        As in `schedule_is_legal`.
+    position : array (n,)
+        Pipeline rank, from 0.
+
+    Returns
+    -------
+    array of int (n,)
+
+    Examples
+    --------
+    >>> in_flight(np.arange(4), np.full(4, 8), np.full(4, 4), np.array([1, 1, 2, 1]), np.full(4, 3)).tolist()
+    [8, 1, 5, 4]
+    """
+    counts = np.where(schedule == _1F1B, np.minimum(m, pp - position), m * vpp)
+    warm_up = 2 * (pp - position - 1) + (vpp - 1) * pp
+    counts = np.where(schedule == _INTERLEAVED, np.minimum(m * vpp, warm_up + 1), counts)
+    return np.where(schedule == _ZERO_BUBBLE, np.minimum(m, pp), counts)
+
+
+def waiting_for_weight(schedule: IntArray, m: IntArray, pp: IntArray, position: IntArray) -> IntArray:
+    """How many of the activations `in_flight` wait for nothing but their weight gradient when most are alive.
+
+    ZB-H1 lets rank i run its weight gradients i micro-batches late: it holds ``min(m, pp - i)`` whole activations
+    and these besides (Qi et al. 2024, arXiv:2401.10241, section 2.3). Zero for the other schedules.
+
+    Examples
+    --------
+    >>> waiting_for_weight(np.full(4, 3), np.full(4, 8), np.full(4, 4), np.arange(4)).tolist()
+    [0, 1, 2, 3]
+    """
+    late = np.minimum(m, pp) - np.minimum(m, pp - position)
+    return np.where(schedule == _ZERO_BUBBLE, late, 0)
+
+
+def flush_s(
+    schedule: IntArray,
+    m: IntArray,
+    pp: IntArray,
+    vpp: IntArray,
+    runs: ChunkRuns,
+    weight_s: FloatArray | None = None,
+) -> FloatArray:
+    """Time of all forwards and backwards of a step, from an empty pipeline to the last backward.
+
+    Parameters
+    ----------
+    schedule : array (n,)
+        Positions in `costmodel.mesh.plan.SCHEDULES`; may be mixed.
+    m, pp, vpp : arrays (n,)
+        Micro-batches, pipeline ranks, chunks per rank. Chunk c of the ``pp vpp`` chunks lives on rank ``c % pp``.
+    runs : ChunkRuns
+        Times of the chunks; the counts of a row add up to ``pp vpp``.
+    weight_s : array (n, R), optional
+        The part of ``runs.backward_s`` that computes weight gradients; needed by zero_bubble only.
+
+    Returns
+    -------
+    array (n,)
+        Infinity where `schedule_is_legal` is false.
+
+    Raises
+    ------
+    ValueError
+        If zero_bubble is asked for without ``weight_s``.
+
+    Examples
+    --------
+    Four equal stages, eight micro-batches, 1F1B: ``(m + S - 1) (F + B)``.
+
+    >>> runs = ChunkRuns(count=np.array([[4]]), forward_s=np.array([[1.0]]), backward_s=np.array([[2.0]]))
+    >>> flush_s(np.array([1]), np.array([8]), np.array([4]), np.array([1]), runs).tolist()
+    [33.0]
+    """
+    if weight_s is None and np.any(schedule == _ZERO_BUBBLE):
+        raise ValueError("zero_bubble needs weight_s")
+    weight = np.zeros_like(runs.backward_s) if weight_s is None else weight_s
+    legal = schedule_is_legal(schedule, m, pp, vpp)
+    total = np.full(len(schedule), np.inf)
+    for code, formula in _FORMULAS.items():
+        chosen = legal & (schedule == code)
+        if chosen.all():
+            return formula(m, pp, vpp, runs, weight)
+        if chosen.any():
+            total[chosen] = formula(m[chosen], pp[chosen], vpp[chosen], runs.take(chosen), weight[chosen])
+    return total
+
+
+def _gpipe_s(m: IntArray, _pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _weight_s: FloatArray) -> FloatArray:
+    """Exact: a flow line of m equal jobs, forward and then, from the last stage's last forward, backward."""
+    total = np.zeros(len(m))
+    for times in (runs.forward_s, runs.backward_s):
+        slowest = np.zeros(len(m))
+        for q in range(times.shape[1]):
+            present = runs.count[:, q] > 0
+            total += runs.count[:, q] * times[:, q]
+            np.maximum(slowest, times[:, q], out=slowest, where=present)
+        total += (m - 1) * slowest
+    return total
+
+
+def _one_f_one_b_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _weight_s: FloatArray) -> FloatArray:
+    """Exact: the longest path through the schedule.
+
+    Number the forwards of stage s by ``n = i - w_s`` with ``w_s = S - 1 - s``. Then every path has one forward per n: it stays
+    at its stage, goes down one, or goes up by backwards. Visits of a stage's forward and backward pair up, so a path is worth
+    most if, once it has met its slowest stage e, it stays there; on the way to the first backward and back from the last it may
+    use the slowest forward (backward) of the stages it has passed, and turn at a stage a >= e (b >= e):
+
+        step = max_e [ sum_{j<e} t_j + (m - w_e) t_e + X_e(F) + X_e(B) ],  e >= max(0, S - m)
+        X_e(Y) = max_{a>=e} [ sum_{e<j<=a} t_j + w_a max_{j<=a} Y_j ]
+
+    Both are convex in the position inside a run of equal stages, so the ends of the runs suffice.
+    """
+    runs_count, n = runs.count.shape[1], len(m)
+    forward, backward = np.ascontiguousarray(runs.forward_s.T), np.ascontiguousarray(runs.backward_s.T)
+    earliest = np.maximum(pp - m, 0)  # stages before it never alternate
+    start, columns = np.zeros(n, dtype=np.int64), []
+    before, top_f, top_b = np.zeros(n), np.zeros(n), np.zeros(n)
+    for q in range(runs_count):
+        count = runs.count[:, q]
+        present = count > 0
+        np.maximum(top_f, forward[q], out=top_f, where=present)
+        np.maximum(top_b, backward[q], out=top_b, where=present)
+        time = forward[q] + backward[q]
+        end = start + count
+        first = np.maximum(start, earliest)
+        usable = first < end
+        for position in (first, end - 1):
+            columns.append((usable, time, position, before + (position - start) * time, top_f.copy(), top_b.copy()))
+        before = before + count * time
+        start = end
+    best, far_f, far_b = np.zeros(n), np.zeros(n), np.zeros(n)
+    for usable, time, position, reached, slowest_f, slowest_b in reversed(columns):
+        later = pp - 1 - position
+        through = reached + time
+        np.maximum(far_f, through + later * slowest_f, out=far_f, where=usable)
+        np.maximum(far_b, through + later * slowest_b, out=far_b, where=usable)
+        path = (m - later) * time + far_f + far_b - through - time
+        np.maximum(best, path, out=best, where=usable)
+    return best
+
+
+def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _weight_s: FloatArray) -> FloatArray:
+    """Lower bound (being improved): reach a rank, do all its work, come back from it."""
+    runs_count, n = runs.count.shape[1], len(m)
+    starts = np.cumsum(runs.count, axis=1) - runs.count
+    best = np.zeros(n)
+    candidates = [starts[:, q] % pp for q in range(runs_count)] + [(starts[:, q] - 1) % pp for q in range(runs_count)]
+    for rank in candidates:
+        reach, own = np.zeros(n), np.zeros(n)
+        for q in range(runs_count):
+            time = runs.forward_s[:, q] + runs.backward_s[:, q]
+            first, end = starts[:, q], starts[:, q] + runs.count[:, q]
+            own += ((end - 1 - rank) // pp - (first - 1 - rank) // pp) * time
+            reach += np.clip(rank - first, 0, runs.count[:, q]) * time
+        np.maximum(best, reach + m * own, out=best)
+    return best
+
+
+def _zero_bubble_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> FloatArray:
+    """Lower bound (being improved): reach a stage, do all its work."""
+    runs_count, n = runs.count.shape[1], len(m)
+    best, before, start = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
+    unsplit = runs.forward_s + runs.backward_s - weight_s
+    whole = (unsplit * runs.count).sum(axis=1)
+    passed = np.zeros(n)
+    for q in range(runs_count):
+        count, forward, backward = runs.count[:, q], runs.forward_s[:, q], runs.backward_s[:, q]
+        for offset in (np.zeros(n, dtype=np.int64), count - 1):
+            rank = start + offset
+            after = whole - passed - (offset + 1) * unsplit[:, q]
+            wait = np.maximum(after - np.minimum(pp - 1 - rank, m - 1) * forward, 0.0)
+            path = before + offset * forward + wait + m * (forward + backward)
+            np.maximum(best, path, out=best, where=count > 0)
+        before, passed, start = before + count * forward, passed + count * unsplit[:, q], start + count
+    return best
+
+
+_Formula = Callable[[IntArray, IntArray, IntArray, ChunkRuns, FloatArray], FloatArray]
+_FORMULAS: dict[int, _Formula] = {
+    _GPIPE: _gpipe_s,
+    _1F1B: _one_f_one_b_s,
+    _INTERLEAVED: _interleaved_s,
+    _ZERO_BUBBLE: _zero_bubble_s,
+}

@@ -1,0 +1,125 @@
+"""Data parallelism: which ranks share or repeat the weights of a stage, and what it costs to keep them equal.
+
+Under ZeRO (Rajbhandari et al., arXiv:1910.02054) the ``dp_shard x cp`` ranks that work with the same weights share the optimizer state (stage 1), the gradients
+(2) and the weights (3); ``dp_replicate`` such groups repeat them (HSDP). Routed experts have ``tp cp dp / (ep etp)`` copies, shared in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.plan import MeshBatch
+
+__all__ = ["CopyGroups", "copy_groups", "gather_s", "reduce_s", "replicate_s"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyGroups:
+    """Groups of ranks with the same weights; arrays (n,). Degrees of 1 are no groups."""
+
+    shard: IntArray  # ranks that share one copy (1 without ZeRO)
+    shard_stride: IntArray
+    replicate: IntArray  # copies
+    replicate_stride: IntArray
+    expert_shard: IntArray
+    expert_replicate: IntArray
+    expert_stride: IntArray
+
+
+def copy_groups(batch: MeshBatch, stride: dict[str, IntArray]) -> CopyGroups:
+    """Find the groups of every plan.
+
+    Parameters
+    ----------
+    batch : MeshBatch
+    stride : dict
+        As `costmodel.mesh.groups.strides`.
+
+    Returns
+    -------
+    CopyGroups
+
+    Notes
+    -----
+    A group over two dimensions covers the range of the outer one; its members are taken as spread evenly over it.
+    """
+    zero = batch.zero_stage > 0
+    cp, dp = batch.cp, batch.dp
+    shard = np.where(zero, batch.dp_shard * cp, 1)
+    shard_extent = np.maximum(
+        np.where(batch.dp_shard > 1, stride["dp"] * batch.dp_shard, 1), np.where(cp > 1, stride["cp"] * cp, 1)
+    )
+    replicate = np.where(zero, batch.dp_replicate, dp * cp)
+    all_extent = np.maximum(np.where(dp > 1, stride["dp"] * dp, 1), np.where(cp > 1, stride["cp"] * cp, 1))
+    replicate_stride = np.where(zero, stride["dp"] * batch.dp_shard, np.maximum(all_extent // np.maximum(dp * cp, 1), 1))
+    ranks = batch.tp * cp * dp
+    copies = np.maximum(ranks // (batch.ep * batch.etp), 1)
+    expert_shard = np.where(zero, np.maximum(copies // batch.dp_replicate, 1), 1)
+    return CopyGroups(
+        shard=shard,
+        shard_stride=np.maximum(shard_extent // np.maximum(shard, 1), 1),
+        replicate=replicate,
+        replicate_stride=replicate_stride,
+        expert_shard=expert_shard,
+        expert_replicate=copies // expert_shard,
+        expert_stride=np.maximum(np.maximum(all_extent, batch.tp) // copies, 1),
+    )
+
+
+def gather_s(groups: GroupTimes, copies: CopyGroups, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
+    """Time to gather weights from their shards; messages (n, X) are the whole weights of a rank."""
+    return groups.time_s("all_gather", copies.shard, copies.shard_stride, dense_bytes) + groups.time_s(
+        "all_gather", copies.expert_shard, copies.expert_stride, expert_bytes
+    )
+
+
+def reduce_s(groups: GroupTimes, copies: CopyGroups, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
+    """Time to reduce gradients into their shards; messages (n, X) are the whole gradients of a rank."""
+    return groups.time_s("reduce_scatter", copies.shard, copies.shard_stride, dense_bytes) + groups.time_s(
+        "reduce_scatter", copies.expert_shard, copies.expert_stride, expert_bytes
+    )
+
+
+def replicate_s(groups: GroupTimes, copies: CopyGroups, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
+    """Time to add up the gradients of the copies, each rank its shard; messages (n, X) are the whole gradients of a rank."""
+    dense = dense_bytes / copies.shard[:, None]
+    experts = expert_bytes / copies.expert_shard[:, None]
+    # The copies of an expert's shard are a whole set of shards apart.
+    apart = copies.expert_stride * copies.expert_shard
+    return groups.time_s("all_reduce", copies.replicate, copies.replicate_stride, dense) + groups.time_s(
+        "all_reduce", copies.expert_replicate, apart, experts
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnd:
+    """What is left of the step beside the pipeline, arrays (n, Q) by kind of rank."""
+
+    exposed_reduce_s: FloatArray
+    exposed_gather_s: FloatArray
+    update_s: FloatArray
+    offload_s: FloatArray
+
+
+def exposed_exchange(
+    assumptions: MeshAssumptions, exchange_s: FloatArray, exchanged_bytes: FloatArray, compute_s: FloatArray
+) -> FloatArray:
+    """What compute does not hide of an exchange: at least the last bucket, which only then is complete.
+
+    >>> from costmodel.mesh.assumptions import MeshAssumptions
+    >>> a = MeshAssumptions(dp_overlap=0.5, bucket_bytes=1e6)
+    >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([1.0])).tolist()  # half hidden
+    [0.5]
+    >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([9.0])).tolist()  # all but the last of ten buckets
+    [0.1]
+    """
+    last = exchange_s * np.minimum(assumptions.bucket_bytes / np.maximum(exchanged_bytes, 1.0), 1.0)
+    return np.asarray(np.maximum(exchange_s - assumptions.dp_overlap * compute_s, last))

@@ -1,0 +1,203 @@
+"""How the units of a network are laid out over pipeline chunks, as runs of equal chunks and as kinds of ranks.
+
+A pipeline of ``pp`` ranks with ``vpp`` chunks each cuts the blocks into C = pp vpp contiguous chunks; chunk c lives on rank c mod pp. The front belongs to
+the first chunk and the back to the last. The uniform layout makes the slowest chunk as fast as possible, the front and the back weighed,
+and the others as even as that allows, the shorter ones first (early stages keep more activations).
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.units import MeshError, Units
+
+__all__ = ["Layout", "balanced_blocks", "layout_of"]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where the units go; R runs of equal neighbouring chunks, Q kinds of ranks, K kinds of units.
+
+    Attributes
+    ----------
+    blocks : tuple of int
+        Chunk -> blocks.
+    run_units : array (R, K)
+        Units of each kind in one chunk of a run.
+    run_chunks : array (R,)
+        Chunks of a run.
+    run_cut : array (R,)
+        Elements per sample that enter a chunk of the run (the most of its chunks; the first chunk receives nothing).
+    rank_units : array (Q, K)
+        Units of each kind on a rank, all its chunks together.
+    rank_first : array (Q,)
+        First pipeline rank of the kind.
+    most_blocks : int
+        Blocks of the longest chunk.
+    """
+
+    blocks: tuple[int, ...]
+    run_units: FloatArray
+    run_chunks: IntArray
+    run_cut: FloatArray
+    rank_units: FloatArray
+    rank_first: IntArray
+    most_blocks: int
+
+
+def balanced_blocks(units: Units, weights: Sequence[float], chunks: int) -> tuple[int, ...]:
+    """Blocks per chunk of the uniform layout.
+
+    Parameters
+    ----------
+    units : Units
+    weights : sequence of float
+        Kind of unit -> its time (any unit).
+    chunks : int
+
+    Returns
+    -------
+    tuple of int
+        Every chunk has at least one block.
+
+    Raises
+    ------
+    MeshError
+        More chunks than blocks.
+
+    Examples
+    --------
+    Llama 3 405B's 126 layers on 16 stages, front and back each worth more than nothing: 7 at both ends, 8 between.
+
+    >>> from costmodel.mesh.units import UnitKind
+    >>> kinds = tuple(UnitKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("front", "block", "back"))
+    >>> llama = Units(kinds=kinds, kind_of=(0, *[1] * 126, 2), cut_elements=(0,) * 128)
+    >>> balanced_blocks(llama, [0.1, 1.0, 0.7], 16)
+    (7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 7)
+    """
+    count = units.num_blocks
+    if chunks > count:
+        raise MeshError(f"{chunks} pipeline stages need at least as many blocks; the network has {count}")
+    front, back = weights[units.kind_of[0]], weights[units.kind_of[-1]]
+    loads = [weights[kind] for kind in units.blocks]
+    if len(set(units.blocks)) == 1:
+        return _equal_blocks(count, chunks, front / loads[0] if loads[0] else 0.0, back / loads[0] if loads[0] else 0.0)
+    return _unequal_blocks(loads, chunks, front, back)
+
+
+def _equal_blocks(count: int, chunks: int, front: float, back: float) -> tuple[int, ...]:
+    """The same with all blocks alike; weights in blocks."""
+    if chunks == 1:
+        return (count,)
+    slack = 1e-9
+
+    def room(limit: float) -> list[int]:
+        inner = int(limit + slack)
+        return [max(int(limit - front + slack), 1), *[max(inner, 1)] * (chunks - 2), max(int(limit - back + slack), 1)]
+
+    least = count // chunks
+    limits = sorted({n + extra for n in range(max(least - 1, 1), count + 1) for extra in (0.0, front, back)})
+    position = bisect.bisect_left(limits, count, key=lambda limit: sum(room(limit)))
+    if position == len(limits):  # front and back are heavier than all blocks together
+        blocks = [1] * chunks
+        blocks[1 if chunks > 2 else 0] += count - chunks
+        return tuple(blocks)
+    blocks = room(limits[position])
+    excess = sum(blocks) - count
+    # Take from the longest first; of equals from the earliest.
+    while excess:
+        longest = max(blocks)
+        for c in range(chunks):
+            if excess and blocks[c] == longest and blocks[c] > 1:
+                blocks[c] -= 1
+                excess -= 1
+    return tuple(blocks)
+
+
+def _unequal_blocks(loads: Sequence[float], chunks: int, front: float, back: float) -> tuple[int, ...]:
+    """Dynamic programming: least largest load, then least sum of squares."""
+    count = len(loads)
+    prefix = np.concatenate([[0.0], np.cumsum(loads)])
+    prefix_front = prefix + front
+    prefix_front[0] = 0.0
+    total = prefix_front.copy()
+    total[-1] += back
+    # load[i, j] of a chunk with blocks i..j-1
+    load = total[None, :] - np.where(np.arange(count + 1) > 0, prefix_front, 0.0)[:, None]
+    legal = np.arange(count + 1)[:, None] < np.arange(count + 1)[None, :]
+    load = np.where(legal, load, np.inf)
+    worst = load[0].copy()
+    for _ in range(chunks - 1):
+        worst = np.min(np.maximum(worst[:, None], load), axis=0)
+    limit = worst[count] * (1 + 1e-12)
+    square = np.where(load <= limit, load**2, np.inf)
+    best, back_pointers = square[0].copy(), []
+    for _ in range(chunks - 1):
+        table = best[:, None] + square
+        # The earliest cut among equals makes early chunks the shorter ones.
+        back_pointers.append(np.argmin(table, axis=0))
+        best = np.min(table, axis=0)
+    cuts = [count]
+    for pointers in reversed(back_pointers):
+        cuts.append(int(pointers[cuts[-1]]))
+    cuts = [0, *reversed(cuts)]
+    return tuple(b - a for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+
+
+def layout_of(units: Units, blocks: Sequence[int], pp: int) -> Layout:
+    """Lay chunks of given lengths over the ranks.
+
+    Parameters
+    ----------
+    units : Units
+    blocks : sequence of int
+        Blocks per chunk.
+    pp : int
+        Ranks; divides the number of chunks.
+
+    Returns
+    -------
+    Layout
+
+    Raises
+    ------
+    MeshError
+        The chunks do not hold all blocks, or do not divide over the ranks.
+    """
+    if sum(blocks) != units.num_blocks or min(blocks) < 0:
+        raise MeshError(f"the stages hold {sum(blocks)} blocks, the network has {units.num_blocks}")
+    if len(blocks) % pp:
+        raise MeshError(f"{len(blocks)} chunks do not divide over {pp} pipeline ranks")
+    rows = np.zeros((len(blocks), len(units.kinds)))
+    cuts = np.zeros(len(blocks))
+    start = 1
+    for c, length in enumerate(blocks):
+        for unit in range(start, start + length):
+            rows[c, units.kind_of[unit]] += 1
+        cuts[c] = units.cut_elements[start] if c else 0.0
+        start += length
+    rows[0, units.kind_of[0]] += 1
+    rows[-1, units.kind_of[-1]] += 1
+    new_run = [0, *(c for c in range(1, len(blocks)) if c == 1 or np.any(rows[c] != rows[c - 1]))]
+    lengths = np.diff([*new_run, len(blocks)])
+    ranks = rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)
+    _, first = np.unique(ranks, axis=0, return_index=True)
+    # A kind of rank that recurs later holds the same, with fewer activations in flight: the first is the worst.
+    first = np.sort(first)
+    return Layout(
+        blocks=tuple(blocks),
+        run_units=rows[new_run],
+        run_chunks=lengths.astype(np.int64),
+        run_cut=np.array([cuts[a : a + n].max() for a, n in zip(new_run, lengths, strict=True)]),
+        rank_units=ranks[first],
+        rank_first=first.astype(np.int64),
+        most_blocks=max(blocks),
+    )

@@ -1,0 +1,357 @@
+"""Costs of one unit of every kind on one rank, by how a rank's share is cut: rows of (tp, sequence parallel, cp, ep, etp, micro-batch).
+
+Everything that a plan costs is gathered from these rows. Times come from the layer families through the compute preset, as in
+`costmodel.tables`; nothing here knows what a layer computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.compute import ComputeModel
+from costmodel.layers import Layer, Shard
+from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.roles import LayerRole, roles_of
+from costmodel.mesh.units import UnitKind, Units
+from costmodel.network import Cluster
+from costmodel.roofline import RooflineCompute
+from costmodel.workload import Workload
+
+__all__ = ["ATTENTION", "RowKeys", "UnitTable", "unit_table"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
+# Under fp8 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
+_FP8_KINDS = frozenset({"linear", "moe"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowKeys:
+    """Rows of the table; arrays (n,)."""
+
+    tp: IntArray
+    sequence_parallel: IntArray
+    cp: IntArray
+    ep: IntArray
+    etp: IntArray
+    micro_batch: IntArray
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitTable:
+    """Costs of a unit; arrays (n rows, K kinds). Times and message sizes are of one micro-batch, sizes in bytes per rank."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray  # both gradients
+    weight_s: FloatArray  # the part of backward_s that only weight gradients need
+    selective_s: FloatArray  # forward time of the layers that selective recomputation runs again
+    tp_forward_s: FloatArray
+    tp_backward_s: FloatArray
+    etp_forward_s: FloatArray  # gathering and reducing tokens inside experts
+    attention_forward_s: FloatArray  # part of forward_s that hides a ring of keys and values
+    attention_backward_s: FloatArray
+    kv_bytes: FloatArray  # keys and values of a rank's positions
+    heads_bytes: FloatArray  # queries, keys, values and outputs of a rank's positions
+    dispatch_bytes: FloatArray  # tokens that a rank sends to experts, once
+    saved_bytes: FloatArray  # kept for the backward pass, nothing recomputed
+    saved_selective_bytes: FloatArray
+    input_bytes: FloatArray  # the unit's input, kept under full recomputation
+    logits_bytes: FloatArray  # the loss and what enters it; not in saved_bytes
+    dense_count: FloatArray  # weights of a rank outside routed experts
+    expert_count: FloatArray
+    dense_trainable: FloatArray
+    expert_trainable: FloatArray
+    tied_count: FloatArray  # weights of another unit that this one needs a copy of
+    widest_bytes: FloatArray  # largest tensor of a rank: the gradient that is under way in the backward pass
+
+    def take(self, rows: IntArray) -> UnitTable:
+        """Rows of the table."""
+        return UnitTable(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+
+    @classmethod
+    def concatenate(cls, tables: Sequence[UnitTable]) -> UnitTable:
+        """Rows of several tables, one after the other."""
+        return cls(**{item.name: np.concatenate([getattr(t, item.name) for t in tables]) for item in fields(cls)})
+
+
+def unit_table(workload: Workload, cluster: Cluster, units: Units, keys: RowKeys) -> UnitTable:
+    """Cost every kind of unit in every row.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    units : Units
+    keys : RowKeys
+
+    Returns
+    -------
+    UnitTable
+    """
+    columns = [_unit_column(workload, GroupTimes(cluster=cluster), kind, keys) for kind in units.kinds]
+    return UnitTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(UnitTable)})
+
+
+def _unit_column(workload: Workload, groups: GroupTimes, kind: UnitKind, keys: RowKeys) -> dict[str, FloatArray]:
+    graph = workload.graph
+    total = {item.name: np.zeros(len(keys)) for item in fields(UnitTable)}
+    needs = workload.needs_gradient()
+    any_gradient = any(needs)
+    for position, (index, role) in enumerate(zip(kind.layers, roles_of(graph, kind), strict=True)):
+        layer = graph.layers[index]
+        if layer.kind == "input":
+            continue
+        shard = shard_of(graph.layers, kind, position, role, keys)
+        sources = graph.producers[index]
+        wants_input = any_gradient if kind.is_block else any(needs[u] for u in sources)
+        _add_compute(total, workload, layer, role, shard, wants_input=wants_input)
+        _add_tensor_parallel(total, workload, groups, layer, role, shard, keys, wants_input=wants_input)
+        _add_weights(total, layer, role, shard, keys)
+        if layer.kind in ATTENTION:
+            _add_attention_messages(total, workload, layer, shard)
+        if layer.kind == "moe":
+            _add_dispatch(total, workload, groups, layer, keys)
+    _add_saved(total, workload, kind, keys)
+    return total
+
+
+# -- shares -------------------------------------------------------------------------------------------------------------
+
+
+def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
+    """Share of one rank of a layer of a unit, in every row."""
+    layer = layers[kind.layers[position]]
+    tp = keys.tp.astype(np.float64)
+    one = np.ones_like(tp)
+    out, inside = float(layer.output_shape[0]), float(layer.input_shapes[0][0]) if layer.input_shapes else 1.0
+    if layer.kind == "linear" and len(layer.input_shapes[0]) > 2:
+        inside = float(np.prod(layer.input_shapes[0]))
+    sequence = keys.cp.astype(np.float64)
+    split_out = split_in = one
+    out_channels, in_channels = out * one, inside * one
+    if role.role == "column":
+        split_out, out_channels = tp, _column_width(layers, kind, position, keys)
+    elif role.role == "row":
+        split_in, in_channels = tp, np.ceil(inside / tp)
+    elif role.role == "channel":
+        split_out, out_channels, in_channels = tp, np.ceil(out / tp), np.ceil(inside / tp)
+    elif role.role == "experts":
+        split_out, sequence = keys.etp.astype(np.float64), sequence * tp / keys.etp
+    elif role.role == "whole":
+        sequence = sequence * np.where(keys.sequence_parallel > 0, tp, 1.0)
+    height = float(layer.output_shape[1]) if len(layer.output_shape) == 3 else 1.0
+    return Shard(
+        batch=keys.micro_batch.astype(np.float64),
+        out_channels=out_channels,
+        in_channels=in_channels,
+        height=height * one,
+        split_out=split_out,
+        split_in=split_in,
+        split_height=one,
+        sequence=sequence,
+        experts=keys.ep.astype(np.float64),
+    )
+
+
+def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, keys: RowKeys) -> FloatArray:
+    """Outputs of a rank of a column-split matrix; key and value heads are repeated where there are fewer of them than ranks."""
+    width = float(layers[kind.layers[position]].output_shape[0])
+    share = np.ceil(width / keys.tp)
+    for reader, inputs in enumerate(kind.inputs):
+        layer = layers[kind.layers[reader]]
+        if position in inputs and layer.kind in ("self_attention", "cross_attention"):
+            heads, kv_heads, dim = layer.params.heads, layer.params.kv_heads or layer.params.heads, layer.params.head_dim
+            own_kv = np.maximum(np.ceil(kv_heads / keys.tp), 1.0)
+            if width == (heads + 2 * kv_heads) * dim:
+                return np.asarray((np.ceil(heads / keys.tp) + 2.0 * own_kv) * dim)
+            if width == 2 * kv_heads * dim:
+                return np.asarray(2.0 * own_kv * dim)
+    return np.asarray(share)
+
+
+def _rows_of(layer: Layer, shard: Shard) -> FloatArray:
+    """Positions of all samples of the share."""
+    return np.asarray(shard.batch * np.ceil(np.prod(layer.output_shape[1:]) / shard.sequence))
+
+
+# -- terms --------------------------------------------------------------------------------------------------------------
+
+
+def _compute_of(workload: Workload, layer: Layer, is_head: bool) -> ComputeModel:
+    compute = workload.compute
+    if not isinstance(compute, RooflineCompute) or workload.precision.compute != "fp8":
+        return compute
+    if layer.kind in _FP8_KINDS and not is_head:
+        return compute
+    return replace(compute, precision=replace(compute.precision, compute="bf16"))
+
+
+def _is_head(layer: Layer, role: LayerRole) -> bool:
+    return layer.kind == "linear" and role.role == "column" and not layer.block
+
+
+def _add_compute(
+    total: dict[str, FloatArray], workload: Workload, layer: Layer, role: LayerRole, shard: Shard, *, wants_input: bool
+) -> None:
+    compute = _compute_of(workload, layer, _is_head(layer, role))
+    times = compute.pass_times(layer, shard, needs_input_gradient=wants_input)
+    total["forward_s"] += times.forward_s
+    if layer.kind in ATTENTION:
+        total["attention_forward_s"] += times.forward_s
+    if layer.is_recomputable:
+        total["selective_s"] += times.forward_s
+    if not workload.training:
+        return
+    total["backward_s"] += times.backward_s
+    if layer.kind in ATTENTION:
+        total["attention_backward_s"] += times.backward_s
+    elif layer.has_weights and wants_input:
+        total["weight_s"] += times.backward_weight_s
+
+
+def _add_tensor_parallel(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    groups: GroupTimes,
+    layer: Layer,
+    role: LayerRole,
+    shard: Shard,
+    keys: RowKeys,
+    *,
+    wants_input: bool,
+) -> None:
+    """Megatron's operators around the split matrices, f and g, or g and its conjugate under sequence parallelism."""
+    width, stride = workload.precision.activation_bytes, np.ones_like(keys.tp)
+    split = keys.sequence_parallel > 0
+
+    def exchange(operation: str, message: FloatArray) -> FloatArray:
+        return groups.time_s(operation, keys.tp, stride, message)
+
+    backward = workload.training and wants_input
+    if role.gathers:
+        message = shard.batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp) * layer.input_shapes[0][0] * width
+        total["tp_forward_s"] += np.where(split, exchange("all_gather", message), 0.0)
+        if backward:
+            total["tp_backward_s"] += np.where(
+                split, exchange("reduce_scatter", message), exchange("all_reduce", message)
+            )
+    if role.reduces:
+        message = _rows_of(layer, shard) * layer.output_shape[0] * width
+        total["tp_forward_s"] += np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
+        if workload.training and (layer.has_weights or wants_input):
+            total["tp_backward_s"] += np.where(split, exchange("all_gather", message), 0.0)
+    if role.role == "channel":
+        for inner in layer.family.work(layer, shard).exchanges:
+            if inner.over == "out_channels":
+                time = inner.repeats * exchange(inner.operation, np.broadcast_to(inner.elements * width, keys.tp.shape))
+                total["tp_forward_s" if inner.phase == "forward" else "tp_backward_s"] += time
+
+
+def _add_weights(
+    total: dict[str, FloatArray], layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys
+) -> None:
+    tp = keys.tp.astype(np.float64)
+    routed, shared = float(layer.expert_count), float(layer.shared_count)
+    dense = float(layer.weight_count + layer.norm_count) - routed - shared
+    if role.role == "column":
+        share = shard.out_channels / layer.output_shape[0]
+    else:
+        share = 1.0 / tp if role.role in ("row", "vocabulary") else np.ones_like(tp)
+    own = dense * share + shared / keys.etp
+    experts = routed / (keys.ep * keys.etp)
+    adapter = layer.adapter_count * 0.5 * (1.0 + 1.0 / tp)  # one of the two factors is split
+    total["dense_count"] += own + adapter
+    total["expert_count"] += experts
+    total["dense_trainable"] += adapter if layer.is_frozen else own
+    total["expert_trainable"] += 0.0 if layer.is_frozen else experts
+    total["tied_count"] += layer.tied_count * share
+
+
+def _add_attention_messages(total: dict[str, FloatArray], workload: Workload, layer: Layer, shard: Shard) -> None:
+    """What context parallelism moves: keys and values around a ring, or heads against positions."""
+    width = workload.precision.activation_bytes
+    params = layer.params
+    heads = np.ceil(params.heads / shard.split_out)
+    if layer.kind == "latent_attention":
+        key_dim, value_dim = params.nope_dim + params.rope_dim, params.value_dim
+        kv_elements = heads * (key_dim + value_dim)
+        all_elements = kv_elements + heads * (key_dim + value_dim)
+    else:
+        kv_heads = np.maximum(np.ceil((params.kv_heads or params.heads) / shard.split_out), 1.0)
+        kv_elements = 2.0 * kv_heads * params.head_dim
+        all_elements = kv_elements + 2.0 * heads * params.head_dim
+    rows = _rows_of(layer, shard)
+    total["kv_bytes"] += rows * kv_elements * width
+    total["heads_bytes"] += rows * all_elements * width
+
+
+def _add_dispatch(
+    total: dict[str, FloatArray], workload: Workload, groups: GroupTimes, layer: Layer, keys: RowKeys
+) -> None:
+    """Tokens travel to their experts and back; with etp > 1 the ranks of an expert gather them and reduce the results."""
+    features = layer.output_shape[0] * workload.precision.activation_bytes
+    tokens = keys.micro_batch * np.ceil(np.prod(layer.output_shape[1:]) / (keys.cp * keys.tp))
+    sent = tokens * layer.params.top_k * features
+    total["dispatch_bytes"] += sent
+    gathered = sent * keys.etp
+    stride = np.ones_like(keys.etp)
+    gather = groups.time_s("all_gather", keys.etp, stride, gathered)
+    total["etp_forward_s"] += gather + groups.time_s("reduce_scatter", keys.etp, stride, gathered)
+
+
+# -- memory -------------------------------------------------------------------------------------------------------------
+
+
+def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind, keys: RowKeys) -> None:
+    """Tensors that the backward pass reads, each kept once, at the layout in which it leaves its producer.
+
+    A tensor is kept if a layer that reads it keeps its input. Selective recomputation drops what cheap layers make, and keeps what they read.
+    """
+    graph, width = workload.graph, workload.precision.activation_bytes
+    layers = [graph.layers[i] for i in kind.layers]
+    roles = roles_of(graph, kind)
+    whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
+    readers: dict[int, list[Layer]] = {}
+    outside: dict[int, list[Layer]] = {}
+    for position, inputs in enumerate(kind.inputs):
+        for u, source in zip(inputs, graph.producers[kind.layers[position]], strict=True):
+            (readers.setdefault(u, []) if u >= 0 else outside.setdefault(source, [])).append(layers[position])
+    for source, reading in outside.items():
+        elements = _elements(graph.layers[source], keys, whole.astype(np.float64), np.ones(len(keys)))
+        total["input_bytes"] += elements * width
+        if any(layer.keeps_input for layer in reading):
+            total["saved_bytes"] += elements * width
+            total["saved_selective_bytes"] += elements * width
+    for position, (layer, role) in enumerate(zip(layers, roles, strict=True)):
+        if layer.kind == "input":
+            continue
+        shard = shard_of(graph.layers, kind, position, role, keys)
+        extra = layer.family.saved_elements(layer, shard) * width
+        pieces = keys.cp if role.role in ("column", "channel") else whole
+        elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
+        size = elements * width
+        total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
+        reading = readers.get(position, [])
+        if layer.kind == "softmax" or any(r.kind == "softmax" for r in reading):
+            total["logits_bytes"] += extra if layer.kind == "softmax" else size
+            continue
+        kept = any(r.keeps_input for r in reading)
+        total["saved_bytes"] += extra + (size if kept else 0.0)
+        if not layer.is_recomputable:
+            needed = any(r.keeps_input or r.is_recomputable for r in reading)
+            total["saved_selective_bytes"] += extra + (size if needed else 0.0)
+
+
+def _elements(layer: Layer, keys: RowKeys, pieces: FloatArray, channel_pieces: FloatArray | float) -> FloatArray:
+    """Elements of a layer's output on one rank."""
+    rows = keys.micro_batch * np.ceil(np.prod(layer.output_shape[1:]) / pieces)
+    return np.asarray(rows * np.ceil(layer.output_shape[0] / channel_pieces))

@@ -1,0 +1,143 @@
+"""A network as a row of units between which pipelines may cut: what comes before the blocks, each block, what comes after.
+
+Equal units are one kind: 96 equal transformer blocks are costed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from costmodel.graph import Graph
+from costmodel.layers import Layer
+
+__all__ = ["MeshError", "UnitKind", "Units", "fold"]
+
+
+class MeshError(ValueError):
+    """A network or a plan that a device mesh cannot run; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitKind:
+    """Equal units.
+
+    Attributes
+    ----------
+    layers : tuple of int
+        Indices (in the graph) of the layers of the first unit of this kind.
+    inputs : tuple of tuple of int
+        Layer of the unit -> positions in the unit of the layers that feed it; -1 for a tensor from another unit.
+    is_block : bool
+        Whether it is one of the repeated blocks (and can be recomputed, or start a stage).
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    inputs: tuple[tuple[int, ...], ...]
+    is_block: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The units in network order: the first is the front, the last the back, all between are blocks.
+
+    Attributes
+    ----------
+    kinds : tuple of UnitKind
+        The front is kind 0 and the back the last.
+    kind_of : tuple of int
+        Unit -> kind.
+    cut_elements : tuple of int
+        Unit -> elements per sample of the tensors that enter it or pass over it from the units before; 0 for the front.
+    """
+
+    kinds: tuple[UnitKind, ...]
+    kind_of: tuple[int, ...]
+    cut_elements: tuple[int, ...]
+
+    @property
+    def num_blocks(self) -> int:
+        """Repeated blocks."""
+        return len(self.kind_of) - 2
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Kinds of the blocks, in order."""
+        return self.kind_of[1:-1]
+
+
+def fold(graph: Graph) -> Units:
+    """Fold a network into units.
+
+    Layers outside the blocks belong to the front until the first block, to the block before them until the last block (the layers
+    between an encoder and a decoder), and to the back after it.
+
+    Raises
+    ------
+    MeshError
+        The network has no repeated blocks.
+    """
+    owner = _owners(graph.layers)
+    count = max(owner) + 1
+    members: list[list[int]] = [[] for _ in range(count)]
+    for i, unit in enumerate(owner):
+        members[unit].append(i)
+    kinds: list[UnitKind] = []
+    signatures: dict[object, int] = {}
+    kind_of: list[int] = []
+    for unit, indices in enumerate(members):
+        position = {i: p for p, i in enumerate(indices)}
+        inputs = tuple(tuple(position.get(u, -1) for u in graph.producers[i]) for i in indices)
+        is_block = 0 < unit < count - 1
+        signature = (is_block or unit, tuple(_signature(graph.layers[i]) for i in indices), inputs)
+        if signature not in signatures:
+            signatures[signature] = len(kinds)
+            name = graph.layers[indices[0]].block if is_block else ("front" if unit == 0 else "back")
+            kinds.append(UnitKind(name=name, layers=tuple(indices), inputs=inputs, is_block=is_block))
+        kind_of.append(signatures[signature])
+    return Units(kinds=tuple(kinds), kind_of=tuple(kind_of), cut_elements=_cuts(graph, owner, count))
+
+
+def _owners(layers: tuple[Layer, ...]) -> list[int]:
+    """Layer -> unit."""
+    order: dict[str, int] = {}
+    for layer in layers:
+        if layer.block and layer.block not in order:
+            order[layer.block] = len(order) + 1
+    if not order:
+        raise MeshError("the network has no repeated blocks (write them with 'repeat'), so it has nothing to cut into stages")
+    last = max(i for i, layer in enumerate(layers) if layer.block)
+    owner: list[int] = []
+    current = 0
+    for i, layer in enumerate(layers):
+        current = max(current, order[layer.block]) if layer.block else current
+        owner.append(order.get(layer.block, len(order) + 1 if i > last else current))
+    return owner if owner[-1] > len(order) else _with_back(layers, owner, len(order))
+
+
+def _with_back(layers: tuple[Layer, ...], owner: list[int], blocks: int) -> list[int]:
+    raise MeshError(
+        f"the network ends inside its last block ('{layers[-1].name}', unit {owner[-1]} of {blocks}); add the layers after it, such as "
+        "the final norm or the loss"
+    )
+
+
+def _signature(layer: Layer) -> object:
+    return (layer.kind, layer.params, layer.input_shapes, layer.output_shape, layer.frozen, layer.lora_rank)
+
+
+def _cuts(graph: Graph, owner: list[int], count: int) -> tuple[int, ...]:
+    last_use = list(owner)
+    for u, v in graph.edges:
+        last_use[u] = max(last_use[u], owner[v])
+    difference = [0] * (count + 1)
+    for u, layer in enumerate(graph.layers):
+        if layer.kind == "input" or last_use[u] == owner[u]:
+            continue  # whoever needs samples loads them
+        difference[owner[u] + 1] += layer.output_elements
+        difference[last_use[u] + 1] -= layer.output_elements
+    cuts, running = [], 0
+    for unit in range(count):
+        running += difference[unit]
+        cuts.append(running)
+    return tuple(cuts)

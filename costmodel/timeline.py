@@ -1,0 +1,283 @@
+"""One step of a pipeline, event by event: spans per rank and stream, for traces and as an independent check of the closed forms.
+
+Every rank runs its instructions (forward, backward, weight gradient) in the fixed order of its schedule. An instruction starts when
+the rank is free and the neighbouring chunk has delivered; the *receiving* side waits for the transfer: the rank's compute stream is
+idle while it receives, so a rank is held for ``receive + compute`` by every instruction, and a transfer begins when the receiver is
+at its instruction and the sender has finished the tensor. Senders go on computing. After its last instruction a rank exchanges its
+gradients and then updates its weights. Nothing here uses the formulas of `costmodel.mesh.schedule`.
+
+Orders: GPipe (Huang et al. 2019, arXiv:1811.06965, figure 2c), 1F1B (PipeDream-Flush, Narayanan et al. 2021, arXiv:2104.04473,
+figure 4 top), its interleaved form (same paper, figure 4 bottom; warm-up counts of Megatron-LM's
+``forward_backward_pipelining_with_interleaving``), ZB-H1 (Qi et al. 2024, arXiv:2401.10241, figure 2 top).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["STREAMS", "Instruction", "Span", "Timeline", "TimelineInput", "instruction_orders", "simulate"]
+
+# Streams of a rank. The two directions of sending are independent links; whatever a rank receives, it receives one after the other.
+STREAMS: tuple[str, ...] = ("compute", "receive", "send_forward", "send_backward", "exchange", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineInput:
+    """One pipeline and its times. Chunk c of the ``pp vpp`` chunks, in network order, lives on rank ``c % pp``."""
+
+    schedule: str  # gpipe, 1f1b, interleaved or zero_bubble
+    pp: int  # ranks
+    vpp: int = 1  # chunks per rank; more than 1 only for interleaved
+    num_micro_batches: int
+    forward_s: tuple[float, ...]  # per chunk and micro-batch
+    backward_s: tuple[float, ...]  # per chunk and micro-batch: input and weight gradients
+    weight_s: tuple[float, ...] = ()  # zero_bubble: the part of backward_s for weight gradients
+    send_forward_s: tuple[float, ...] = ()  # item c: activations from chunk c to c + 1; empty: no time
+    send_backward_s: tuple[float, ...] = ()  # item c: gradients from chunk c + 1 to c; empty: no time
+    exchange_s: tuple[float, ...] = ()  # per rank, once a step, after its last instruction; empty: no time
+    optimizer_s: tuple[float, ...] = ()  # per rank, once a step, after its exchange; empty: no time
+
+    def __post_init__(self) -> None:
+        chunks = self.pp * self.vpp
+        if self.schedule not in _ORDERS:
+            raise ValueError(f"schedule {self.schedule!r} is unknown; one of {', '.join(_ORDERS)}")
+        if min(self.pp, self.vpp, self.num_micro_batches) < 1:
+            raise ValueError("pp, vpp and num_micro_batches must be at least 1")
+        if self.vpp > 1 and self.schedule != "interleaved":
+            raise ValueError(f"schedule {self.schedule!r} has one chunk per rank, but vpp is {self.vpp}")
+        if self.schedule == "interleaved" and self.num_micro_batches % self.pp:
+            raise ValueError(f"interleaved needs num_micro_batches ({self.num_micro_batches}) divisible by pp ({self.pp})")
+        if self.schedule == "zero_bubble" and not self.weight_s:
+            raise ValueError("zero_bubble needs weight_s")
+        needed = {"forward_s": chunks, "backward_s": chunks}
+        optional = {"weight_s": chunks, "send_forward_s": chunks - 1, "send_backward_s": chunks - 1}
+        optional |= {"exchange_s": self.pp, "optimizer_s": self.pp}
+        for name, length in (needed | optional).items():
+            values = getattr(self, name)
+            if len(values) != length and (name in needed or values):
+                raise ValueError(f"{name} has {len(values)} items, expected {length}")
+            if any(value < 0.0 for value in values):
+                raise ValueError(f"{name} has a negative time")
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One piece of work of a rank."""
+
+    kind: str  # "F" forward, "B" backward (under zero_bubble: input gradient only), "W" weight gradient
+    chunk: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Something a stream of a rank is busy with."""
+
+    rank: int
+    stream: str  # a name of STREAMS
+    name: str  # kind, chunk and micro-batch: "F c2 m0"
+    start_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What happened."""
+
+    spans: tuple[Span, ...]  # of every rank, in the order of their start
+    flush_s: float  # end of the last instruction
+    makespan_s: float  # end of everything, exchange and optimizer included
+    peak_activations: tuple[int, ...]  # per rank: most chunk activations alive at once (until the weight gradient)
+    peak_before_backward: tuple[int, ...]  # the same until the (input-gradient) backward; less only under zero_bubble
+
+
+def instruction_orders(schedule: str, pp: int, vpp: int, num_micro_batches: int) -> list[list[Instruction]]:
+    """The instructions of every rank, in the order in which it runs them.
+
+    Parameters
+    ----------
+    schedule : str
+        gpipe, 1f1b, interleaved or zero_bubble.
+    pp, vpp, num_micro_batches : int
+
+    Returns
+    -------
+    list of lists of Instruction
+
+    Examples
+    --------
+    >>> [f"{item.kind}{item.micro_batch}" for item in instruction_orders("1f1b", 2, 1, 3)[0]]
+    ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
+    """
+    return [_ORDERS[schedule](rank, pp, vpp, num_micro_batches) for rank in range(pp)]
+
+
+def _gpipe(rank: int, _pp: int, _vpp: int, m: int) -> list[Instruction]:
+    """All forwards, then all backwards, the last micro-batch first (its activations are the newest)."""
+    forwards = [Instruction("F", rank, i) for i in range(m)]
+    return forwards + [Instruction("B", rank, i) for i in reversed(range(m))]
+
+
+def _alternate(forwards: list[Instruction], backwards: list[Instruction], warm_up: int) -> list[Instruction]:
+    """Warm-up forwards, then one forward and one backward in turn, then the backwards that are left."""
+    order = forwards[:warm_up]
+    for j, backward in enumerate(backwards):
+        order += forwards[warm_up + j : warm_up + j + 1]
+        order.append(backward)
+    return order
+
+
+def _one_f_one_b(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
+    forwards = [Instruction("F", rank, i) for i in range(m)]
+    backwards = [Instruction("B", rank, i) for i in range(m)]
+    return _alternate(forwards, backwards, pp - 1 - rank)
+
+
+def _interleaved(rank: int, pp: int, vpp: int, m: int) -> list[Instruction]:
+    """Groups of pp micro-batches go through the rank's first chunk, then its second, ...; backwards from the last chunk."""
+    forwards, backwards = [], []
+    for group in range(0, m, pp):
+        for v in range(vpp):
+            forwards += [Instruction("F", v * pp + rank, i) for i in range(group, group + pp)]
+            backwards += [Instruction("B", (vpp - 1 - v) * pp + rank, i) for i in range(group, group + pp)]
+    return _alternate(forwards, backwards, 2 * (pp - 1 - rank) + (vpp - 1) * pp)
+
+
+def _zero_bubble(rank: int, pp: int, _vpp: int, m: int) -> list[Instruction]:
+    """1F1B whose weight gradients lag `rank` micro-batches behind, so that every rank keeps pp micro-batches."""
+    order: list[Instruction] = []
+    for item in _one_f_one_b(rank, pp, 1, m):
+        order.append(item)
+        if item.kind == "B" and item.micro_batch >= rank:
+            order.append(Instruction("W", rank, item.micro_batch - rank))
+    return order + [Instruction("W", rank, i) for i in range(max(0, m - rank), m)]
+
+
+_ORDERS: dict[str, Callable[[int, int, int, int], list[Instruction]]] = {
+    "gpipe": _gpipe,
+    "1f1b": _one_f_one_b,
+    "interleaved": _interleaved,
+    "zero_bubble": _zero_bubble,
+}
+
+
+def simulate(case: TimelineInput) -> Timeline:
+    """Run a step.
+
+    Parameters
+    ----------
+    case : TimelineInput
+
+    Returns
+    -------
+    Timeline
+
+    Raises
+    ------
+    ValueError
+        If the description is inconsistent (on construction of the input).
+
+    Examples
+    --------
+    Two equal stages, three micro-batches: ``(m + S - 1)(F + B)``.
+
+    >>> case = TimelineInput(schedule="1f1b", pp=2, num_micro_batches=3, forward_s=(1.0, 1.0), backward_s=(2.0, 2.0))
+    >>> simulate(case).flush_s
+    12.0
+    """
+    orders = instruction_orders(case.schedule, case.pp, case.vpp, case.num_micro_batches)
+    run = _Run(case, orders)
+    run.work()
+    flush_s = max(run.free_s)
+    run.finish()
+    return Timeline(
+        spans=tuple(sorted(run.spans, key=lambda span: (span.start_s, span.rank, STREAMS.index(span.stream)))),
+        flush_s=flush_s,
+        makespan_s=max(run.free_s),
+        peak_activations=tuple(_peak(order, "W" if case.schedule == "zero_bubble" else "B") for order in orders),
+        peak_before_backward=tuple(_peak(order, "B") for order in orders),
+    )
+
+
+class _Run:
+    """State of a simulation."""
+
+    def __init__(self, case: TimelineInput, orders: list[list[Instruction]]) -> None:
+        self.case, self.orders = case, orders
+        self.free_s = [0.0] * case.pp  # when the rank ended its last instruction
+        self.end_s: dict[Instruction, float] = {}
+        self.spans: list[Span] = []
+
+    def work(self) -> None:
+        """Ranks run until they wait for another; the end of what they wait for wakes them."""
+        position = [0] * self.case.pp
+        waiting: dict[Instruction, int] = {}
+        awake = list(range(self.case.pp))
+        while awake:
+            rank = awake.pop()
+            while position[rank] < len(self.orders[rank]):
+                item = self.orders[rank][position[rank]]
+                source = self._source(item)
+                if source is not None and source not in self.end_s:
+                    waiting[source] = rank
+                    break
+                self._execute(rank, item, source)
+                position[rank] += 1
+                if item in waiting:
+                    awake.append(waiting.pop(item))
+        assert not waiting, f"the schedule is stuck at {waiting}"
+
+    def _source(self, item: Instruction) -> Instruction | None:
+        """The instruction whose result this one needs; the rank's own earlier ones are done by its order."""
+        last = self.case.pp * self.case.vpp - 1
+        if item.kind == "F":
+            return Instruction("F", item.chunk - 1, item.micro_batch) if item.chunk > 0 else None
+        if item.kind == "B":
+            return Instruction("B", item.chunk + 1, item.micro_batch) if item.chunk < last else None
+        return None
+
+    def _execute(self, rank: int, item: Instruction, source: Instruction | None) -> None:
+        name = f"{item.kind} c{item.chunk} m{item.micro_batch}"
+        start = self.free_s[rank]
+        if source is not None:
+            start = max(start, self.end_s[source])
+            backward = item.kind == "B"
+            times = self.case.send_backward_s if backward else self.case.send_forward_s
+            send = times[min(item.chunk, source.chunk)] if times else 0.0
+            if send > 0.0:
+                sender, stream = source.chunk % self.case.pp, "send_backward" if backward else "send_forward"
+                self._add(sender, stream, name, start, send)
+                self._add(rank, "receive", name, start, send)
+            start += send
+        duration = self._duration_s(item)
+        self._add(rank, "compute", name, start, duration)
+        self.free_s[rank] = self.end_s[item] = start + duration
+
+    def _duration_s(self, item: Instruction) -> float:
+        if item.kind == "F":
+            return self.case.forward_s[item.chunk]
+        if item.kind == "W":
+            return self.case.weight_s[item.chunk]
+        if self.case.schedule == "zero_bubble":
+            return self.case.backward_s[item.chunk] - self.case.weight_s[item.chunk]
+        return self.case.backward_s[item.chunk]
+
+    def finish(self) -> None:
+        """Exchange of gradients and update of the weights, rank by rank."""
+        for stream, times in (("exchange", self.case.exchange_s), ("optimizer", self.case.optimizer_s)):
+            for rank, duration in enumerate(times):
+                self._add(rank, stream, stream, self.free_s[rank], duration)
+                self.free_s[rank] += duration
+
+    def _add(self, rank: int, stream: str, name: str, start_s: float, duration_s: float) -> None:
+        self.spans.append(Span(rank=rank, stream=stream, name=name, start_s=start_s, duration_s=duration_s))
+
+
+def _peak(order: Sequence[Instruction], last_use: str) -> int:
+    """Most activations alive at once, from their forward until the instruction that uses them last."""
+    alive = peak = 0
+    for item in order:
+        alive += (item.kind == "F") - (item.kind == last_use)
+        peak = max(peak, alive)
+    return peak

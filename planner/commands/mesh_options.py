@@ -1,0 +1,170 @@
+"""The options of plans over a device mesh, each written once, and how they are read."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from planner.commands.options import MESH, option
+from planner.commands.values import MAX_GPUS, Values
+from planner.mesh.flags import FIELD_OF_OPTION, flag_of
+
+if TYPE_CHECKING:
+    from strategies.mesh.settings import Bounds, MeshRestriction
+
+__all__ = ["MESH_OPTIONS", "restriction_from", "takes_mesh_options"]
+
+
+def _words(name: str, metavar: str, text: str) -> Any:
+    return Annotated[str | None, option(f"--{name}", metavar=metavar, help=text, group=MESH)]
+
+
+# Parameter -> option. Degrees are read as 8, 1..8 or 1,2,4; names as one name or several with commas.
+MESH_OPTIONS: dict[str, Any] = {
+    "tp": _words("tp", "N", "Tensor parallel degree. Every degree is 8 or, to search among some, 1..8 or 1,2,4."),
+    "cp": _words("cp", "N", "Context parallel degree: parts of every sequence."),
+    "ep": _words("ep", "N", "Expert parallel degree."),
+    "etp": _words("etp", "N", "Tensor parallel degree inside an expert."),
+    "pp": _words("pp", "N", "Pipeline stages."),
+    "vpp": _words("vpp", "N", "Virtual stages (chunks) per pipeline rank."),
+    "dp": _words("dp", "N", "Data parallel degree: --dp-replicate x --dp-shard."),
+    "dp_replicate": _words("dp-replicate", "N", "Data parallel ranks that keep their own copy."),
+    "dp_shard": _words("dp-shard", "N", "Data parallel ranks that share one copy under ZeRO."),
+    "zero": _words("zero", "STAGE", "What is shared: 0 nothing, 1 optimizer, 2 and gradients, 3 and weights (FSDP)."),
+    "micro_batch": _words("micro-batch", "N", "Samples per micro-batch and data parallel rank."),
+    "schedule": _words("schedule", "NAME", "gpipe, 1f1b, interleaved or zero_bubble."),
+    "recompute": _words("recompute", "NAME", "What the backward pass computes again: none, selective or full."),
+    "recompute_blocks": _words("recompute-blocks", "N", "Blocks per stage that are recomputed under full."),
+    "sequence_parallel": Annotated[
+        bool | None,
+        option(
+            "--sequence-parallel/--no-sequence-parallel",
+            metavar=None,
+            help="Cut tensors between split matrices along the positions.",
+            group=MESH,
+        ),
+    ],
+    "cp_kind": _words("cp-kind", "NAME", "How attention sees other positions: ring, all_gather or all_to_all."),
+    "order": _words("order", "NAME", "Rank order, innermost first, as in tp-cp-dp-pp."),
+    "offload": _words(
+        "offload", "WHAT", "What is kept on the host: optimizer, activations, both with a comma, or none."
+    ),
+}
+
+_LEAST = {"zero": 0, "recompute_blocks": 0}
+_MOST = {"zero": 3, "micro_batch": 10**9, "recompute_blocks": 10**6}
+_DEGREES = (
+    "tp",
+    "cp",
+    "ep",
+    "etp",
+    "pp",
+    "vpp",
+    "dp",
+    "dp_replicate",
+    "dp_shard",
+    "zero",
+    "micro_batch",
+    "recompute_blocks",
+)
+_OFFLOADS = ("optimizer", "activations")
+
+
+def takes_mesh_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command every option of `MESH_OPTIONS`; it gets their words as the mapping ``mesh``."""
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        mesh = {name: given.pop(name) for name in MESH_OPTIONS}
+        command(**given, mesh=mesh)
+
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "mesh"
+    ]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for name, annotation in MESH_OPTIONS.items()
+    ]
+    signature = inspect.Signature([p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + more)
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    del wrapper.__wrapped__  # typer would read the annotations of the wrapped function
+    return wrapper
+
+
+def restriction_from(given: Mapping[str, Any], micro_batches: str | None, values: Values) -> MeshRestriction | None:
+    """Read the options that fix or bound a plan over a device mesh.
+
+    Parameters
+    ----------
+    given : mapping
+        Words of `MESH_OPTIONS`, None where an option was left out.
+    micro_batches : str, optional
+        Word of ``--num-micro-batches`` where it is a range or a list; a single number means something to every space.
+    values : Values
+        Takes the problems.
+
+    Returns
+    -------
+    MeshRestriction or None
+        None where nothing was given.
+    """
+    if micro_batches is None and all(word is None for word in given.values()):
+        return None
+    from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES
+    from strategies.mesh.settings import MeshRestriction
+
+    degrees = {
+        FIELD_OF_OPTION.get(name, name): integers(
+            values, flag_of(name), given[name], _LEAST.get(name, 1), _MOST.get(name, MAX_GPUS)
+        )
+        for name in _DEGREES
+        if given.get(name) is not None
+    }
+    if micro_batches is not None:
+        degrees["num_micro_batches"] = integers(values, "--num-micro-batches", micro_batches, 1, 10**9)
+    known = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "cp_kind": CP_KINDS, "order": ORDERS}
+    names = {
+        name: _names(values, flag_of(name), given[name], allowed)
+        for name, allowed in known.items()
+        if given.get(name) is not None
+    }
+    flags = {} if given.get("sequence_parallel") is None else {"sequence_parallel": bool(given["sequence_parallel"])}
+    if given.get("offload") is not None:
+        words = _names(values, "--offload", given["offload"], (*_OFFLOADS, "none"))
+        if "none" in words and len(words) > 1:
+            values.add(f"--offload {given['offload']}: none goes with nothing else")
+        flags |= {f"offload_{what}": what in words for what in _OFFLOADS}
+    return MeshRestriction(degrees=degrees, names=names, flags=flags)
+
+
+def integers(values: Values, flag: str, text: str, least: int, most: int) -> Bounds:
+    """Read allowed whole numbers: ``8``, ``1..8`` or ``1,2,4``.
+
+    >>> integers(Values(), "--tp", "1..8", 1, 64), integers(Values(), "--tp", "4,2", 1, 64).values
+    (Bounds(low=1, high=8, values=()), (2, 4))
+    """
+    from strategies.mesh.settings import Bounds
+
+    first, dots, last = text.strip().partition("..")
+    if dots:
+        low = values.count(flag, first, least=least, most=most)
+        high = values.count(flag, last, least=least, most=most)
+        if low > high:
+            values.add(f"{flag} {text}: must run from a smaller to a larger number")
+        return Bounds(low=low, high=max(low, high))
+    numbers = {values.count(flag, part.strip(), least=least, most=most) for part in text.split(",")}
+    return Bounds(values=tuple(sorted(numbers)))
+
+
+def _names(values: Values, flag: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Read one name or several with commas, in the order of those allowed; a hyphen may stand for an underscore."""
+    hyphens = {name.replace("_", "-"): name for name in allowed}
+    chosen = {values.choice(flag, hyphens.get(part.strip().lower(), part), allowed) for part in text.split(",")}
+    return tuple(name for name in allowed if name in chosen)

@@ -1,0 +1,141 @@
+"""Mesh plans to documents and back: what a plan file says must agree with itself, with its network and with the rules of the space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.mesh.plan import MeshPlan
+from planner.errors import FileProblem, InputFileError
+from planner.files.plan_file import SCHEMA_VERSION, provenance, reference
+from planner.mesh.results import MeshResult, RankedMeshPlan
+from planner.request import Request
+from planner.results import Setting
+
+if TYPE_CHECKING:
+    from planner.files.documents import Document
+    from planner.mesh.judge import MeshJudge
+    from planner.schema.plan import PlanDocument
+
+__all__ = ["document_from_mesh_plan", "mesh_entry", "mesh_plan_from_document"]
+
+_FIELDS = tuple(field.name for field in fields(MeshPlan))
+
+
+def mesh_entry(plan: MeshPlan) -> dict[str, Any]:
+    """Write a plan as the section ``mesh`` of a plan file; every field is there, so that defaults may change.
+
+    >>> mesh_entry(MeshPlan(tp=8))["tp"], MeshPlan(**mesh_entry(MeshPlan(tp=8))) == MeshPlan(tp=8)
+    (8, True)
+    """
+    return {name: getattr(plan, name) for name in _FIELDS if name != "stage_blocks" or plan.stage_blocks}
+
+
+def document_from_mesh_plan(
+    ranked: RankedMeshPlan,
+    *,
+    request: Request,
+    setting: Setting,
+    result: MeshResult | None = None,
+    assumptions: Sequence[str] = (),
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """Write a plan as plain values, in the order of a plan file.
+
+    Parameters
+    ----------
+    ranked : RankedMeshPlan
+    request : Request
+        The question; names and paths are taken from it.
+    setting : Setting
+        What the question was resolved to.
+    result : MeshResult, optional
+        The search that the plan came from; adds the proof.
+    assumptions : sequence of str
+    folder : Path, optional
+        Where the file will be: relative paths in it start there.
+
+    Returns
+    -------
+    dict
+        A valid ``planner.schema.plan.PlanDocument``; entries that say nothing are left out.
+    """
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "model": reference(request.model, folder),
+        "cluster": setting.cluster if request.cluster is None else reference(request.cluster, folder),
+        "device": reference(request.device, folder) if request.device is not None else None,
+        "gpus": setting.gpus,
+        "global_batch": setting.global_batch,
+        "seq": setting.seq,
+        "lora_rank": request.lora_rank,
+        "precision": setting.precision,
+        "optimizer": setting.optimizer,
+        "mode": setting.mode,
+        "cost_model": setting.cost_model,
+        "memory_limit": request.memory_limit,
+        "workers": ranked.workers,
+        "mesh": mesh_entry(ranked.plan),
+        "assume": dict(request.assume),
+        "prediction": {
+            "summary": ranked.summary,
+            "family": ranked.family,
+            "step_time_s": ranked.step_time_s,
+            "throughput_samples_per_s": ranked.throughput_samples_per_s,
+            "memory_bytes_per_gpu": ranked.memory_bytes_per_gpu,
+        },
+        "provenance": provenance(setting, assumptions),
+    }
+    if result is not None:
+        is_best = ranked.rank == 1
+        document["prediction"] |= {"proven_optimal": result.proven_optimal and is_best, "bound_s": result.bound_s}
+    return {key: value for key, value in document.items() if value not in (None, [], {})}
+
+
+def mesh_plan_from_document(document: PlanDocument, judge: MeshJudge, source: Document | None = None) -> MeshPlan:
+    """Check a plan document against itself, its network and the rules of the space.
+
+    Parameters
+    ----------
+    document : PlanDocument
+        With a section ``mesh``.
+    judge : MeshJudge
+        Of the question that the document asks.
+    source : Document, optional
+        The file, for line and column.
+
+    Raises
+    ------
+    InputFileError
+        Everything that contradicts.
+    """
+    entry = document.mesh
+    assert entry is not None
+    plan = MeshPlan(**{name: getattr(entry, name) for name in _FIELDS})
+    problems: list[FileProblem] = []
+
+    def note(location: tuple[str, ...], message: str) -> None:
+        if source is not None:
+            problems.append(source.problem(location, message))
+        else:
+            problems.append(FileProblem(path=Path("plan"), where=".".join(location), message=message))
+
+    degrees = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "dp_replicate", "dp_shard")}
+    words = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "no degree above 1"
+    if plan.workers != document.workers:
+        note(("workers",), f"is {document.workers}, but the mesh has {words} = {plan.workers}")
+    if document.workers > document.gpus:
+        note(("workers",), f"is {document.workers}, more than the {document.gpus} gpus")
+    batch = judge.resolved.workload.global_batch
+    if plan.global_batch != batch:
+        samples = f"dp {plan.dp} x micro_batch {plan.micro_batch} x num_micro_batches {plan.num_micro_batches}"
+        note(("mesh", "num_micro_batches"), f"{samples} = {plan.global_batch} samples, but the global batch is {batch}")
+    if not problems:
+        for message in judge.broken(plan):
+            word = message.split(" ", 1)[0].replace("-", "_")
+            note(("mesh", word) if word in _FIELDS else ("mesh",), message)
+    if problems:
+        raise InputFileError(problems)
+    return plan

@@ -1,0 +1,295 @@
+"""Reads the keys of a config.json: values checked one by one, all problems kept with their places."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.files.documents import Document, Location
+from planner.files.validation import error_text
+
+__all__ = ["Fields"]
+
+_MAX_EXTENT = 10**9  # as in network files
+# A key that nobody reads and that is this near to an absent key that matters is a typing error. Keys of published configs that are
+# neighbours without being each other ("use_sliding_window" and "sliding_window", 0.875) stay below.
+_TYPING_ERROR = 0.9
+
+
+class Fields:
+    """The keys of one config.
+
+    Every reader takes a key and what the published config class has for it where it is absent; ``aliases`` are other names
+    that the class accepts. A value that cannot be used is noted and replaced by the default, so that one pass finds every problem;
+    `check` raises them.
+
+    Parameters
+    ----------
+    document : Document
+        The file; its value is a mapping.
+    config_class : str
+        Name of the config class that the defaults come from, for messages.
+    base : tuple
+        Where in the document the mapping stands.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from planner.importers.documents import document_of
+    >>> fields = Fields(document_of(Path("config.json"), "", {"n_head": 12, "n_layer": "12"}), "GPT2Config")
+    >>> fields.count("n_head", 8), fields.count("n_embd", 768), fields.count("n_layer", 6)
+    (12, 768, 6)
+    >>> fields.check()
+    Traceback (most recent call last):
+    planner.errors.InputFileError: config.json: n_layer: expected a whole number, got '12'; write 12
+    """
+
+    def __init__(self, document: Document, config_class: str, *, base: Location = ()) -> None:
+        self.document = document
+        self.config_class = config_class
+        self.notes: list[str] = []
+        self._base = base
+        self._values: dict[str, Any] = document.value
+        for step in base:
+            self._values = self._values[step]  # type: ignore[index]
+        self._parts: list[Fields] = []
+        self._problems: list[FileProblem] = []
+        self._read: set[str] = set()
+        self._names: dict[str, str] = {}  # key -> name under which the file has it
+        self._faulty: set[str] = set()
+        self._defaults: dict[str, object] = {}
+
+    # -- values ------------------------------------------------------------------------------------------------------------
+
+    def count(self, key: str, default: int | None, *aliases: str, minimum: int = 1, maximum: int = _MAX_EXTENT) -> int:
+        """Read a whole number; absent without a default (None), it is a problem."""
+        value = self._value(key, default, aliases)
+        if value is None and key not in self._names:
+            self.problem(key, f"missing key '{key}', which {self.config_class} gives no default")
+        elif (text := _fault_of_count(value, minimum, maximum)) is not None:
+            self.problem(key, text)
+        else:
+            return int(value)
+        return minimum if default is None else default
+
+    def optional_count(
+        self, key: str, default: int | None, *aliases: str, minimum: int = 1, maximum: int = _MAX_EXTENT
+    ) -> int | None:
+        """Read a whole number or null."""
+        value = self._value(key, default, aliases)
+        if value is None:
+            return None
+        if (text := _fault_of_count(value, minimum, maximum)) is not None:
+            self.problem(key, f"{text} (or null)")
+            return default
+        return int(value)
+
+    def flag(self, key: str, default: bool, *aliases: str) -> bool:
+        """Read true or false."""
+        value = self._value(key, default, aliases)
+        if isinstance(value, bool):
+            return value
+        self.problem(key, error_text({"type": "bool_type", "input": _plain(value)}) or "")
+        return default
+
+    def probability(self, key: str, default: float, *aliases: str) -> float:
+        """Read a rate of dropout: from 0 to less than 1."""
+        value = self._value(key, default, aliases)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number and 0 <= value < 1:
+            return float(value)
+        self.problem(key, f"expected a number from 0 to less than 1, got {_shown(value)}")
+        return default
+
+    def word(self, key: str, default: str, allowed: Iterable[str], *aliases: str) -> str:
+        """Read one of some words."""
+        known = list(dict.fromkeys(allowed))
+        value = self._value(key, default, aliases)
+        if isinstance(value, str) and value in known:
+            return value
+        hint = did_you_mean(value, known) if isinstance(value, str) else ""
+        self.problem(key, f"expected one of {', '.join(known)}; got {_shown(value)}{hint}")
+        return default
+
+    def words(self, key: str, allowed: Sequence[str], length: int) -> list[str] | None:
+        """Read a list with a word per layer; None where it is absent or null."""
+        value = self._value(key, None, ())
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            self.problem(key, f"expected a list of words, one per layer; got {_shown(value)}")
+            return None
+        for index, word in enumerate(value):
+            if not isinstance(word, str) or word not in allowed:
+                hint = did_you_mean(word, allowed) if isinstance(word, str) else ""
+                message = f"expected one of {', '.join(allowed)}; got {_shown(word)}{hint}"
+                self.problem(key, message, index)
+        if len(value) != length:
+            self.problem(key, f"has {len(value)} entries; the network has {length} layers")
+        return None if key in self._faulty else value
+
+    def indices(self, key: str, length: int) -> frozenset[int]:
+        """Read a list of numbers of layers, counted from 0; absent or null, it is empty."""
+        value = self._value(key, None, ())
+        if value is None:
+            return frozenset()
+        if not isinstance(value, list):
+            self.problem(key, f"expected a list of numbers of layers; got {_shown(value)}")
+            return frozenset()
+        for index, number in enumerate(value):
+            if (text := _fault_of_count(number, 0, length - 1)) is not None:
+                self.problem(key, text, index)
+        return frozenset() if key in self._faulty else frozenset(value)
+
+    def extent(self, key: str, default: int) -> tuple[int, int]:
+        """Read a height and width: one number for both, or two."""
+        value = self._value(key, default, ())
+        numbers = value if isinstance(value, list) and len(value) == 2 else [value, value]
+        texts = [text for number in numbers if (text := _fault_of_count(number, 1, _MAX_EXTENT)) is not None]
+        if texts:
+            self.problem(key, f"{texts[0]}, or [height, width]" if isinstance(value, list) else texts[0])
+            return default, default
+        return int(numbers[0]), int(numbers[1])
+
+    def labels(self, default: int = 2) -> int:
+        """Number of classes: ``num_labels``, or the size of ``id2label``; PretrainedConfig has 2."""
+        labels = self._value("id2label", None, ())
+        if labels is not None and not isinstance(labels, dict):
+            self.problem("id2label", f"expected a mapping of numbers to names; got {_shown(labels)}")
+            labels = None
+        count = self.count("num_labels", len(labels) if labels else default)
+        if labels and "num_labels" in self._names and count != len(labels):
+            self.problem("num_labels", f"is {count}, but 'id2label' names {len(labels)} classes")
+        return count
+
+    def architecture(self, allowed: Sequence[str]) -> str:
+        """Class of the network, from ``architectures``; the first of ``allowed`` where it is absent.
+
+        Letter case is ignored: MPT's own code writes ``MPTForCausalLM``, the library ``MptForCausalLM``.
+        """
+        value = self._value("architectures", None, ())
+        if value is None or value == []:
+            return allowed[0]
+        if not isinstance(value, list) or not isinstance(value[0], str):
+            self.problem("architectures", f"expected a list of names of classes; got {_shown(value)}")
+            return allowed[0]
+        for name in allowed:
+            if name.lower() == value[0].lower():
+                return name
+        hint = did_you_mean(value[0], allowed)
+        self.problem("architectures", f"'{value[0][:60]}' cannot be read here{hint} (known: {', '.join(allowed)})", 0)
+        return allowed[0]
+
+    def has(self, key: str) -> bool:
+        """Whether the file gives a key a value other than null."""
+        self._read.add(key)
+        return self._values.get(key) is not None
+
+    def inner(self, key: str, config_class: str) -> Fields:
+        """Read a mapping inside this one; absent, null or wrong, it is empty."""
+        value = self._value(key, None, ())
+        if value is not None and not isinstance(value, dict):
+            self.problem(key, f"expected a mapping; got {_shown(value)}")
+        part = Fields(self.document, config_class, base=(*self._base, key) if isinstance(value, dict) else ())
+        if not isinstance(value, dict):
+            part._values = {}
+        self._parts.append(part)
+        return part
+
+    def refuse(self, key: str, value: bool, why: str) -> None:
+        """Note a switch that is on and has no counterpart here."""
+        if self.flag(key, value) != value:
+            self.problem(key, why)
+
+    # -- problems ----------------------------------------------------------------------------------------------------------
+
+    def problem(self, key: str, message: str, *rest: int) -> None:
+        """Note what is wrong with a key's value, or with one entry of its list."""
+        self._faulty.add(key)
+        name = self._names.get(key, key)
+        self._problems.append(self.document.problem((*self._base, name, *rest), message))
+
+    def contradiction(self, key: str, message: str, *others: str) -> None:
+        """Note that a value does not go with others, unless one of them is wrong by itself."""
+        if not self._faulty & {key, *others}:
+            self.problem(key, message)
+
+    def check(self) -> None:
+        """Raise what was found.
+
+        Raises
+        ------
+        InputFileError
+            Every problem, with its line and column.
+        """
+        self._find_typing_errors()
+        found = [*self._problems, *(problem for part in self._parts for problem in part._problems)]
+        # Duplicate keys matter wherever they are; a number that cannot be represented only where it is read.
+        faults = [p for p in self.document.problems if p.message.startswith("duplicate") or self._is_read(p)]
+        places = {(fault.line, fault.column) for fault in faults if fault.line}
+        problems = [*faults, *(problem for problem in found if (problem.line, problem.column) not in places)]
+        if problems:
+            raise InputFileError(problems)
+        if self._defaults:
+            values = ", ".join(f"{key} {value}" for key, value in self._defaults.items())
+            self.notes.append(f"not written in the file, so as in {self.config_class}: {values}")
+
+    def _find_typing_errors(self) -> None:
+        absent = sorted(key for key in self._read if key not in self._values)
+        for key in self._values:
+            near = [] if key in self._read else difflib.get_close_matches(key, absent, n=1, cutoff=_TYPING_ERROR)
+            if near:
+                message = f"unknown key '{key[:60]}'; did you mean '{near[0]}'?"
+                self._problems.append(self.document.problem((*self._base, key), message, at_key=True))
+
+    def _is_read(self, problem: FileProblem) -> bool:
+        children = self.document.root.children or {}
+        return any(
+            (node.line, node.column) == (problem.line, problem.column)
+            for key, node in children.items()
+            if key in self._read
+        )
+
+    def _value(self, key: str, default: object, aliases: tuple[str, ...]) -> Any:
+        """Value of a key under whichever name the file has it."""
+        self._read |= {key, *aliases}
+        for name in (key, *aliases):
+            if name in self._values:
+                self._names[key] = name
+                return self._values[name]
+        if isinstance(default, int) and not isinstance(default, bool):
+            self._defaults[key] = default
+        return default
+
+
+def _fault_of_count(value: object, minimum: int, maximum: int) -> str | None:
+    """Say why a value is no whole number of a range, in the words of network files; None where it is one."""
+    value = _plain(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return error_text({"type": "int_type", "input": value})
+    if value < minimum:
+        return error_text({"type": "greater_than_equal", "ctx": {"ge": minimum}, "input": value})
+    if value > maximum:
+        return error_text({"type": "less_than_equal", "ctx": {"le": maximum}, "input": value})
+    return None
+
+
+def _plain(value: object) -> object:
+    """JSON's words for numbers that are not finite, as they are written."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _shown(value: object) -> str:
+    value = _plain(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, dict)):
+        return "a list" if isinstance(value, list) else "a mapping"
+    return f"'{value[:60]}'" if isinstance(value, str) else str(value)

@@ -1,0 +1,286 @@
+"""Pieces that the architectures share: entries of a network file, attention, feed-forward parts.
+
+Everything here makes plain values as `planner.files.network_file` would write them. Rotary and ALiBi positions, scaling and capping of
+scores or logits have no weights and are part of a fused kernel: they are no layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planner.importers.hugging_face.fields import Fields
+
+__all__ = [
+    "ACTIVATIONS",
+    "GATES",
+    "Entry",
+    "Heads",
+    "Network",
+    "Norm",
+    "attention",
+    "dropout",
+    "embedding",
+    "entry",
+    "feed_forward",
+    "gated_feed_forward",
+    "layer_norm",
+    "linear",
+    "lm_head",
+    "read_heads",
+    "rms_norm",
+]
+
+Entry = dict[str, Any]
+Norm = Callable[[str], Entry]
+
+_GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "quick_gelu")
+# Names of transformers' ACT2FN -> ours. The forms of GELU differ in some FLOP of an element, which no cost model here tells apart.
+ACTIVATIONS = {
+    **dict.fromkeys(_GELU, "gelu"),
+    **dict.fromkeys(("silu", "swish"), "swish"),
+    **{name: name for name in ("relu", "leaky_relu", "sigmoid", "tanh")},
+}
+GATES = {
+    **dict.fromkeys(_GELU, "gelu"),
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What an architecture makes of a config.
+
+    Attributes
+    ----------
+    blocks, layers
+        As in a network file.
+    seq : int, optional
+        Positions of a sample; None for images.
+    seq_source : str
+        The key that it comes from.
+    summary : str
+        Ends the description.
+    """
+
+    blocks: dict[str, Any]
+    layers: list[Entry]
+    seq: int | None
+    seq_source: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads:
+    """Heads of self-attention."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+    @property
+    def width(self) -> int:
+        """Features of all queries, and of what attention returns."""
+        return self.heads * self.head_dim
+
+    @property
+    def qkv(self) -> int:
+        """Features of queries, keys and values together."""
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------------
+
+
+def read_heads(
+    fields: Fields,
+    hidden: int,
+    *,
+    heads: tuple[str, int, *tuple[str, ...]],
+    kv_default: int | None = None,
+    head_dim: int | None = None,
+    reads_kv: bool = True,
+    reads_head_dim: bool = True,
+    hidden_key: str = "hidden_size",
+) -> Heads:
+    """Read the heads of self-attention, and whether they go with each other.
+
+    Parameters
+    ----------
+    fields : Fields
+    hidden : int
+        Width of the network; with ``hidden_key``, the key it was read from.
+    heads : tuple
+        Key of the number of heads, the config class's default, other names of the key.
+    kv_default : int, optional
+        Key and value heads where the file has none; None: as many as heads.
+    head_dim : int, optional
+        Features per head where the file has none; None: ``hidden / heads``.
+    reads_kv, reads_head_dim : bool
+        Whether the architecture has these keys.
+    """
+    heads_key, heads_default, *aliases = heads
+    count = fields.count(heads_key, heads_default, *aliases)
+    kv_heads = (fields.optional_count("num_key_value_heads", kv_default) if reads_kv else None) or count
+    if count % kv_heads:
+        message = f"{count} heads cannot share {kv_heads} key/value heads evenly; allowed: divisors of {count}"
+        fields.contradiction("num_key_value_heads", message, heads_key)
+    size = fields.optional_count("head_dim", head_dim) if reads_head_dim else None
+    if size is None:
+        if hidden % count:
+            name = " and 'head_dim' is absent" if reads_head_dim else ""
+            message = f"{hidden_key} {hidden} cannot be divided by {count} heads ({heads_key}){name}"
+            fields.contradiction(hidden_key, message, heads_key, "head_dim")
+        size = max(hidden // count, 1)
+    return Heads(heads=count, kv_heads=kv_heads, head_dim=size)
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------------
+
+
+def entry(name: str, kind: str, inputs: str | Sequence[str] | None = None, **params: Any) -> Entry:
+    """Make an entry of a network file; parameters that are None are left out.
+
+    Examples
+    --------
+    >>> entry("add1", "add", ["proj", "input"])
+    {'name': 'add1', 'type': 'add', 'inputs': ['proj', 'input']}
+    """
+    made: Entry = {"name": name, "type": kind}
+    if inputs is not None:
+        made["inputs"] = inputs if isinstance(inputs, str) else list(inputs)
+    return made | {key: value for key, value in params.items() if value is not None}
+
+
+def linear(
+    name: str,
+    features: int,
+    *,
+    bias: bool,
+    inputs: str | None = None,
+    activation: str | None = None,
+    tied: bool = False,
+) -> Entry:
+    """Make a fully connected layer."""
+    return entry(
+        name,
+        "linear",
+        inputs,
+        out_features=features,
+        bias=None if bias else False,
+        activation=activation,
+        tied=True if tied else None,
+    )
+
+
+def rms_norm(name: str) -> Entry:
+    """Make a normalisation by the root mean square."""
+    return entry(name, "rms_norm")
+
+
+def layer_norm(name: str, *, bias: bool = True) -> Entry:
+    """Make a layer normalisation."""
+    return entry(name, "layer_norm", bias=None if bias else False)
+
+
+def dropout(name: str, rate: float) -> list[Entry]:
+    """Make a layer of dropout, or none where the rate is 0."""
+    return [entry(name, "dropout", keep=round(1.0 - rate, 12))] if rate else []
+
+
+def embedding(vocabulary: int, dim: int, *, seq: str = "$seq") -> list[Entry]:
+    """Make the input of token numbers and their table."""
+    return [
+        entry("tokens", "input", shape=[1, seq]),
+        entry("embedding", "embedding", num_embeddings=vocabulary, dim=dim),
+    ]
+
+
+def lm_head(vocabulary: int, *, tied: bool, bias: bool = False) -> list[Entry]:
+    """Make the projection to the vocabulary and the loss."""
+    return [linear("lm_head", vocabulary, bias=bias, tied=tied), entry("loss", "softmax")]
+
+
+# -- parts of a block --------------------------------------------------------------------------------------------------------
+
+
+def attention(
+    heads: Heads,
+    hidden: int,
+    *,
+    qkv_bias: bool,
+    proj_bias: bool,
+    head_norm: Callable[[str], Entry] | None = None,
+    score_dropout: float = 0.0,
+    causal: bool = True,
+    window: int = 0,
+    buckets: int | str = 0,
+) -> list[Entry]:
+    """Self-attention with its projections, reading the entry before it.
+
+    Parameters
+    ----------
+    heads : Heads
+    hidden : int
+        Features of the result.
+    qkv_bias, proj_bias : bool
+    head_norm : callable, optional
+        Normalisation of every query and key head by weights that all query heads share, and all key heads (see `_head_norms`).
+    score_dropout : float
+        Dropout of the attention weights.
+    causal : bool
+    window : int
+        Positions that a query sees; 0: all.
+    buckets : int or str
+        Learned biases per head by distance (T5); a string is a parameter of the block.
+    """
+    core = entry(
+        "attention",
+        "self_attention",
+        heads=heads.heads,
+        kv_heads=heads.kv_heads if heads.kv_heads != heads.heads else None,
+        head_dim=heads.head_dim,
+        causal=None if causal else False,
+        window=window or None,
+        dropout=True if score_dropout else None,
+        relative_buckets=buckets or None,
+    )
+    norms = _head_norms(heads, head_norm) if head_norm else []
+    return [linear("qkv", heads.qkv, bias=qkv_bias), *norms, core, linear("proj", hidden, bias=proj_bias)]
+
+
+def _head_norms(heads: Heads, norm: Callable[[str], Entry]) -> list[Entry]:
+    """Normalise the heads of queries and keys.
+
+    Each norm has ``head_dim`` weights for all its heads together, so its layer reads one head: that gives the published number of
+    weights. The pass over all heads is paid for by the concatenation, which reads and writes queries, keys and values once each way
+    (a norm of queries and keys alone moves a little less).
+    """
+    size, keys = heads.head_dim, heads.width
+    parts = [
+        entry("first_query", "slice_features", "qkv", features=size),
+        norm("query_norm"),
+        entry("other_queries", "slice_features", "qkv", start=size, features=keys - size),
+        entry("first_key", "slice_features", "qkv", start=keys, features=size),
+        norm("key_norm"),
+        entry("other_keys_values", "slice_features", "qkv", start=keys + size, features=heads.qkv - keys - size),
+        entry("normed_qkv", "concat", ["query_norm", "other_queries", "key_norm", "other_keys_values"]),
+    ]
+    if heads.heads == 1:
+        parts = [part for part in parts if part["name"] != "other_queries"]
+        parts[-1]["inputs"].remove("other_queries")
+    return parts
+
+
+def feed_forward(hidden: int, width: int, function: str, *, bias: bool) -> list[Entry]:
+    """Two fully connected layers, an activation between them."""
+    return [linear("up", width, bias=bias, activation=function), linear("down", hidden, bias=bias)]
+
+
+def gated_feed_forward(hidden: int, width: int, function: str, *, bias: bool = False) -> list[Entry]:
+    """Gate and values from one product, multiplied, and projected back (SwiGLU, GeGLU: Shazeer, arXiv:2002.05202)."""
+    gate = entry("glu", "glu", function=function)
+    return [linear("up", 2 * width, bias=bias), gate, linear("down", hidden, bias=bias)]

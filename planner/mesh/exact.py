@@ -1,0 +1,199 @@
+"""The one plan that a user spells out with degrees: what is left open has a stated default, what contradicts is said at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+from costmodel.mesh.plan import MeshPlan
+from planner.errors import UsageError
+from planner.mesh.flags import flag_of
+from planner.mesh.judge import MeshJudge
+from planner.results import Assumption
+from strategies.mesh.settings import Bounds, MeshRestriction
+
+__all__ = ["exact_plan", "near_multiples"]
+
+
+def exact_plan(judge: MeshJudge) -> tuple[MeshPlan, tuple[Assumption, ...]]:
+    """Build the plan of a request on exactly its GPUs.
+
+    Degrees that are not given are 1; data parallelism takes the GPUs and the micro-batches take the samples that are left.
+
+    Returns
+    -------
+    plan : MeshPlan
+    defaults : tuple of Assumption
+        What was chosen for the user.
+
+    Raises
+    ------
+    UsageError
+        A value that leaves the plan open, degrees that do not multiply to the GPUs, a batch that does not divide, every rule of the
+        space that the plan breaks.
+    """
+    return _Builder(judge).build()
+
+
+def near_multiples(number: int, unit: int) -> str:
+    """Name the multiples of a unit next to a number.
+
+    >>> near_multiples(1000, 16), near_multiples(3, 16)
+    ('992 or 1008', '16')
+    """
+    below = number // unit * unit
+    return " or ".join(str(multiple) for multiple in (below, below + unit) if multiple > 0)
+
+
+class _Builder:
+    """Chooses what is left open and collects what is wrong."""
+
+    def __init__(self, judge: MeshJudge) -> None:
+        request = judge.resolved.request
+        self.judge = judge
+        self.gpus = request.gpus
+        self.batch = judge.resolved.workload.global_batch
+        self.restriction = request.mesh or MeshRestriction()
+        self.problems: list[str] = []
+        self.chosen: dict[str, str] = {}
+        self.degrees = self._single_degrees(self.restriction.degrees)
+        if request.micro_batches is not None:
+            self.degrees["num_micro_batches"] = request.micro_batches
+        self.names = {name: self._single_name(name, allowed) for name, allowed in self.restriction.names.items()}
+
+    def build(self) -> tuple[MeshPlan, tuple[Assumption, ...]]:
+        """Make the plan, or raise everything that is wrong."""
+        get = self.degrees.get
+        replicate, shard, zero = self._data_parallel()
+        micro_batch, num_micro_batches = self._micro_batches(replicate * shard)
+        plan = MeshPlan(
+            tp=get("tp", 1),
+            cp=get("cp", 1),
+            ep=get("ep", 1),
+            etp=get("etp", 1),
+            pp=get("pp", 1),
+            vpp=get("vpp", 1),
+            dp_replicate=replicate,
+            dp_shard=shard,
+            zero_stage=zero,
+            micro_batch=micro_batch,
+            num_micro_batches=num_micro_batches,
+            schedule=self.names.get("schedule", "interleaved" if get("vpp", 1) > 1 else "1f1b"),
+            cp_kind=self.names.get("cp_kind", MeshPlan().cp_kind),
+            order=self.names.get("order", MeshPlan().order),
+            offload_optimizer=self.restriction.flags.get("offload_optimizer", False),
+            offload_activations=self.restriction.flags.get("offload_activations", False),
+        )
+        plan = self._with_sequence_parallel(self._with_recompute(plan))
+        self.problems += [message for message in self.judge.broken(plan) if message not in self.problems]
+        if self.problems:
+            raise UsageError("\n".join(self.problems))
+        if plan.pp > 1:
+            self._note("schedule", plan.schedule)
+        defaults = ", ".join(f"{name} {value}" for name, value in self.chosen.items())
+        return plan, (Assumption(name="plan", value=f"with {defaults}", source="left open"),) if defaults else ()
+
+    def _note(self, field: str, value: str) -> None:
+        given = field in self.degrees or field in self.names or field in self.restriction.flags
+        if not given:
+            self.chosen[field.replace("_", " ")] = value
+
+    def _single_degrees(self, bounds: Mapping[str, Bounds]) -> dict[str, int]:
+        result = {}
+        for field, allowed in bounds.items():
+            if len(allowed.values) == 1 or (
+                not allowed.values and allowed.low == allowed.high and allowed.low is not None
+            ):
+                result[field] = allowed.values[0] if allowed.values else int(allowed.low or 0)
+            else:
+                self.problems.append(f"{flag_of(field)}: leaves open which plan is meant; give one value")
+        return result
+
+    def _single_name(self, field: str, allowed: tuple[str, ...]) -> str:
+        if len(allowed) > 1:
+            self.problems.append(f"{flag_of(field)}: leaves open which plan is meant; give one name")
+        return allowed[0]
+
+    def _data_parallel(self) -> tuple[int, int, int]:
+        """Replicas, ranks that share, ZeRO stage; 1, 1 and the stage where the GPUs do not divide."""
+        others = {name: self.degrees[name] for name in ("tp", "cp", "pp") if self.degrees.get(name, 1) > 1}
+        product = 1
+        for degree in others.values():
+            product *= degree
+        words = " x ".join(f"{name} {degree}" for name, degree in others.items()) or "1"
+        zero = self.degrees.get("zero_stage", 1 if self.degrees.get("dp_shard", 1) > 1 else 0)
+        if self.gpus % product:
+            near = near_multiples(self.gpus, product)
+            self.problems.append(
+                f"--gpus {self.gpus}: {words} = {product} does not divide it; use --gpus {near}, or other degrees"
+            )
+            return 1, 1, zero
+        dp = self.gpus // product
+        given = self.degrees.get("dp")
+        replicate, shard = self.degrees.get("dp_replicate"), self.degrees.get("dp_shard")
+        if replicate is not None and shard is not None:
+            given_words, given_dp = f"dp-replicate {replicate} x dp-shard {shard}", replicate * shard
+        else:
+            part = replicate or shard or 1
+            given_words = f"dp-{'replicate' if replicate else 'shard'} {part}" if part > 1 else f"dp {given}"
+            given_dp = given if given is not None else dp
+            if dp % part and given is None:
+                self.problems.append(
+                    f"{given_words} does not divide the {dp} data-parallel ranks that {words} leaves of --gpus {self.gpus}"
+                )
+                return 1, 1, zero
+        if given_dp != dp:
+            together = product * given_dp
+            self.problems.append(
+                f"--gpus {self.gpus}: {words} x {given_words} = {together}; use --gpus {together}, or a dp of {dp}"
+            )
+            return 1, 1, zero
+        if given is None:
+            self._note("dp", str(dp))
+        self._note("zero_stage", str(zero))
+        if shard is None:
+            shard = dp // replicate if replicate is not None else dp if zero else 1
+        return dp // shard, shard, zero
+
+    def _micro_batches(self, dp: int) -> tuple[int, int]:
+        """Samples and number of the micro-batches; the whole share in one where it does not divide."""
+        size, number = self.degrees.get("micro_batch"), self.degrees.get("num_micro_batches")
+        if self.problems and dp == 1 and self.gpus > 1:
+            return 1, self.batch  # the replicas are not known; rules about the batch would only confuse
+        unit = dp * (size or 1) * (number or 1)
+        parts = {"dp": dp, "micro-batch": size or 1, "micro-batches": number or 1}
+        words = " x ".join(f"{name} {part}" for name, part in parts.items() if part > 1)
+        both = size is not None and number is not None
+        if self.batch % unit or (both and self.batch != unit):
+            near = str(unit) if both else near_multiples(self.batch, unit)
+            relation = "is not" if both else "does not divide by"
+            self.problems.append(
+                f"--batch {self.batch}: {relation} {words} = {unit}; use --batch {near}, or other degrees"
+            )
+            return 1, self.batch
+        share = self.batch // dp
+        if size is None:
+            size = share // number if number is not None else 1
+            self._note("micro_batch", str(size))
+        if number is None:
+            number = share // size
+            self._note("num_micro_batches", str(number))
+        return size, number
+
+    def _with_recompute(self, plan: MeshPlan) -> MeshPlan:
+        blocks = self.degrees.get("recompute_blocks")
+        mode = self.names.get("recompute", "full" if blocks else "none")
+        self._note("recompute", mode)
+        if mode == "full" and blocks is None:
+            blocks = self.judge.blocks_per_stage(plan)
+        return dataclasses.replace(plan, recompute=mode, recompute_blocks=blocks or 0)
+
+    def _with_sequence_parallel(self, plan: MeshPlan) -> MeshPlan:
+        """Cut along the positions with tensor parallelism, as Megatron-LM recommends, unless that breaks a rule."""
+        wanted = self.restriction.flags.get("sequence_parallel")
+        if wanted is None and plan.tp > 1:
+            cut = dataclasses.replace(plan, sequence_parallel=True)
+            wanted = set(self.judge.broken(cut)) <= set(self.judge.broken(plan))
+            self._note("sequence_parallel", "on" if wanted else "off")
+        return dataclasses.replace(plan, sequence_parallel=bool(wanted))

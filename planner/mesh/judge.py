@@ -1,0 +1,195 @@
+"""Scores mesh plans with the cost model and describes them; the one place that turns costs into figures for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodel.mesh.flops import model_flops_per_step
+from costmodel.mesh.rules import NetworkShape, broken_rules
+
+from costmodel.graph import Graph
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS, MeshCosts
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.units import MeshError
+from planner.errors import UsageError
+from planner.mesh.results import RankedMeshPlan
+from planner.mesh.wording import TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
+from planner.resolve import Resolved
+from planner.results import Assumption
+
+__all__ = ["COMMUNICATION", "MeshJudge", "is_per_device", "make_judge"]
+
+# Parts of the step in which devices wait for the network.
+COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "dp_exposed_s")
+_PER_DEVICE = ("tokens_per_s_per_gpu", "mfu", "gpu_hours", "money")
+
+
+def is_per_device(objective: str) -> bool:
+    """Whether an objective ranks by device-seconds (step time x devices in use) rather than by step time."""
+    return objective in _PER_DEVICE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshJudge:
+    """A question with its cost model.
+
+    Attributes
+    ----------
+    flop_per_step : float
+        Model FLOP of one step, by the convention of `costmodel.mesh.flops`.
+    peak_flop_per_s : float
+        Dense peak of one device in the precision that matrices are computed in.
+    """
+
+    resolved: Resolved
+    model: MeshModel
+    shape: NetworkShape
+    seq: int
+    flop_per_step: float
+    peak_flop_per_s: float
+    assumptions: MeshAssumptions
+
+    @property
+    def objective(self) -> str:
+        """What is minimised."""
+        return self.resolved.request.objective or "step_time"
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Positions of all samples."""
+        return self.resolved.workload.global_batch * self.seq
+
+    def costs(self, plans: Sequence[MeshPlan]) -> MeshCosts:
+        """Ask the cost model about legal plans."""
+        return self.model.evaluate_plans(plans)
+
+    def score(self, plan: RankedMeshPlan) -> float:
+        """What the objective compares; smaller is better."""
+        return plan.step_time_s * (plan.workers if is_per_device(self.objective) else 1)
+
+    def rank(self, plans: Sequence[MeshPlan], best: RankedMeshPlan | None = None) -> list[RankedMeshPlan]:
+        """Judge plans and describe them; the order is kept.
+
+        Parameters
+        ----------
+        plans : sequence of MeshPlan
+        best : RankedMeshPlan, optional
+            What the gaps are measured against; the first of the plans by default.
+        """
+        if not plans:
+            return []
+        costs = self.costs(plans)
+        ranked = [self._described(plan, costs, n) for n, plan in enumerate(plans)]
+        reference = self.score(ranked[0] if best is None else best)
+        return [dataclasses.replace(plan, gap=self.score(plan) / reference - 1.0) for plan in ranked]
+
+    def _described(self, plan: MeshPlan, costs: MeshCosts, n: int) -> RankedMeshPlan:
+        workload, setting = self.resolved.workload, self.resolved.setting
+        step = float(costs.step_time_s[n])
+        parts = {name: float(getattr(costs, name)[n]) for name in TIME_PARTS}
+        tokens_per_s = self.tokens_per_step / step
+        gpu_hours = plan.workers / tokens_per_s / 3600.0 * 1e6
+        price = self.resolved.cluster.device.price_per_hour
+        return RankedMeshPlan(
+            rank=n + 1,
+            plan=plan,
+            family=family_of_mesh_plan(plan),
+            summary=mesh_plan_in_words(plan),
+            workers=plan.workers,
+            step_time_s=step,
+            throughput_samples_per_s=workload.global_batch / step,
+            tokens_per_s=tokens_per_s,
+            tokens_per_s_per_gpu=tokens_per_s / plan.workers,
+            mfu=self.flop_per_step / (step * plan.workers * self.peak_flop_per_s),
+            memory_bytes_per_gpu=float(costs.memory_bytes[n]),
+            memory_capacity_bytes=setting.memory_capacity_bytes,
+            host_bytes_per_gpu=float(costs.host_bytes[n]),
+            exposed_communication_s=sum(parts[name] for name in COMMUNICATION),
+            time_parts=parts,
+            memory_parts={name: float(getattr(costs, name)[n]) for name in MEMORY_PARTS},
+            bottleneck=TIME_WORDS[max(parts, key=lambda name: parts[name])],
+            gpu_hours_per_million_tokens=gpu_hours,
+            money_per_million_tokens=None if price is None else gpu_hours * price,
+            gap=0.0,
+        )
+
+    def broken(self, plan: MeshPlan) -> list[str]:
+        """Say which rules of the space a plan breaks."""
+        return broken_rules(self.shape, plan)
+
+    def check(self, plan: MeshPlan) -> None:
+        """Refuse a plan that breaks a rule of the space, or does not make the batch.
+
+        Raises
+        ------
+        UsageError
+            Every rule that it breaks.
+        """
+        problems = self.broken(plan)
+        if problems:
+            raise UsageError("\n".join(problems))
+
+    def blocks_per_stage(self, plan: MeshPlan) -> int:
+        """Blocks of the longest chunk; 1 where there are more chunks than blocks, which a rule refuses."""
+        chunks = plan.pp * plan.vpp
+        return self.model.layout(plan.pp, plan.vpp).most_blocks if chunks <= self.model.num_blocks else 1
+
+    def rows(self) -> tuple[Assumption, ...]:
+        """What the mesh model takes for granted, by name."""
+        return tuple(
+            Assumption(
+                name=item.name, value=f"{getattr(self.assumptions, item.name):g}", source=self._source(item.name)
+            )
+            for item in dataclasses.fields(self.assumptions)
+        )
+
+    def _source(self, name: str) -> str:
+        return "given" if name in dict(self.resolved.request.assume) else "default"
+
+    def convention(self) -> Assumption:
+        """How MFU is counted."""
+        precision = self.resolved.workload.precision.compute
+        value = (
+            f"{self.flop_per_step:.4g} model FLOP per step (matrix products and attention, forward and backward, nothing that is "
+            f"computed again) over step time x GPUs in use x {self.peak_flop_per_s / 1e12:.4g} TFLOP/s, the dense {precision} peak"
+        )
+        return Assumption(name="MFU", value=value)
+
+
+def _positions(graph: Graph) -> int:
+    """Positions of a sample: of the tensor that enters the first block."""
+    return next(layer.input_shapes[0][1] for layer in graph.layers if layer.block)
+
+
+def make_judge(resolved: Resolved) -> MeshJudge:
+    """Build the mesh cost model of a question.
+
+    Raises
+    ------
+    UsageError
+        The network cannot be laid over a mesh, or the objective needs a price that nobody stated.
+    """
+    workload, device = resolved.workload, resolved.cluster.device
+    if resolved.request.objective == "money" and device.price_per_hour is None:
+        raise UsageError(
+            f"--objective money: device '{device.name}' states no price; write 'price_per_hour: X' (USD per device) in a device file "
+            "and name it with --device, or use --objective gpu_hours"
+        )
+    assumptions = MeshAssumptions(**dict(resolved.request.assume))
+    try:
+        model = MeshModel.build(workload, resolved.cluster, assumptions)
+    except MeshError as error:
+        raise UsageError(f"network '{resolved.setting.model}' cannot be laid over a mesh: {error}") from None
+    return MeshJudge(
+        resolved=resolved,
+        model=model,
+        shape=NetworkShape.of(workload.graph, model.units, workload.global_batch),
+        seq=_positions(workload.graph),
+        flop_per_step=model_flops_per_step(workload),
+        peak_flop_per_s=device.peak(workload.precision.compute),
+        assumptions=assumptions,
+    )

@@ -1,0 +1,192 @@
+"""The questions about plans over a device mesh: optimize, estimate, explain. The cost model judges, the search chooses, this file asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from strategies.mesh.search import search_mesh
+
+from costmodel.mesh.plan import MeshPlan
+from costmodel.units import format_bytes, parse_quantity
+from planner.mesh.exact import exact_plan
+from planner.mesh.judge import MeshJudge, is_per_device, make_judge
+from planner.mesh.remedies import no_mesh_plan, remedy
+from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
+from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
+from planner.resolve import Resolved
+from planner.results import Assumption
+from planner.search_errors import SearchInterrupted
+from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
+
+__all__ = ["estimate_mesh", "explain_mesh", "optimize_mesh", "settings_of"]
+
+Progress = Callable[[str, float], None]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
+# Scores are sums of floats in different orders: equal up to this.
+_PROOF_SLACK = 1e-9
+_ONE = Bounds(values=(1,))
+# Plain data parallelism, ZeRO included.
+_DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp"), _ONE))
+
+
+def optimize_mesh(resolved: Resolved, progress: Progress | None = None) -> MeshResult:
+    """Find the best plans for a question.
+
+    Raises
+    ------
+    NoFeasiblePlan
+        Nothing fits, or nothing that is asked for is legal; the message names the nearest miss or the rules.
+    SearchInterrupted
+        Ctrl-C; carries the best so far.
+    UsageError
+        The network cannot be laid over a mesh.
+    """
+    started = time.monotonic()
+    judge = make_judge(resolved)
+    settings = settings_of(resolved)
+    outcome = search_mesh(resolved.workload, resolved.cluster, settings, progress)
+    if not outcome.candidates:
+        raise no_mesh_plan(judge, settings, outcome)
+    result = _result(judge, settings, outcome, started)
+    if outcome.interrupted:
+        raise SearchInterrupted(result)
+    return result
+
+
+def estimate_mesh(resolved: Resolved, plan: MeshPlan | None = None) -> MeshBreakdown:
+    """Predict one plan: the given one, or the one that the request spells out on exactly its GPUs."""
+    judge = make_judge(resolved)
+    defaults: tuple[Assumption, ...] = ()
+    if plan is None:
+        plan, defaults = exact_plan(judge)
+    return _breakdown(judge, plan, None, defaults)
+
+
+def explain_mesh(resolved: Resolved, plan: MeshPlan | None = None, progress: Progress | None = None) -> MeshBreakdown:
+    """Show where the time and the memory of a plan go, and what the best plan does better.
+
+    Without a plan and without anything fixed, the best plan itself is explained.
+    """
+    request = resolved.request
+    judge = make_judge(resolved)
+    defaults: tuple[Assumption, ...] = ()
+    if plan is None and (request.mesh is not None or request.micro_batches is not None):
+        plan, defaults = exact_plan(judge)
+    workers = max(request.gpus, plan.workers if plan is not None else 1)
+    free = dataclasses.replace(request, mesh=None, micro_batches=None, top=1, gpus=workers)
+    found = optimize_mesh(dataclasses.replace(resolved, request=free), progress)
+    return _breakdown(judge, plan or found.plans[0].plan, found.plans[0], defaults)
+
+
+def settings_of(resolved: Resolved) -> MeshSettings:
+    """Limits of the search that a request asks for."""
+    request = resolved.request
+    restriction = request.mesh or MeshRestriction()
+    if request.micro_batches is not None:
+        fixed = {"num_micro_batches": Bounds(values=(request.micro_batches,))}
+        restriction = dataclasses.replace(restriction, degrees={**restriction.degrees, **fixed})
+    return MeshSettings(
+        max_workers=request.gpus,
+        capacity_bytes=resolved.setting.memory_capacity_bytes,
+        top=request.top,
+        restriction=restriction,
+        objective=request.objective or "step_time",
+        wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+        gap=request.gap,
+        seed=request.seed,
+    )
+
+
+def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, started: float) -> MeshResult:
+    resolved = judge.resolved
+    plans = judge.rank([candidate.plan for candidate in outcome.candidates])
+    best = plans[0]
+    score = outcome.candidates[0].score
+    ratio = min(outcome.bound_score / score, 1.0)
+    proven = ratio >= 1 - _PROOF_SLACK
+    data = None if outcome.interrupted else _best_data_parallel(judge, settings, best)
+    return MeshResult(
+        setting=resolved.setting,
+        seq=judge.seq,
+        objective=judge.objective,
+        plans=tuple(plans),
+        proven_optimal=proven,
+        bound_s=_bound_s(judge, best, 1.0 if proven else ratio),
+        bound_gap=0.0 if proven else 1.0 - ratio,
+        space_size=outcome.space_size,
+        searched=outcome.searched,
+        wall_s=time.monotonic() - started,
+        assumptions=(*resolved.assumptions, judge.convention()),
+        model_assumptions=judge.rows(),
+        data_parallel=data,
+        notes=tuple(_notes(resolved, outcome)),
+    )
+
+
+def _bound_s(judge: MeshJudge, best: RankedMeshPlan, ratio: float) -> float:
+    """Least step time of any plan. Of device-seconds, no plan has less than ``ratio`` of the best's, on all the GPUs at most."""
+    if not is_per_device(judge.objective):
+        return ratio * best.step_time_s
+    return ratio * best.step_time_s * best.workers / max(judge.resolved.request.gpus, best.workers)
+
+
+def _best_data_parallel(judge: MeshJudge, settings: MeshSettings, best: RankedMeshPlan) -> RankedMeshPlan | None:
+    """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""
+    plain = dataclasses.replace(settings, restriction=_DATA_PARALLEL, top=1)
+    outcome = search_mesh(judge.resolved.workload, judge.resolved.cluster, plain, None)
+    ranked = judge.rank([candidate.plan for candidate in outcome.candidates[:1]], best)
+    return ranked[0] if ranked else None
+
+
+def _notes(resolved: Resolved, outcome: MeshOutcome) -> list[str]:
+    notes = []
+    limit, capacity = resolved.request.memory_limit, resolved.setting.memory_capacity_bytes
+    if limit is not None and parse_quantity(limit, "bytes") > capacity:
+        notes.append(f"--memory-limit {limit} is more than a {resolved.setting.device} has: {format_bytes(capacity)}")
+    if outcome.interrupted:
+        notes.append("interrupted: the best so far is shown")
+    elif outcome.out_of_time:
+        notes.append("stopped by the time limit: --time-limit gives the search longer")
+    return notes
+
+
+def _breakdown(
+    judge: MeshJudge, plan: MeshPlan, best: RankedMeshPlan | None, defaults: tuple[Assumption, ...]
+) -> MeshBreakdown:
+    from costmodel.mesh.breakdown import layer_rows, stage_rows
+
+    resolved = judge.resolved
+    judge.check(plan)
+    ranked = judge.rank([plan], best)[0]
+    notes = []
+    if not ranked.fits:
+        largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
+        notes.append(
+            f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
+            f"{format_bytes(ranked.memory_capacity_bytes)}; most of it are {MEMORY_WORDS[largest]} "
+            f"({format_bytes(ranked.memory_parts[largest])})"
+        )
+        notes.append(remedy(judge, plan))
+    return MeshBreakdown(
+        setting=resolved.setting,
+        seq=judge.seq,
+        objective=judge.objective,
+        ranked=ranked,
+        layers=tuple(layer_rows(judge.model, plan)),
+        stages=tuple(stage_rows(judge.model, plan)),
+        best=best,
+        comparison=_comparison(ranked, best),
+        assumptions=(*resolved.assumptions, *defaults, judge.convention()),
+        model_assumptions=judge.rows(),
+        notes=tuple(notes),
+    )
+
+
+def _comparison(plan: RankedMeshPlan, best: RankedMeshPlan | None) -> tuple[tuple[str, float, float], ...]:
+    if best is None:
+        return ()
+    rows = [(TIME_WORDS[name], plan.time_parts[name], best.time_parts[name]) for name in plan.time_parts]
+    return tuple(sorted(rows, key=lambda row: row[2] - row[1]))

@@ -1,0 +1,89 @@
+"""Which space of plans a question is about: one degree per parallel dimension for the whole network, or a split per layer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from costmodel.graph import Graph
+from planner.errors import UsageError
+from planner.mesh.flags import flag_of
+from planner.request import Request
+
+__all__ = ["Space", "choose_space", "is_transformer"]
+
+Space = Literal["mesh", "layers"]
+
+# Kinds of layers that make a network a transformer: blocks of them have the dimensions of a mesh.
+_ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
+
+
+def is_transformer(graph: Graph) -> bool:
+    """Whether a network has attention."""
+    return any(layer.kind in _ATTENTION for layer in graph.layers)
+
+
+def choose_space(request: Request, graph: Graph) -> Space:
+    """Choose the space that a question is about.
+
+    ``auto`` is the mesh for a transformer with repeated blocks that is trained, unless an option is given that only the other space
+    knows.
+
+    Raises
+    ------
+    UsageError
+        An option that the chosen space does not know; options of both spaces; a space that the network does not have.
+    """
+    of_layers, of_mesh = _layer_options(request), _mesh_options(request)
+    if of_layers and of_mesh:
+        raise UsageError(
+            f"{of_mesh[0]} is for plans over a device mesh and {of_layers[0]} for plans with a split per layer; leave one of them out"
+        )
+    fits = any(layer.kind in _ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
+    if request.space == "auto":
+        chosen: Space = "mesh" if of_mesh or (fits and not of_layers and request.mode == "training") else "layers"
+    else:
+        chosen = request.space
+    if chosen == "layers" and of_mesh:
+        raise UsageError(f"--space layers: {of_mesh[0]} is for plans over a device mesh (--space mesh)")
+    if chosen == "mesh":
+        _check_mesh(request, graph, of_layers, of_mesh, fits=fits)
+    return chosen
+
+
+def _check_mesh(request: Request, graph: Graph, of_layers: list[str], of_mesh: list[str], *, fits: bool) -> None:
+    asked = "--space mesh" if request.space == "mesh" else of_mesh[0] if of_mesh else "--space auto"
+    if of_layers:
+        raise UsageError(f"{asked}: {of_layers[0]} is for plans with a split per layer (--space layers)")
+    if not fits:
+        raise UsageError(
+            f"{asked}: network '{graph.name}' has no repeated blocks with attention or experts to lay over a mesh"
+        )
+    if request.mode != "training":
+        raise UsageError(
+            f"{asked}: plans over a device mesh are for training; --mode {request.mode} has --space layers"
+        )
+
+
+def _layer_options(request: Request) -> list[str]:
+    """Options given that only a split per layer knows."""
+    given = {
+        f"--family {request.family}": request.family is not None,
+        "--fix": bool(request.fix),
+        f"--solver {request.solver}": request.solver != "auto",
+        f"--collective {request.collective}": request.collective is not None,
+        "--diverse": request.diverse,
+        f"--cost-model {request.cost_model}": request.cost_model != "roofline",
+    }
+    return [name for name, is_given in given.items() if is_given]
+
+
+def _mesh_options(request: Request) -> list[str]:
+    """Options given that only a mesh knows."""
+    restriction = request.mesh
+    names: list[str] = []
+    if restriction is not None:
+        fields = (*restriction.degrees, *restriction.names, *restriction.flags)
+        names = [flag_of(field) for field in fields]
+    if request.objective not in (None, "step_time"):
+        names.append(f"--objective {request.objective}")
+    return names + (["--assume"] if request.assume else [])

@@ -1,0 +1,104 @@
+"""A plan over a device mesh in words, and the name of the region it lies in."""
+
+from __future__ import annotations
+
+from costmodel.mesh.plan import MeshPlan
+
+__all__ = ["MEMORY_WORDS", "TIME_WORDS", "family_of_mesh_plan", "mesh_plan_in_words"]
+
+# Parts of the step and of the memory, as people call them.
+TIME_WORDS = {
+    "compute_s": "compute",
+    "recompute_s": "recomputation",
+    "tp_exposed_s": "tensor-parallel communication",
+    "cp_exposed_s": "context-parallel communication",
+    "ep_exposed_s": "expert-parallel communication",
+    "pp_exposed_s": "transfers between stages",
+    "dp_exposed_s": "data-parallel communication",
+    "bubble_s": "pipeline bubble",
+    "optimizer_s": "optimizer",
+    "offload_s": "offload",
+}
+MEMORY_WORDS = {
+    "weight_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer state and master weights",
+    "activation_bytes": "activations",
+    "working_bytes": "working memory",
+    "logits_bytes": "logits",
+    "buffer_bytes": "communication buffers",
+    "slack_bytes": "allocator slack",
+    "context_bytes": "context of the driver and libraries",
+}
+
+
+def mesh_plan_in_words(plan: MeshPlan) -> str:
+    """Write a plan for people; what is neutral is left out.
+
+    >>> mesh_plan_in_words(MeshPlan(tp=8, sequence_parallel=True, pp=4, dp_shard=8, zero_stage=1, micro_batch=2, num_micro_batches=16))
+    'tp 8 (sequence parallel), pp 4 (1f1b), dp 8 (zero 1), micro-batch 2 x 16'
+    >>> mesh_plan_in_words(MeshPlan(num_micro_batches=4, recompute="full", recompute_blocks=3))
+    'one GPU, micro-batch 1 x 4, recompute full (3 blocks per stage)'
+    """
+    words = [*_parallel(plan)] or ["one GPU"]
+    words.append(
+        f"micro-batch {plan.micro_batch}" + (f" x {plan.num_micro_batches}" if plan.num_micro_batches > 1 else "")
+    )
+    if plan.recompute == "full":
+        blocks = f" ({plan.recompute_blocks} block{'s' if plan.recompute_blocks != 1 else ''} per stage)"
+        words.append(f"recompute full{blocks if plan.recompute_blocks else ''}")
+    elif plan.recompute != "none":
+        words.append(f"recompute {plan.recompute}")
+    offloaded = [
+        name
+        for name, is_on in (("optimizer", plan.offload_optimizer), ("activations", plan.offload_activations))
+        if is_on
+    ]
+    if offloaded:
+        words.append(f"offload {' and '.join(offloaded)}")
+    if plan.order != MeshPlan().order:
+        words.append(f"order {plan.order}")
+    if plan.stage_blocks:
+        words.append(f"blocks per chunk {' '.join(map(str, plan.stage_blocks))}")
+    return ", ".join(words)
+
+
+def _parallel(plan: MeshPlan) -> list[str]:
+    words = []
+    if plan.tp > 1:
+        words.append(f"tp {plan.tp}" + (" (sequence parallel)" if plan.sequence_parallel else ""))
+    if plan.cp > 1:
+        words.append(f"cp {plan.cp} ({plan.cp_kind.replace('_', '-')})")
+    if plan.ep > 1 or plan.etp > 1:
+        words.append(f"ep {plan.ep}" + (f" (etp {plan.etp})" if plan.etp > 1 else ""))
+    if plan.pp > 1:
+        chunks = f", vpp {plan.vpp}" if plan.vpp > 1 else ""
+        words.append(f"pp {plan.pp} ({plan.schedule.replace('_', '-')}{chunks})")
+    if plan.dp > 1:
+        shared = f" ({_zero(plan)})" if plan.zero_stage else ""
+        words.append(f"dp {plan.dp}{shared}")
+    return words
+
+
+def _zero(plan: MeshPlan) -> str:
+    inside = f" over {plan.dp_shard}" if plan.dp_replicate > 1 else ""
+    return f"zero {plan.zero_stage}{inside}"
+
+
+def family_of_mesh_plan(plan: MeshPlan) -> str:
+    """Name the parallel dimensions that a plan uses, joined by ``+``.
+
+    >>> family_of_mesh_plan(MeshPlan(tp=8, pp=2, dp_replicate=4)), family_of_mesh_plan(MeshPlan(dp_shard=8, zero_stage=3))
+    ('tensor+pipeline+data', 'fsdp')
+    >>> family_of_mesh_plan(MeshPlan())
+    'one-device'
+    """
+    data = ("data", "zero-1", "zero-2", "hsdp" if plan.dp_replicate > 1 else "fsdp")[plan.zero_stage]
+    used = {
+        "tensor": plan.tp > 1,
+        "context": plan.cp > 1,
+        "expert": plan.ep > 1,
+        "pipeline": plan.pp > 1,
+        data: plan.dp > 1,
+    }
+    return "+".join(name for name, is_used in used.items() if is_used) or "one-device"

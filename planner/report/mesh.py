@@ -1,0 +1,237 @@
+"""The answers about plans over a device mesh: ranked plans, and one plan part by part, stage by stage, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
+from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
+from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.mesh_documents import mesh_breakdown_document, mesh_record, mesh_search_document
+from planner.report.numbers import (
+    NOT_AVAILABLE,
+    Unit,
+    byte_text,
+    byte_unit,
+    duration_text,
+    percent,
+    significant,
+    time_unit,
+    used_of_total,
+)
+from planner.report.optimize import assumed, ratio_text, space_text, workers_text
+from planner.report.ranking import gap_text
+from planner.report.rows import rows_table
+from planner.results import Assumption, Setting
+
+__all__ = ["mesh_estimate_report", "mesh_explain_report", "mesh_search_report"]
+
+_BAR = 30
+# Objective -> what a better plan is.
+_BETTER = {
+    "step_time": "faster",
+    "tokens_per_s": "faster",
+    "tokens_per_s_per_gpu": "more efficient",
+    "mfu": "more efficient",
+    "gpu_hours": "cheaper",
+    "money": "cheaper",
+}
+
+
+def mesh_search_report(result: MeshResult) -> Report:
+    """Ranked plans in every form."""
+    return Report(
+        blocks=lambda: search_blocks(result),
+        data=lambda: mesh_search_document(result),
+        records=lambda: [mesh_record(plan) for plan in result.plans],
+    )
+
+
+def mesh_estimate_report(breakdown: MeshBreakdown, warnings: Sequence[str] = ()) -> Report:
+    """Predict one plan, in every form."""
+    return Report(
+        blocks=lambda: [*_plan_blocks(breakdown), *_closing(breakdown, warnings)],
+        data=lambda: mesh_breakdown_document(breakdown, warnings=warnings, rows=False),
+        records=lambda: [mesh_record(breakdown.ranked)],
+    )
+
+
+def mesh_explain_report(breakdown: MeshBreakdown, warnings: Sequence[str] = ()) -> Report:
+    """Explain one plan, in every form."""
+    return Report(
+        blocks=lambda: [
+            *_plan_blocks(breakdown),
+            Heading("Layer by layer"),
+            rows_table(breakdown.layers),
+            *_comparison_blocks(breakdown),
+            *_closing(breakdown, warnings),
+        ],
+        data=lambda: mesh_breakdown_document(breakdown, warnings=warnings),
+        records=lambda: mesh_breakdown_document(breakdown, warnings=warnings)["layers"],
+    )
+
+
+def search_blocks(result: MeshResult) -> list[Block]:
+    """Table, answer and facts."""
+    best = result.plans[0]
+    better = _BETTER[result.objective]
+    facts = [
+        ("Proof", _proof(result, better)),
+        ("Space", space_text(result.space_size, result.searched, result.wall_s)),
+        ("Workers", workers_text(best.workers, result.setting.gpus, proven=result.proven_optimal, better=better)),
+        ("Against data parallelism", _versus_data_parallel(best, result.data_parallel)),
+        *_assumed(result.assumptions, result.model_assumptions, result.setting),
+        *(("Note", note) for note in result.notes),
+    ]
+    return [
+        mesh_table(result.plans, result.objective),
+        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
+        Facts(tuple(facts)),
+    ]
+
+
+def mesh_table(plans: Sequence[RankedMeshPlan], objective: str = "step_time", *, ranks: bool = True) -> Table:
+    """Columns of the ranked plans; a narrow terminal drops those of the largest priority first.
+
+    Parameters
+    ----------
+    plans : sequence of RankedMeshPlan
+    objective : str
+        Decides about a column for what a token costs.
+    ranks : bool
+        Whether rank and gap have a meaning: not for a single plan that was not searched for.
+    """
+    unit = time_unit(min(plan.step_time_s for plan in plans))
+
+    def column(title: str, cell: Callable[[RankedMeshPlan], str], priority: int, *, unit: str = "") -> Column:
+        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+
+    columns = [
+        Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
+        column("GPUs", lambda plan: f"{plan.workers:,}", 6),
+        column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
+        column("tokens/s", lambda plan: significant(plan.tokens_per_s_per_gpu), 3, unit="per GPU"),
+        column("MFU", lambda plan: percent(plan.mfu), 4),
+        column("memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 2, unit="per GPU"),
+        column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
+        column("bubble", lambda plan: percent(plan.bubble_share), 7),
+        Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
+    ]
+    if objective == "gpu_hours":
+        columns.append(
+            column("GPU hours", lambda p: significant(p.gpu_hours_per_million_tokens), 1, unit="per M tokens")
+        )
+    if objective == "money":
+        columns.append(column("USD", lambda p: significant(p.money_per_million_tokens), 1, unit="per M tokens"))
+    if ranks:
+        columns.insert(0, column("#", lambda plan: str(plan.rank), 0))
+        columns.append(column("gap to", lambda plan: "-" if plan.rank == 1 else gap_text(plan.gap), 1, unit="first"))
+    return Table(columns=tuple(columns), highlight=0 if ranks else None)
+
+
+def _proof(result: MeshResult, better: str) -> str:
+    if result.proven_optimal:
+        return f"no plan of the stated space that fits is {better} than the first"
+    if result.bound_s <= 0:
+        return "not proven: the search stopped before it had a bound"
+    return f"not proven: a plan could be up to {percent(result.bound_gap)} {better}"
+
+
+def _versus_data_parallel(best: RankedMeshPlan, plain: RankedMeshPlan | None) -> str:
+    name = "the best plan with data parallelism (ZeRO, FSDP) only"
+    if plain is None:
+        return f"{NOT_AVAILABLE}: no plan with data parallelism (ZeRO, FSDP) only fits"
+    if plain.plan == best.plan:
+        return "the best plan is one"
+    ratio = plain.step_time_s / best.step_time_s
+    more = f"{ratio_text(ratio)}x faster" if ratio > 1 else f"{significant(1 / ratio)}x slower"
+    cost = f"{duration_text(plain.step_time_s)}, {byte_text(plain.memory_bytes_per_gpu)}"
+    return f"{more} than {name}: {plain.summary} ({cost})"
+
+
+def _plan_blocks(breakdown: MeshBreakdown) -> list[Block]:
+    ranked = breakdown.ranked
+    stages: list[Block] = [Heading("Stage by stage"), rows_table(breakdown.stages)] if breakdown.stages else []
+    return [
+        mesh_table([ranked], breakdown.objective, ranks=False),
+        Heading("Where the step goes"),
+        _parts_table(ranked.time_parts, TIME_WORDS, ranked.step_time_s, time_unit(ranked.step_time_s), "step"),
+        Heading("What fills the memory (per GPU, of the stage that needs most)"),
+        _parts_table(
+            ranked.memory_parts,
+            MEMORY_WORDS,
+            ranked.memory_bytes_per_gpu,
+            byte_unit(ranked.memory_bytes_per_gpu),
+            "memory",
+        ),
+        *stages,
+    ]
+
+
+def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: float, unit: Unit, name: str) -> Table:
+    rows = [(words[key], float(value)) for key, value in parts.items() if value > 0]
+    return Table(
+        columns=(
+            Column(title="part", cells=(*(word for word, _ in rows), name), is_text=True),
+            Column(
+                title="time" if name == "step" else "size",
+                unit=unit.name,
+                cells=tuple(significant(value / unit.size) for value in (*(value for _, value in rows), total)),
+            ),
+            Column(title="share", cells=(*(percent(value / total) for _, value in rows), "100 %")),
+            Column(
+                title="",
+                cells=(*("#" * round(_BAR * value / total) for _, value in rows), ""),
+                is_text=True,
+                priority=1,
+            ),
+        ),
+        total=True,
+    )
+
+
+def _comparison_blocks(breakdown: MeshBreakdown) -> list[Block]:
+    best, ranked = breakdown.best, breakdown.ranked
+    if best is None:
+        return []
+    if ranked.gap <= 1e-12 and ranked.fits:
+        return [Sentence("No plan of the stated space is better.", strong=True)]
+    unit = time_unit(best.step_time_s)
+    rows = [(term, a, b) for term, a, b in breakdown.comparison if a > 0 or b > 0]
+    rows.append(("step", ranked.step_time_s, best.step_time_s))
+
+    def column(title: str, values: Sequence[float], *, signed: bool = False) -> Column:
+        cells = tuple(f"{'+' if signed and v > 0 else ''}{significant(v / unit.size)}" for v in values)
+        return Column(title=title, unit=unit.name, cells=cells)
+
+    heading = (
+        f"Against the best plan: {gap_text(ranked.gap)} against {duration_text(best.step_time_s)} of {best.summary}"
+    )
+    return [
+        Heading(heading),
+        Table(
+            columns=(
+                Column(title="part", cells=tuple(term for term, _, _ in rows), is_text=True),
+                column("this plan", [a for _, a, _ in rows]),
+                column("best plan", [b for _, _, b in rows]),
+                column("difference", [a - b for _, a, b in rows], signed=True),
+            ),
+            total=True,
+        ),
+    ]
+
+
+def _closing(breakdown: MeshBreakdown, warnings: Sequence[str]) -> list[Block]:
+    facts = [
+        *_assumed(breakdown.assumptions, breakdown.model_assumptions, breakdown.setting),
+        *(("Note", note) for note in breakdown.notes),
+        *(("Warning", warning) for warning in warnings),
+    ]
+    return [Facts(tuple(facts))]
+
+
+def _assumed(
+    assumptions: Sequence[Assumption], of_model: Sequence[Assumption], setting: Setting
+) -> list[tuple[str, str]]:
+    named = ", ".join(f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in of_model)
+    return [("Assumed", assumed(assumptions, setting)), ("Of the cost model", named)]

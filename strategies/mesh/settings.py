@@ -1,0 +1,104 @@
+"""What a search over mesh plans is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from costmodel.mesh.plan import MeshPlan
+
+__all__ = ["OBJECTIVES", "Bounds", "MeshCandidate", "MeshOutcome", "MeshRestriction", "MeshSettings", "NearestMiss"]
+
+# What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token. Tokens per
+# second, and the share of the peak that is used (MFU), rank like the first two.
+OBJECTIVES: tuple[str, ...] = ("step_time", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu_hours", "money")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Values that the user allows for one dimension: a set, or a closed range."""
+
+    low: int | None = None
+    high: int | None = None
+    values: tuple[int, ...] = ()  # where not empty, exactly these
+
+    def allows(self, value: int) -> bool:
+        """Whether a value is allowed.
+
+        >>> Bounds(low=2, high=8).allows(9), Bounds(values=(4, 8)).allows(8)
+        (False, True)
+        """
+        if self.values:
+            return value in self.values
+        return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshRestriction:
+    """What the user fixed.
+
+    Attributes
+    ----------
+    degrees : mapping
+        Field of MeshPlan with integer values (tp, cp, ep, etp, pp, vpp, dp_replicate, dp_shard, zero_stage, micro_batch,
+        num_micro_batches, recompute_blocks) or "dp" (replicas of either kind) -> allowed values.
+    names : mapping
+        Field of MeshPlan with names (schedule, recompute, cp_kind, order) -> allowed names.
+    flags : mapping
+        sequence_parallel, offload_optimizer, offload_activations -> required value.
+    """
+
+    degrees: Mapping[str, Bounds] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    flags: Mapping[str, bool] = field(default_factory=dict)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is fixed."""
+        return not (self.degrees or self.names or self.flags)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshSettings:
+    """Limits of a search."""
+
+    max_workers: int
+    capacity_bytes: float
+    worker_counts: tuple[int, ...] | None = None  # exactly these; None: every count up to max_workers
+    top: int = 5
+    restriction: MeshRestriction = MeshRestriction()
+    objective: str = "step_time"
+    wall_s: float = 60.0
+    gap: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshCandidate:
+    """A plan that fits, with its score (smaller is better)."""
+
+    plan: MeshPlan
+    score: float
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearestMiss:
+    """The plan that comes closest to fitting."""
+
+    plan: MeshPlan
+    memory_bytes: float
+
+
+@dataclass(slots=True, kw_only=True)
+class MeshOutcome:
+    """Best plans, and what is proven about the others."""
+
+    candidates: list[MeshCandidate] = field(default_factory=list)
+    bound_score: float = float("inf")  # no plan of the space scores less; equals the best score when proven
+    space_size: int = 0  # distinct legal plans of the stated space, fitting or not
+    searched: dict[str, int] = field(default_factory=dict)  # plans by how they were handled: "enumerated", "bounded away"
+    nearest_miss: NearestMiss | None = None
+    illegal: dict[str, int] = field(default_factory=dict)  # rule -> combinations it excluded, where nothing is left
+    out_of_time: bool = False
+    interrupted: bool = False
