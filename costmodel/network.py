@@ -73,10 +73,23 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGroup:
-    """Equal devices; ``num_devices`` None means as many as wanted."""
+    """Equal devices; ``num_devices`` None means as many as wanted.
+
+    Attributes
+    ----------
+    device : Device
+    num_devices : int or None
+    name : str
+        What reports call the group; the device's name unless given.
+    levels : tuple of Level
+        The innermost levels as this group has them (NVLink of another generation, fewer adapters): as many as given replace
+        the cluster's, unit sizes staying the same.
+    """
 
     device: Device
     num_devices: int | None = None
+    name: str = ""
+    levels: tuple[Level, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +131,21 @@ class Cluster:
                     f"the {inside} of a unit inside it"
                 )
             inside *= level.size or 1
+        for group in self.groups:
+            self._check_own_levels(group)
+
+    def _check_own_levels(self, group: DeviceGroup) -> None:
+        """A group's own links join the same units as the cluster's."""
+        if len(group.levels) > len(self.levels):
+            raise ClusterError(f"group '{group.name or group.device.name}' has more levels of links than the cluster")
+        inside = 1
+        for own, common in zip(group.levels, self.levels, strict=False):
+            where = f"group '{group.name or group.device.name}': level '{own.name}'"
+            if own.name != common.name or own.size != common.size:
+                raise ClusterError(f"{where} of size {own.size} does not match '{common.name}' of size {common.size} of the cluster")
+            if inside % own.shared_by:
+                raise ClusterError(f"{where}: a port is shared by {own.shared_by} devices, which does not divide the {inside} of a unit")
+            inside *= own.size or 1
 
     @property
     def max_devices(self) -> int | None:
@@ -155,8 +183,12 @@ class Cluster:
 
     def with_ideal_links(self, ppp_comm: float = 1.0) -> Cluster:
         """The links as PALEO sees them: no latency, and one fraction of the nominal bandwidth everywhere."""
-        levels = tuple(replace(level, latency_s=0.0, efficiency=ppp_comm) for level in self.levels)
-        return replace(self, levels=levels)
+
+        def ideal(levels: tuple[Level, ...]) -> tuple[Level, ...]:
+            return tuple(replace(level, latency_s=0.0, efficiency=ppp_comm) for level in levels)
+
+        groups = tuple(replace(group, levels=ideal(group.levels)) for group in self.groups)
+        return replace(self, groups=groups, levels=ideal(self.levels))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

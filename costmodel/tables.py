@@ -148,8 +148,7 @@ class CostTables:
         group = (table.batch * table.height) * 1.0
         kept = _activation_elements(layer, shard, self.micro_batch, table.workers, training=training)
         if training and layer.family.keeps_inside:
-            # Saved elements are counted in units of two bytes.
-            kept = kept + layer.family.saved_elements(layer, shard) * 2.0 / workload.precision.activation_bytes
+            kept = kept + layer.family.saved_elements(layer, shard)
         return LayerCosts(
             # Every worker loads the samples it needs, however it needs them: an input can take any split.
             legal=np.ones(len(zero), dtype=bool)

@@ -88,8 +88,12 @@ def json_page() -> str:
     seen: set[str] = set()
     for document, title in SECTIONS:
         schema = json_schema(document)
-        parts.append(f"## {title}\n\n`planner schema {document}` - {_first_line(schema)}\n\n{_table(schema)}\n")
-        for name, definition in schema.get("$defs", {}).items():
+        table = f"{_table(schema)}\n" if "properties" in schema else ""  # a union has the tables of its members
+        parts.append(f"## {title}\n\n`planner schema {document}` - {_first_line(schema)}\n\n{table}")
+        definitions = schema.get("$defs", {})
+        members = [str(entry["$ref"]).rpartition("/")[2] for entry in schema.get("anyOf", ())]
+        for name in dict.fromkeys((*members, *definitions)):
+            definition = definitions[name]
             if name in seen or "properties" not in definition or name == "PlanDocument":
                 continue
             seen.add(name)

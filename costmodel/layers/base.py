@@ -327,8 +327,8 @@ class LayerFamily(ABC):
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:  # noqa: ARG002 - most keep nothing else
         """Elements that the layer keeps for its backward pass beyond its input and output, in a share; shape (n,).
 
-        The unit is an activation element of two bytes: a mask of one byte counts 0.5, a number in fp32 counts 2. Which inputs are
-        kept is said by ``keeps_input``.
+        The unit is an activation element, taken to have two bytes: a mask of one byte counts 0.5, a number in fp32 counts 2. Which
+        inputs are kept is said by ``keeps_input``.
         """
         return np.zeros(np.shape(shard.batch))
 

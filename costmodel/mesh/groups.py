@@ -9,12 +9,13 @@ algorithm, found once by asking the formulas.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.collectives import collective_s, names_of
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import ORDERS
 from costmodel.network import Cluster, span
 
@@ -24,6 +25,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _PROBE_BYTES = 1e9
+_RADIX = 1 << 31
 
 
 def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntArray) -> dict[str, IntArray]:
@@ -60,21 +62,69 @@ def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntAr
     return result
 
 
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """Groups seen so far, and two numbers per algorithm and operation for each of them."""
+
+    keys: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # sorted
+    ids: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of the sorted keys, in order of arrival
+    arrived: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # keys in order of arrival
+    affine: dict[str, list[tuple[FloatArray, FloatArray]]] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTimes:
-    """Times of the cheapest collective in any group of a cluster."""
+    """Times of the cheapest collective in any group of a cluster, and what is assumed about them.
+
+    Examples
+    --------
+    >>> from costmodel.device import Device
+    >>> from costmodel.network import DeviceGroup, Level
+    >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+    >>> level = Level(name="l", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0)
+    >>> groups = GroupTimes(cluster=Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(level,)))
+    >>> four = groups.find(np.array([4]), np.array([1]))
+    >>> round(float(groups.time_s("all_gather", four, np.array([4e9]))[0]), 9)  # 3 of 4 GB arrive over a link of 1 GB/s
+    3.0
+    """
 
     cluster: Cluster
+    assumptions: MeshAssumptions = MeshAssumptions()
+    _known: _Known = field(default_factory=_Known, repr=False, compare=False)
 
-    def time_s(self, operation: str, size: IntArray, stride: IntArray, message_bytes: FloatArray) -> FloatArray:
+    def find(self, size: IntArray, stride: IntArray) -> IntArray:
+        """Numbers of groups, to ask for times with.
+
+        Parameters
+        ----------
+        size, stride : arrays (n,)
+            Ranks of a group, and their distance.
+
+        Returns
+        -------
+        array (n,)
+        """
+        key = np.where(size > 1, size * _RADIX + stride, _RADIX)
+        known = self._known
+        if len(known.keys):
+            place = np.minimum(np.searchsorted(known.keys, key), len(known.keys) - 1)
+            if np.array_equal(known.keys[place], key):
+                return known.ids[place]
+        new = np.setdiff1d(key, known.keys)
+        known.arrived = np.concatenate([known.arrived, new])
+        order = np.argsort(known.arrived, kind="stable")
+        known.keys, known.ids = known.arrived[order], order
+        return known.ids[np.searchsorted(known.keys, key)]
+
+    def time_s(self, operation: str, group: IntArray, message_bytes: FloatArray) -> FloatArray:
         """Time of messages, by the cheapest default algorithm each.
 
         Parameters
         ----------
         operation : str
             One of `costmodel.collectives.OPERATIONS`.
-        size, stride : arrays (n,)
-            Ranks of a group, and their distance.
+        group : array (n,)
+            From `find`.
         message_bytes : array (n,) or (n, m)
             As `costmodel.collectives` counts it for the operation.
 
@@ -83,31 +133,43 @@ class GroupTimes:
         array
             Seconds, of the shape of the messages; 0 in groups of one and for empty messages.
         """
-        latency_s, slope = self._affine(operation, size, stride)
         message = np.asarray(message_bytes, dtype=np.float64)
-        if message.ndim == 2:
-            latency_s, slope = latency_s[:, None, :], slope[:, None, :]
-        alone = size <= 1 if message.ndim == 1 else (size <= 1)[:, None]
-        best = latency_s[..., 0] + slope[..., 0] * message
-        for k in range(1, latency_s.shape[-1]):
-            best = np.minimum(best, latency_s[..., k] + slope[..., k] * message)
-        return np.where((message > 0.0) & ~alone, best, 0.0)
+        if not len(group) or not np.any(message):
+            return np.zeros_like(message)
+        best: FloatArray | None = None
+        for latency_s, slope in self._affine(operation):
+            a, b = latency_s[group], slope[group]
+            time = a[:, None] + b[:, None] * message if message.ndim == 2 else a + b * message
+            best = time if best is None else np.minimum(best, time, out=best)
+        assert best is not None
+        best[message <= 0.0] = 0.0
+        return best
 
-    def _affine(self, operation: str, size: IntArray, stride: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Latency and seconds per byte of every algorithm; arrays (n, algorithms)."""
-        key = size * (1 << 32) + np.where(size > 1, stride, 1)
-        if len(key) and np.all(key == key[0]):
-            unique, inverse = key[:1], np.zeros(len(key), dtype=np.int64)
-        else:
-            unique, inverse = np.unique(key, return_inverse=True)
-        table = self._table(operation, unique)
-        return table[0][inverse], table[1][inverse]
+    def _affine(self, operation: str) -> list[tuple[FloatArray, FloatArray]]:
+        """Per algorithm: latency and seconds per byte of every known group, in order of arrival."""
+        known = self._known
+        done = known.affine.get(operation)
+        have = 0 if done is None else len(done[0][0])
+        if have < len(known.arrived):
+            added = self._table(operation, known.arrived[have:])
+            if done is not None:
+                added = [
+                    (np.concatenate([a, c]), np.concatenate([b, d])) for (a, b), (c, d) in zip(done, added, strict=True)
+                ]
+            done = known.affine[operation] = added
+        assert done is not None
+        return done
 
-    def _table(self, operation: str, keys: IntArray) -> tuple[FloatArray, FloatArray]:
-        names = names_of(operation, by_default=True)
-        where = span(self.cluster, (keys >> 32).astype(np.float64), (keys & 0xFFFFFFFF).astype(np.float64))
-        once = [collective_s(operation, name, np.full(len(keys), _PROBE_BYTES), where, self.cluster) for name in names]
-        twice = [collective_s(operation, name, np.full(len(keys), 2 * _PROBE_BYTES), where, self.cluster) for name in names]
-        first, second = np.stack(once, axis=1), np.stack(twice, axis=1)
-        slope = (second - first) / _PROBE_BYTES
-        return np.maximum(first - slope * _PROBE_BYTES, 0.0), slope
+    def _table(self, operation: str, keys: IntArray) -> list[tuple[FloatArray, FloatArray]]:
+        size, stride = keys // _RADIX, np.maximum(keys % _RADIX, 1)
+        where = span(self.cluster, size.astype(np.float64), stride.astype(np.float64))
+        result = []
+        for name in names_of(operation, by_default=True):
+            once, twice = (
+                collective_s(operation, name, np.full(len(keys), times * _PROBE_BYTES), where, self.cluster)
+                for times in (1.0, 2.0)
+            )
+            slope = np.where(size > 1, (twice - once) / _PROBE_BYTES, 0.0)
+            latency_s = np.where(size > 1, np.maximum(once - slope * _PROBE_BYTES, 0.0), 0.0)
+            result.append((latency_s, slope))
+        return result

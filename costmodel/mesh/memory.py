@@ -1,4 +1,8 @@
-"""Memory of one rank by what fills it: arrays (n, Q), n plans and Q kinds of ranks."""
+"""Memory of one rank by what fills it.
+
+Weights, gradients and state follow Rajbhandari et al. (arXiv:1910.02054); activations Korthikanti et al. (arXiv:2205.05198) per layer, times the micro-batches in
+flight of the schedule. Shapes: c cores, n plans, Q kinds of ranks.
+"""
 
 from __future__ import annotations
 
@@ -10,40 +14,19 @@ from numpy.typing import NDArray
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS
 from costmodel.mesh.passes import LayoutArrays, recomputed_share, weigh
-from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import in_flight
-from costmodel.mesh.sharding import CopyGroups
+from costmodel.mesh.sharding import Division
 from costmodel.mesh.tables import UnitTable
 from costmodel.workload import Workload
 
-__all__ = ["RankMemory", "RankWeights", "rank_memory", "rank_weights"]
+__all__ = ["CoreMemory", "RankMemory"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankWeights:
-    """Weights of a rank before ZeRO, counts (n, Q)."""
-
-    dense: FloatArray
-    experts: FloatArray
-    dense_trainable: FloatArray
-    expert_trainable: FloatArray
-
-
-def rank_weights(table: UnitTable, layouts: LayoutArrays, pp: IntArray) -> RankWeights:
-    """Count the weights of every kind of rank; a pipeline keeps tied weights twice."""
-    units = layouts.rank_units
-    tied = weigh(units, np.where(pp[:, None] > 1, table.tied_count, 0.0))
-    return RankWeights(
-        dense=weigh(units, table.dense_count) + tied,
-        experts=weigh(units, table.expert_count),
-        dense_trainable=weigh(units, table.dense_trainable) + tied,
-        expert_trainable=weigh(units, table.expert_trainable),
-    )
+_GPIPE = SCHEDULES.index("gpipe")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,132 +38,198 @@ class RankMemory:
 
     @property
     def total_bytes(self) -> FloatArray:
-        """All parts."""
-        return np.asarray(sum(self.parts[name] for name in MEMORY_PARTS))
+        """All parts; 0 for padding."""
+        total = self.parts[MEMORY_PARTS[0]].copy()
+        for name in MEMORY_PARTS[1:]:
+            total += self.parts[name]
+        return total
 
 
-def rank_memory(
-    workload: Workload,
-    assumptions: MeshAssumptions,
-    table: UnitTable,
-    layouts: LayoutArrays,
-    weights: RankWeights,
-    batch: MeshBatch,
-    copies: CopyGroups,
-    is_block: NDArray[np.bool_],
-) -> RankMemory:
-    """Itemise the memory of every kind of rank.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreMemory:
+    """What fills the memory of the ranks of a pipeline, before dp is divided."""
 
-    Parameters
-    ----------
-    workload : Workload
-    assumptions : MeshAssumptions
-    table : UnitTable
-        One row per plan.
-    layouts : LayoutArrays
-    weights : RankWeights
-    batch : MeshBatch
-    copies : CopyGroups
-    is_block : array (K,)
+    workload: Workload
+    assumptions: MeshAssumptions
+    # Weights of a rank before ZeRO, counts (c, Q).
+    dense: FloatArray
+    experts: FloatArray
+    dense_trainable: FloatArray
+    expert_trainable: FloatArray
+    outside_bytes: FloatArray  # (c, Q) activations of front and back, all micro-batches in flight
+    kept_bytes: FloatArray  # (c, Q) of the blocks, nothing of "full" recomputed
+    input_bytes: FloatArray  # (c, Q) of the blocks, all recomputed
+    share: FloatArray  # (c, Q) of the blocks that is recomputed in full
+    waiting_bytes: FloatArray  # (c, 1) two blocks on their way to or from the host
+    logits_bytes: FloatArray  # (c, Q)
+    again_bytes: FloatArray  # (c, 1) a block run again, and the gradient under way
+    gathered_bytes: FloatArray  # (c, 1) weights that ZeRO-3 gathers
+    gradient_bytes: FloatArray  # (c, 1) gradients of a unit before they are scattered
+    buffer_bytes: FloatArray  # (c, 1)
+    blocks: FloatArray  # (c, Q) blocks per chunk
+    exists: NDArray[np.bool_]  # (c, Q)
 
-    Returns
-    -------
-    RankMemory
+    @classmethod
+    def build(
+        cls,
+        workload: Workload,
+        assumptions: MeshAssumptions,
+        table: UnitTable,
+        row: IntArray,
+        layouts: LayoutArrays,
+        batch: MeshBatch,
+        is_block: NDArray[np.bool_],
+    ) -> CoreMemory:
+        """Gather what the units of every rank need.
 
-    Notes
-    -----
-    Weights, gradients and state follow Rajbhandari et al. (arXiv:1910.02054), activations Korthikanti et al. (arXiv:2205.05198) per
-    layer, times the micro-batches in flight of the schedule.
-    """
-    parts = _states(workload, assumptions, weights, batch, copies)
-    offloaded = np.where(batch.offload_optimizer[:, None] > 0, parts["optimizer_bytes"], 0.0)
-    parts["optimizer_bytes"] = parts["optimizer_bytes"] - offloaded
-    alive = in_flight(
-        batch.schedule[:, None], batch.num_micro_batches[:, None], batch.pp[:, None], batch.vpp[:, None], np.maximum(layouts.rank_first, 0)
-    )
-    saved, hosted = _saved(table, layouts, batch, alive, is_block)
-    working = _working(workload, assumptions, table, batch, copies, is_block)
-    logits = weigh(layouts.rank_units, table.logits_bytes) * np.where(batch.schedule == 0, batch.num_micro_batches, 1)[:, None]
-    exists = layouts.rank_first >= 0
-    parts["activation_bytes"] = saved
-    parts["working_bytes"] = working
-    parts["logits_bytes"] = logits
-    parts["buffer_bytes"] = _buffers(assumptions, table, batch, is_block)[:, None] + np.zeros_like(saved)
-    parts["slack_bytes"] = assumptions.allocator_slack * (saved + working + logits)
-    parts["context_bytes"] = np.full_like(saved, float(workload.context_bytes))
-    return RankMemory(
-        parts={name: np.where(exists, value, 0.0) for name, value in parts.items()}, host_bytes=np.where(exists, offloaded + hosted, 0.0)
-    )
+        Parameters
+        ----------
+        workload : Workload
+        assumptions : MeshAssumptions
+        table : UnitTable
+            (u, K).
+        row : array (c,)
+            Row of the table that a core has.
+        layouts : LayoutArrays
+        batch : MeshBatch
+        is_block : array (K,)
+
+        Returns
+        -------
+        CoreMemory
+        """
+        units = layouts.rank_units
+        kind, full = batch.recompute[:, None], batch.recompute[:, None] == _FULL
+        # in_flight counts chunks; a rank's activations are those of vpp of them.
+        position = np.maximum(layouts.rank_first, 0)
+        column = [x[:, None] for x in (batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp)]
+        alive = in_flight(*column, position) / batch.vpp[:, None]
+        saved = np.where(is_block, table.saved_bytes, 0.0)
+        selective = np.where(is_block, table.saved_selective_bytes, 0.0)
+        kept = weigh(units, saved, row)
+        if np.any(kind == _SELECTIVE):
+            kept = np.where(kind == _SELECTIVE, weigh(units, selective, row), kept)
+        share = recomputed_share(units, is_block, batch.recompute, batch.recompute_blocks * batch.vpp, layouts.rank_recompute)
+        tied = np.where(batch.pp[:, None] > 1, weigh(units, table.tied_count, row), 0.0)
+        most = np.where(kind == _SELECTIVE, np.max(selective, axis=1)[row][:, None], np.max(saved, axis=1)[row][:, None])
+        again = np.where(full, most, np.where(kind == _SELECTIVE, np.max(saved - selective, axis=1)[row][:, None], 0.0))
+        under_way = np.max(np.where(is_block, table.widest_bytes, 0.0), axis=1)[row][:, None]
+        training = workload.training
+        return cls(
+            workload=workload,
+            assumptions=assumptions,
+            dense=weigh(units, table.dense_count, row) + tied,
+            experts=weigh(units, table.expert_count, row),
+            dense_trainable=weigh(units, table.dense_trainable, row) + tied,
+            expert_trainable=weigh(units, table.expert_trainable, row),
+            outside_bytes=weigh(units, np.where(is_block, 0.0, table.saved_bytes), row) * alive,
+            kept_bytes=kept * alive,
+            input_bytes=weigh(units, np.where(is_block, table.input_bytes, 0.0), row) * alive,
+            share=np.where(full, share, 0.0),
+            waiting_bytes=2.0 * most,
+            logits_bytes=weigh(units, table.logits_bytes, row)
+            * np.where(batch.schedule == _GPIPE, batch.num_micro_batches, 1)[:, None],
+            again_bytes=again + 2.0 * under_way if training else under_way,
+            gathered_bytes=assumptions.prefetched_units
+            * workload.precision.weight_bytes
+            * np.max(table.dense_count + table.expert_count, axis=1)[row][:, None],
+            gradient_bytes=float(workload.precision.gradient_bytes)
+            * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
+            buffer_bytes=_buffers(assumptions, table, row, batch, is_block)[:, None],
+            blocks=np.sum(units[:, :, is_block], axis=2) / batch.vpp[:, None],
+            exists=layouts.rank_first >= 0,
+        )
+
+    def divided(self, index: IntArray, division: Division) -> RankMemory:
+        """Memory once dp is divided.
+
+        Parameters
+        ----------
+        index : array (n,)
+            Core of every plan.
+        division : Division
+
+        Returns
+        -------
+        RankMemory
+        """
+        parts = self._states(index, division)
+        exists = self.exists[index]
+        offload = division.offload_optimizer[:, None] > 0
+        hosted = np.where(offload, parts["optimizer_bytes"], 0.0)
+        parts["optimizer_bytes"] = parts["optimizer_bytes"] - hosted
+        share = self.share[index]
+        kept = self.kept_bytes[index]
+        in_blocks = kept + share * (self.input_bytes[index] - kept)
+        if np.any(division.offload_activations):
+            # Two blocks wait for the copy engines: the one being saved and the one being fetched.
+            waiting = np.minimum(self.waiting_bytes[index], in_blocks)
+            away = np.where(division.offload_activations[:, None] > 0, in_blocks - waiting, 0.0)
+            in_blocks, hosted = in_blocks - away, hosted + away
+        activations = self.outside_bytes[index] + in_blocks
+        working = self.again_bytes[index] + self._gathered(index, division) + np.zeros_like(kept)
+        logits = self.logits_bytes[index]
+        parts["activation_bytes"] = activations
+        parts["working_bytes"] = working
+        parts["logits_bytes"] = logits
+        parts["buffer_bytes"] = self.buffer_bytes[index] + np.zeros_like(kept)
+        parts["slack_bytes"] = self.assumptions.allocator_slack * (activations + working + logits)
+        parts["context_bytes"] = np.full_like(kept, float(self.workload.context_bytes))
+        if not exists.all():
+            parts = {name: np.where(exists, value, 0.0) for name, value in parts.items()}
+            hosted = np.where(exists, hosted, 0.0)
+        return RankMemory(parts=parts, host_bytes=hosted)
+
+    def _states(self, index: IntArray, division: Division) -> dict[str, FloatArray]:
+        workload, precision = self.workload, self.workload.precision
+        zero = division.zero_stage[:, None]
+        shard, expert_shard = 1.0 / division.copies.shard[:, None], 1.0 / division.copies.expert_shard[:, None]
+        has_experts = bool(np.any(self.experts))
+
+        def share(dense: FloatArray, experts: FloatArray, stage: int, width: float) -> FloatArray:
+            held = dense[index] * np.where(zero >= stage, shard * width, width)
+            if has_experts:
+                held += experts[index] * np.where(zero >= stage, expert_shard * width, width)
+            return held
+
+        state = workload.optimizer.state_bytes + precision.master_bytes if workload.training else 0
+        gradient = max(self.assumptions.main_gradient_bytes, float(precision.gradient_bytes)) if workload.training else 0.0
+        return {
+            "weight_bytes": share(self.dense, self.experts, 3, float(precision.weight_bytes)),
+            "gradient_bytes": share(self.dense_trainable, self.expert_trainable, 2, gradient),
+            "optimizer_bytes": share(self.dense_trainable, self.expert_trainable, 1, float(state)),
+        }
+
+    def _gathered(self, index: IntArray, division: Division) -> FloatArray:
+        """Whole weights and gradients of the unit at hand, (n, 1)."""
+        copies = division.copies
+        sharded = ((copies.shard > 1) | (copies.expert_shard > 1))[:, None]
+        zero = division.zero_stage[:, None]
+        weights = np.where(sharded & (zero >= 3), self.gathered_bytes[index], 0.0)
+        return weights + np.where(sharded & (zero >= 2), self.gradient_bytes[index] if self.workload.training else 0.0, 0.0)
+
+    def least_recomputed(self, index: IntArray, division: Division, capacity_bytes: float) -> IntArray:
+        """Fewest blocks per chunk that must be recomputed in full to fit, cores with recompute "full" being given; (n,).
+
+        Memory falls linearly with them, kind of rank by kind of rank. More than a chunk has where even all are not enough.
+        """
+        none = self.divided(index, division).total_bytes
+        kept, share, blocks = self.kept_bytes[index], self.share[index], np.maximum(self.blocks[index], 1.0)
+        whole = (1.0 + self.assumptions.allocator_slack) * (kept - self.input_bytes[index])
+        # What is recomputed already in the cores given is added back.
+        over = none + share * whole - capacity_bytes
+        needed = np.where(over > 0, over / np.maximum(whole, 1.0), 0.0)
+        needed = np.where(needed > 1.0, np.inf, np.ceil(needed * blocks - 1e-9))
+        return np.asarray(np.minimum(np.max(np.where(self.exists[index], needed, 0.0), axis=1), 2.0**31), dtype=np.int64)
 
 
-def _states(
-    workload: Workload, assumptions: MeshAssumptions, weights: RankWeights, batch: MeshBatch, copies: CopyGroups
-) -> dict[str, FloatArray]:
-    precision, zero = workload.precision, batch.zero_stage[:, None]
-    shard, expert_shard = copies.shard[:, None], copies.expert_shard[:, None]
-
-    def share(dense: FloatArray, experts: FloatArray, stage: int) -> FloatArray:
-        return np.asarray(dense / np.where(zero >= stage, shard, 1) + experts / np.where(zero >= stage, expert_shard, 1))
-
-    state = workload.optimizer.state_bytes + precision.master_bytes if workload.training else 0
-    gradient = max(assumptions.main_gradient_bytes, float(precision.gradient_bytes)) if workload.training else 0.0
-    return {
-        "weight_bytes": share(weights.dense, weights.experts, 3) * precision.weight_bytes,
-        "gradient_bytes": share(weights.dense_trainable, weights.expert_trainable, 2) * gradient,
-        "optimizer_bytes": share(weights.dense_trainable, weights.expert_trainable, 1) * state,
-    }
-
-
-def _saved(
-    table: UnitTable, layouts: LayoutArrays, batch: MeshBatch, alive: FloatArray, is_block: NDArray[np.bool_]
-) -> tuple[FloatArray, FloatArray]:
-    """Activations kept on the device and on the host: (n, Q) each."""
-    units = layouts.rank_units
-    full = batch.recompute[:, None] == _FULL
-    kept = np.where(batch.recompute[:, None] == _SELECTIVE, table.saved_selective_bytes, table.saved_bytes)
-    blocks_per_rank = batch.recompute_blocks * batch.vpp  # recompute_blocks counts per chunk
-    share = np.where(full, recomputed_share(units, is_block, batch.recompute, blocks_per_rank), 0.0)
-    in_blocks = (1.0 - share) * weigh(units, np.where(is_block, kept, 0.0)) + share * weigh(
-        units, np.where(is_block, table.input_bytes, 0.0)
-    )
-    # in_flight counts chunks; a rank's activations are those of vpp of them.
-    copies = alive / batch.vpp[:, None]
-    outside = weigh(units, np.where(is_block, 0.0, table.saved_bytes)) * copies
-    in_blocks = in_blocks * copies
-    offload = batch.offload_activations[:, None] > 0
-    # Two blocks wait for the copy engines: the one being saved and the one being fetched.
-    waiting = np.minimum(2.0 * np.max(np.where(is_block, kept, 0.0), axis=1, keepdims=True), in_blocks)
-    return outside + np.where(offload, waiting, in_blocks), np.where(offload, in_blocks - waiting, 0.0)
-
-
-def _working(
-    workload: Workload,
-    assumptions: MeshAssumptions,
-    table: UnitTable,
-    batch: MeshBatch,
-    copies: CopyGroups,
-    is_block: NDArray[np.bool_],
+def _buffers(
+    assumptions: MeshAssumptions, table: UnitTable, row: IntArray, batch: MeshBatch, is_block: NDArray[np.bool_]
 ) -> FloatArray:
-    """Memory that is needed now and then: a block run again, gathered weights, the gradient under way. (n, 1)."""
-    biggest = np.max(np.where(is_block, table.saved_bytes, 0.0), axis=1)
-    cheap = np.max(np.where(is_block, table.saved_bytes - table.saved_selective_bytes, 0.0), axis=1)
-    again = np.where(batch.recompute == _FULL, biggest, np.where(batch.recompute == _SELECTIVE, cheap, 0.0))
-    unit = np.max(table.dense_count + table.expert_count, axis=1)
-    trained = np.max(table.dense_trainable + table.expert_trainable, axis=1)
-    sharded = (copies.shard > 1) | (copies.expert_shard > 1)
-    gathered = np.where((batch.zero_stage >= 3) & sharded, assumptions.prefetched_units * unit * workload.precision.weight_bytes, 0.0)
-    whole_gradient = np.where((batch.zero_stage >= 2) & sharded, trained * workload.precision.gradient_bytes, 0.0)
-    under_way = np.max(np.where(is_block, table.widest_bytes, 0.0), axis=1)
-    if not workload.training:
-        return np.asarray((gathered + under_way)[:, None])
-    return np.asarray((again + gathered + whole_gradient + 2.0 * under_way)[:, None])
-
-
-def _buffers(assumptions: MeshAssumptions, table: UnitTable, batch: MeshBatch, is_block: NDArray[np.bool_]) -> FloatArray:
-    """Communication buffers: gathered positions, stage inputs and outputs, gradient buckets, tokens on their way to experts. (n,)."""
-    entering = np.max(np.where(is_block, table.input_bytes, 0.0), axis=1)
+    """Communication buffers: gathered positions, stage inputs and outputs, gradient buckets, tokens on their way to experts. (c,)."""
+    entering = np.max(np.where(is_block, table.input_bytes, 0.0), axis=1)[row]
     gathered = np.where(batch.sequence_parallel > 0, entering * batch.tp, 0.0)
     between = np.where(batch.pp > 1, 2.0 * entering, 0.0)
     buckets = np.where(batch.dp * batch.cp > 1, 2.0 * assumptions.bucket_bytes, 0.0)
-    tokens = np.where(batch.ep > 1, 2.0 * np.max(table.dispatch_bytes, axis=1), 0.0)
+    tokens = np.where(batch.ep > 1, 2.0 * np.max(table.dispatch_bytes, axis=1)[row], 0.0)
     return np.asarray(gathered + between + buckets + tokens)

@@ -7,12 +7,11 @@ kept apart, so that reports can name it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.stages import Layout
@@ -36,16 +35,13 @@ class LayoutArrays:
     run_cut: FloatArray  # (n, R)
     rank_units: FloatArray  # (n, Q, K)
     rank_first: IntArray  # (n, Q); -1 for padding
+    # Blocks that full recomputation runs again, per chunk of a run and per rank; -1: as the plan says for every chunk alike.
+    run_recompute: IntArray  # (n, R)
+    rank_recompute: IntArray  # (n, Q)
 
     def take(self, index: IntArray) -> LayoutArrays:
         """A selection."""
-        return LayoutArrays(
-            run_units=self.run_units[index],
-            run_chunks=self.run_chunks[index],
-            run_cut=self.run_cut[index],
-            rank_units=self.rank_units[index],
-            rank_first=self.rank_first[index],
-        )
+        return LayoutArrays(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
 
 
 def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
@@ -55,20 +51,29 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
     run_units, run_chunks = np.zeros((len(layouts), runs, kinds)), np.zeros((len(layouts), runs), dtype=np.int64)
     run_cut, rank_units = np.zeros((len(layouts), runs)), np.zeros((len(layouts), ranks, kinds))
     rank_first = np.full((len(layouts), ranks), -1, dtype=np.int64)
+    run_recompute, rank_recompute = np.full((len(layouts), runs), -1), np.full((len(layouts), ranks), -1)
     for n, layout in enumerate(layouts):
         r, q = len(layout.run_chunks), len(layout.rank_first)
         run_units[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_units, layout.run_chunks, layout.run_cut
         rank_units[n, :q], rank_first[n, :q] = layout.rank_units, layout.rank_first
+        run_recompute[n, :r], rank_recompute[n, :q] = layout.run_recompute, layout.rank_recompute
     return LayoutArrays(
-        run_units=run_units, run_chunks=run_chunks, run_cut=run_cut, rank_units=rank_units, rank_first=rank_first
+        run_units=run_units,
+        run_chunks=run_chunks,
+        run_cut=run_cut,
+        rank_units=rank_units,
+        rank_first=rank_first,
+        run_recompute=run_recompute,
+        rank_recompute=rank_recompute,
     )
 
 
-def weigh(units: FloatArray, values: FloatArray) -> FloatArray:
-    """Sum values (n, K) over the units (n, X, K) of every run or rank: (n, X)."""
-    total = units[:, :, 0] * values[:, None, 0]
+def weigh(units: FloatArray, values: FloatArray, row: IntArray | None = None) -> FloatArray:
+    """Sum values (u, K) over the units (n, X, K) of every run or rank: (n, X); ``row`` says which values a plan has, else u = n."""
+    columns = values if row is None else values[row]
+    total = units[:, :, 0] * columns[:, None, 0]
     for k in range(1, values.shape[1]):
-        total = total + units[:, :, k] * values[:, None, k]
+        total += units[:, :, k] * columns[:, None, k]
     return np.asarray(total)
 
 
@@ -103,7 +108,6 @@ def unit_passes(
     batch: MeshBatch,
     stride: dict[str, IntArray],
     groups: GroupTimes,
-    assumptions: MeshAssumptions,
     *,
     is_block: NDArray[np.bool_],
 ) -> UnitPasses:
@@ -117,7 +121,6 @@ def unit_passes(
     stride : dict
         As `costmodel.mesh.groups.strides`, and "ep".
     groups : GroupTimes
-    assumptions : MeshAssumptions
     is_block : array (K,)
         Kinds that are repeated blocks: the others are not recomputed.
 
@@ -131,8 +134,9 @@ def unit_passes(
     gradients travel along. *All-gather* gathers keys and values before the attention and scatters their gradients after it. *All-to-all* (DeepSpeed Ulysses,
     arXiv:2309.14509) trades positions for heads before and after.
     """
-    cp_forward, cp_backward = _context_parallel(table, batch, stride, groups, assumptions)
-    sent = groups.time_s("all_to_all", batch.ep, stride["ep"], table.dispatch_bytes)
+    assumptions = groups.assumptions
+    cp_forward, cp_backward = _context_parallel(table, batch, stride, groups)
+    sent = groups.time_s("all_to_all", groups.find(batch.ep, stride["ep"]), table.dispatch_bytes)
     ep_forward = (2.0 * sent + table.etp_forward_s) * (1.0 - assumptions.ep_overlap)
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
@@ -158,27 +162,25 @@ def _context_parallel(
     batch: MeshBatch,
     stride: dict[str, IntArray],
     groups: GroupTimes,
-    assumptions: MeshAssumptions,
 ) -> tuple[FloatArray, FloatArray]:
-    cp, cp_stride = batch.cp, stride["cp"]
-    if not np.any(cp > 1):
+    if not np.any(batch.cp > 1):
         zero = np.zeros_like(table.kv_bytes)
         return zero, zero
-    column = cp[:, None].astype(np.float64)
+    ranks, column = groups.find(batch.cp, stride["cp"]), batch.cp[:, None].astype(np.float64)
     steps = column - 1.0
 
     def step(message: FloatArray, attention_s: FloatArray) -> FloatArray:
-        sent = groups.time_s("point_to_point", cp, cp_stride, message)
-        return np.asarray(steps * np.maximum(sent - assumptions.cp_overlap * attention_s / column, 0.0))
+        sent = groups.time_s("point_to_point", ranks, message)
+        return np.asarray(steps * np.maximum(sent - groups.assumptions.cp_overlap * attention_s / column, 0.0))
 
     ring = (
         step(table.kv_bytes, table.attention_forward_s),
         np.where(table.backward_s > 0, step(2.0 * table.kv_bytes, table.attention_backward_s), 0.0),
     )
     gathered = table.kv_bytes * column
-    gather = groups.time_s("all_gather", cp, cp_stride, gathered)
-    gathering = (gather, np.where(table.backward_s > 0, gather + groups.time_s("reduce_scatter", cp, cp_stride, gathered), 0.0))
-    traded = groups.time_s("all_to_all", cp, cp_stride, table.heads_bytes)
+    gather = groups.time_s("all_gather", ranks, gathered)
+    gathering = (gather, np.where(table.backward_s > 0, gather + groups.time_s("reduce_scatter", ranks, gathered), 0.0))
+    traded = groups.time_s("all_to_all", ranks, table.heads_bytes)
     trading = (traded, np.where(table.backward_s > 0, traded, 0.0))
     kind = batch.cp_kind[:, None]
     chosen = [
@@ -197,21 +199,41 @@ class ChunkPasses:
     weight_s: FloatArray
 
 
-def recomputed_share(units: FloatArray, is_block: NDArray[np.bool_], recompute: IntArray, blocks: IntArray) -> FloatArray:
+def recomputed_share(
+    units: FloatArray,
+    is_block: NDArray[np.bool_],
+    recompute: IntArray,
+    blocks: IntArray,
+    own_blocks: IntArray | None = None,
+) -> FloatArray:
     """Share of the blocks of every run (or rank, chunks taken together) that is recomputed: (n, X).
 
+    Parameters
+    ----------
+    units : array (n, X, K)
+    is_block : array (K,)
+    recompute : array (n,)
+    blocks : array (n,)
+        Recomputed blocks under full recomputation.
+    own_blocks : array (n, X), optional
+        The same for one run or rank, where not negative.
+
+    Examples
+    --------
     >>> recomputed_share(np.array([[[4.0]]]), np.array([True]), np.array([2]), np.array([1])).tolist()
     [[0.25]]
     """
-    count = weigh(units, np.broadcast_to(is_block.astype(np.float64), (len(units), units.shape[2])))
-    some = np.minimum(blocks[:, None] / np.maximum(count, 1.0), 1.0)
+    if not np.any(recompute == _FULL):
+        return np.ones(units.shape[:2])
+    count = np.sum(units[:, :, is_block], axis=2)
+    wanted = blocks[:, None] if own_blocks is None else np.where(own_blocks >= 0, own_blocks, blocks[:, None])
+    some = np.minimum(wanted / np.maximum(count, 1.0), 1.0)
     return np.asarray(np.where(recompute[:, None] == _FULL, some, 1.0))
 
 
 def chunk_passes(
     passes: UnitPasses,
-    forward_extra_s: FloatArray,
-    backward_extra_s: FloatArray,
+    pass_of: IntArray,
     layouts: LayoutArrays,
     batch: MeshBatch,
     transfer_s: FloatArray,
@@ -222,8 +244,9 @@ def chunk_passes(
     Parameters
     ----------
     passes : UnitPasses
-    forward_extra_s, backward_extra_s : arrays (n, K)
-        Exposed weight gathering (ZeRO-3).
+        (u, K).
+    pass_of : array (n,)
+        Row of the passes that a plan has.
     layouts : LayoutArrays
     batch : MeshBatch
     transfer_s : array (n, R)
@@ -235,16 +258,18 @@ def chunk_passes(
     ChunkPasses
     """
     units = layouts.run_units
-    share = recomputed_share(units, is_block, batch.recompute, batch.recompute_blocks)
-    forward = weigh(units, passes.forward_s + forward_extra_s)
-    backward = weigh(units, passes.backward_s + backward_extra_s) + share * weigh(units, passes.recompute_s)
+    forward = weigh(units, passes.forward_s, pass_of)
+    backward = weigh(units, passes.backward_s, pass_of)
+    if np.any(passes.recompute_s):
+        share = recomputed_share(units, is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute)
+        backward += share * weigh(units, passes.recompute_s, pass_of)
     # The gradient of a chunk's output comes from the next chunk: all but the last run receive one.
     following = np.zeros_like(transfer_s)
     following[:, :-1] = transfer_s[:, 1:]
     inside = np.where(layouts.run_chunks > 1, transfer_s, 0.0)
-    has_backward = np.where(backward > 0, 1.0, 0.0)
+    returned = np.where(backward > 0, np.maximum(following, inside), 0.0)
     return ChunkPasses(
         forward_s=forward + transfer_s,
-        backward_s=backward + has_backward * np.maximum(following, inside),
-        weight_s=weigh(units, passes.weight_s),
+        backward_s=backward + returned,
+        weight_s=weigh(units, passes.weight_s, pass_of),
     )

@@ -55,6 +55,7 @@ class MeshPlan:
     offload_activations: bool = False  # saved activations of the blocks wait on the host
     order: str = "tp-cp-dp-pp"  # a name of ORDERS
     stage_blocks: tuple[int, ...] = ()  # blocks per chunk, in network order; empty: the layout of costmodel.mesh.stages
+    stage_recompute: tuple[int, ...] = ()  # blocks recomputed per chunk under "full"; empty: recompute_blocks in each
 
     @property
     def dp(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.mesh.interleaved import interleaved_s
 from costmodel.mesh.plan import SCHEDULES
 
 __all__ = ["ChunkRuns", "flush_s", "in_flight", "schedule_is_legal", "waiting_for_weight"]
@@ -150,6 +151,10 @@ def flush_s(
     if weight_s is None and np.any(schedule == _ZERO_BUBBLE):
         raise ValueError("zero_bubble needs weight_s")
     weight = np.zeros_like(runs.backward_s) if weight_s is None else weight_s
+    if not runs.count[:, 0].all():  # the formulas begin with a run that exists
+        order = np.argsort(runs.count == 0, axis=1, kind="stable")
+        runs = ChunkRuns(**{item.name: np.take_along_axis(getattr(runs, item.name), order, axis=1) for item in fields(runs)})
+        weight = np.take_along_axis(weight, order, axis=1)
     legal = schedule_is_legal(schedule, m, pp, vpp)
     total = np.full(len(schedule), np.inf)
     for code, formula in _FORMULAS.items():
@@ -187,69 +192,162 @@ def _one_f_one_b_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _
 
     Both are convex in the position inside a run of equal stages, so the ends of the runs suffice.
     """
-    runs_count, n = runs.count.shape[1], len(m)
-    forward, backward = np.ascontiguousarray(runs.forward_s.T), np.ascontiguousarray(runs.backward_s.T)
-    earliest = np.maximum(pp - m, 0)  # stages before it never alternate
-    start, columns = np.zeros(n, dtype=np.int64), []
-    before, top_f, top_b = np.zeros(n), np.zeros(n), np.zeros(n)
-    for q in range(runs_count):
-        count = runs.count[:, q]
-        present = count > 0
-        np.maximum(top_f, forward[q], out=top_f, where=present)
-        np.maximum(top_b, backward[q], out=top_b, where=present)
-        time = forward[q] + backward[q]
-        end = start + count
-        first = np.maximum(start, earliest)
-        usable = first < end
-        for position in (first, end - 1):
-            columns.append((usable, time, position, before + (position - start) * time, top_f.copy(), top_b.copy()))
-        before = before + count * time
-        start = end
-    best, far_f, far_b = np.zeros(n), np.zeros(n), np.zeros(n)
-    for usable, time, position, reached, slowest_f, slowest_b in reversed(columns):
-        later = pp - 1 - position
-        through = reached + time
-        np.maximum(far_f, through + later * slowest_f, out=far_f, where=usable)
-        np.maximum(far_b, through + later * slowest_b, out=far_b, where=usable)
-        path = (m - later) * time + far_f + far_b - through - time
-        np.maximum(best, path, out=best, where=usable)
+    n, micro_batches = len(m), m.astype(np.float64)
+    earliest = np.maximum(pp - m, 0) if np.any(m < pp) else None  # stages before it never alternate
+    columns: list[tuple[FloatArray, ...]] = []
+    later, through = pp.astype(np.float64), np.zeros(n)  # stages from the run on; work of a micro-batch up to a column
+    for q in range(runs.count.shape[1]):
+        count = runs.count[:, q].astype(np.float64)
+        forward, backward = runs.forward_s[:, q].copy(), runs.backward_s[:, q].copy()
+        if q == 0:
+            top_f, top_b = forward, backward
+        else:  # an empty run repeats the end of the one before
+            np.copyto(forward, columns[-1][0], where=count == 0.0)
+            np.copyto(backward, columns[-1][1], where=count == 0.0)
+            top_f, top_b = np.maximum(top_f, forward), np.maximum(top_b, backward)
+        time = forward + backward
+        first = np.minimum(count, 1.0)
+        if earliest is not None:
+            first = np.clip(earliest - (pp - later) + 1.0, first, count)
+        for reached in (first, count):
+            columns.append((forward, backward, time, through + reached * time, later - reached, top_f, top_b))
+        later, through = later - count, columns[-1][3]
+    best, far_f, far_b = np.zeros(n), np.full(n, -np.inf), np.full(n, -np.inf)
+    for _, _, time, reached, after, slowest_f, slowest_b in reversed(columns):
+        if earliest is None:
+            np.maximum(far_f, reached + after * slowest_f, out=far_f)
+            np.maximum(far_b, reached + after * slowest_b, out=far_b)
+            np.maximum(best, (micro_batches - after - 1.0) * time + far_f + far_b - reached, out=best)
+        else:
+            usable = after < micro_batches
+            np.maximum(far_f, reached + after * slowest_f, out=far_f, where=usable)
+            np.maximum(far_b, reached + after * slowest_b, out=far_b, where=usable)
+            np.maximum(best, (micro_batches - after - 1.0) * time + far_f + far_b - reached, out=best, where=usable)
     return best
 
 
 def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _weight_s: FloatArray) -> FloatArray:
-    """Lower bound (being improved): reach a rank, do all its work, come back from it."""
-    runs_count, n = runs.count.shape[1], len(m)
-    starts = np.cumsum(runs.count, axis=1) - runs.count
-    best = np.zeros(n)
-    candidates = [starts[:, q] % pp for q in range(runs_count)] + [(starts[:, q] - 1) % pp for q in range(runs_count)]
-    for rank in candidates:
-        reach, own = np.zeros(n), np.zeros(n)
-        for q in range(runs_count):
-            time = runs.forward_s[:, q] + runs.backward_s[:, q]
-            first, end = starts[:, q], starts[:, q] + runs.count[:, q]
-            own += ((end - 1 - rank) // pp - (first - 1 - rank) // pp) * time
-            reach += np.clip(rank - first, 0, runs.count[:, q]) * time
-        np.maximum(best, reach + m * own, out=best)
-    return best
+    return interleaved_s(m, pp, vpp, runs.count, runs.forward_s, runs.backward_s)
 
 
 def _zero_bubble_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> FloatArray:
-    """Lower bound (being improved): reach a stage, do all its work."""
-    runs_count, n = runs.count.shape[1], len(m)
-    best, before, start = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
-    unsplit = runs.forward_s + runs.backward_s - weight_s
-    whole = (unsplit * runs.count).sum(axis=1)
-    passed = np.zeros(n)
-    for q in range(runs_count):
-        count, forward, backward = runs.count[:, q], runs.forward_s[:, q], runs.backward_s[:, q]
-        for offset in (np.zeros(n, dtype=np.int64), count - 1):
-            rank = start + offset
-            after = whole - passed - (offset + 1) * unsplit[:, q]
-            wait = np.maximum(after - np.minimum(pp - 1 - rank, m - 1) * forward, 0.0)
-            path = before + offset * forward + wait + m * (forward + backward)
-            np.maximum(best, path, out=best, where=count > 0)
-        before, passed, start = before + count * forward, passed + count * unsplit[:, q], start + count
+    """Exact: the longest path through ZB-H1.
+
+    Stage s runs weight gradient k after backward ``n = k + s``: with k as the clock, all stages run out of forwards at
+    ``k = m - S``, and a path has four phases: forwards only (n < 0), forwards with input gradients (k < 0), all three,
+    gradients only. In each it stays on one stage, and moves between them; going down a stage costs no time on the
+    clock k and brings its forward, going up takes one and brings a backward. With u = F + B, t = u + W, the prefix
+    sums P, ``w_s = S - 1 - s``, ``s_0 = max(0, S - m)`` and stages e, x, b, y, g >= s_0 for the third phase, the second (x), the
+    turn at the end (b), the last phase (y) and the last weight gradients (g):
+
+        step = max_e [ C_e + max(m - S, 0) t_e - P_e(F) + max_{b>=e} ( P_{b+1}(F) + B_b + tail_b ) ]
+        C_e  = max( max_{x<e}  [ A_x - P_{x+1}(u) + (x - s_0) u_x ] + P_e(F),
+                    max_{x>=e} [ A_x + (e - s_0) u_x ] - F_e - P_{e+1}(B) )
+        A_x  = max_{a>=x} [ P_{a+1}(u) + w_a max_{j<=a} F_j ]
+        tail_b = max_{g<=y<=b} [ P_b(B) - P_g(B) + w_b B_y + min(w_b, max(m - 1 - y, 0)) W_y + min(m, g + 1) W_g ]
+
+    All are convex, or flat behind a bend, in the position inside a run of equal stages; in short steps (m < S) the weight
+    gradients of ``tail_b`` bend at ``y = b - s_0``, so that stages s_0 away from an end of a run matter as well.
+    """
+    if np.any(m < pp) and not np.all(m < pp):
+        total, short = np.empty(len(m)), m < pp
+        for chosen in (short, ~short):
+            total[chosen] = _zero_bubble_s(m[chosen], pp[chosen], pp[chosen], runs.take(chosen), weight_s[chosen])
+        return total
+    columns = _columns(m, pp, runs, weight_s)
+    start = np.maximum(pp - m, 0)
+    far = _suffix([c.unsplit_before + c.unsplit_s + c.later * c.top_forward_s for c in columns], columns)
+    turn = _suffix([c.forward_before + c.forward_s + c.input_s + _tail(columns, b, m) for b, c in enumerate(columns)], columns)
+    best = np.zeros(len(m))
+    for e, c in enumerate(columns):
+        reach = np.full(len(m), -np.inf)
+        for x, other in enumerate(columns):
+            if x < e:
+                path = far[x] - other.unsplit_before - other.unsplit_s + (other.position - start) * other.unsplit_s
+                path += c.forward_before
+            else:
+                path = far[x] + (c.position - start) * other.unsplit_s - c.forward_s - c.input_before - c.input_s
+            np.maximum(reach, path, out=reach, where=other.usable)
+        path = reach + np.maximum(m - pp, 0) * (c.unsplit_s + c.weight_s) - c.forward_before + turn[e]
+        np.maximum(best, path, out=best, where=c.usable)
     return best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """One end of a run of stages: every array has shape (n,)."""
+
+    usable: BoolArray | bool  # it alternates forwards and backwards
+    position: IntArray
+    later: IntArray  # stages after it
+    forward_s: FloatArray
+    input_s: FloatArray  # backward without weight gradient
+    weight_s: FloatArray
+    unsplit_s: FloatArray  # forward and input gradient
+    forward_before: FloatArray  # the same of all stages before it
+    input_before: FloatArray
+    unsplit_before: FloatArray
+    top_forward_s: FloatArray  # slowest forward so far, its own included
+
+
+def _columns(m: IntArray, pp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> list[_Column]:
+    """Both ends of every run, and those that `_zero_bubble_s` needs in short steps, in order."""
+    ends = np.cumsum(runs.count, axis=1)
+    positions = [np.zeros_like(pp), *(ends - runs.count).T[1:], *(ends - 1).T]
+    start = np.maximum(pp - m, 0)
+    short = bool(start.any())
+    if short:
+        positions += [p + sign * start for p in positions for sign in (-1, 1)]
+    # An empty run gives an end of another: every stage may be a column, and twice.
+    ordered = np.sort(np.clip(np.stack(positions, axis=1), 0, pp[:, None] - 1), axis=1)
+    run = (ordered[:, :, None] >= ends[:, None, :]).sum(axis=2)
+    passed = ordered - np.take_along_axis(ends - runs.count, run, axis=1)
+    times = {"forward": runs.forward_s, "input": runs.backward_s - weight_s, "weight": weight_s}
+    own = {name: np.take_along_axis(time, run, axis=1).T for name, time in times.items()}
+    before = {}
+    for name in ("forward", "input"):
+        whole = np.cumsum(runs.count * times[name], axis=1) - runs.count * times[name]
+        before[name] = np.take_along_axis(whole, run, axis=1).T + passed.T * own[name]
+    top = np.take_along_axis(
+        np.maximum.accumulate(np.where(runs.count > 0, runs.forward_s, 0.0), axis=1), run, axis=1
+    ).T
+    return [
+        _Column(
+            usable=position >= start if short else True,
+            position=position,
+            later=pp - 1 - position,
+            forward_s=own["forward"][c],
+            input_s=own["input"][c],
+            weight_s=own["weight"][c],
+            unsplit_s=own["forward"][c] + own["input"][c],
+            forward_before=before["forward"][c],
+            input_before=before["input"][c],
+            unsplit_before=before["forward"][c] + before["input"][c],
+            top_forward_s=top[c],
+        )
+        for c, position in enumerate(ordered.T)
+    ]
+
+
+def _suffix(values: list[FloatArray], columns: list[_Column]) -> list[FloatArray]:
+    """Most of a value over this and all later columns."""
+    most, result = np.full_like(values[0], -np.inf), []
+    for value, column in zip(reversed(values), reversed(columns), strict=True):
+        most = np.maximum(most, np.where(column.usable, value, -np.inf) if column.usable is not True else value)
+        result.append(most)
+    return result[::-1]
+
+
+def _tail(columns: list[_Column], b: int, m: IntArray) -> FloatArray:
+    """The last phase of zero_bubble, after the last turn at column b."""
+    turn = columns[b]
+    ending, best = np.full(len(m), -np.inf), np.full(len(m), -np.inf)
+    for c in columns[: b + 1]:
+        np.maximum(ending, np.minimum(m, c.position + 1) * c.weight_s - c.input_before, out=ending)
+        weights = np.minimum(turn.later, np.maximum(m - 1 - c.position, 0))
+        path = turn.later * c.input_s + weights * c.weight_s + ending
+        np.maximum(best, path, out=best)
+    return best + turn.input_before
 
 
 _Formula = Callable[[IntArray, IntArray, IntArray, ChunkRuns, FloatArray], FloatArray]

@@ -6,7 +6,7 @@ Under ZeRO (Rajbhandari et al., arXiv:1910.02054) the ``dp_shard x cp`` ranks th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.plan import MeshBatch
 
-__all__ = ["CopyGroups", "copy_groups", "gather_s", "reduce_s", "replicate_s"]
+__all__ = ["CopyGroups", "CopyTimes", "Division", "copy_groups", "exposed_exchange"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -74,39 +74,90 @@ def copy_groups(batch: MeshBatch, stride: dict[str, IntArray]) -> CopyGroups:
     )
 
 
-def gather_s(groups: GroupTimes, copies: CopyGroups, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
-    """Time to gather weights from their shards; messages (n, X) are the whole weights of a rank."""
-    return groups.time_s("all_gather", copies.shard, copies.shard_stride, dense_bytes) + groups.time_s(
-        "all_gather", copies.expert_shard, copies.expert_stride, expert_bytes
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """How plans divide dp, and what they keep on the host; arrays (n,)."""
 
+    zero_stage: IntArray
+    dp_replicate: IntArray
+    dp_shard: IntArray
+    offload_optimizer: IntArray
+    offload_activations: IntArray
+    copies: CopyGroups
 
-def reduce_s(groups: GroupTimes, copies: CopyGroups, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
-    """Time to reduce gradients into their shards; messages (n, X) are the whole gradients of a rank."""
-    return groups.time_s("reduce_scatter", copies.shard, copies.shard_stride, dense_bytes) + groups.time_s(
-        "reduce_scatter", copies.expert_shard, copies.expert_stride, expert_bytes
-    )
-
-
-def replicate_s(groups: GroupTimes, copies: CopyGroups, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
-    """Time to add up the gradients of the copies, each rank its shard; messages (n, X) are the whole gradients of a rank."""
-    dense = dense_bytes / copies.shard[:, None]
-    experts = expert_bytes / copies.expert_shard[:, None]
-    # The copies of an expert's shard are a whole set of shards apart.
-    apart = copies.expert_stride * copies.expert_shard
-    return groups.time_s("all_reduce", copies.replicate, copies.replicate_stride, dense) + groups.time_s(
-        "all_reduce", copies.expert_replicate, apart, experts
-    )
+    @classmethod
+    def of(cls, batch: MeshBatch, stride: dict[str, IntArray]) -> Division:
+        """The division of whole plans."""
+        return cls(
+            zero_stage=batch.zero_stage,
+            dp_replicate=batch.dp_replicate,
+            dp_shard=batch.dp_shard,
+            offload_optimizer=batch.offload_optimizer,
+            offload_activations=batch.offload_activations,
+            copies=copy_groups(batch, stride),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepEnd:
-    """What is left of the step beside the pipeline, arrays (n, Q) by kind of rank."""
+class CopyTimes:
+    """Collectives in the groups of `copy_groups`; messages (n, X) are the whole weights or gradients of a rank."""
 
-    exposed_reduce_s: FloatArray
-    exposed_gather_s: FloatArray
-    update_s: FloatArray
-    offload_s: FloatArray
+    groups: GroupTimes
+    copies: CopyGroups
+    shard: IntArray  # numbers of the groups, (n,)
+    replicate: IntArray
+    expert_shard: IntArray
+    expert_replicate: IntArray
+
+    @classmethod
+    def of(cls, groups: GroupTimes, copies: CopyGroups, *, has_experts: bool) -> CopyTimes:
+        """Look the groups up."""
+        nothing = np.zeros(0, dtype=np.int64)
+        # The copies of an expert's shard are a whole set of shards apart.
+        apart = copies.expert_stride * copies.expert_shard
+        return cls(
+            groups=groups,
+            copies=copies,
+            shard=groups.find(copies.shard, copies.shard_stride),
+            replicate=groups.find(copies.replicate, copies.replicate_stride),
+            expert_shard=groups.find(copies.expert_shard, copies.expert_stride) if has_experts else nothing,
+            expert_replicate=groups.find(copies.expert_replicate, apart) if has_experts else nothing,
+        )
+
+    def take(self, index: IntArray) -> CopyTimes:
+        """A selection of the plans."""
+        copies = CopyGroups(**{item.name: getattr(self.copies, item.name)[index] for item in fields(CopyGroups)})
+        some = self.expert_shard, self.expert_replicate
+        return CopyTimes(
+            groups=self.groups,
+            copies=copies,
+            shard=self.shard[index],
+            replicate=self.replicate[index],
+            expert_shard=some[0][index] if len(some[0]) else some[0],
+            expert_replicate=some[1][index] if len(some[1]) else some[1],
+        )
+
+    def gather_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
+        """Time to gather weights from their shards."""
+        return self._both("all_gather", self.shard, self.expert_shard, dense_bytes, expert_bytes)
+
+    def reduce_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
+        """Time to reduce gradients into their shards."""
+        return self._both("reduce_scatter", self.shard, self.expert_shard, dense_bytes, expert_bytes)
+
+    def replicate_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
+        """Time to add up the gradients of the copies, each rank its shard."""
+        dense = dense_bytes / self.copies.shard[:, None]
+        experts = expert_bytes / self.copies.expert_shard[:, None]
+        return self._both("all_reduce", self.replicate, self.expert_replicate, dense, experts)
+
+    def _both(
+        self, operation: str, dense: IntArray, experts: IntArray, dense_bytes: FloatArray, expert_bytes: FloatArray
+    ) -> FloatArray:
+        total = self.groups.time_s(operation, dense, dense_bytes)
+        if len(experts):
+            total = total + self.groups.time_s(operation, experts, expert_bytes)
+        return total
 
 
 def exposed_exchange(

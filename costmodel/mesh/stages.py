@@ -40,6 +40,8 @@ class Layout:
         Units of each kind on a rank, all its chunks together.
     rank_first : array (Q,)
         First pipeline rank of the kind.
+    run_recompute, rank_recompute : arrays (R,), (Q,)
+        Blocks of a chunk, of a rank, that are recomputed; -1 where every chunk does what the plan says.
     most_blocks : int
         Blocks of the longest chunk.
     """
@@ -50,6 +52,8 @@ class Layout:
     run_cut: FloatArray
     rank_units: FloatArray
     rank_first: IntArray
+    run_recompute: IntArray
+    rank_recompute: IntArray
     most_blocks: int
 
 
@@ -152,7 +156,7 @@ def _unequal_blocks(loads: Sequence[float], chunks: int, front: float, back: flo
     return tuple(b - a for a, b in zip(cuts[:-1], cuts[1:], strict=True))
 
 
-def layout_of(units: Units, blocks: Sequence[int], pp: int) -> Layout:
+def layout_of(units: Units, blocks: Sequence[int], pp: int, recompute: Sequence[int] = ()) -> Layout:
     """Lay chunks of given lengths over the ranks.
 
     Parameters
@@ -162,6 +166,8 @@ def layout_of(units: Units, blocks: Sequence[int], pp: int) -> Layout:
         Blocks per chunk.
     pp : int
         Ranks; divides the number of chunks.
+    recompute : sequence of int, optional
+        Recomputed blocks per chunk; every chunk alike where left out.
 
     Returns
     -------
@@ -176,6 +182,9 @@ def layout_of(units: Units, blocks: Sequence[int], pp: int) -> Layout:
         raise MeshError(f"the stages hold {sum(blocks)} blocks, the network has {units.num_blocks}")
     if len(blocks) % pp:
         raise MeshError(f"{len(blocks)} chunks do not divide over {pp} pipeline ranks")
+    if recompute and (len(recompute) != len(blocks) or any(not 0 <= n <= b for n, b in zip(recompute, blocks, strict=True))):
+        raise MeshError(f"stage_recompute {tuple(recompute)} does not fit stages of {tuple(blocks)} blocks")
+    again = np.array(recompute or [-1] * len(blocks), dtype=np.int64)
     rows = np.zeros((len(blocks), len(units.kinds)))
     cuts = np.zeros(len(blocks))
     start = 1
@@ -186,10 +195,11 @@ def layout_of(units: Units, blocks: Sequence[int], pp: int) -> Layout:
         start += length
     rows[0, units.kind_of[0]] += 1
     rows[-1, units.kind_of[-1]] += 1
-    new_run = [0, *(c for c in range(1, len(blocks)) if c == 1 or np.any(rows[c] != rows[c - 1]))]
+    new_run = [0, *(c for c in range(1, len(blocks)) if c == 1 or np.any(rows[c] != rows[c - 1]) or again[c] != again[c - 1])]
     lengths = np.diff([*new_run, len(blocks)])
     ranks = rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)
-    _, first = np.unique(ranks, axis=0, return_index=True)
+    on_rank = again.reshape(-1, pp).sum(axis=0) if recompute else np.full(pp, -1)
+    _, first = np.unique(np.column_stack([ranks, on_rank]), axis=0, return_index=True)
     # A kind of rank that recurs later holds the same, with fewer activations in flight: the first is the worst.
     first = np.sort(first)
     return Layout(
@@ -199,5 +209,7 @@ def layout_of(units: Units, blocks: Sequence[int], pp: int) -> Layout:
         run_cut=np.array([cuts[a : a + n].max() for a, n in zip(new_run, lengths, strict=True)]),
         rank_units=ranks[first],
         rank_first=first.astype(np.int64),
+        run_recompute=again[new_run],
+        rank_recompute=on_rank[first],
         most_blocks=max(blocks),
     )

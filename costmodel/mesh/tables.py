@@ -97,7 +97,8 @@ def unit_table(workload: Workload, cluster: Cluster, units: Units, keys: RowKeys
     -------
     UnitTable
     """
-    columns = [_unit_column(workload, GroupTimes(cluster=cluster), kind, keys) for kind in units.kinds]
+    groups = GroupTimes(cluster=cluster)
+    columns = [_unit_column(workload, groups, kind, keys) for kind in units.kinds]
     return UnitTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(UnitTable)})
 
 
@@ -230,11 +231,11 @@ def _add_tensor_parallel(
     wants_input: bool,
 ) -> None:
     """Megatron's operators around the split matrices, f and g, or g and its conjugate under sequence parallelism."""
-    width, stride = workload.precision.activation_bytes, np.ones_like(keys.tp)
+    width, ranks = workload.precision.activation_bytes, groups.find(keys.tp, np.ones_like(keys.tp))
     split = keys.sequence_parallel > 0
 
     def exchange(operation: str, message: FloatArray) -> FloatArray:
-        return groups.time_s(operation, keys.tp, stride, message)
+        return groups.time_s(operation, ranks, message)
 
     backward = workload.training and wants_input
     if role.gathers:
@@ -303,9 +304,9 @@ def _add_dispatch(
     sent = tokens * layer.params.top_k * features
     total["dispatch_bytes"] += sent
     gathered = sent * keys.etp
-    stride = np.ones_like(keys.etp)
-    gather = groups.time_s("all_gather", keys.etp, stride, gathered)
-    total["etp_forward_s"] += gather + groups.time_s("reduce_scatter", keys.etp, stride, gathered)
+    ranks = groups.find(keys.etp, np.ones_like(keys.etp))
+    gather = groups.time_s("all_gather", ranks, gathered)
+    total["etp_forward_s"] += gather + groups.time_s("reduce_scatter", ranks, gathered)
 
 
 # -- memory -------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
+from planner.errors import UsageError
 from planner.mesh.flags import FIELD_OF_OPTION, flag_of
 from planner.request import Request
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from planner.mesh.results import MeshBreakdown
     from planner.report.blocks import Report
     from planner.results import Breakdown
+    from planner.schema.mesh import MeshEntry
     from planner.schema.plan import PlanDocument
 
 __all__ = ["estimate", "explain"]
@@ -191,8 +193,22 @@ def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[
     if overrides:
         document = document.model_copy(update={"prediction": Prediction()})  # it answered another question
     if options.get("batch"):
-        document = document.model_copy(update={"global_batch": request.batch})
+        document = document.model_copy(update={"global_batch": request.batch, "mesh": _with_batch(document, request)})
     return document, request, _plan(document, request, loaded)
+
+
+def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
+    """The same degrees at another batch: more or fewer micro-batches."""
+    mesh = document.mesh
+    if mesh is None or request.batch is None:
+        return mesh
+    unit = mesh.dp_replicate * mesh.dp_shard * mesh.micro_batch
+    if request.batch % unit:
+        from planner.mesh.near import near_multiples
+
+        near = near_multiples(request.batch, unit)
+        raise UsageError(f"--batch {request.batch}: the plan takes multiples of dp x micro-batch = {unit}; use {near}")
+    return mesh.model_copy(update={"num_micro_batches": request.batch // unit})
 
 
 def _plan(document: PlanDocument, request: Request, loaded: Loaded[PlanDocument]) -> Plan | MeshPlan:

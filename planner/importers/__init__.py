@@ -1,4 +1,7 @@
-"""Readers of other programs' network files. To add one, write a module with `detect` and `convert` and list it here."""
+"""Readers of other programs' network files. To add one, write a module with `detect` and `convert` and list it here.
+
+Those here make graphs; readers that make network files, with blocks and repetitions, are listed in `planner.importers.documents`.
+"""
 
 from __future__ import annotations
 
@@ -109,6 +112,10 @@ def network_text(path: Path) -> str:
     from planner.loading import load_model
 
     model = load_model(str(path))
+    if model.content is not None:
+        from planner.importers.documents import text_of
+
+        return text_of(model)
     problems = [
         FileProblem(path=path, where=layer.name, message="a layer of a network file cannot have this name")
         for layer in model.graph.layers

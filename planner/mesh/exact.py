@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
-
 
 from costmodel.mesh.plan import MeshPlan
 from planner.errors import UsageError
 from planner.mesh.flags import flag_of
 from planner.mesh.judge import MeshJudge
+from planner.mesh.near import near_multiples
 from planner.results import Assumption
 from strategies.mesh.settings import Bounds, MeshRestriction
 
-__all__ = ["exact_plan", "near_multiples"]
+__all__ = ["exact_plan"]
 
 
 def exact_plan(judge: MeshJudge) -> tuple[MeshPlan, tuple[Assumption, ...]]:
@@ -36,16 +37,6 @@ def exact_plan(judge: MeshJudge) -> tuple[MeshPlan, tuple[Assumption, ...]]:
     return _Builder(judge).build()
 
 
-def near_multiples(number: int, unit: int) -> str:
-    """Name the multiples of a unit next to a number.
-
-    >>> near_multiples(1000, 16), near_multiples(3, 16)
-    ('992 or 1008', '16')
-    """
-    below = number // unit * unit
-    return " or ".join(str(multiple) for multiple in (below, below + unit) if multiple > 0)
-
-
 class _Builder:
     """Chooses what is left open and collects what is wrong."""
 
@@ -57,6 +48,9 @@ class _Builder:
         self.restriction = request.mesh or MeshRestriction()
         self.problems: list[str] = []
         self.chosen: dict[str, str] = {}
+        self.unknown: frozenset[str] = (
+            frozenset()
+        )  # fields that contradictions leave open: rules about them would only confuse
         self.degrees = self._single_degrees(self.restriction.degrees)
         if request.micro_batches is not None:
             self.degrees["num_micro_batches"] = request.micro_batches
@@ -86,7 +80,7 @@ class _Builder:
             offload_activations=self.restriction.flags.get("offload_activations", False),
         )
         plan = self._with_sequence_parallel(self._with_recompute(plan))
-        self.problems += [message for message in self.judge.broken(plan) if message not in self.problems]
+        self.problems += self.judge.broken(plan, self.unknown)
         if self.problems:
             raise UsageError("\n".join(self.problems))
         if plan.pp > 1:
@@ -118,49 +112,46 @@ class _Builder:
     def _data_parallel(self) -> tuple[int, int, int]:
         """Replicas, ranks that share, ZeRO stage; 1, 1 and the stage where the GPUs do not divide."""
         others = {name: self.degrees[name] for name in ("tp", "cp", "pp") if self.degrees.get(name, 1) > 1}
-        product = 1
-        for degree in others.values():
-            product *= degree
-        words = " x ".join(f"{name} {degree}" for name, degree in others.items()) or "1"
+        product = math.prod(others.values())
+        words = " x ".join(f"{name} {degree}" for name, degree in others.items())
         zero = self.degrees.get("zero_stage", 1 if self.degrees.get("dp_shard", 1) > 1 else 0)
+        unknown = 1, 1, zero
         if self.gpus % product:
+            equals = f" = {product}" if len(others) > 1 else ""
             near = near_multiples(self.gpus, product)
-            self.problems.append(
-                f"--gpus {self.gpus}: {words} = {product} does not divide it; use --gpus {near}, or other degrees"
-            )
-            return 1, 1, zero
+            return self._no_ranks(f"{words}{equals} does not divide it; use --gpus {near}, or other degrees", unknown)
         dp = self.gpus // product
-        given = self.degrees.get("dp")
         replicate, shard = self.degrees.get("dp_replicate"), self.degrees.get("dp_shard")
-        if replicate is not None and shard is not None:
-            given_words, given_dp = f"dp-replicate {replicate} x dp-shard {shard}", replicate * shard
-        else:
-            part = replicate or shard or 1
-            given_words = f"dp-{'replicate' if replicate else 'shard'} {part}" if part > 1 else f"dp {given}"
-            given_dp = given if given is not None else dp
-            if dp % part and given is None:
-                self.problems.append(
-                    f"{given_words} does not divide the {dp} data-parallel ranks that {words} leaves of --gpus {self.gpus}"
-                )
-                return 1, 1, zero
-        if given_dp != dp:
-            together = product * given_dp
-            self.problems.append(
-                f"--gpus {self.gpus}: {words} x {given_words} = {together}; use --gpus {together}, or a dp of {dp}"
-            )
-            return 1, 1, zero
-        if given is None:
+        parts = {"dp_replicate": replicate, "dp_shard": shard}
+        given = {name.replace("_", "-"): part for name, part in parts.items() if part is not None}
+        wanted = math.prod(given.values()) if len(given) == 2 else self.degrees.get("dp", dp)
+        if len(given) < 2 and "dp" in self.degrees:
+            given = {"dp": wanted}
+        if wanted != dp:
+            every = " x ".join([*([words] if words else []), *(f"{name} {part}" for name, part in given.items())])
+            together = product * wanted
+            equals = f" = {together}" if len(others) + len(given) > 1 else ""
+            return self._no_ranks(f"{every}{equals} is another number; use --gpus {together}, or a dp of {dp}", unknown)
+        if dp % ((replicate or 1) if shard is None else shard):
+            name = "dp-shard" if shard is not None else "dp-replicate"
+            return self._no_ranks(f"{name} {shard or replicate} does not divide the dp of {dp}", unknown)
+        if "dp" not in self.degrees:
             self._note("dp", str(dp))
         self._note("zero_stage", str(zero))
         if shard is None:
             shard = dp // replicate if replicate is not None else dp if zero else 1
         return dp // shard, shard, zero
 
+    def _no_ranks(self, problem: str, result: tuple[int, int, int]) -> tuple[int, int, int]:
+        self.problems.append(f"--gpus {self.gpus}: {problem}")
+        self.unknown |= {"dp", "dp_shard", "micro_batch", "num_micro_batches"}
+        return result
+
     def _micro_batches(self, dp: int) -> tuple[int, int]:
         """Samples and number of the micro-batches; the whole share in one where it does not divide."""
         size, number = self.degrees.get("micro_batch"), self.degrees.get("num_micro_batches")
-        if self.problems and dp == 1 and self.gpus > 1:
-            return 1, self.batch  # the replicas are not known; rules about the batch would only confuse
+        if "dp" in self.unknown:
+            return size or 1, number or 1
         unit = dp * (size or 1) * (number or 1)
         parts = {"dp": dp, "micro-batch": size or 1, "micro-batches": number or 1}
         words = " x ".join(f"{name} {part}" for name, part in parts.items() if part > 1)
@@ -168,10 +159,12 @@ class _Builder:
         if self.batch % unit or (both and self.batch != unit):
             near = str(unit) if both else near_multiples(self.batch, unit)
             relation = "is not" if both else "does not divide by"
+            equals = f" = {unit}" if " x " in words else ""
             self.problems.append(
-                f"--batch {self.batch}: {relation} {words} = {unit}; use --batch {near}, or other degrees"
+                f"--batch {self.batch}: {relation} {words}{equals}; use --batch {near}, or other degrees"
             )
-            return 1, self.batch
+            self.unknown |= {"micro_batch", "num_micro_batches"}
+            return size or 1, number or 1
         share = self.batch // dp
         if size is None:
             size = share // number if number is not None else 1
@@ -194,6 +187,6 @@ class _Builder:
         wanted = self.restriction.flags.get("sequence_parallel")
         if wanted is None and plan.tp > 1:
             cut = dataclasses.replace(plan, sequence_parallel=True)
-            wanted = set(self.judge.broken(cut)) <= set(self.judge.broken(plan))
+            wanted = set(self.judge.broken(cut, self.unknown)) <= set(self.judge.broken(plan, self.unknown))
             self._note("sequence_parallel", "on" if wanted else "off")
         return dataclasses.replace(plan, sequence_parallel=bool(wanted))

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
+import numpy as np
 from costmodel.mesh.flops import model_flops_per_step
-from costmodel.mesh.rules import NetworkShape, broken_rules
 
 from costmodel.graph import Graph
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS, MeshCosts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.rules import RULES, NetworkShape, broken_rules, columns_of
 from costmodel.mesh.units import MeshError
 from planner.errors import UsageError
 from planner.mesh.results import RankedMeshPlan
 from planner.mesh.wording import TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
 from planner.resolve import Resolved
 from planner.results import Assumption
+from strategies.mesh.search import search_mesh
+from strategies.mesh.settings import MeshOutcome, MeshSettings
 
 __all__ = ["COMMUNICATION", "MeshJudge", "is_per_device", "make_judge"]
 
@@ -66,6 +69,10 @@ class MeshJudge:
     def costs(self, plans: Sequence[MeshPlan]) -> MeshCosts:
         """Ask the cost model about legal plans."""
         return self.model.evaluate_plans(plans)
+
+    def search(self, settings: MeshSettings, progress: Callable[[str, float], None] | None = None) -> MeshOutcome:
+        """Search with the same cost model."""
+        return search_mesh(self.resolved.workload, self.resolved.cluster, settings, progress, self.assumptions)
 
     def score(self, plan: RankedMeshPlan) -> float:
         """What the objective compares; smaller is better."""
@@ -117,9 +124,14 @@ class MeshJudge:
             gap=0.0,
         )
 
-    def broken(self, plan: MeshPlan) -> list[str]:
-        """Say which rules of the space a plan breaks."""
-        return broken_rules(self.shape, plan)
+    def broken(self, plan: MeshPlan, unknown: Set[str] = frozenset()) -> list[str]:
+        """Say which rules of the space a plan breaks; those that read a field which is not known yet are left out."""
+        if not unknown:
+            return broken_rules(self.shape, plan)
+        columns = columns_of(MeshBatch.from_plans([plan]))
+        values = {name: int(column[0]) for name, column in columns.items()}
+        known = [rule for rule in RULES if not unknown & set(rule.fields)]
+        return [rule.message(self.shape, values) for rule in known if not bool(np.all(rule.test(self.shape, columns)))]
 
     def check(self, plan: MeshPlan) -> None:
         """Refuse a plan that breaks a rule of the space, or does not make the batch.

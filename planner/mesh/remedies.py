@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
-from costmodel.mesh.rules import RULES
-from strategies.mesh.search import search_mesh
 
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
+from costmodel.mesh.rules import RULES
 from costmodel.splits import divisors
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import LimitReached, NoFeasiblePlan
 from planner.mesh.flags import flag_of
 from planner.mesh.judge import MeshJudge
+from planner.mesh.near import near_multiples
 from planner.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
 from planner.search_errors import SearchInterrupted
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
@@ -56,16 +58,50 @@ def _miss(judge: MeshJudge, miss: NearestMiss) -> str:
 
 
 def _excluded(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) -> str:
-    docs = {rule.name: rule.doc.rstrip(".") for rule in RULES}
-    rules = sorted(outcome.illegal, key=lambda name: (-outcome.illegal[name], name))
-    said = "; ".join(f"{name} ({docs[name]})" if name in docs else name for name in rules)
+    said = "; ".join(_contradictions(judge, settings.restriction))
+    if not said:
+        docs = {rule.name: rule.doc for rule in RULES}
+        rules = sorted(outcome.illegal, key=lambda name: (-outcome.illegal[name], name))
+        listed = "; ".join(f"{name} ({docs[name]})" if name in docs else name for name in rules)
+        said = f"rules that exclude all of them: {listed or 'none is left by what is fixed'}"
     flags = _flags(settings.restriction)
     fixed = f" with {', '.join(dict.fromkeys(flags.values()))} as given" if flags else ""
     setting = judge.resolved.setting
-    return (
-        f"no legal plan of '{setting.model}' at global batch {setting.global_batch} on up to {setting.gpus} GPUs{fixed}; "
-        f"rules that exclude all of them: {said or 'none is left by what is fixed'}"
-    )
+    return f"no legal plan of '{setting.model}' at global batch {setting.global_batch} on up to {setting.gpus} GPUs{fixed}: {said}"
+
+
+def _contradictions(judge: MeshJudge, restriction: MeshRestriction) -> list[str]:
+    """What the fixed values break by themselves, whatever the others are."""
+    degrees = {field: bounds.values[0] for field, bounds in restriction.degrees.items() if len(bounds.values) == 1}
+    values: dict[str, Any] = {**degrees, **restriction.flags}
+    values |= {field: names[0] for field, names in restriction.names.items() if len(names) == 1}
+    dp = values.pop("dp", None)
+    known = {*values, *(["dp"] if dp is not None else []), "vpp"}  # more chunks per rank break no rule less
+    plan = MeshPlan(**{**values, **({} if dp is None else {"dp_replicate": dp, "dp_shard": 1})})
+    fields = {"dp", *(field.name for field in dataclasses.fields(MeshPlan))}
+    return [*_wrong_products(judge, degrees), *judge.broken(plan, fields - known)]
+
+
+def _wrong_products(judge: MeshJudge, degrees: Mapping[str, int]) -> list[str]:
+    """Fixed degrees that need more GPUs than there are, or do not divide the batch."""
+    setting = judge.resolved.setting
+    data = ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
+    problems = []
+    gpus, words = _product(degrees, ("tp", "cp", "pp", *data))
+    if gpus > setting.gpus:
+        problems.append(f"{words} is more than --gpus {setting.gpus}")
+    samples, words = _product(degrees, (*data, "micro_batch", "num_micro_batches"))
+    if setting.global_batch % samples:
+        near = near_multiples(setting.global_batch, samples)
+        problems.append(f"{words} does not divide --batch {setting.global_batch} (nearby: {near})")
+    return problems
+
+
+def _product(degrees: Mapping[str, int], fields: tuple[str, ...]) -> tuple[int, str]:
+    used = {field: degrees[field] for field in fields if degrees.get(field, 1) > 1}
+    product = math.prod(used.values())
+    words = " x ".join(f"{flag_of(field)[2:]} {degree}" for field, degree in used.items())
+    return product, f"{words} = {product}" if len(used) > 1 else words
 
 
 def _flags(restriction: MeshRestriction) -> dict[str, str]:
@@ -111,7 +147,7 @@ def _more_gpus(judge: MeshJudge, settings: MeshSettings) -> str | None:
 
 def _best(judge: MeshJudge, settings: MeshSettings) -> MeshCandidate | None:
     short = dataclasses.replace(settings, top=1, wall_s=min(settings.wall_s, _WALL_S))
-    outcome = search_mesh(judge.resolved.workload, judge.resolved.cluster, short, None)
+    outcome = judge.search(short)
     return outcome.candidates[0] if outcome.candidates else None
 
 

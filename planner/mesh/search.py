@@ -6,10 +6,9 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from strategies.mesh.search import search_mesh
-
 from costmodel.mesh.plan import MeshPlan
 from costmodel.units import format_bytes, parse_quantity
+from planner.errors import NoFeasiblePlan
 from planner.mesh.exact import exact_plan
 from planner.mesh.judge import MeshJudge, is_per_device, make_judge
 from planner.mesh.remedies import no_mesh_plan, remedy
@@ -47,7 +46,7 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None) -> MeshR
     started = time.monotonic()
     judge = make_judge(resolved)
     settings = settings_of(resolved)
-    outcome = search_mesh(resolved.workload, resolved.cluster, settings, progress)
+    outcome = judge.search(settings, progress)
     if not outcome.candidates:
         raise no_mesh_plan(judge, settings, outcome)
     result = _result(judge, settings, outcome, started)
@@ -77,8 +76,13 @@ def explain_mesh(resolved: Resolved, plan: MeshPlan | None = None, progress: Pro
         plan, defaults = exact_plan(judge)
     workers = max(request.gpus, plan.workers if plan is not None else 1)
     free = dataclasses.replace(request, mesh=None, micro_batches=None, top=1, gpus=workers)
-    found = optimize_mesh(dataclasses.replace(resolved, request=free), progress)
-    return _breakdown(judge, plan or found.plans[0].plan, found.plans[0], defaults)
+    try:
+        best = optimize_mesh(dataclasses.replace(resolved, request=free), progress).plans[0]
+    except NoFeasiblePlan:
+        if plan is None:
+            raise
+        return _breakdown(judge, plan, None, defaults)  # what does not fit can still be explained
+    return _breakdown(judge, plan or best.plan, best, defaults)
 
 
 def settings_of(resolved: Resolved) -> MeshSettings:
@@ -107,6 +111,7 @@ def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, star
     score = outcome.candidates[0].score
     ratio = min(outcome.bound_score / score, 1.0)
     proven = ratio >= 1 - _PROOF_SLACK
+    wall_s = time.monotonic() - started
     data = None if outcome.interrupted else _best_data_parallel(judge, settings, best)
     return MeshResult(
         setting=resolved.setting,
@@ -118,7 +123,7 @@ def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, star
         bound_gap=0.0 if proven else 1.0 - ratio,
         space_size=outcome.space_size,
         searched=outcome.searched,
-        wall_s=time.monotonic() - started,
+        wall_s=wall_s,
         assumptions=(*resolved.assumptions, judge.convention()),
         model_assumptions=judge.rows(),
         data_parallel=data,
@@ -135,8 +140,11 @@ def _bound_s(judge: MeshJudge, best: RankedMeshPlan, ratio: float) -> float:
 
 def _best_data_parallel(judge: MeshJudge, settings: MeshSettings, best: RankedMeshPlan) -> RankedMeshPlan | None:
     """Best plan without tensor, context, expert and pipeline parallelism, whatever else is fixed."""
+    plan = best.plan
+    if settings.restriction.is_free and plan.tp * plan.cp * plan.ep * plan.pp == 1:
+        return best
     plain = dataclasses.replace(settings, restriction=_DATA_PARALLEL, top=1)
-    outcome = search_mesh(judge.resolved.workload, judge.resolved.cluster, plain, None)
+    outcome = judge.search(plain)
     ranked = judge.rank([candidate.plan for candidate in outcome.candidates[:1]], best)
     return ranked[0] if ranked else None
 

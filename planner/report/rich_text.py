@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from planner.report.blocks import Block, Facts, Heading, Sentence, Table
-from planner.report.text import fact_lines, table_lines
+from planner.report.text import fact_lines, sentence_lines, table_lines
 
 __all__ = ["rich_text"]
 
@@ -41,7 +41,7 @@ def rich_text(blocks: Sequence[Block], width: int, *, unicode: bool = True) -> s
 
 def _lines(block: Table | Facts | Heading, width: int, *, rule: str) -> list[Text]:
     if isinstance(block, Heading):
-        return [Text(block.text, style="bold")]
+        return [Text(line, style="bold") for line in sentence_lines(block, width)]
     if isinstance(block, Facts):
         return [_fact(line) for line in fact_lines(block, width)]
     styles = {"header": "bold", "rule": "dim", "row": ""}

@@ -9,7 +9,7 @@ from typing import Literal
 
 from planner.report.blocks import Block, Column, Facts, Heading, Sentence, Table
 
-__all__ = ["FittedColumn", "Line", "fact_lines", "fit", "plain_text", "table_lines", "wrap_words"]
+__all__ = ["FittedColumn", "Line", "fact_lines", "fit", "plain_text", "sentence_lines", "table_lines", "wrap_words"]
 
 _GAP = 2  # spaces between columns
 _MIN_FLEXIBLE = 28  # below this a column of words is hard to read: drop another column first
@@ -168,11 +168,14 @@ def plain_text(blocks: Sequence[Block], width: int | None) -> str:
             lines.extend(line.text for line in table_lines(block, width))
         elif isinstance(block, Facts):
             lines.extend(fact_lines(block, width or 120))
-        elif isinstance(block, Heading):
-            lines.append(block.text)
         else:
-            lines.extend(textwrap.wrap(block.text, width or 120, break_on_hyphens=False, break_long_words=False))
+            lines.extend(sentence_lines(block, width or 120))
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def sentence_lines(block: Heading | Sentence, width: int) -> list[str]:
+    """Lines of a heading or a sentence."""
+    return textwrap.wrap(block.text, width, break_on_hyphens=False, break_long_words=False)
 
 
 def fact_lines(facts: Facts, width: int) -> list[str]:

@@ -17,8 +17,8 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "cluster": ("planner.schema.cluster", "ClusterFile"),
     "algorithms": ("planner.schema.algorithms", "AlgorithmsFile"),
     "plan": ("planner.schema.plan", "PlanDocument"),
-    "result": ("planner.schema.result", "ResultDocument"),
-    "breakdown": ("planner.schema.result", "BreakdownDocument"),
+    "result": ("planner.schema.mesh_result", "AnyResult"),
+    "breakdown": ("planner.schema.mesh_result", "AnyBreakdown"),
     "scale": ("planner.schema.result", "ScaleDocument"),
     "list": ("planner.schema.result", "ListDocument"),
 }

@@ -55,6 +55,12 @@ class GroupEntry(FileModel):
     count: int | None = Field(
         default=None, strict=True, ge=1, le=MAX_INTEGER, description="how many; unlimited unless stated"
     )
+    name: Name | None = Field(default=None, description="what reports call the group; the device's name unless stated")
+    levels: tuple[LevelEntry, ...] = Field(
+        default=(),
+        max_length=8,
+        description="the innermost levels as this group has them, names and sizes as in the cluster; its own unless stated",
+    )
 
 
 class ClusterFile(FileModel):
@@ -89,7 +95,26 @@ class ClusterFile(FileModel):
                     at="levels",
                 )
             inside *= level.size or 1
+        for i, group in enumerate(self.groups):
+            self._check_group(i, group)
         return self
+
+    def _check_group(self, i: int, group: GroupEntry) -> None:
+        """Check that a group's own levels are the cluster's innermost ones."""
+        expected = ", ".join(f"{level.name} of size {level.size}" for level in self.levels)
+        if len(group.levels) > len(self.levels):
+            fail(f"group {i} has {len(group.levels)} levels, the cluster {len(self.levels)}: {expected}", at="groups")
+        inside = 1
+        for own, common in zip(group.levels, self.levels, strict=False):
+            if (own.name, own.size) != (common.name, common.size):
+                fail(f"group {i} has level '{own.name}' of size {own.size}; expected, in this order: {expected}", at="groups")
+            if inside % own.shared_by:
+                fail(
+                    f"group {i}, level '{own.name}': a port is shared by {own.shared_by} devices, which does not divide the "
+                    f"{inside} devices of a unit inside it",
+                    at="groups",
+                )
+            inside *= own.size or 1
 
     @property
     def device_names(self) -> tuple[str, ...]:
@@ -115,13 +140,21 @@ class ClusterFile(FileModel):
         1250000000.0
         """
         assert set(self.device_names) <= set(devices), "a device of the cluster was not loaded"
-        counts = [group.count for group in self.groups] or [None]
+        if not self.groups:
+            groups = (DeviceGroup(device=devices[str(self.device)]),)
+        else:
+            groups = tuple(
+                DeviceGroup(
+                    device=devices[group.device],
+                    num_devices=group.count,
+                    name=group.name or "",
+                    levels=tuple(level.to_domain() for level in group.levels),
+                )
+                for group in self.groups
+            )
         return Cluster(
             name=self.name,
             description=self.description,
-            groups=tuple(
-                DeviceGroup(device=devices[name], num_devices=count)
-                for name, count in zip(self.device_names, counts, strict=True)
-            ),
+            groups=groups,
             levels=tuple(level.to_domain() for level in self.levels),
         )

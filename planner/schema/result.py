@@ -11,7 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from planner.schema.plan import PlanDocument
 
-__all__ = ["BreakdownDocument", "ListDocument", "ResultDocument", "ScaleDocument"]
+__all__ = [
+    "BreakdownDocument",
+    "ComparisonEntry",
+    "Head",
+    "ListDocument",
+    "Number",
+    "ResultDocument",
+    "ScaleDocument",
+    "Seconds",
+    "Tail",
+]
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -75,7 +85,9 @@ class SettingEntry(_Result):
     command_line: str
 
 
-class _Head(_Result):
+class Head(_Result):
+    """What every answer begins with."""
+
     schema_version: Literal[1]
     model: str
     cluster: str
@@ -84,14 +96,16 @@ class _Head(_Result):
     cost_model: Literal["roofline", "paleo"]
 
 
-class _Tail(_Result):
+class Tail(_Result):
+    """What every answer ends with."""
+
     setting: SettingEntry
     assumptions: list[AssumptionEntry]
     free_layers: list[str] = Field(description="Layers that the cost model counts as free.")
     notes: list[str] = Field(description="Sentences for people.")
 
 
-class ResultDocument(_Tail, _Head):
+class ResultDocument(Tail, Head):
     """Answer of `planner optimize --json`."""
 
     plans: list[RankedPlanEntry] = Field(description="Best first.")
@@ -143,7 +157,7 @@ class ComparisonEntry(_Result):
     best_s: Number
 
 
-class BreakdownDocument(_Tail, _Head):
+class BreakdownDocument(Tail, Head):
     """Answer of `planner explain --json`, and without `layers` and `totals` of `planner estimate --json`."""
 
     step_time_s: Seconds
@@ -171,7 +185,7 @@ class PointEntry(_Result):
     fits: bool
 
 
-class ScaleDocument(_Tail):
+class ScaleDocument(Tail):
     """Answer of `planner scale --json`."""
 
     schema_version: Literal[1]

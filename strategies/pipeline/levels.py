@@ -15,7 +15,7 @@ import numpy as np
 
 from strategies.pipeline.problem import FloatArray, IntArray
 
-__all__ = ["Levels", "depth_levels", "most_behind_s"]
+__all__ = ["Levels", "depth_levels", "most_behind_s", "through_cut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class Levels:
 
 
 def depth_levels(most_depth: int, most_levels: int) -> Levels:
-    """At most so many levels, each depth its own if they suffice, else evenly spread.
+    """Each depth its own level, but the last of at most so many levels has all that are left.
 
     >>> levels = depth_levels(7, 3)
     >>> levels.first.tolist(), levels.last.tolist()
-    ([1, 4, 7], [3, 6, 7])
+    ([1, 2, 3], [1, 2, 7])
     """
-    first = np.unique(np.linspace(1, most_depth, max(most_levels, 1)).astype(np.int64))
-    return Levels(first, np.append(first[1:] - 1, most_depth))
+    first = np.arange(1, max(min(most_depth, most_levels), 1) + 1)
+    return Levels(first, np.append(first[:-1], max(most_depth, 1)))
 
 
 def most_behind_s(
@@ -65,12 +65,39 @@ def most_behind_s(
     Equal stages of 1 + 2 s, one behind, m = 4: g = max(0, D - 1) + max(0, D - 2), so a slack of 3 admits D = 3.
 
     >>> a, b = most_behind_s(np.array([1.0]), np.array([2.0]), np.array([1]), 4)
-    >>> min(3 + a[0], (3 + b[0]) / 2)
+    >>> float(min(3 + a[0], (3 + b[0]) / 2))
     3.0
     """
-    least_s = np.minimum(forward_s, backward_s)
     long = depth <= num_micro_batches - 2
-    single = np.where(long, depth, num_micro_batches - 1) * least_s
-    with np.errstate(invalid="ignore"):
-        both = np.where(long, depth * (forward_s + backward_s), np.inf)
-    return single, both
+    single = np.where(long, depth, num_micro_batches - 1) * np.minimum(forward_s, backward_s)
+    return single, np.where(long, depth * (forward_s + backward_s), np.inf)
+
+
+def through_cut(cut_s: FloatArray, *values: FloatArray) -> list[FloatArray]:
+    """Least of each value plus a transfer: ``min_k values[k] + cut_s[k, k']`` for every k'.
+
+    Parameters
+    ----------
+    cut_s : array, shape (K, K')
+    *values : arrays, shape (K, ...)
+        Finite in the same places, which may be few: the time goes by their number.
+
+    Returns
+    -------
+    list of array, shape (K', ...)
+
+    Examples
+    --------
+    >>> through_cut(np.array([[1.0, 5.0], [2.0, 1.0]]), np.array([[10.0], [8.0]]))[0].tolist()
+    [[10.0], [9.0]]
+    """
+    flat = [value.reshape(len(value), -1) for value in values]
+    place, row = np.nonzero(np.isfinite(flat[0]).T)
+    results = [np.full((cut_s.shape[1], part.shape[1]), np.inf) for part in flat]
+    if len(place):
+        begins = np.flatnonzero(np.concatenate([[True], place[1:] != place[:-1]]))
+        transfer_s = cut_s[row]
+        for part, result in zip(flat, results, strict=True):
+            sums = transfer_s + part[row, place][:, None]
+            result[:, place[begins]] = np.minimum.reduceat(sums, begins, axis=0).T
+    return [result.reshape(-1, *values[0].shape[1:]) for result in results]

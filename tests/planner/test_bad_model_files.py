@@ -44,8 +44,10 @@ def error(tmp_path: Path, text: str) -> str:
         ("{name: c, type: pool, kernal: 3}", "6:27: layers[1].kernal: unknown key 'kernal'; did you mean 'kernel'?"),
         (
             "{name: c, type: pool, kernel: 3, zzz: 1}",
-            "6:38: layers[1].zzz: unknown key 'zzz'; allowed: name, inputs, frozen, lora_rank, type, kernel, stride, padding, "  # noqa: ISC004
-            "mode, ceil_mode",
+            (
+                "6:38: layers[1].zzz: unknown key 'zzz'; allowed: name, inputs, frozen, lora_rank, type, kernel, stride, padding, "
+                "mode, ceil_mode"
+            ),
         ),
         ("{name: c, type: pool}", "6:5: layers[1]: missing key 'kernel'"),
         ("{name: c, type: pool, kernel: 3, kernel: 2}", "6:38: duplicate key 'kernel' (first on line 6)"),

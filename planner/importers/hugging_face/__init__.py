@@ -126,21 +126,26 @@ def convert(document: Document) -> ImportedDocument:
         "schema_version": 1,
         "name": _name(document, model_type),
         "description": f"{network_class}: {network.summary}",
-        "source": "",
-        "global_batch": IMAGES_PER_STEP,
+        **_step(network, network_class),
     }
-    batch = f"the global batch is an assumption, {IMAGES_PER_STEP} images per step"
-    length = ""
-    if network.seq is not None:
-        content["global_batch"] = max(1, TOKENS_PER_STEP // network.seq)
-        content["seq"] = network.seq
-        batch = f"the global batch is an assumption, {TOKENS_PER_STEP} tokens per step at that length"
-        length = f"; seq is {network.seq_source}, the longest sample"
-    content["source"] = f"{FORMAT} ({network_class}){length}; {batch}"
     if network.blocks:
         content["blocks"] = network.blocks
     content["layers"] = network.layers
     return ImportedDocument(content=content, notes=tuple(fields.notes))
+
+
+def _step(network: Network, network_class: str) -> dict[str, Any]:
+    """Samples of a step and their length, which a config does not say."""
+    source = f"{FORMAT} ({network_class})"
+    assumed = "the global batch is an assumption"
+    if network.seq is None:
+        return {"source": f"{source}; {assumed}, {IMAGES_PER_STEP} images per step", "global_batch": IMAGES_PER_STEP}
+    length = f"seq is {network.seq_source}, the longest sample"
+    return {
+        "source": f"{source}; {length}; {assumed}, {TOKENS_PER_STEP} tokens per step at that length",
+        "global_batch": max(1, TOKENS_PER_STEP // network.seq),
+        "seq": network.seq,
+    }
 
 
 def _model_type(document: Document) -> str:

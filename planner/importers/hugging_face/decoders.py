@@ -260,27 +260,7 @@ def read_decoder(fields: Fields, model_type: str) -> p.Network:
         head_dim=known.head_dim,
         reads_head_dim=known.reads_head_dim,
     )
-    attending = _attention(fields, known, heads, hidden)
-    sparse = _sparse_layers(fields, known, layers)
-    rate = fields.probability("resid_pdrop", 0.0) if known.has_dropout else 0.0
-    bodies: dict[str, Callable[[int], list[p.Entry]]] = {}
-
-    def add(name: str, feeding: list[p.Entry]) -> None:
-        def body(window: int) -> list[p.Entry]:
-            return b.block(p.rms_norm, [attending(window), feeding], rate=rate, norm_after=known.norm_after)
-
-        bodies[name] = body
-
-    activation = _activation(fields, known)
-    dense = _dense(fields, known, hidden, activation)
-    if len(sparse) < layers:
-        add("dense" if sparse else "decoder", dense)
-    if known.moe:
-        experts = _experts(fields, known, activation)
-        if sparse:
-            add("sparse" if len(sparse) < layers else "decoder", [experts])
-    names = ["decoder"] * layers if len(bodies) == 1 else ["sparse" if i in sparse else "dense" for i in range(layers)]
-    uses = [b.Use(name, window) for name, window in zip(names, _windows(fields, known, layers), strict=True)]
+    blocks = _blocks(fields, known, layers, hidden, _attention(fields, known, heads, hidden))
     tied = fields.flag("tie_word_embeddings", known.tied)
     embedding_rate = fields.probability("embd_pdrop", 0.0) if known.has_dropout else 0.0
     return causal_network(
@@ -289,11 +269,33 @@ def read_decoder(fields: Fields, model_type: str) -> p.Network:
         positions=positions,
         positions_key="max_position_embeddings",
         embedded=[*p.embedding(vocabulary, hidden), *p.dropout("embedding_dropout", embedding_rate)],
-        blocks=b.stack(uses, bodies),
+        blocks=blocks,
         last=[p.rms_norm("norm")],
         head=p.lm_head(vocabulary, tied=tied),
         summary=f"{layers} blocks of width {hidden}",
     )
+
+
+def _blocks(
+    fields: Fields, known: Decoder, layers: int, hidden: int, attending: Callable[[int], list[p.Entry]]
+) -> tuple[dict[str, Any], list[p.Entry]]:
+    """Blocks with one feed-forward part, with experts, or both kinds in turn."""
+    rate = fields.probability("resid_pdrop", 0.0) if known.has_dropout else 0.0
+    activation = _activation(fields, known)
+    feeding = {"dense": _dense(fields, known, hidden, activation)}
+    if known.moe:
+        feeding["sparse"] = [_experts(fields, known, activation)]
+    sparse = _sparse_layers(fields, known, layers)
+    kinds = ["sparse" if index in sparse else "dense" for index in range(layers)]
+    title = {kind: kind if len(set(kinds)) > 1 else "decoder" for kind in feeding}
+
+    def body_of(kind: str) -> Callable[[int], list[p.Entry]]:
+        return lambda window: b.block(
+            p.rms_norm, [attending(window), feeding[kind]], rate=rate, norm_after=known.norm_after
+        )
+
+    uses = [b.Use(title[kind], window) for kind, window in zip(kinds, _windows(fields, known, layers), strict=True)]
+    return b.stack(uses, {title[kind]: body_of(kind) for kind in set(kinds)})
 
 
 def _attention(fields: Fields, known: Decoder, heads: p.Heads, hidden: int) -> Callable[[int], list[p.Entry]]:
@@ -302,6 +304,8 @@ def _attention(fields: Fields, known: Decoder, heads: p.Heads, hidden: int) -> C
     qkv_bias = fields.flag(key, key == "qkv_bias") if isinstance(key, str) else key
     proj_bias = fields.flag(known.proj_bias, False) if known.proj_bias else False
     score_dropout = fields.probability("attention_dropout", 0.0)
+    if known.head_norm:
+        fields.notes.append(p.HEAD_NORM_NOTE)
 
     def made(window: int) -> list[p.Entry]:
         return p.attention(

@@ -68,7 +68,8 @@ def _bert_head(fields: Fields, vocabulary: int, hidden: int, rate: float) -> lis
     labels = fields.labels() if kind == "BertForSequenceClassification" else 2  # next sentence: yes or no
     function = p.ACTIVATIONS[fields.word("hidden_act", "gelu", p.ACTIVATIONS)]
     masked = [
-        p.linear("transform", hidden, bias=True, inputs="blocks", activation=function),
+        p.linear("transform", hidden, bias=True, inputs="blocks"),
+        p.entry(function, "activation", function=function if function != "relu" else None),
         p.layer_norm("transform_norm"),
         *p.lm_head(vocabulary, tied=tied, bias=True),
     ]

@@ -141,12 +141,15 @@ def read_phi(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
     width = fields.count("intermediate_size", 8192)
     function = p.ACTIVATIONS[fields.word("hidden_act", "gelu_new", p.ACTIVATIONS)]
     rate = fields.probability("resid_pdrop", 0.0)
+    has_head_norm = fields.flag("qk_layernorm", False)
+    if has_head_norm:
+        fields.notes.append(p.HEAD_NORM_NOTE)
     attending = p.attention(
         heads,
         hidden,
         qkv_bias=True,
         proj_bias=True,
-        head_norm=p.layer_norm if fields.flag("qk_layernorm", False) else None,
+        head_norm=p.layer_norm if has_head_norm else None,
         score_dropout=fields.probability("attention_dropout", 0.0),
     )
     feeding = p.feed_forward(hidden, width, function, bias=True)
@@ -237,9 +240,7 @@ def _falcon_heads(fields: Fields, hidden: int) -> p.Heads:
         fields, hidden, heads=("num_attention_heads", 71, "n_head"), reads_kv=False, reads_head_dim=False
     )
     kv_heads = fields.optional_count("num_kv_heads", None, "n_head_kv") or own.heads
-    if own.heads % kv_heads:
-        message = f"{own.heads} heads cannot share {kv_heads} key/value heads evenly; allowed: divisors of {own.heads}"
-        fields.contradiction("num_kv_heads", message, "num_attention_heads")
+    p.check_groups(fields, own.heads, kv_heads, "num_attention_heads", "num_kv_heads")
     is_multi_query = fields.flag("multi_query", True) and not fields.flag("new_decoder_architecture", False)
     return p.Heads(heads=own.heads, kv_heads=1 if is_multi_query else kv_heads, head_dim=own.head_dim)
 

@@ -15,11 +15,13 @@ from planner.importers.hugging_face.fields import Fields
 __all__ = [
     "ACTIVATIONS",
     "GATES",
+    "HEAD_NORM_NOTE",
     "Entry",
     "Heads",
     "Network",
     "Norm",
     "attention",
+    "check_groups",
     "dropout",
     "embedding",
     "entry",
@@ -48,6 +50,12 @@ GATES = {
     "relu": "relu",
     "sigmoid": "sigmoid",
 }
+
+
+HEAD_NORM_NOTE = (
+    "the norms of queries and keys by head are one norm with as many weights before the projection (head_norm)"
+)
+_MAX_LISTED = 1024  # heads whose divisors a message lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,17 +133,27 @@ def read_heads(
     heads_key, heads_default, *aliases = heads
     count = fields.count(heads_key, heads_default, *aliases)
     kv_heads = (fields.optional_count("num_key_value_heads", kv_default) if reads_kv else None) or count
-    if count % kv_heads:
-        message = f"{count} heads cannot share {kv_heads} key/value heads evenly; allowed: divisors of {count}"
-        fields.contradiction("num_key_value_heads", message, heads_key)
+    check_groups(fields, count, kv_heads, heads_key, "num_key_value_heads")
     size = fields.optional_count("head_dim", head_dim) if reads_head_dim else None
     if size is None:
         if hidden % count:
-            name = " and 'head_dim' is absent" if reads_head_dim else ""
-            message = f"{hidden_key} {hidden} cannot be divided by {count} heads ({heads_key}){name}"
+            absent = " and 'head_dim' is absent" if reads_head_dim else ""
+            near = ", ".join(
+                str(number) for number in (hidden // count * count, (hidden // count + 1) * count) if number
+            )
+            message = f"{hidden} cannot be divided by {count} heads ({heads_key}){absent}; the nearest that can: {near}"
             fields.contradiction(hidden_key, message, heads_key, "head_dim")
         size = max(hidden // count, 1)
     return Heads(heads=count, kv_heads=kv_heads, head_dim=size)
+
+
+def check_groups(fields: Fields, heads: int, kv_heads: int, heads_key: str, key: str) -> None:
+    """Note where heads of queries cannot share the heads of keys and values evenly."""
+    if heads % kv_heads:
+        divisors = [number for number in range(1, heads + 1) if heads % number == 0] if heads <= _MAX_LISTED else []
+        allowed = ", ".join(map(str, divisors)) or f"divisors of {heads}"
+        message = f"{heads} heads cannot share {kv_heads} key/value heads evenly; allowed: {allowed}"
+        fields.contradiction(key, message, heads_key)
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------------
@@ -191,10 +209,10 @@ def dropout(name: str, rate: float) -> list[Entry]:
     return [entry(name, "dropout", keep=round(1.0 - rate, 12))] if rate else []
 
 
-def embedding(vocabulary: int, dim: int, *, seq: str = "$seq") -> list[Entry]:
+def embedding(vocabulary: int, dim: int) -> list[Entry]:
     """Make the input of token numbers and their table."""
     return [
-        entry("tokens", "input", shape=[1, seq]),
+        entry("tokens", "input", shape=[1, "$seq"]),
         entry("embedding", "embedding", num_embeddings=vocabulary, dim=dim),
     ]
 
@@ -213,11 +231,12 @@ def attention(
     *,
     qkv_bias: bool,
     proj_bias: bool,
-    head_norm: Callable[[str], Entry] | None = None,
+    head_norm: Norm | None = None,
     score_dropout: float = 0.0,
     causal: bool = True,
     window: int = 0,
     buckets: int | str = 0,
+    fused: bool = True,
 ) -> list[Entry]:
     """Self-attention with its projections, reading the entry before it.
 
@@ -228,7 +247,7 @@ def attention(
         Features of the result.
     qkv_bias, proj_bias : bool
     head_norm : callable, optional
-        Normalisation of every query and key head by weights that all query heads share, and all key heads (see `_head_norms`).
+        Normalisation of every head of queries and keys; the entry before must be called ``norm1`` then (see `_head_norms`).
     score_dropout : float
         Dropout of the attention weights.
     causal : bool
@@ -236,6 +255,8 @@ def attention(
         Positions that a query sees; 0: all.
     buckets : int or str
         Learned biases per head by distance (T5); a string is a parameter of the block.
+    fused : bool
+        A kernel that keeps the scores on the chip (FlashAttention).
     """
     core = entry(
         "attention",
@@ -245,39 +266,42 @@ def attention(
         head_dim=heads.head_dim,
         causal=None if causal else False,
         window=window or None,
+        fused=None if fused else False,
         dropout=True if score_dropout else None,
         relative_buckets=buckets or None,
     )
-    norms = _head_norms(heads, head_norm) if head_norm else []
-    return [linear("qkv", heads.qkv, bias=qkv_bias), *norms, core, linear("proj", hidden, bias=proj_bias)]
+    norms = _head_norms(heads, hidden, head_norm) if head_norm else []
+    return [*norms, linear("qkv", heads.qkv, bias=qkv_bias), core, linear("proj", hidden, bias=proj_bias)]
 
 
-def _head_norms(heads: Heads, norm: Callable[[str], Entry]) -> list[Entry]:
-    """Normalise the heads of queries and keys.
+def _head_norms(heads: Heads, hidden: int, norm: Norm) -> list[Entry]:
+    """Stand-ins for the norms of every head's queries and keys.
 
-    Each norm has ``head_dim`` weights for all its heads together, so its layer reads one head: that gives the published number of
-    weights. The pass over all heads is paid for by the concatenation, which reads and writes queries, keys and values once each way
-    (a norm of queries and keys alone moves a little less).
+    Each norm has weights for one head, which all heads share: ``2 head_dim`` together. No layer here normalises by heads, and one
+    between the projection and attention would have to see all of them, so that their split over tensor-parallel ranks, which the real
+    norms leave alone, would be lost. So a norm of as many features stands before the projection: the number of weights is exact,
+    and joining the features moves ``hidden`` of them each way, where the norms move the queries and keys.
     """
-    size, keys = heads.head_dim, heads.width
-    parts = [
-        entry("first_query", "slice_features", "qkv", features=size),
-        norm("query_norm"),
-        entry("other_queries", "slice_features", "qkv", start=size, features=keys - size),
-        entry("first_key", "slice_features", "qkv", start=keys, features=size),
-        norm("key_norm"),
-        entry("other_keys_values", "slice_features", "qkv", start=keys + size, features=heads.qkv - keys - size),
-        entry("normed_qkv", "concat", ["query_norm", "other_queries", "key_norm", "other_keys_values"]),
-    ]
-    if heads.heads == 1:
-        parts = [part for part in parts if part["name"] != "other_queries"]
-        parts[-1]["inputs"].remove("other_queries")
-    return parts
+    rest = 2 * heads.head_dim
+    made: list[Entry] = []
+    while rest >= hidden:  # only where heads are wider than half the network
+        made.append(norm(f"head_norm{len(made) + 1}"))
+        rest -= hidden
+    if rest:
+        source = made[-1]["name"] if made else "norm1"
+        made += [
+            entry("head_part", "slice_features", source, features=rest),
+            norm("head_norm"),
+            entry("other_part", "slice_features", source, start=rest, features=hidden - rest),
+            entry("joined", "concat", ["head_norm", "other_part"]),
+        ]
+    return made
 
 
 def feed_forward(hidden: int, width: int, function: str, *, bias: bool) -> list[Entry]:
     """Two fully connected layers, an activation between them."""
-    return [linear("up", width, bias=bias, activation=function), linear("down", hidden, bias=bias)]
+    between = entry(function, "activation", function=function if function != "relu" else None)
+    return [linear("up", width, bias=bias), between, linear("down", hidden, bias=bias)]
 
 
 def gated_feed_forward(hidden: int, width: int, function: str, *, bias: bool = False) -> list[Entry]:

@@ -2,9 +2,8 @@
 
 Defaults are those of ``configuration_t5.py`` of Hugging Face transformers.
 
-Both sides are given the same number of positions and read one embedding layer, so that its weights count once. The second look-up is not
-counted; it moves as much as one norm of the many. The biases by distance are computed in the first block of each side and added in all;
-here they belong to the first.
+Both sides are given the same number of positions. The biases by distance are learned in the first block of each side and added in all; here
+they belong to the first. Attention that adds them is not fused: FlashAttention takes no such biases.
 """
 
 from __future__ import annotations
@@ -41,44 +40,48 @@ def read_t5(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - eve
     kind = fields.architecture((*_WITH_HEAD, "T5Model", "T5EncoderModel"))
     encoder = b.block(p.rms_norm, [_self_attention(heads, hidden, rate, causal=False), feeding], rate=rate)
     blocks: dict[str, Any] = {"encoder": {"defaults": {"buckets": 0}, "layers": encoder}}
-    entries = [
-        *p.embedding(vocabulary, hidden),
-        *_side("encoder", layers, "embedding", buckets, rate),
-    ]
+    entries = [*p.embedding(vocabulary, hidden), *_side("encoder", layers, buckets, rate)]
     if kind != "T5EncoderModel":
         own = _self_attention(heads, hidden, rate, causal=True)
         decoder = b.block(p.rms_norm, [own, _cross_attention(heads, hidden), feeding], rate=rate)
         blocks["decoder"] = {"parameters": ["memory"], "defaults": {"buckets": 0}, "layers": decoder}
         memory = entries[-1]["name"]
-        entries += _side("decoder", decoder_layers, "embedding", buckets, rate, memory=memory)
+        entries += [
+            p.entry("targets", "input", shape=[1, "$seq"]),
+            p.entry("target_embedding", "embedding", num_embeddings=vocabulary, dim=hidden, tied=True),
+            *_side("decoder", decoder_layers, buckets, rate, memory=memory),
+        ]
     if kind in _WITH_HEAD:
         entries += p.lm_head(vocabulary, tied=tied)
     return p.Network(
         blocks=blocks,
         layers=entries,
         seq=positions,
-        seq_source="n_positions (of either side)",
+        seq_source="n_positions, of either side",
         summary=f"{layers} blocks in the encoder, {decoder_layers} in the decoder, of width {hidden}",
     )
 
 
-def _side(name: str, layers: int, source: str, buckets: int, rate: float, **handed: str) -> list[p.Entry]:
+def _side(name: str, layers: int, buckets: int, rate: float, **handed: str) -> list[p.Entry]:
     """Dropout, blocks and norm of one side."""
     use: p.Entry = {"name": name, "block": name, "repeat": layers}
-    before = p.dropout(f"{name}_embedding_dropout", rate)
-    if before:
-        before[0] = {"name": before[0]["name"], "type": "dropout", "inputs": source, "keep": before[0]["keep"]}
-    else:
-        use["inputs"] = source
     if handed:
-        use["with"] = dict(handed)
+        use["with"] = handed
     use["first"] = {"with": {"buckets": buckets}}
+    before = p.dropout(f"{name}_embedding_dropout", rate)
     return [*before, use, p.rms_norm(f"{name}_norm"), *p.dropout(f"{name}_dropout", rate)]
 
 
 def _self_attention(heads: p.Heads, hidden: int, rate: float, *, causal: bool) -> list[p.Entry]:
     return p.attention(
-        heads, hidden, qkv_bias=False, proj_bias=False, score_dropout=rate, causal=causal, buckets="$buckets"
+        heads,
+        hidden,
+        qkv_bias=False,
+        proj_bias=False,
+        score_dropout=rate,
+        causal=causal,
+        buckets="$buckets",
+        fused=False,
     )
 
 
@@ -88,7 +91,12 @@ def _cross_attention(heads: p.Heads, hidden: int) -> list[p.Entry]:
         p.linear("query", heads.width, bias=False),
         p.linear("memory_kv", 2 * heads.width, bias=False, inputs="$memory"),
         p.entry(
-            "cross_attention", "cross_attention", ["query", "memory_kv"], heads=heads.heads, head_dim=heads.head_dim
+            "cross_attention",
+            "cross_attention",
+            ["query", "memory_kv"],
+            heads=heads.heads,
+            head_dim=heads.head_dim,
+            fused=False,
         ),
         p.linear("cross_proj", hidden, bias=False),
     ]

@@ -1,0 +1,184 @@
+"""Pipelines without data parallelism: what plans that differ only in ZeRO, replicas and offloading have in common, computed once.
+
+Shapes: c cores, K kinds of units, R runs of chunks, Q kinds of ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.groups import GroupTimes, strides
+from costmodel.mesh.keys import combined
+from costmodel.mesh.passes import (
+    ChunkPasses,
+    LayoutArrays,
+    UnitPasses,
+    chunk_passes,
+    recomputed_share,
+    unit_passes,
+    weigh,
+)
+from costmodel.mesh.plan import MeshBatch
+from costmodel.mesh.schedule import ChunkRuns, flush_s
+from costmodel.mesh.tables import UnitTable
+
+__all__ = ["CORE_FIELDS", "Cores"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# What a core fixes; the rest of a plan says how dp is divided and what waits on the host.
+CORE_FIELDS: tuple[str, ...] = (
+    "tp",
+    "sequence_parallel",
+    "cp",
+    "cp_kind",
+    "ep",
+    "etp",
+    "pp",
+    "vpp",
+    "schedule",
+    "micro_batch",
+    "num_micro_batches",
+    "recompute",
+    "recompute_blocks",
+    "order",
+)
+# What decides the passes of a unit.
+_PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
+    """Times of many cores.
+
+    ``rank_parts`` holds the busy time of every kind of rank per micro-batch by what it is spent on.
+    """
+
+    batch: MeshBatch  # of the cores; fields outside CORE_FIELDS and dp mean nothing
+    layouts: LayoutArrays
+    pass_of: IntArray  # (c,) row of the two below
+    table: UnitTable  # (u, K)
+    passes: UnitPasses  # (u, K)
+    stride: dict[str, IntArray]
+    transfer_s: FloatArray  # (c, R)
+    chunks: ChunkPasses  # (c, R)
+    flush_s: FloatArray  # (c,)
+    rank_parts: dict[str, FloatArray]  # name -> (c, Q)
+    rank_forward_s: FloatArray  # (c, Q)
+    rank_backward_s: FloatArray
+    is_block: NDArray[np.bool_]  # (K,)
+
+    def __len__(self) -> int:
+        return len(self.flush_s)
+
+    def runs(self, index: IntArray, forward_extra_s: FloatArray, backward_extra_s: FloatArray) -> ChunkRuns:
+        """Chunks of a selection of the cores with some time added to their passes (n, R)."""
+        return ChunkRuns(
+            count=self.layouts.run_chunks[index],
+            forward_s=self.chunks.forward_s[index] + forward_extra_s,
+            backward_s=self.chunks.backward_s[index] + backward_extra_s,
+        )
+
+
+def build_cores(
+    batch: MeshBatch,
+    layouts: LayoutArrays,
+    groups: GroupTimes,
+    rows: object,
+    *,
+    is_block: NDArray[np.bool_],
+    activation_bytes: int,
+) -> Cores:
+    """Time the pipelines of many plans.
+
+    Parameters
+    ----------
+    batch : MeshBatch
+    layouts : LayoutArrays
+    groups : GroupTimes
+    rows : function of MeshBatch to UnitTable
+    is_block : array (K,)
+    activation_bytes : int
+
+    Returns
+    -------
+    Cores
+    """
+    assert callable(rows)
+    stride = mesh_strides(batch)
+    first, pass_of = combined(*(getattr(batch, name) for name in _PASS_FIELDS), stride["cp"], stride["ep"])
+    distinct = batch.take(first)
+    table: UnitTable = rows(distinct)
+    passes = unit_passes(
+        table, distinct, {name: value[first] for name, value in stride.items()}, groups, is_block=is_block
+    )
+    pieces = batch.cp * np.where(batch.sequence_parallel > 0, batch.tp, 1)
+    message = layouts.run_cut * (batch.micro_batch / pieces * activation_bytes)[:, None]
+    sent = groups.time_s("point_to_point", groups.find(np.where(batch.pp > 1, 2, 1), stride["pp"]), message)
+    transfer_s = sent * (1.0 - groups.assumptions.pp_overlap)
+    chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
+    runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
+    flush = flush_s(batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp, runs, chunks.weight_s)
+    forward = weigh(layouts.rank_units, passes.forward_s, pass_of)
+    backward = weigh(layouts.rank_units, passes.backward_s, pass_of)
+    return Cores(
+        batch=batch,
+        layouts=layouts,
+        pass_of=pass_of,
+        table=table,
+        passes=passes,
+        stride=stride,
+        transfer_s=transfer_s,
+        chunks=chunks,
+        flush_s=flush,
+        rank_parts=_rank_parts(passes, pass_of, layouts, batch, transfer_s, is_block),
+        rank_forward_s=forward,
+        rank_backward_s=backward,
+        is_block=is_block,
+    )
+
+
+def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:
+    """Strides of all dimensions, experts included: `costmodel.mesh.groups.strides`."""
+    stride = strides(batch.order, batch.tp, batch.cp, batch.dp, batch.pp)
+    # Experts fill the tensor-parallel ranks first; beyond the ranks before the pipeline they are pp times as far apart.
+    beyond = (batch.ep * batch.etp > stride["pp"]) & (stride["pp"] < stride["dp"])
+    stride["ep"] = batch.etp * np.where(beyond, batch.pp, 1)
+    return stride
+
+
+def _rank_parts(
+    passes: UnitPasses,
+    pass_of: IntArray,
+    layouts: LayoutArrays,
+    batch: MeshBatch,
+    transfer_s: FloatArray,
+    is_block: NDArray[np.bool_],
+) -> dict[str, FloatArray]:
+    units = layouts.rank_units
+    share = recomputed_share(units, is_block, batch.recompute, batch.recompute_blocks * batch.vpp, layouts.rank_recompute)
+    # The first and the last chunk of the network have one neighbour less.
+    ends = units[:, :, 0] + units[:, :, -1]
+    received = np.maximum(2.0 * batch.vpp[:, None] - ends, 0.0)
+    zero = np.zeros_like(received)
+
+    def sum_of(values: FloatArray) -> FloatArray:
+        return weigh(units, values, pass_of) if np.any(values) else zero
+
+    return {
+        "compute_s": sum_of(passes.compute_forward_s + passes.compute_backward_s),
+        "recompute_s": share * sum_of(passes.recompute_s),
+        "tp_s": sum_of(passes.tp_forward_s + passes.tp_backward_s),
+        "cp_s": sum_of(passes.cp_forward_s + passes.cp_backward_s),
+        "ep_s": sum_of(passes.ep_forward_s + passes.ep_backward_s),
+        "transfer_s": received * np.max(transfer_s, axis=1, keepdims=True),
+    }
+
+
+def core_columns(batch: MeshBatch) -> list[IntArray]:
+    """Columns whose rows are the distinct cores; dp decides strides, so it belongs to them."""
+    return [*(getattr(batch, name) for name in CORE_FIELDS), batch.dp]

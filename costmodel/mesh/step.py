@@ -1,0 +1,230 @@
+"""From pipelines to steps: gradient exchange, weight gathering, optimizer and offloading around them.
+
+Shapes: n plans, R runs of chunks, Q kinds of ranks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.cores import Cores
+from costmodel.mesh.costs import MEMORY_PARTS, MeshCosts
+from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.memory import CoreMemory
+from costmodel.mesh.passes import weigh
+from costmodel.mesh.plan import RECOMPUTE
+from costmodel.mesh.schedule import flush_s
+from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
+from costmodel.workload import Workload
+
+__all__ = ["step_costs"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
+
+
+def step_costs(
+    workload: Workload,
+    groups: GroupTimes,
+    cores: Cores,
+    memory: CoreMemory,
+    index: IntArray,
+    division: Division,
+) -> MeshCosts:
+    """Score plans that share pipelines.
+
+    Parameters
+    ----------
+    workload : Workload
+    groups : GroupTimes
+    cores : Cores
+    memory : CoreMemory
+        Of the same cores.
+    index : array (n,)
+        Core of every plan.
+    division : Division
+
+    Returns
+    -------
+    MeshCosts
+    """
+    times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
+    flush, gathering = _gathered_flush(workload, cores, times, index, division)
+    m = cores.batch.num_micro_batches[index]
+    exists = cores.layouts.rank_first[index] >= 0
+    parts = {name: value[index] for name, value in cores.rank_parts.items()}
+    load = sum(parts.values()) + gathering
+    slowest = np.argmax(np.where(exists, load, -1.0), axis=1)
+    rows = np.arange(len(index))
+    picked = {name: m * value[rows, slowest] for name, value in parts.items()}
+    gather_s = m * gathering[rows, slowest]
+    end = _StepEnd(workload, groups, cores, memory, times, index, division)
+    exchange_s, update_s, end_offload_s = end.parts()
+    offload_s = end_offload_s + m * _offload_per_micro_batch_s(groups, cores, index, division)
+    filled = memory.divided(index, division)
+    total = filled.total_bytes
+    fullest = np.argmax(total, axis=1)
+    return MeshCosts(
+        step_time_s=flush + exchange_s + update_s + offload_s,
+        compute_s=picked["compute_s"],
+        recompute_s=picked["recompute_s"],
+        tp_exposed_s=picked["tp_s"],
+        cp_exposed_s=picked["cp_s"],
+        ep_exposed_s=picked["ep_s"],
+        pp_exposed_s=picked["transfer_s"],
+        dp_exposed_s=gather_s + exchange_s,
+        bubble_s=flush - sum(picked.values()) - gather_s,
+        optimizer_s=update_s,
+        offload_s=offload_s,
+        memory_bytes=total[rows, fullest],
+        host_bytes=filled.host_bytes[rows, fullest],
+        stage=cores.layouts.rank_first[index][rows, fullest],
+        **{name: filled.parts[name][rows, fullest] for name in MEMORY_PARTS},
+    )
+
+
+def _gathered_flush(
+    workload: Workload, cores: Cores, times: CopyTimes, index: IntArray, division: Division
+) -> tuple[FloatArray, FloatArray]:
+    """Time of the pipeline with ZeRO-3's gathering, and what of it every kind of rank waits for per micro-batch: (n,), (n, Q).
+
+    Weights are gathered unit by unit before both passes, gradients scattered behind the backward one.
+    """
+    flush = cores.flush_s[index]
+    waiting = np.zeros((len(index), cores.layouts.rank_first.shape[1]))
+    chosen = np.flatnonzero(division.zero_stage >= 3)
+    if not len(chosen):
+        return flush, waiting
+    core = index[chosen]
+    unit = cores.pass_of[core]
+    table, passes, precision = cores.table, cores.passes, workload.precision
+    overlap = times.groups.assumptions.dp_overlap
+    some = times.take(chosen)
+    gather = some.gather_s(
+        table.dense_count[unit] * precision.weight_bytes, table.expert_count[unit] * precision.weight_bytes
+    )
+    forward = np.maximum(gather - overlap * passes.forward_s[unit], 0.0)
+    backward = np.zeros_like(forward)
+    if workload.training:
+        width = _gradient_width(workload, times.groups)
+        reduce = some.reduce_s(table.dense_trainable[unit] * width, table.expert_trainable[unit] * width)
+        hiding = passes.backward_s[unit] + passes.recompute_s[unit]
+        backward = np.maximum(gather + reduce - overlap * hiding, 0.0)
+    layouts, batch = cores.layouts.take(core), cores.batch.take(core)
+    runs = cores.runs(core, weigh(layouts.run_units, forward), weigh(layouts.run_units, backward))
+    flush[chosen] = flush_s(
+        batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp, runs, cores.chunks.weight_s[core]
+    )
+    waiting[chosen] = weigh(layouts.rank_units, forward + backward)
+    return flush, waiting
+
+
+def _gradient_width(workload: Workload, groups: GroupTimes) -> float:
+    return max(groups.assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
+
+
+class _StepEnd:
+    """Exposed gradient exchange, weight gathering and update of the stage that ends last."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        groups: GroupTimes,
+        cores: Cores,
+        memory: CoreMemory,
+        times: CopyTimes,
+        index: IntArray,
+        division: Division,
+    ) -> None:
+        self.workload, self.groups, self.cores, self.memory = workload, groups, cores, memory
+        self.times, self.index, self.division = times, index, division
+
+    def parts(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Exchange, update on the device, update on the host: (n,) each."""
+        index, division = self.index, self.division
+        if not self.workload.training:
+            zero = np.zeros(len(index))
+            return zero, zero, zero
+        width = _gradient_width(self.workload, self.groups)
+        stage = division.zero_stage[:, None]
+        dense, experts = self.memory.dense_trainable[index], self.memory.expert_trainable[index]
+        backward = self.cores.rank_backward_s[index]
+        waiting = self._reduction(dense * width, experts * width, stage, backward)
+        waiting += self._gathering(dense, experts, stage)
+        update, hosted = self._update_s(dense, experts)
+        rank_first = self.cores.layouts.rank_first[index]
+        exists = rank_first >= 0
+        # Stage s ends its last backward pass s chunks before the first stage does.
+        quickest = np.min(np.where(exists, backward, np.inf), axis=1, keepdims=True)
+        slack = rank_first * quickest / self.cores.batch.vpp[index][:, None]
+        tail = np.where(exists, waiting + update + hosted - slack, -np.inf)
+        worst = np.argmax(tail, axis=1)
+        rows = np.arange(len(index))
+        whole = np.maximum(tail[rows, worst], 0.0)
+        update_s = np.minimum(update[rows, worst], whole)
+        hosted_s = np.minimum(hosted[rows, worst], whole - update_s)
+        return whole - update_s - hosted_s + self._tied_exchange_s(width), update_s, hosted_s
+
+    def _reduction(self, dense: FloatArray, experts: FloatArray, stage: IntArray, backward: FloatArray) -> FloatArray:
+        """Exposed reduction of gradients: (n, Q)."""
+        assumptions = self.groups.assumptions
+        reduce = np.where(stage < 3, self.times.reduce_s(dense, experts), 0.0)
+        exchange = reduce + self.times.replicate_s(dense, experts)
+        exposed = exposed_exchange(assumptions, exchange, dense + experts, backward)
+        if np.any(stage == 2):
+            # ZeRO-2 keeps a share of the gradients only, so it reduces after every micro-batch.
+            each = exposed_exchange(assumptions, reduce, dense + experts, backward)
+            others = (self.cores.batch.num_micro_batches[self.index] - 1)[:, None]
+            exposed += np.where(stage == 2, others * each, 0.0)
+        return exposed
+
+    def _gathering(self, dense: FloatArray, experts: FloatArray, stage: IntArray) -> FloatArray:
+        """Exposed gathering of updated weights behind the next forward pass (ZeRO-1 and 2): (n, Q)."""
+        width = self.workload.precision.weight_bytes
+        gather = self.times.gather_s(dense * width, experts * width)
+        forward = self.cores.rank_forward_s[self.index]
+        exposed = exposed_exchange(self.groups.assumptions, gather, (dense + experts) * width, forward)
+        return np.where((stage == 1) | (stage == 2), exposed, 0.0)
+
+    def _update_s(self, dense: FloatArray, experts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Time of the optimizer on the device, and on the host with both transfers: (n, Q) each."""
+        workload, assumptions, division = self.workload, self.groups.assumptions, self.division
+        sharded = division.zero_stage[:, None] > 0
+        elements = dense / np.where(sharded, division.copies.shard[:, None], 1)
+        elements = elements + experts / np.where(sharded, division.copies.expert_shard[:, None], 1)
+        on_device = workload.compute.update_s(elements)
+        if not np.any(division.offload_optimizer):
+            return on_device, np.zeros_like(on_device)
+        moved = elements * (assumptions.main_gradient_bytes + workload.precision.weight_bytes)
+        touched = elements * workload.optimizer.bytes_moved_per_weight(workload.precision)
+        hosted = moved / assumptions.host_bytes_per_s + touched / assumptions.host_update_bytes_per_s
+        away = division.offload_optimizer[:, None] > 0
+        return np.where(away, 0.0, on_device), np.where(away, hosted, 0.0)
+
+    def _tied_exchange_s(self, width: float) -> FloatArray:
+        """The first and the last stage add up the gradients of the embedding that they share: (n,)."""
+        cores = self.cores
+        if not np.any(cores.table.tied_count):
+            return np.zeros(len(self.index))
+        message = np.max(cores.table.tied_count, axis=1)[cores.pass_of] * width
+        pp = cores.batch.pp
+        pair = self.groups.find(np.where(pp > 1, 2, 1), cores.stride["pp"] * np.maximum(pp - 1, 1))
+        return self.groups.time_s("all_reduce", pair, message)[self.index]
+
+
+def _offload_per_micro_batch_s(groups: GroupTimes, cores: Cores, index: IntArray, division: Division) -> FloatArray:
+    """What compute does not hide of saving and fetching activations: (n,)."""
+    if not np.any(division.offload_activations):
+        return np.zeros(len(index))
+    assumptions, batch = groups.assumptions, cores.batch
+    unit, is_block = cores.pass_of, cores.is_block
+    recompute = batch.recompute[:, None]
+    kept = np.where(recompute == _SELECTIVE, cores.table.saved_selective_bytes[unit], cores.table.saved_bytes[unit])
+    kept = np.where(recompute == _FULL, cores.table.input_bytes[unit], kept)
+    one_way = weigh(cores.layouts.rank_units, np.where(is_block, kept, 0.0)) / assumptions.host_bytes_per_s
+    forward = weigh(cores.layouts.rank_units, cores.passes.compute_forward_s, unit)
+    exposed = np.max(2.0 * np.maximum(one_way - assumptions.offload_overlap * forward, 0.0), axis=1)
+    return np.where(division.offload_activations > 0, exposed[index], 0.0)

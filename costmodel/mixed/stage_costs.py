@@ -1,0 +1,251 @@
+"""What single pipeline stages cost on one group of devices: any number of stages at a time.
+
+Everything is asked of the mesh model's own functions (`costmodel.mesh`), one row per stage, so that a pipeline on one group alone costs what `MeshModel` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.groups import GroupTimes, strides
+from costmodel.mesh.memory import RankWeights, rank_memory, rank_weights
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.passes import LayoutArrays, recomputed_share, unit_passes, weigh
+from costmodel.mesh.plan import ORDERS, SCHEDULES, MeshBatch
+from costmodel.mesh.sharding import copy_groups, exposed_exchange, gather_s, reduce_s, replicate_s
+from costmodel.mesh.tables import UnitTable
+
+__all__ = ["StageCosts", "StageRows", "cost_stages"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRows:
+    """Stages; arrays (n,), units (n, K).
+
+    Attributes
+    ----------
+    tp, sequence_parallel, etp, micro_batch, num_micro_batches, recompute, recompute_blocks, zero_stage : arrays
+        As in `costmodel.mesh.plan.MeshBatch`.
+    stages, position : arrays
+        Length of the pipeline, and where in it the stage is.
+    group_stages : array
+        Stages of the pipeline on this group.
+    replicas : array
+        Of the pipeline.
+    order : array
+        Position in ORDERS.
+    shapes : array
+        Unlike pipelines that exchange gradients.
+    fewest_ranks : array
+        Ranks over which the pipeline with the fewest has spread each block (replicas x tp): the shares in which gradients cross.
+    cross_bytes_per_s, cross_latency_s : arrays
+        The link between the pipelines, per share.
+    units : array
+        Units of each kind.
+    """
+
+    tp: IntArray
+    sequence_parallel: IntArray
+    etp: IntArray
+    micro_batch: IntArray
+    num_micro_batches: IntArray
+    recompute: IntArray
+    recompute_blocks: IntArray
+    zero_stage: IntArray
+    stages: IntArray
+    position: IntArray
+    group_stages: IntArray
+    replicas: IntArray
+    order: IntArray
+    shapes: IntArray
+    fewest_ranks: IntArray
+    cross_bytes_per_s: FloatArray
+    cross_latency_s: FloatArray
+    units: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @classmethod
+    def repeat(cls, units: FloatArray, **values: float) -> StageRows:
+        """Rows that differ in their units only."""
+        columns = {
+            item.name: np.full(len(units), values[item.name], dtype=np.float64 if item.name.startswith("cross") else np.int64)
+            for item in fields(cls)
+            if item.name != "units"
+        }
+        return cls(units=units, **columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCosts:
+    """Costs of stages; arrays (n,). Times of passes are of one micro-batch, without transfers between stages."""
+
+    compute_s: FloatArray
+    tp_exposed_s: FloatArray
+    recompute_s: FloatArray
+    forward_s: FloatArray
+    backward_s: FloatArray  # recomputation included
+    plain_backward_s: FloatArray  # without
+    exchange_s: FloatArray  # once per step: gradients and, under ZeRO-1, weights, as far as nothing hides them
+    update_s: FloatArray  # once per step
+    memory_bytes: FloatArray
+    memory_parts: dict[str, FloatArray]
+
+    @property
+    def end_s(self) -> FloatArray:
+        """What a stage does after its last backward pass."""
+        return self.exchange_s + self.update_s
+
+
+def cost_stages(model: MeshModel, rows: StageRows) -> StageCosts:
+    """Score stages on one group.
+
+    Parameters
+    ----------
+    model : MeshModel
+        Of the group alone.
+    rows : StageRows
+
+    Returns
+    -------
+    StageCosts
+    """
+    first, inverse = _distinct(rows)
+    keys = _batch(rows, first)
+    stride = strides(keys.order, keys.tp, keys.cp, keys.dp, rows.group_stages[first])
+    stride["ep"] = np.ones_like(keys.tp)
+    groups = GroupTimes(cluster=model.cluster)
+    few = model.rows(keys)
+    found = unit_passes(few, keys, stride, groups, model.assumptions, is_block=model.is_block)
+    passes = replace(found, **{item.name: getattr(found, item.name)[inverse] for item in fields(found)})
+    table = few.take(inverse)
+    batch = _batch(rows, np.arange(len(rows)))
+    layouts = _layouts(rows)
+    units = layouts.run_units
+    share = recomputed_share(units, model.is_block, batch.recompute, batch.recompute_blocks)
+    plain = weigh(units, passes.backward_s)[:, 0]
+    forward = weigh(units, passes.forward_s)[:, 0]
+    again = (share * weigh(units, passes.recompute_s))[:, 0] if model.workload.training else np.zeros(len(rows))
+    weights = rank_weights(table, layouts, rows.stages)
+    exchange, update = _step_end(model, rows, groups, weights, forward, plain)
+    parts = _memory(model, rows, table, layouts, weights)
+    return StageCosts(
+        compute_s=weigh(units, passes.compute_forward_s + passes.compute_backward_s)[:, 0],
+        tp_exposed_s=weigh(units, passes.tp_forward_s + passes.tp_backward_s + passes.ep_forward_s + passes.ep_backward_s)[:, 0],
+        recompute_s=again,
+        forward_s=forward,
+        backward_s=plain + again,
+        plain_backward_s=plain,
+        exchange_s=exchange,
+        update_s=update,
+        memory_bytes=np.asarray(sum(parts.values())),
+        memory_parts=parts,
+    )
+
+
+def _distinct(rows: StageRows) -> tuple[IntArray, IntArray]:
+    """Rows that differ in what the passes of a unit depend on."""
+    columns = (rows.tp, rows.sequence_parallel, rows.etp, rows.micro_batch, rows.recompute)
+    _, first, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
+    return first, inverse.reshape(-1)
+
+
+def _batch(rows: StageRows, index: IntArray) -> MeshBatch:
+    """The stages as plans of the mesh model: equal replicas that share the optimizer state under ZeRO-1."""
+    one = np.ones(len(index), dtype=np.int64)
+    zero, replicas = rows.zero_stage[index], rows.replicas[index]
+    shared = zero > 0
+    return MeshBatch(
+        tp=rows.tp[index],
+        sequence_parallel=rows.sequence_parallel[index],
+        cp=one,
+        cp_kind=0 * one,
+        ep=one,
+        etp=rows.etp[index],
+        pp=rows.stages[index],
+        vpp=one,
+        schedule=SCHEDULES.index("1f1b") * one,
+        dp_replicate=np.where(shared, 1, replicas),
+        dp_shard=np.where(shared, replicas, 1),
+        zero_stage=zero,
+        micro_batch=rows.micro_batch[index],
+        num_micro_batches=rows.num_micro_batches[index],
+        recompute=rows.recompute[index],
+        recompute_blocks=rows.recompute_blocks[index],
+        offload_optimizer=0 * one,
+        offload_activations=0 * one,
+        order=rows.order[index],
+    )
+
+
+def _layouts(rows: StageRows) -> LayoutArrays:
+    """One run and one rank per row."""
+    units = rows.units[:, None, :]
+    return LayoutArrays(
+        run_units=units,
+        run_chunks=np.ones((len(rows), 1), dtype=np.int64),
+        run_cut=np.zeros((len(rows), 1)),
+        rank_units=units,
+        rank_first=rows.position[:, None],
+    )
+
+
+def _memory(
+    model: MeshModel, rows: StageRows, table: UnitTable, layouts: LayoutArrays, weights: RankWeights
+) -> dict[str, FloatArray]:
+    batch = _batch(rows, np.arange(len(rows)))
+    # Gradients travel (in buckets) to unlike pipelines, too.
+    batch = replace(batch, dp_replicate=batch.dp_replicate * rows.shapes)
+    stride = strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages)
+    copies = replace(copy_groups(batch, stride), shard=batch.dp_shard, expert_shard=batch.dp_shard)
+    memory = rank_memory(model.workload, model.assumptions, table, layouts, weights, batch, copies, model.is_block)
+    return {name: value[:, 0] for name, value in memory.parts.items()}
+
+
+def _step_end(
+    model: MeshModel, rows: StageRows, groups: GroupTimes, weights: RankWeights, forward_s: FloatArray, backward_s: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Exposed exchange and update of every stage, as `MeshModel` has them, with the way to unlike pipelines between.
+
+    Where there are unlike pipelines, the replicas of a stage first reduce its gradients into shares, then the shares cross to the other pipelines, at
+    last the replicas gather them (under ZeRO-1 the updated weights).
+    """
+    workload, assumptions = model.workload, model.assumptions
+    if not workload.training:
+        zero = np.zeros(len(rows))
+        return zero, zero
+    unlike = rows.shapes > 1
+    batch = _batch(replace(rows, zero_stage=np.where(unlike | (rows.zero_stage > 0), 1, 0)), np.arange(len(rows)))
+    copies = copy_groups(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
+    width = max(assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
+    dense, experts = weights.dense_trainable * width, weights.expert_trainable * width
+    reduce = (reduce_s(groups, copies, dense, experts) + replicate_s(groups, copies, dense, experts))[:, 0]
+    crossed = ((dense + experts)[:, 0] * rows.tp) / rows.fewest_ranks
+    reduce = reduce + np.where(unlike, _crossing_s(rows, crossed), 0.0)
+    sharded = rows.zero_stage > 0
+    gathered = gather_s(groups, copies, dense, experts)[:, 0]
+    reduce = reduce + np.where(unlike & ~sharded, gathered, 0.0)
+    exposed = exposed_exchange(assumptions, reduce, (dense + experts)[:, 0], backward_s)
+    share = float(workload.precision.weight_bytes)
+    moved = weights.dense_trainable * share, weights.expert_trainable * share
+    gather = gather_s(groups, copies, *moved)[:, 0]
+    exposed = exposed + np.where(sharded, exposed_exchange(assumptions, gather, (moved[0] + moved[1])[:, 0], forward_s), 0.0)
+    parts = np.where(sharded, rows.replicas, 1)
+    update = workload.compute.update_s((weights.dense_trainable + weights.expert_trainable)[:, 0] / parts)
+    return exposed, np.asarray(update)
+
+
+def _crossing_s(rows: StageRows, message: FloatArray) -> FloatArray:
+    """`costmodel.mixed.links.Crossing.all_reduce_s` of many messages."""
+    members = np.maximum(rows.shapes, 2).astype(np.float64)
+    sent = message / rows.cross_bytes_per_s
+    ring = 2.0 * (members - 1.0) / members * (sent + members * rows.cross_latency_s)
+    doubling = np.ceil(np.log2(members)) * (sent + rows.cross_latency_s)
+    return np.where(message > 0, np.minimum(ring, doubling), 0.0)

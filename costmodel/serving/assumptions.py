@@ -1,0 +1,37 @@
+"""What the serving model takes for granted, by name, so that reports can print it and users can change it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["ServingAssumptions"]
+
+
+def _assumption(default: float, doc: str, source: str) -> float:
+    value: float = field(default=default, metadata={"doc": doc, "source": source})
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingAssumptions:
+    """Numbers that no network or device file states."""
+
+    memory_utilisation: float = _assumption(
+        0.9, "share of the device's memory that may be filled", "vLLM, --gpu-memory-utilization, default 0.9 (documentation of the engine arguments)"
+    )
+    kernel_overhead_s: float = _assumption(
+        2e-6,
+        "least time of a kernel in a pass that is replayed as a CUDA graph",
+        "a 2.9 us kernel takes 3.4 us in a graph of 20, 3.8 us in a stream (A. Gray, Getting Started with CUDA Graphs, NVIDIA 2019): 0.5 us to start; "
+        "the rest is an assumption for filling and draining the device",
+    )
+    output_share: float = _assumption(
+        1.0,
+        "share of its output for which a sequence holds cache on average; 1 reserves the whole output, 0.5 is the mean over its life",
+        "1 never preempts a sequence",
+    )
+    page_tokens: float = _assumption(16.0, "tokens per page of cache; the last page of a sequence may stay empty", "vLLM, --block-size, default 16")
+    tp_overlap: float = _assumption(0.0, "share of tensor-parallel communication hidden", "engines run it between the matrix products")
+    ep_overlap: float = _assumption(
+        0.0, "share of expert all-to-all hidden", "without two batches that overlap (DeepSeek-V3, arXiv:2412.19437, section 3.4) none is"
+    )

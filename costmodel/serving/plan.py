@@ -1,0 +1,118 @@
+"""How a network is served: degrees of parallelism, sequences at a time, how prompts are read; and the same as a struct of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ServingBatch", "ServingPlan"]
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ServingPlan:
+    """One way to serve; the defaults are one worker and one sequence.
+
+    ``workers = tp pp dp``. Routed experts live on ``ep etp`` ranks: those of one stage of one replica (``ep etp = tp``), or of several
+    replicas, which then run in step and share them.
+
+    Examples
+    --------
+    >>> plan = ServingPlan(tp=8, pp=2, dp=4, max_batch=64)
+    >>> plan.workers, plan.concurrency, plan.groups, plan.group_batch
+    (64, 256, 2, 32)
+    """
+
+    tp: int = 1  # tensor parallel degree
+    pp: int = 1  # pipeline stages
+    ep: int = 1  # expert parallel degree
+    etp: int = 1  # tensor parallel degree inside an expert
+    dp: int = 1  # replicas
+    max_batch: int = 1  # sequences that a replica decodes at a time
+    prefill_chunk: int = 0  # tokens of a prompt per pass, beside the tokens being decoded; 0: whole prompts in passes of their own
+    prefill_batch: int = 1  # whole prompts per pass
+
+    @property
+    def workers(self) -> int:
+        """Devices in use."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def concurrency(self) -> int:
+        """Sequences at a time, all replicas together."""
+        return self.dp * self.max_batch
+
+    @property
+    def groups(self) -> int:
+        """Groups of sequences that follow each other through the stages."""
+        return min(self.pp, self.max_batch)
+
+    @property
+    def group_batch(self) -> int:
+        """Sequences of the largest group."""
+        return -(-self.max_batch // self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingBatch:
+    """Many plans; every array has shape (n,) and the meaning of the `ServingPlan` field of its name."""
+
+    tp: IntArray
+    pp: IntArray
+    ep: IntArray
+    etp: IntArray
+    dp: IntArray
+    max_batch: IntArray
+    prefill_chunk: IntArray
+    prefill_batch: IntArray
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @classmethod
+    def from_plans(cls, plans: Sequence[ServingPlan]) -> ServingBatch:
+        """Struct of arrays of plans.
+
+        >>> ServingBatch.from_plans([ServingPlan(tp=2), ServingPlan(tp=4)]).workers.tolist()
+        [2, 4]
+        """
+        return cls(
+            **{item.name: np.array([getattr(p, item.name) for p in plans], dtype=np.int64) for item in fields(cls)}
+        )
+
+    def plan(self, n: int) -> ServingPlan:
+        """One of the plans."""
+        return ServingPlan(**{item.name: int(getattr(self, item.name)[n]) for item in fields(self)})
+
+    def take(self, index: IntArray | slice | NDArray[np.bool_]) -> ServingBatch:
+        """A selection of the plans."""
+        return ServingBatch(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
+
+    @classmethod
+    def concatenate(cls, batches: Sequence[ServingBatch]) -> ServingBatch:
+        """All plans of several batches, one after the other."""
+        return cls(**{item.name: np.concatenate([getattr(b, item.name) for b in batches]) for item in fields(cls)})
+
+    @property
+    def workers(self) -> IntArray:
+        """Devices in use."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def groups(self) -> IntArray:
+        """Groups of sequences that follow each other through the stages."""
+        return np.minimum(self.pp, self.max_batch)
+
+    @property
+    def group_batch(self) -> IntArray:
+        """Sequences of the largest group."""
+        return -(-self.max_batch // self.groups)
+
+    @property
+    def sharing(self) -> IntArray:
+        """Replicas that share one set of experts."""
+        return np.maximum(self.ep * self.etp // self.tp, 1)

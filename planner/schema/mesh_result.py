@@ -1,0 +1,124 @@
+"""What `--json` prints about plans over a device mesh, and the union of the answers of both spaces."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, RootModel
+
+from planner.schema.mesh import MeshEntry
+from planner.schema.result import (
+    BreakdownDocument,
+    ComparisonEntry,
+    Head,
+    Number,
+    ResultDocument,
+    Seconds,
+    Tail,
+)
+
+__all__ = ["AnyBreakdown", "AnyResult", "MeshBreakdownDocument", "MeshPlanCost", "MeshResultDocument"]
+
+Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class MeshPlanCost(BaseModel):
+    """A plan over a device mesh and its cost; `compute_s` to `offload_s` are the step, `weight_bytes` to `context_bytes` the memory."""
+
+    model_config = ResultDocument.model_config
+
+    rank: int = Field(ge=1, description="1 is the best.")
+    step_time_s: Seconds = Field(description="Time of one step.")
+    throughput_samples_per_s: Number = Field(description="Global batch / step time.")
+    memory_bytes_per_gpu: Number = Field(description="Peak memory of the fullest GPU.")
+    exposed_communication_s: Seconds = Field(description="Part of the step spent waiting for the network.")
+    workers: int = Field(ge=1, description="GPUs used; at most `gpus`.")
+    family: str = Field(
+        description=(
+            "Parallel dimensions in use, joined by `+`: tensor, context, expert, pipeline, and data, zero-1, zero-2, fsdp or hsdp; "
+            "or one-device."
+        )
+    )
+    summary: str = Field(description="The plan in words.")
+    tokens_per_s: Number = Field(description="Global batch x seq / step time.")
+    tokens_per_s_per_gpu: Number = Field(description="Per GPU in use.")
+    mfu: Number = Field(
+        description=(
+            "Model FLOP utilisation: model FLOP of a step (nothing computed again) / (step time x GPUs in use x dense peak)."
+        )
+    )
+    memory_capacity_bytes: Number = Field(description="Memory that a GPU may use.")
+    host_bytes_per_gpu: Size = Field(description="Offloaded to the host; not in the memory of the GPU.")
+    gpu_hours_per_million_tokens: Number = Field(description="GPUs in use x time.")
+    money_per_million_tokens: Number | None = Field(
+        description="In USD; null where the device file states no `price_per_hour`."
+    )
+    bottleneck: str = Field(description="The part of the step that takes longest, in words.")
+    gap: Number = Field(
+        description="Objective over the best plan's, minus 1 (the step time unless another is asked for)."
+    )
+    compute_s: Seconds = Field(description="Forward and backward pass.")
+    recompute_s: Seconds = Field(description="Forward passes run again, their communication included.")
+    tp_exposed_s: Seconds = Field(description="Tensor-parallel communication that compute does not hide.")
+    cp_exposed_s: Seconds = Field(description="The same of context parallelism.")
+    ep_exposed_s: Seconds = Field(description="The same of expert parallelism.")
+    pp_exposed_s: Seconds = Field(description="Transfers between stages.")
+    dp_exposed_s: Seconds = Field(description="Gradient reduction and weight gathering that compute does not hide.")
+    bubble_s: Number = Field(description="Filling, draining and imbalance of the pipeline.")
+    optimizer_s: Seconds = Field(description="The update.")
+    offload_s: Seconds = Field(description="Transfers to and from the host that compute does not hide.")
+    weight_bytes: Size = Field(description="Weights.")
+    gradient_bytes: Size = Field(description="Gradients.")
+    optimizer_bytes: Size = Field(description="Optimizer state and master weights.")
+    activation_bytes: Size = Field(description="Saved for the backward pass, of all micro-batches in flight.")
+    working_bytes: Size = Field(description="A block being recomputed, gathered weights.")
+    logits_bytes: Size = Field(description="Logits and their gradient.")
+    buffer_bytes: Size = Field(description="Communication buffers.")
+    slack_bytes: Size = Field(description="Lost to the allocator.")
+    context_bytes: Size = Field(description="Driver and libraries.")
+    plan: MeshEntry = Field(description="The plan itself, as under `mesh` in a plan file.")
+
+
+class MeshHead(Head):
+    """What every answer about a mesh begins with."""
+
+    space: Literal["mesh"]
+    seq: int = Field(ge=1, description="Positions (tokens) of a sample.")
+    objective: str = Field(
+        description="What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours or money."
+    )
+
+
+class MeshResultDocument(Tail, MeshHead):
+    """Answer of `planner optimize --json` about plans over a device mesh."""
+
+    plans: list[MeshPlanCost] = Field(description="Best first.")
+    proven_optimal: bool = Field(description="Whether no plan of the stated space is better than the first.")
+    bound_s: Seconds = Field(description="No plan of the space takes less time per step.")
+    gap: Number = Field(ge=0, description="(best - bound) / best, of the objective.")
+    space_size: int = Field(ge=0, description="Distinct legal plans in the stated space, exact.")
+    space_size_log10: Number | None
+    wall_s: Seconds = Field(description="Time of the search.")
+    searched: dict[str, int] = Field(description="How the space was handled.")
+    data_parallel: MeshPlanCost | None = Field(
+        description="Best plan with tp = cp = ep = pp = 1 (data parallelism, ZeRO, FSDP); null: none fits."
+    )
+
+
+class MeshBreakdownDocument(Tail, MeshHead):
+    """Answer of `planner explain --json` about a plan over a device mesh, and without `layers` of `planner estimate --json`."""
+
+    step_time_s: Seconds
+    plans: list[MeshPlanCost] = Field(min_length=1, max_length=1)
+    stages: list[dict[str, Any]] = Field(description="One row per pipeline rank; seconds per step, bytes per GPU.")
+    layers: list[dict[str, Any]] | None = Field(default=None, description="One row per kind of layer.")
+    best: MeshPlanCost | None = Field(description="The best plan, where it was searched for.")
+    comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
+
+
+class AnyResult(RootModel[ResultDocument | MeshResultDocument]):
+    """Answer of `planner optimize --json`: of plans over a device mesh where `space` is mesh, else of plans with a split per layer."""
+
+
+class AnyBreakdown(RootModel[BreakdownDocument | MeshBreakdownDocument]):
+    """Answer of `planner explain --json` and `planner estimate --json`, of either space."""

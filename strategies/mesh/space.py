@@ -1,0 +1,289 @@
+"""The space of mesh plans, built dimension by dimension: a combination that breaks a rule is never made.
+
+The stated space: every worker count up to the limit; tp, cp, pp, dp, ep, etp, micro-batch, vpp and shares of dp of any size that the rules allow
+(`costmodel.mesh.rules`); with and without sequence parallelism; every kind of context parallelism, schedule, ZeRO stage, rank order (orders that number the
+ranks alike are one); no, selective and full recomputation of any number of blocks per chunk; optimizer state and activations on the device or the host.
+
+It is enumerated in three levels. A *cell* fixes what decides the work of a rank: tp, sequence parallelism, cp and its kind, ep, etp, micro-batch, dp and pp. A *core* adds
+schedule, vpp and order: the pipeline's time without data parallelism. A *plan* adds ZeRO, recomputation and offloading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.rules import NetworkShape, holds
+from costmodel.splits import divisors
+from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
+
+__all__ = ["Columns", "MeshSpace", "batch_of"]
+
+IntArray = NDArray[np.int64]
+Columns = dict[str, IntArray]
+
+_INTERLEAVED, _1F1B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
+_FULL = RECOMPUTE.index("full")
+_ANY = Bounds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshSpace:
+    """The plans that rules and restrictions allow.
+
+    Attributes
+    ----------
+    model : MeshModel
+    shape : NetworkShape
+    settings : MeshSettings
+    """
+
+    model: MeshModel
+    shape: NetworkShape
+    settings: MeshSettings
+
+    @classmethod
+    def of(cls, model: MeshModel, settings: MeshSettings) -> MeshSpace:
+        """The space of a model."""
+        workload = model.workload
+        shape = NetworkShape.of(workload.graph, model.units, workload.global_batch)
+        return cls(model=model, shape=shape, settings=settings)
+
+    @property
+    def restriction(self) -> MeshRestriction:
+        """What the user fixed."""
+        return self.settings.restriction
+
+    # -- values of one dimension ------------------------------------------------------------------------------------------
+
+    def values(self, name: str, candidates: IntArray | list[int]) -> IntArray:
+        """Candidates for a degree that the user allows."""
+        bounds = self.restriction.degrees.get(name, _ANY)
+        return np.array([v for v in candidates if bounds.allows(int(v))], dtype=np.int64)
+
+    def categories(self, name: str, known: tuple[str, ...]) -> IntArray:
+        """Positions of the names that the user allows."""
+        allowed = self.restriction.names.get(name, known)
+        return np.array([n for n, text in enumerate(known) if text in allowed], dtype=np.int64)
+
+    def flags(self, name: str) -> IntArray:
+        """0 and 1, or the one that the user requires."""
+        wanted = self.restriction.flags.get(name)
+        return np.array([0, 1] if wanted is None else [int(wanted)], dtype=np.int64)
+
+    # -- cells ------------------------------------------------------------------------------------------------------------
+
+    def cells(self) -> Iterator[Columns]:
+        """All cells, one piece per tp and sequence parallelism: columns tp, sequence_parallel, cp, cp_kind, ep, etp, micro_batch, dp,
+        pp, num_micro_batches."""
+        most = self.settings.max_workers
+        if self.settings.worker_counts is not None:
+            most = max(self.settings.worker_counts)
+        limit = min(most, max(self.shape.heads, default=1))
+        first = self._join({"tp": self.values("tp", list(range(1, limit + 1)))}, "sequence_parallel", self.flags("sequence_parallel"))
+        lengths = self.shape.positions or (1,)
+        cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= most])
+        replicas = self._batch_pairs(most)
+        pps = self.values("pp", list(range(1, min(self.shape.num_blocks, most) + 1)))
+        for n in range(len(first["tp"])):
+            cell = {name: column[n : n + 1] for name, column in first.items()}
+            cell = self._join(cell, "cp", cps)
+            cell = self._join(cell, "cp_kind", self.categories("cp_kind", CP_KINDS))
+            cell = self._join(cell, "pp", pps)
+            cell = _where(cell, cell["tp"] * cell["cp"] * cell["pp"] <= most)
+            cell = self._cross(cell, replicas)
+            cell = _where(cell, self._counts(cell["tp"] * cell["cp"] * cell["pp"] * cell["dp"]))
+            cell = self._join(cell, "ep", self._expert_values("ep"))
+            cell = self._join(cell, "etp", self._expert_values("etp"))
+            if len(cell["tp"]):
+                yield cell
+
+    def _counts(self, workers: IntArray) -> NDArray[np.bool_]:
+        if self.settings.worker_counts is None:
+            return workers <= self.settings.max_workers
+        return np.isin(workers, np.array(self.settings.worker_counts))
+
+    def _expert_values(self, name: str) -> IntArray:
+        extents = self.shape.experts if name == "ep" else self.shape.expert_widths
+        candidates = divisors(int(np.gcd.reduce(extents))) if extents else [1]
+        return self.values(name, list(candidates))
+
+    def _batch_pairs(self, most: int) -> Columns:
+        """Every (dp, micro_batch, num_micro_batches) whose product is the global batch."""
+        batch = self.shape.global_batch
+        rows = []
+        for dp in divisors(batch):
+            if dp > most or not self.restriction.degrees.get("dp", _ANY).allows(dp) or not self._dp_possible(dp):
+                continue
+            for size in divisors(batch // dp):
+                rows.append((dp, size, batch // dp // size))
+        table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        pairs = {"dp": table[:, 0], "micro_batch": table[:, 1], "num_micro_batches": table[:, 2]}
+        allowed = np.ones(len(table), dtype=np.bool_)
+        for name in ("micro_batch", "num_micro_batches"):
+            bounds = self.restriction.degrees.get(name, _ANY)
+            allowed &= np.array([bounds.allows(int(v)) for v in pairs[name]], dtype=np.bool_)
+        return _where(pairs, allowed)
+
+    def _dp_possible(self, dp: int) -> bool:
+        shares, copies = self.restriction.degrees.get("dp_shard", _ANY), self.restriction.degrees.get("dp_replicate", _ANY)
+        return any(shares.allows(s) and copies.allows(dp // s) for s in divisors(dp))
+
+    # -- joins ------------------------------------------------------------------------------------------------------------
+
+    def _join(self, columns: Columns, name: str, values: IntArray) -> Columns:
+        return self._cross(columns, {name: values})
+
+    def _cross(self, columns: Columns, other: Mapping[str, IntArray]) -> Columns:
+        """Every row with every row of the other, those that break a rule left out."""
+        size, count = len(next(iter(columns.values()))), len(next(iter(other.values())))
+        joined = {name: np.repeat(column, count) for name, column in columns.items()}
+        joined |= {name: np.tile(column, size) for name, column in other.items()}
+        if not size * count:
+            return joined
+        return _where(joined, holds(self.shape, joined, frozenset(other)))
+
+    # -- cores and plans --------------------------------------------------------------------------------------------------
+
+    def pipelines(self, pp: int) -> list[tuple[int, int]]:
+        """Schedules and chunks per rank for a pipeline degree: pairs (schedule, vpp)."""
+        schedules = set(self.categories("schedule", SCHEDULES).tolist())
+        allowed = self.restriction.degrees.get("vpp", _ANY)
+        if pp == 1:
+            # Without a pipeline all schedules are the same.
+            return [(_1F1B, 1)] if allowed.allows(1) and _1F1B in schedules else []
+        plain = [(s, 1) for s in sorted(schedules - {_INTERLEAVED}) if allowed.allows(1)]
+        chunks = range(2, self.shape.num_blocks // pp + 1) if _INTERLEAVED in schedules else ()
+        return plain + [(_INTERLEAVED, v) for v in chunks if allowed.allows(v)]
+
+    def with_pipelines(self, cells: Columns) -> Columns:
+        """Cells with every schedule and number of chunks."""
+        return self._by_value(cells, "pp", ("schedule", "vpp"), self.pipelines)
+
+    def with_orders(self, cores: Columns) -> Columns:
+        """Rows with every order of the ranks that numbers them differently."""
+        shape_of = (cores["cp"] > 1) * 4 + (cores["dp"] > 1) * 2 + (cores["pp"] > 1)
+        cores = {**cores, "_spread": shape_of.astype(np.int64)}
+        joined = self._by_value(cores, "_spread", ("order",), lambda mask: [(o,) for o in self.orders(mask)])
+        del joined["_spread"]
+        return joined
+
+    def orders(self, mask: int) -> list[int]:
+        """Orders that differ, by which of cp (4), dp (2) and pp (1) are larger than 1."""
+        present = {name for name, bit in (("cp", 4), ("dp", 2), ("pp", 1)) if mask & bit}
+        seen: dict[tuple[str, ...], int] = {}
+        for n in self.categories("order", ORDERS).tolist():
+            seen.setdefault(tuple(name for name in ORDERS[n].split("-") if name in present), n)
+        return sorted(seen.values())
+
+    def shardings(self, dp: int) -> list[tuple[int, int, int]]:
+        """ZeRO stages and how dp is divided: (zero_stage, dp_replicate, dp_shard); those that need cp > 1 included."""
+        stages = self.values("zero_stage", [0, 1, 2, 3]).tolist()
+        shares, copies = self.restriction.degrees.get("dp_shard", _ANY), self.restriction.degrees.get("dp_replicate", _ANY)
+        pairs = [(dp // s, s) for s in divisors(dp) if shares.allows(s) and copies.allows(dp // s)]
+        return [(z, r, s) for z in stages for r, s in pairs if z > 0 or s == 1]
+
+    def with_shardings(self, cores: Columns) -> Columns:
+        """Rows with every division of dp."""
+        joined = self._by_value(cores, "dp", ("zero_stage", "dp_replicate", "dp_shard"), self.shardings)
+        return _where(joined, holds(self.shape, joined, frozenset({"zero_stage", "dp_shard"})))
+
+    def _by_value(self, columns: Columns, name: str, new: tuple[str, ...], options: object) -> Columns:
+        """Join each row with the options of its value of a column."""
+        assert callable(options)
+        values, inverse = np.unique(columns[name], return_inverse=True)
+        lists = [options(int(v)) for v in values]
+        counts = np.array([len(x) for x in lists], dtype=np.int64)[inverse]
+        flat = np.array([row for x in lists for row in x], dtype=np.int64).reshape(-1, len(new))
+        starts = np.concatenate([[0], np.cumsum([len(x) for x in lists])])[inverse]
+        index = np.repeat(np.arange(len(inverse)), counts)
+        within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+        chosen = flat[np.repeat(starts, counts) + within] if len(flat) else flat
+        joined = {key: column[index] for key, column in columns.items()}
+        joined |= {key: chosen[:, n] for n, key in enumerate(new)}
+        if not len(index):
+            return joined
+        return _where(joined, holds(self.shape, joined, frozenset(new)))
+
+    # -- memory options ---------------------------------------------------------------------------------------------------
+
+    def most_blocks(self, pp: IntArray, vpp: IntArray) -> IntArray:
+        """Blocks of the longest chunk of the uniform layout."""
+        chunks, inverse = np.unique(pp * vpp, return_inverse=True)
+        return np.array([self._longest(int(c)) for c in chunks], dtype=np.int64)[inverse]
+
+    def _longest(self, chunks: int) -> int:
+        return max(self.model.blocks_of(chunks))
+
+    def recompute_counts(self, most: int) -> tuple[int, ...]:
+        """Numbers of recomputed blocks per chunk that full recomputation may have, for the longest chunk's length."""
+        return tuple(self.values("recompute_blocks", list(range(1, most + 1))).tolist())
+
+    # -- counting ---------------------------------------------------------------------------------------------------------
+
+    def count(self, cells: Columns) -> int:
+        """Distinct legal plans in some cells."""
+        orders = np.array([len(self.orders(mask)) for mask in range(8)], dtype=np.int64)
+        spread = (cells["cp"] > 1) * 4 + (cells["dp"] > 1) * 2 + (cells["pp"] > 1)
+        offloads = len(self.flags("offload_optimizer")) * len(self.flags("offload_activations"))
+        per_cell = orders[spread] * self._pipeline_counts(cells) * self._sharding_counts(cells) * offloads
+        return int(np.sum(per_cell, dtype=object)) if len(per_cell) else 0
+
+    def _pipeline_counts(self, cells: Columns) -> IntArray:
+        """Schedules, chunks and recomputations of every cell."""
+        degrees, inverse = np.unique(cells["pp"], return_inverse=True)
+        fixed, grouped = [], []
+        for pp in degrees.tolist():
+            pairs = self.pipelines(pp)
+            fixed.append(sum(self._recomputations(pp * v) for s, v in pairs if s != _INTERLEAVED))
+            grouped.append(sum(self._recomputations(pp * v) for s, v in pairs if s == _INTERLEAVED))
+        whole = cells["num_micro_batches"] % cells["pp"] == 0
+        return np.array(fixed, dtype=np.int64)[inverse] + np.where(whole, np.array(grouped, dtype=np.int64)[inverse], 0)
+
+    def _recomputations(self, chunks: int) -> int:
+        kinds = self.categories("recompute", RECOMPUTE).tolist()
+        return sum(len(self.recompute_counts(self._longest(chunks))) if kind == _FULL else 1 for kind in kinds)
+
+    def _sharding_counts(self, cells: Columns) -> IntArray:
+        total = np.zeros(len(cells["dp"]), dtype=np.int64)
+        need = cells["ep"] * cells["etp"]
+        for dp in np.unique(cells["dp"]).tolist():
+            rows = cells["dp"] == dp
+            cp, ranks = cells["cp"][rows], (cells["tp"] * cells["cp"])[rows]
+            counts = np.zeros(int(rows.sum()), dtype=np.int64)
+            for zero, _, shard in self.shardings(dp):
+                legal = (shard * cp > 1) & ((ranks * shard) % need[rows] == 0) if zero else np.ones_like(cp, dtype=np.bool_)
+                counts += legal
+            total[rows] = counts
+        return total
+
+
+def _where(columns: Mapping[str, IntArray], mask: NDArray[np.bool_]) -> Columns:
+    return {name: column[mask] for name, column in columns.items()}
+
+
+def batch_of(columns: Columns) -> MeshBatch:
+    """Complete rows as a batch; what is missing takes the neutral value.
+
+    >>> one = np.array([1])
+    >>> batch_of({"tp": 2 * one, "dp": one}).tp.tolist()
+    [2]
+    """
+    size = len(next(iter(columns.values())))
+    zero, one = np.zeros(size, dtype=np.int64), np.ones(size, dtype=np.int64)
+    neutral = {
+        name: one for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "micro_batch", "num_micro_batches")
+    }
+    names = MeshBatch.__dataclass_fields__
+    filled = {name: neutral.get(name, zero) for name in names}
+    filled["schedule"] = np.full(size, _1F1B)
+    filled |= {name: column for name, column in columns.items() if name in names}
+    if "dp" in columns and "dp_shard" not in columns:
+        filled["dp_replicate"] = columns["dp"]
+    return MeshBatch(**filled)
+

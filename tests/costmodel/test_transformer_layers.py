@@ -1,0 +1,585 @@
+"""Layers of transformers against published formulas, hand counts and brute force."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.device import Device
+from costmodel.graph import Graph, GraphError, LayerSpec
+from costmodel.layers import Kernel, Layer, LayerWork, Shape, ShapeError, Shard, family_of
+from costmodel.layers.attention import pairs_of_positions
+from costmodel.layers.base import PassWork, params_from
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import legal_splits, split_table
+
+
+def layer(kind: str, *shapes: Shape, frozen: bool = False, lora_rank: int = 0, **values: Any) -> Layer:
+    params = params_from(kind, values)
+    return Layer(
+        name="l",
+        kind=kind,
+        params=params,
+        inputs=tuple(f"i{k}" for k in range(len(shapes))),
+        input_shapes=shapes,
+        output_shape=family_of(kind).output_shape(params, shapes),
+        frozen=frozen,
+        lora_rank=lora_rank,
+    )
+
+
+def shard(one: Layer, batch: float = 1, tp: float = 1, sequence: float = 1, experts: float = 1) -> Shard:
+    """One share, every array of length 1."""
+    full = one.input_shapes[0][0] if one.input_shapes else one.output_shape[0]
+    limits = one.family.limits(one)
+    return Shard(
+        batch=np.array([float(batch)]),
+        out_channels=np.ceil(np.array([one.output_shape[0] / tp])),
+        in_channels=np.ceil(np.array([full / (tp if limits.channelwise else 1)])),
+        height=np.ones(1),
+        split_out=np.array([float(tp)]),
+        split_in=np.ones(1),
+        split_height=np.ones(1),
+        sequence=np.array([float(sequence)]),
+        experts=np.array([float(experts)]),
+    )
+
+
+def work(one: Layer, **share: float) -> LayerWork:
+    return one.family.work(one, shard(one, **share))
+
+
+def saved(one: Layer, **share: float) -> float:
+    (elements,) = one.family.saved_elements(one, shard(one, **share))
+    return float(elements)
+
+
+def flop(passes: PassWork, *, gemm_only: bool = True) -> float:
+    return sum(float(np.ravel(k.flop)[0]) for k in passes[0] if k.gemm is not None or not gemm_only) if passes else 0.0
+
+
+def moved(passes: PassWork) -> float:
+    return sum(float(np.ravel(k.elements)[0]) for k in passes[0]) if passes else 0.0
+
+
+def products(kernel: Kernel) -> float:
+    """How many equal products the kernel runs side by side."""
+    assert kernel.gemm is not None
+    m, n, k = (float(np.ravel(extent)[0]) for extent in kernel.gemm)
+    return float(np.ravel(kernel.flop)[0]) / (2 * m * n * k)
+
+
+def gpt_block(h: int, a: int, s: int, *, fused: bool = False, causal: bool = True) -> Graph:
+    """A GPT block with dropout, as in Korthikanti et al., figure 2; its input is the network's."""
+    written: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
+        ("norm1", "layer_norm", ("x",), {}),
+        ("qkv", "linear", ("norm1",), {"out_features": 3 * h}),
+        (
+            "attention",
+            "self_attention",
+            ("qkv",),
+            {"heads": a, "head_dim": h // a, "fused": fused, "dropout": True, "causal": causal},
+        ),
+        ("proj", "linear", ("attention",), {"out_features": h}),
+        ("dropout1", "dropout", ("proj",), {"keep": 0.9}),
+        ("add1", "add", ("dropout1", "x"), {}),
+        ("norm2", "layer_norm", ("add1",), {}),
+        ("up", "linear", ("norm2",), {"out_features": 4 * h}),
+        ("gelu", "activation", ("up",), {"function": "gelu"}),
+        ("down", "linear", ("gelu",), {"out_features": h}),
+        ("dropout2", "dropout", ("down",), {"keep": 0.9}),
+        ("add2", "add", ("dropout2", "add1"), {}),
+    ]
+    specs = [LayerSpec(name="x", kind="input", params=params_from("input", {"shape": (h, s)}))]
+    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in written]
+    return Graph.build("block", specs)
+
+
+def kept_bytes(graph: Graph, batch: int, tp: dict[str, int]) -> float:
+    """Two bytes per element of every tensor that some layer keeps as its input, once, and of what the layers keep besides.
+
+    ``tp`` divides the channels of these layers' work and outputs.
+    """
+    producers = {layer.name: layer for layer in graph.layers}
+    inputs = {name for one in graph.layers if one.keeps_input for name in one.inputs}
+    elements = sum(batch * producers[name].output_elements / tp.get(name, 1) for name in inputs)
+    elements += sum(saved(one, batch=batch, tp=tp.get(one.name, 1)) for one in graph.layers)
+    return 2 * elements
+
+
+# -- memory: Korthikanti et al., Reducing activation recomputation in large transformer models (arXiv:2205.05198) ---------------------
+
+
+@pytest.mark.parametrize(("h", "a", "s", "b"), [(64, 4, 16, 3), (6144, 64, 2048, 4), (12288, 96, 2048, 1)])
+def test_activations_of_a_gpt_block(h: int, a: int, s: int, b: int) -> None:
+    """Equation 1: ``s b h (34 + 5 a s / h)`` bytes without any parallelism."""
+    assert kept_bytes(gpt_block(h, a, s), b, {}) == s * b * h * 34 + 5 * a * s * s * b
+
+
+@pytest.mark.parametrize("t", [2, 8])
+def test_activations_under_tensor_parallelism(t: int) -> None:
+    """Equation 2: ``s b h (10 + 24 / t + 5 a s / (h t))``: what lies between column and row is divided."""
+    h, a, s, b = 6144, 64, 2048, 4
+    divided = dict.fromkeys(("qkv", "attention", "up", "gelu"), t)
+    assert kept_bytes(gpt_block(h, a, s), b, divided) == pytest.approx(s * b * h * (10 + 24 / t + 5 * a * s / (h * t)))
+
+
+def test_selective_recomputation_drops_the_attention() -> None:
+    """Equation 6 without parallelism: 34 s b h remain when the written-out attention is run again."""
+    h, a, s, b = 6144, 64, 2048, 4
+    graph = gpt_block(h, a, s)
+    attention = graph.layers[graph.index("attention")]
+    assert attention.is_recomputable
+    assert kept_bytes(graph, b, {}) - 2 * saved(attention, batch=b) == 34 * s * b * h
+    names = {one.name for one in graph.layers if one.is_recomputable}
+    assert names == {"norm1", "attention", "dropout1", "norm2", "gelu", "dropout2"}
+
+
+def test_a_fused_attention_keeps_a_number_per_row() -> None:
+    """FlashAttention-2 (arXiv:2307.08691, section 3.1): the logsumexp, fp32, per head and position."""
+    h, a, s, b = 6144, 64, 2048, 4
+    graph = gpt_block(h, a, s, fused=True)
+    assert not graph.layers[graph.index("attention")].is_recomputable
+    assert kept_bytes(graph, b, {}) == 34 * s * b * h + 4 * a * s * b
+
+
+def test_logits_are_kept_in_fp32() -> None:
+    """Section 4.3 of the same: ``4 s b v`` bytes."""
+    assert 2 * saved(layer("softmax", (51200, 2048)), batch=3) == 4 * 2048 * 3 * 51200
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_layers_keep_is_divided_by_the_positions(fused: bool) -> None:
+    attention = layer("self_attention", (3 * 64, 96), heads=4, head_dim=16, fused=fused)
+    experts = layer("moe", (64, 96), experts=4, top_k=2, ffn=32)
+    for one, dropout in itertools.product((attention, experts), (layer("dropout", (64, 96)),)):
+        assert saved(one, batch=2, sequence=3) == pytest.approx(saved(one, batch=2) / 3)
+        assert saved(dropout, batch=2, sequence=3) == pytest.approx(saved(dropout, batch=2) / 3)
+
+
+# -- operations ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_operations_of_a_gpt_block() -> None:
+    """``24 B s h^2 + 4 B s^2 h`` FLOP forward and twice that backward (Narayanan et al., arXiv:2104.04473, appendix)."""
+    b, s, h, a = 3, 128, 256, 8
+    works = [work(one, batch=b) for one in gpt_block(h, a, s).layers]
+    forward = sum(flop(w.forward) for w in works)
+    assert forward == 24 * b * s * h**2 + 4 * b * s**2 * h
+    assert sum(flop(w.backward_input) + flop(w.backward_weight) for w in works) == 2 * forward
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_operations_of_a_fused_attention(causal: bool) -> None:
+    """FlashAttention-2, section 4.1: ``4 s^2 d heads`` forward, half under a causal mask, 2.5 times as many backward."""
+    b, s, h, a = 3, 128, 256, 8
+    one = layer("self_attention", (3 * h, s), heads=a, head_dim=h // a, causal=causal)
+    full = 4 * b * s**2 * h * (0.5 if causal else 1.0)
+    assert flop(work(one, batch=b).forward) == full
+    assert flop(work(one, batch=b).backward_input) == 2.5 * full
+    # Queries, keys, values and output once forward; they and their gradients backward.
+    assert moved(work(one, batch=b).forward) == 4 * b * s * h
+    assert moved(work(one, batch=b).backward_input) == 8 * b * s * h
+    (kernel,) = work(one, batch=b).forward[0]
+    assert products(kernel) == b * a * 2 * (0.5 if causal else 1.0)  # two products per head and sample
+
+
+def test_a_written_out_attention_moves_every_score() -> None:
+    """Nine passes over the scores forward with dropout: written, softmax 2, dropout 2.5, read; all far more than the inputs."""
+    b, s, a, d = 2, 256, 4, 8
+    one = layer("self_attention", (3 * a * d, s), heads=a, head_dim=d, fused=False, dropout=True)
+    scores = b * a * s * s
+    assert moved(work(one, batch=b).forward) == scores * (1 + 2 + 2.5 + 1) + 4 * b * s * a * d
+    assert [products(k) for k in work(one, batch=b).forward[0] if k.gemm is not None] == [b * a, b * a]
+    without = layer("self_attention", (3 * a * d, s), heads=a, head_dim=d, fused=False)
+    assert moved(work(one, batch=b).forward) - moved(work(without, batch=b).forward) == 2.5 * scores
+    fused = layer("self_attention", (3 * a * d, s), heads=a, head_dim=d)
+    assert moved(work(fused, batch=b).forward) * 20 < moved(work(one, batch=b).forward)
+
+
+@given(queries=st.integers(1, 60), window=st.integers(0, 80), causal=st.booleans())
+def test_pairs_against_a_mask(queries: int, window: int, causal: bool) -> None:
+    """The mask, pair by pair; the formula counts half of the diagonal of a causal one, and half of the last column of a window."""
+    q, k = np.indices((queries, queries))
+    seen = min(window, queries) if window else queries
+    computed = pairs_of_positions(queries, queries, causal=causal, window=window)
+    if not causal:
+        assert computed == queries * seen
+    else:
+        mask = (k <= q) & (q - k < seen)
+        assert computed == mask.sum() - 0.5 * seen
+
+
+def test_grouped_queries_move_fewer_keys() -> None:
+    """8 heads of keys and values for 32 queries (Llama 3 8B): the same operations, a quarter of the keys and values."""
+    many = layer("self_attention", (96 * 128, 1024), heads=32, head_dim=128)
+    few = layer("self_attention", (48 * 128, 1024), heads=32, kv_heads=8, head_dim=128)
+    assert flop(work(few).forward) == flop(work(many).forward)
+    assert moved(work(many).forward) == 1024 * 128 * (32 + 2 * 32 + 32)
+    assert moved(work(few).forward) == 1024 * 128 * (32 + 2 * 8 + 32)
+    # Over 16 workers there are 2 heads of queries each, and one of keys that two workers repeat.
+    assert moved(work(few, tp=16).forward) == 1024 * 128 * (2 + 2 * 1 + 2)
+
+
+def test_cross_attention() -> None:
+    """Queries of 114 positions over 512 keys: ``4 heads d q k`` FLOP, no mask."""
+    one = layer("cross_attention", (128 * 16, 114), (2 * 128 * 16, 512), heads=128, head_dim=16)
+    assert one.output_shape == (2048, 114)
+    assert flop(work(one, batch=2).forward) == 4 * 2 * 128 * 16 * 114 * 512
+    assert moved(work(one, batch=2).forward) == 2 * 2048 * (114 + 2 * 512 + 114)
+
+
+def test_latent_attention() -> None:
+    """DeepSeek-V3: scores over 128 + 64 features, values of 128; 128 heads; half the pairs (arXiv:2412.19437, section 4.2)."""
+    s = 512
+    one = layer(
+        "latent_attention",
+        (128 * 192, s),
+        (128 * 256, s),
+        (576, s),
+        heads=128,
+        nope_dim=128,
+        rope_dim=64,
+        value_dim=128,
+    )
+    assert one.output_shape == (128 * 128, s)
+    assert one.weight_count == 0
+    forward, backward = work(one).forward, work(one).backward_input
+    assert flop(forward) == 2 * 128 * (192 + 128) * s * s / 2
+    assert flop(backward) == 2 * 128 * (3 * 192 + 2 * 128) * s * s / 2
+    # What the kernel reads and writes, and a copy of the keys with their rotary part beside.
+    assert moved(forward) == s * 128 * (192 + 192 + 128 + 128) + 2 * s * 128 * 192
+    assert saved(one) == s * 128 * (2 + 64)
+
+
+@given(pieces=st.integers(1, 9), heads=st.sampled_from([2, 4, 8]), tp=st.sampled_from([1, 2]), fused=st.booleans())
+def test_pieces_of_the_positions(pieces: int, heads: int, tp: int, fused: bool) -> None:
+    """Under context parallelism every piece of the queries sees all keys: the pieces do the work of the whole, rounded up."""
+    s = 72
+    one = layer("self_attention", (3 * heads * 16, s), heads=heads, head_dim=16, fused=fused)
+    whole, piece = flop(work(one, tp=tp).forward), flop(work(one, tp=tp, sequence=pieces).forward)
+    assert piece == pytest.approx(whole * -(-s // pieces) / s)
+    assert pieces * piece >= whole * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        layer("linear", (64, 100), out_features=32, activation="gelu"),
+        layer("layer_norm", (64, 100)),
+        layer("rms_norm", (64, 100)),
+        layer("glu", (64, 100)),
+        layer("dropout", (64, 100)),
+        layer("softmax", (64, 100)),
+        layer("add", (64, 100), (64, 100)),
+        layer("concat", (64, 100), (64, 100)),
+        layer("embedding", (1, 100), num_embeddings=9, dim=16),
+        layer("moe", (64, 100), experts=8, top_k=2, ffn=24, shared_experts=1),
+    ],
+    ids=lambda one: one.kind,
+)
+def test_layers_per_position_are_divided(one: Layer) -> None:
+    """With 7 pieces of 100 positions the largest has 15: the same work as 15 positions."""
+    shapes = tuple((shape[0], 15) for shape in one.input_shapes)
+    output = one.family.output_shape(one.params, shapes)
+    short = dataclasses.replace(one, input_shapes=shapes, output_shape=output)
+    for cut, whole in zip(_passes(work(one, batch=3, sequence=7)), _passes(work(short, batch=3)), strict=True):
+        assert [(float(k.flop[0]), float(k.elements[0])) for k in cut] == [
+            (float(k.flop[0]), float(k.elements[0])) for k in whole
+        ]
+    assert saved(one, batch=3, sequence=7) == saved(short, batch=3)
+
+
+def _passes(w: LayerWork) -> list[tuple[Kernel, ...]]:
+    return [kernels for one in (w.forward, w.backward_input, w.backward_weight) for kernels in one]
+
+
+def test_every_share_has_the_same_shape() -> None:
+    """Callers that know nothing of sequences and experts leave them out."""
+    three = np.ones(3)
+    plain = Shard(
+        batch=three,
+        out_channels=three,
+        in_channels=three,
+        height=three,
+        split_out=three,
+        split_in=three,
+        split_height=three,
+    )
+    assert plain.sequence.tolist() == plain.experts.tolist() == [1.0, 1.0, 1.0]
+    picked = Shard(**{field.name: getattr(plain, field.name)[1:2] for field in dataclasses.fields(Shard)})
+    assert picked.sequence.shape == (1,)
+
+
+# -- weights and splits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "count"),
+    [
+        (layer("rms_norm", (64, 9)), 64),
+        (layer("layer_norm", (64, 9)), 128),
+        (layer("layer_norm", (64, 9), bias=False), 64),
+        (layer("position_embedding", (64, 9), max_positions=20), 1280),
+        (layer("self_attention", (96, 9), heads=4, head_dim=8), 0),
+        (layer("self_attention", (96, 9), heads=4, head_dim=8, relative_buckets=32), 128),
+        (layer("to_sequence", (64, 3, 3)), 0),
+        (layer("to_sequence", (64, 3, 3), class_token=True), 64),
+        (layer("linear", (64, 9), out_features=10, tied=True), 10),
+        (layer("linear", (64, 9), out_features=10, tied=True, bias=False), 0),
+        (layer("embedding", (1, 9), num_embeddings=10, dim=64, tied=True), 0),
+        # Router 64 x 4; 4 experts of three matrices 64 x 32; the same without gates and with biases.
+        (layer("moe", (64, 9), experts=4, top_k=2, ffn=32), 256 + 4 * 3 * 2048),
+        (layer("moe", (64, 9), experts=4, top_k=2, ffn=32, gated=False), 256 + 4 * 2 * 2048),
+        (
+            layer("moe", (64, 9), experts=4, top_k=2, ffn=32, bias=True, router_bias=True),
+            260 + 4 * (3 * 2048 + 2 * 32 + 64),
+        ),
+        (layer("moe", (64, 9), experts=4, top_k=2, ffn=32, shared_experts=2), 256 + 4 * 3 * 2048 + 3 * 64 * 64),
+        (
+            layer("moe", (64, 9), experts=4, top_k=2, ffn=32, shared_experts=1, shared_ffn=48, shared_gate=True),
+            256 + 4 * 3 * 2048 + 3 * 64 * 48 + 64,
+        ),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Layer) else str(value),
+)
+def test_weights(one: Layer, count: int) -> None:
+    assert one.weight_count == one.trainable_count == count
+    assert one.has_weights == (count > 0)
+    assert one.router_count + one.expert_count + one.shared_count == (count if one.kind == "moe" else 0)
+
+
+def test_tied_weights_belong_to_the_embedding() -> None:
+    assert layer("linear", (64, 9), out_features=10, tied=True).tied_count == 640
+    assert layer("embedding", (1, 9), num_embeddings=10, dim=64, tied=True).tied_count == 640
+    assert layer("linear", (64, 9), out_features=10).tied_count == 0
+
+
+def test_attention_splits_by_heads() -> None:
+    """No more workers than heads of queries, however few heads of keys there are."""
+    table = split_table([1, 2, 4, 8, 16])
+    one = layer("self_attention", (8 * 4 + 2 * 2 * 4, 9), heads=8, kv_heads=2, head_dim=4)
+    legal = legal_splits(one, table, 64)
+    degrees = {int(d) for d in table.out_channels[legal]}
+    assert degrees == {1, 2, 4, 8}
+    assert set(table.in_channels[legal]) == set(table.height[legal]) == {1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "values", "said"),
+    [
+        (
+            "self_attention",
+            ((95, 9),),
+            {"heads": 4, "head_dim": 8},
+            r"\(4 \+ 2 x 4\) heads x head_dim 8 = 96 .* 95x9",
+        ),
+        ("self_attention", ((96, 3, 3),), {"heads": 4, "head_dim": 8}, "its input is 96x3x3"),
+        ("self_attention", ((80, 9),), {"heads": 4, "kv_heads": 3, "head_dim": 8}, "heads 4 .* kv_heads 3"),
+        ("cross_attention", ((32, 9), (60, 7)), {"heads": 4, "head_dim": 8}, "2 x 4 heads x head_dim 8 = 64 .* 60x7"),
+        ("cross_attention", ((30, 9), (64, 7)), {"heads": 4, "head_dim": 8}, "4 heads x head_dim 8 = 32 .* 30x9"),
+        (
+            "latent_attention",
+            ((32, 9), (48, 9), (8, 9)),
+            {"heads": 4, "nope_dim": 4, "rope_dim": 8, "value_dim": 8},
+            r"4 heads x \(4 \+ 8\) = 48 .* 32x9",
+        ),
+        (
+            "latent_attention",
+            ((48, 9), (48, 9), (8, 9)),
+            {"heads": 4, "nope_dim": 4, "rope_dim": 8, "value_dim": 8},
+            "more than rope_dim 8 .* 8x9",
+        ),
+        (
+            "latent_attention",
+            ((48, 9), (48, 7), (20, 9)),
+            {"heads": 4, "nope_dim": 4, "rope_dim": 8, "value_dim": 8},
+            "48x9, 48x7, 20x9",
+        ),
+        ("glu", ((5, 9),), {}, "even; its input is 5x9"),
+        ("layer_norm", ((4, 3, 3),), {}, "its input is 4x3x3"),
+        ("rms_norm", ((4, 3, 3),), {}, "its input is 4x3x3"),
+        ("position_embedding", ((4, 9),), {"max_positions": 8}, "max_positions 8 .* 9 positions .* 4x9"),
+        ("position_embedding", ((4, 3, 3),), {"max_positions": 8}, "its input is 4x3x3"),
+        ("slice_features", ((8, 9),), {"start": 4, "features": 5}, "features 4 to 8 .* 8x9 has 8"),
+        ("to_sequence", ((8, 9),), {}, "its input is 8x9"),
+        ("select_position", ((8,),), {}, "its input is 8"),
+        ("select_position", ((8, 9),), {"index": 9}, "position 9 .* 8x9"),
+        ("moe", ((8, 3, 3),), {"experts": 4, "top_k": 1, "ffn": 4}, "its input is 8x3x3"),
+        ("moe", ((8, 9),), {"experts": 4, "top_k": 5, "ffn": 4}, r"top_k 5 .* \(4\)"),
+    ],
+)
+def test_shapes_that_do_not_fit(kind: str, shapes: tuple[Shape, ...], values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ShapeError, match=said):
+        layer(kind, *shapes, **values)
+
+
+def test_shapes() -> None:
+    assert layer("to_sequence", (8, 14, 14), class_token=True).output_shape == (8, 197)
+    assert layer("select_position", (8, 197)).output_shape == (8,)
+    assert layer("slice_features", (576, 9), features=512).output_shape == (512, 9)
+    assert layer("glu", (64, 9)).output_shape == (32, 9)
+    assert layer("rms_norm", (64,)).output_shape == (64,)
+
+
+# -- mixtures of experts --------------------------------------------------------------------------------------------------------------
+
+
+def test_operations_of_a_mixture() -> None:
+    """A router for every token, three products for each of its 2 experts, three for the shared one; twice that backward."""
+    b, s, d, f, e, k = 3, 50, 64, 96, 8, 2
+    one = layer("moe", (d, s), experts=e, top_k=k, ffn=f, shared_experts=1)
+    forward = 2 * b * s * d * e + 6 * b * s * d * f * (k + 1)
+    result = work(one, batch=b)
+    assert flop(result.forward) == forward
+    assert flop(result.backward_input) + flop(result.backward_weight) == 2 * forward
+
+
+def test_experts_over_workers() -> None:
+    """Tokens are spread evenly: 4 workers with 2 experts each do the work of 8 experts on one, with a quarter of the weights."""
+    one = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96)
+    alone, shared = work(one).forward, work(one, experts=4).forward
+    assert flop(shared) == flop(alone)
+    assert moved(alone) - moved(shared) == pytest.approx(0.75 * one.expert_count)
+    up_alone, up_shared = alone[0][3], shared[0][3]
+    assert (products(up_alone), products(up_shared)) == (8, 2)
+    assert up_alone.gemm is not None
+    assert up_shared.gemm is not None
+    assert (float(up_alone.gemm[0][0]), float(up_shared.gemm[0][0])) == (1024 * 2 / 8, 1024 * 2 / 2)
+    # Tensor parallelism inside the experts divides their width.
+    assert flop(work(one, tp=4).forward) - 2 * 1024 * 64 * 8 == pytest.approx((flop(alone) - 2 * 1024 * 64 * 8) / 4)
+
+
+def test_the_fullest_worker_decides() -> None:
+    even = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96)
+    uneven = layer("moe", (64, 1024), experts=8, top_k=2, ffn=96, capacity_factor=1.5)
+    router = 2 * 1024 * 64 * 8
+    assert flop(work(uneven).forward) - router == 1.5 * (flop(work(even).forward) - router)
+
+
+def test_few_tokens_use_few_experts() -> None:
+    """One token with 2 experts reads the weights of 2 of 64."""
+    one = layer("moe", (64, 1), experts=64, top_k=2, ffn=96)
+    assert moved(work(one).forward) < 64 * 64 + 2.1 * 3 * 64 * 96 + 1000
+
+
+def test_what_a_mixture_keeps() -> None:
+    """Per dispatched token its features, 2f before and f after the gate; per token the scores in fp32."""
+    one = layer("moe", (64, 10), experts=8, top_k=2, ffn=96)
+    assert saved(one, batch=3) == 3 * 10 * (2 * (64 + 3 * 96) + 2 * 8)
+    shared = layer("moe", (64, 10), experts=8, top_k=2, ffn=96, shared_experts=1)
+    assert saved(shared, batch=3) - saved(one, batch=3) == 3 * 10 * 3 * 96
+
+
+# -- frozen weights and adapters ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "values"),
+    [
+        ("linear", ((64, 9),), {"out_features": 32}),
+        ("linear", ((64, 9),), {"out_features": 32, "activation": "gelu"}),
+        ("convolution", ((8, 9, 9),), {"out_channels": 8, "kernel": 3, "norm": "batch", "activation": "relu"}),
+        ("deconvolution", ((8, 9, 9),), {"out_channels": 8, "kernel": 3}),
+        ("embedding", ((1, 9),), {"num_embeddings": 20, "dim": 8}),
+        ("position_embedding", ((8, 9),), {"max_positions": 20}),
+        ("layer_norm", ((8, 9),), {}),
+        ("rms_norm", ((8, 9),), {}),
+        ("lstm", ((8, 9),), {"hidden": 8}),
+        ("attention", ((8, 5), (6, 7)), {"units": 4}),
+        ("self_attention", ((24, 9),), {"heads": 2, "head_dim": 4, "relative_buckets": 4}),
+        ("to_sequence", ((8, 3, 3),), {"class_token": True}),
+        ("moe", ((8, 9),), {"experts": 4, "top_k": 2, "ffn": 6}),
+    ],
+)
+def test_frozen_layers_only_pass_the_gradient_on(kind: str, shapes: tuple[Shape, ...], values: dict[str, Any]) -> None:
+    trained, frozen = layer(kind, *shapes, **values), layer(kind, *shapes, frozen=True, **values)
+    assert frozen.weight_count == trained.weight_count > 0
+    assert frozen.trainable_count == 0
+    assert not frozen.has_weights
+    before, after = work(trained, batch=2), work(frozen, batch=2)
+    assert [k.flop.tolist() for k in after.forward[0]] == [k.flop.tolist() for k in before.forward[0]]
+    assert after.backward_weight == ()
+    # The gradient of the input needs all it needed, and no more than everything that ran before.
+    least = flop(before.backward_input, gemm_only=False)
+    most = least + flop(before.backward_weight, gemm_only=False)
+    assert least <= flop(after.backward_input, gemm_only=False) <= most
+    assert all(exchange.phase != "backward" for exchange in after.exchanges)
+    if getattr(trained.params, "activation", None) == "gelu":
+        assert flop(after.backward_input, gemm_only=False) == least + 2 * 9 * 32  # the activation's gradient
+
+
+def test_a_frozen_matrix_lets_its_input_go() -> None:
+    assert layer("linear", (64, 9), out_features=32).keeps_input
+    assert not layer("linear", (64, 9), out_features=32, frozen=True).keeps_input
+    assert layer("linear", (64, 9), out_features=32, lora_rank=4).keeps_input
+    assert layer("layer_norm", (64, 9), frozen=True).keeps_input
+
+
+def test_an_adapter() -> None:
+    """Hu et al. (arXiv:2106.09685): W stays, r (I + O) weights are trained; no gradient of W."""
+    b, s, i, o, r = 2, 10, 64, 32, 4
+    plain, adapted = layer("linear", (i, s), out_features=o), layer("linear", (i, s), out_features=o, lora_rank=r)
+    assert adapted.weight_count == plain.weight_count
+    assert adapted.trainable_count == r * (i + o)
+    assert adapted.has_weights
+    base, thin = 2 * b * s * i * o, 2 * b * s * r * (i + o)
+    result = work(adapted, batch=b)
+    assert flop(result.forward) == base + thin
+    assert flop(result.backward_input) + flop(result.backward_weight) == base + 2 * thin
+    assert saved(adapted, batch=b) == b * s * r
+
+
+def test_adapters_are_for_linear_layers() -> None:
+    specs = [
+        LayerSpec(name="x", kind="input", params=params_from("input", {"shape": (8, 9)})),
+        LayerSpec(name="norm", kind="rms_norm", params=params_from("rms_norm", {}), inputs=("x",), lora_rank=4),
+    ]
+    with pytest.raises(GraphError, match="norm: type 'rms_norm' takes no adapter"):
+        Graph.build("n", specs)
+
+
+# -- time on a device ---------------------------------------------------------------------------------------------------------------
+
+DEVICE = Device(
+    name="d",
+    peak_flop_per_s={"fp32": 1e13, "bf16": 1e14},
+    memory_bytes=80e9,
+    memory_bandwidth_bytes_per_s=1e12,
+    launch_overhead_s=1e-6,
+)
+TIMED = [
+    layer("self_attention", (3 * 256, 128), heads=8, head_dim=32),
+    layer("self_attention", (3 * 256, 128), heads=8, head_dim=32, fused=False, dropout=True, relative_buckets=4),
+    layer("cross_attention", (256, 96), (2 * 256, 128), heads=8, head_dim=32),
+    layer("latent_attention", (256, 96), (256, 96), (48, 96), heads=8, nope_dim=16, rope_dim=16, value_dim=16),
+    layer("moe", (64, 96), experts=8, top_k=2, ffn=64, shared_experts=1),
+    layer("glu", (64, 96)),
+    layer("layer_norm", (64, 96)),
+    layer("position_embedding", (64, 96), max_positions=96),
+    layer("linear", (64, 96), out_features=64, lora_rank=8),
+]
+
+
+@pytest.mark.parametrize("one", TIMED, ids=lambda one: one.kind)
+@given(batch=st.integers(1, 12), tp=st.sampled_from([1, 2, 4]), sequence=st.integers(1, 6))
+def test_more_work_takes_longer_and_pieces_no_less(one: Layer, batch: int, tp: int, sequence: int) -> None:
+    """Time grows with the samples; two halves of a batch, and the pieces of a split, together take at least what the whole takes."""
+    compute = RooflineCompute(device=DEVICE, precision=PRECISIONS["bf16"], optimizer=OPTIMIZERS["adam"])
+
+    def time_s(**share: float) -> float:
+        times = compute.pass_times(one, shard(one, **share), needs_input_gradient=True)
+        return float((times.forward_s + times.backward_s)[0])
+
+    whole = time_s(batch=batch)
+    assert 0 < whole < time_s(batch=batch + 1)
+    assert 2 * time_s(batch=-(-batch // 2)) >= whole * (1 - 1e-9)
+    assert tp * time_s(batch=batch, tp=tp) >= whole * (1 - 1e-9)
+    assert sequence * time_s(batch=batch, sequence=sequence) >= whole * (1 - 1e-9)

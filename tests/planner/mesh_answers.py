@@ -1,0 +1,131 @@
+"""Answers about mesh plans made by hand, so that reports are tested without a search."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
+from costmodel.mesh.plan import MeshPlan
+from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
+from planner.mesh.wording import family_of_mesh_plan, mesh_plan_in_words
+from planner.request import Request
+from planner.results import Assumption, Setting
+
+GIB = 2**30
+REQUEST = Request(model="llama3-70b", gpus=256, batch=1024, command_line="planner optimize llama3-70b --gpus 256")
+SETTING = Setting(
+    model="llama3-70b",
+    cluster="dgx-h100",
+    device="h100-sxm",
+    gpus=256,
+    global_batch=1024,
+    precision="bf16",
+    optimizer="adam",
+    mode="training",
+    cost_model="roofline",
+    memory_capacity_bytes=80.0 * GIB,
+    inputs={"model": "a" * 64, "cluster": "b" * 64, "device": "c" * 64},
+    command_line="planner optimize llama3-70b --gpus 256",
+    seq=8192,
+)
+PLAN = MeshPlan(
+    tp=8, sequence_parallel=True, pp=4, dp_shard=8, zero_stage=1, micro_batch=2, num_micro_batches=64, recompute="selective"
+)  # fmt: skip
+
+
+def make_ranked(plan: MeshPlan = PLAN, step: float = 20.0, **changes: Any) -> RankedMeshPlan:
+    times = dict.fromkeys(TIME_PARTS, 0.0) | {
+        "compute_s": 0.7 * step,
+        "tp_exposed_s": 0.15 * step,
+        "dp_exposed_s": 0.03 * step,
+        "bubble_s": 0.1 * step,
+        "optimizer_s": 0.02 * step,
+    }
+    memory = dict.fromkeys(MEMORY_PARTS, 0.0) | {
+        "weight_bytes": 10.0 * GIB,
+        "optimizer_bytes": 20.0 * GIB,
+        "activation_bytes": 25.5 * GIB,
+        "context_bytes": 0.5 * GIB,
+    }
+    tokens_per_s = 1024 * 8192 / step
+    ranked = RankedMeshPlan(
+        rank=1,
+        plan=plan,
+        family=family_of_mesh_plan(plan),
+        summary=mesh_plan_in_words(plan),
+        workers=plan.workers,
+        step_time_s=step,
+        throughput_samples_per_s=1024 / step,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_gpu=tokens_per_s / plan.workers,
+        mfu=0.45,
+        memory_bytes_per_gpu=56.0 * GIB,
+        memory_capacity_bytes=80.0 * GIB,
+        host_bytes_per_gpu=0.0,
+        exposed_communication_s=0.18 * step,
+        time_parts=times,
+        memory_parts=memory,
+        bottleneck="compute",
+        gpu_hours_per_million_tokens=plan.workers / tokens_per_s / 3600 * 1e6,
+        money_per_million_tokens=None,
+        gap=0.0,
+    )
+    return dataclasses.replace(ranked, **changes)
+
+
+def make_result(**changes: Any) -> MeshResult:
+    result = MeshResult(
+        setting=SETTING,
+        seq=8192,
+        objective="step_time",
+        plans=(
+            make_ranked(),
+            make_ranked(MeshPlan(dp_shard=256, zero_stage=3, num_micro_batches=4), 21.0, rank=2, gap=0.05),
+        ),
+        proven_optimal=True,
+        bound_s=20.0,
+        bound_gap=0.0,
+        space_size=123456,
+        searched={"enumerated": 100_000, "bounded away": 23_456},
+        wall_s=0.8,
+        assumptions=(Assumption(name="cluster", value="dgx-h100", source="default"),),
+        model_assumptions=(
+            Assumption(name="dp_overlap", value="0.8", source="given"),
+            Assumption(name="allocator_slack", value="0.08", source="default"),
+        ),
+        data_parallel=make_ranked(MeshPlan(dp_shard=256, zero_stage=3, num_micro_batches=4), 30.0),
+        notes=("a note",),
+    )
+    return dataclasses.replace(result, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Stands for a row of costmodel.mesh.breakdown."""
+
+    name: str
+    count: int
+    forward_s: float
+    weight_bytes: float
+
+
+def make_breakdown(**changes: Any) -> MeshBreakdown:
+    breakdown = MeshBreakdown(
+        setting=SETTING,
+        seq=8192,
+        objective="step_time",
+        ranked=make_ranked(step=25.0, gap=0.25),
+        layers=(
+            Row(name="qkv", count=80, forward_s=0.004, weight_bytes=3e9),
+            Row(name="add", count=160, forward_s=0.0, weight_bytes=0.0),
+        ),
+        stages=(Row(name="0", count=20, forward_s=1.5, weight_bytes=1e10),),
+        best=make_ranked(),
+        comparison=(("pipeline bubble", 2.5, 2.0), ("compute", 17.5, 14.0), ("offload", 0.0, 0.0)),
+        assumptions=(Assumption(name="cluster", value="dgx-h100", source="default"),),
+        model_assumptions=(Assumption(name="dp_overlap", value="0.9", source="default"),),
+        notes=(),
+    )
+    return dataclasses.replace(breakdown, **changes)

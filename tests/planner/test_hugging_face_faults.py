@@ -1,0 +1,233 @@
+"""Faults of a config.json: all of them at once, each with its place, what is allowed and what was probably meant."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.cli import run
+from planner.errors import FileProblem, InputFileError
+from planner.importers.hugging_face import ARCHITECTURES
+from planner.loading import load_model
+from tests.planner.published_configs import PUBLISHED
+
+
+def faults(folder: Path, text: str) -> list[str]:
+    """Messages after the path, ``line:column: ...``."""
+    path = folder / "config.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputFileError) as caught:
+        load_model(str(path))
+    return [str(problem).removeprefix(f"{path}:").removeprefix(f"{path}") for problem in caught.value.problems]
+
+
+def fault(folder: Path, **config: Any) -> str:
+    """The only message, without its place."""
+    (found,) = faults(folder, json.dumps(config))
+    return found.split(": ", 1)[1]
+
+
+EVERYTHING_WRONG = """{
+  "architectures": ["LlamaForCausalLMs"],
+  "model_type": "llama",
+  "hiden_size": 4096,
+  "num_hidden_layers": -3,
+  "num_attention_heads": "32",
+  "intermediate_size": NaN,
+  "vocab_size": 0,
+  "hidden_act": "sillu",
+  "max_position_embeddings": 4096.0,
+  "attention_dropout": 1.5,
+  "tie_word_embeddings": "yes",
+  "rope_theta": NaN,
+  "rope_theta": 1e999,
+  "mlp_bias": 1,
+  "head_dim": 99999999999
+}
+"""
+
+
+def test_all_faults_come_at_once_with_their_places(tmp_path: Path) -> None:
+    functions = "gelu, gelu_new, gelu_fast, gelu_python, gelu_pytorch_tanh, gelu_accurate, quick_gelu, silu, swish, relu, sigmoid"
+    unknown_class = "cannot be read here; did you mean 'LlamaForCausalLM'? (known: LlamaForCausalLM, LlamaModel)"
+    assert faults(tmp_path, EVERYTHING_WRONG) == [
+        f"2:21: architectures[0]: 'LlamaForCausalLMs' {unknown_class}",
+        "4:3: hiden_size: unknown key 'hiden_size'; did you mean 'hidden_size'?",
+        "5:24: num_hidden_layers: must be at least 1, got -3",
+        "6:26: num_attention_heads: expected a whole number, got '32'; write 32",
+        "7:24: intermediate_size: expected a whole number, got 'NaN'",
+        "8:17: vocab_size: must be at least 1, got 0",
+        f"9:17: hidden_act: expected one of {functions}; got 'sillu'; did you mean 'silu'?",
+        "10:30: max_position_embeddings: expected a whole number, got 4096.0; write 4096",
+        "11:24: attention_dropout: expected a number from 0 to less than 1, got 1.5",
+        "12:26: tie_word_embeddings: expected true or false, got 'yes'; write true",
+        # A number that is not finite matters only where it is read.
+        "14:3: duplicate key 'rope_theta' (first on line 13)",
+        "15:15: mlp_bias: expected true or false, got 1; write true",
+        "16:15: head_dim: must be at most 1000000000, got 99999999999 (or null)",
+    ]
+
+
+def test_the_command_prints_them_and_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(EVERYTHING_WRONG)
+    for command in (["import", str(path)], ["import", str(tmp_path)], ["optimize", str(path), "--gpus", "8"]):
+        assert run(command) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"{path}:5:24: num_hidden_layers: must be at least 1, got -3" in err
+        assert "Traceback" not in err
+
+
+def test_model_types(tmp_path: Path) -> None:
+    known = ", ".join(sorted(ARCHITECTURES))
+    assert (
+        fault(tmp_path, model_type="lama") == f"model_type: 'lama' is not known; did you mean 'llama'? (known: {known})"
+    )
+    assert fault(tmp_path, model_type="mamba9") == f"model_type: 'mamba9' is not known (known: {known})"
+    assert fault(tmp_path, model_type=3) == f"model_type: expected a word (known: {known})"
+    assert fault(tmp_path, architectures=["LlamaModel"]) == f"missing key 'model_type' (known: {known})"
+
+
+def test_architectures(tmp_path: Path) -> None:
+    message = fault(tmp_path, model_type="llama", architectures=["MistralForCausalLM"])
+    assert message.startswith("architectures[0]: 'MistralForCausalLM' cannot be read here")
+    assert message.endswith("(known: LlamaForCausalLM, LlamaModel)")
+    assert "expected a list of names" in fault(tmp_path, model_type="llama", architectures="LlamaModel")
+    assert "expected a list of names" in fault(tmp_path, model_type="llama", architectures=[{}])
+    assert "T5EncoderModel" in fault(tmp_path, model_type="t5", architectures=["T5Encoder"])
+
+
+def test_heads_go_with_the_width(tmp_path: Path) -> None:
+    message = fault(tmp_path, model_type="llama", hidden_size=100)
+    assert message == (
+        "hidden_size: 100 cannot be divided by 32 heads (num_attention_heads) and 'head_dim' is absent; "
+        "the nearest that can: 96, 128"
+    )
+    assert load_model(str(config(tmp_path, model_type="llama", hidden_size=100, head_dim=8))).graph.layers
+    assert fault(tmp_path, model_type="gpt2", n_embd=770) == (
+        "n_embd: 770 cannot be divided by 12 heads (n_head); the nearest that can: 768, 780"
+    )
+    assert fault(tmp_path, model_type="llama", num_key_value_heads=5) == (
+        "num_key_value_heads: 32 heads cannot share 5 key/value heads evenly; allowed: 1, 2, 4, 8, 16, 32"
+    )
+    assert "allowed: 1, 71" in fault(tmp_path, model_type="falcon", num_kv_heads=8)
+
+
+def config(folder: Path, **content: Any) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_wrong_value_is_not_held_against_others(tmp_path: Path) -> None:
+    """The width cannot be compared with a number of heads that is none."""
+    assert fault(tmp_path, model_type="llama", hidden_size=100, num_attention_heads=0).startswith("num_attention_heads")
+
+
+def test_experts(tmp_path: Path) -> None:
+    assert fault(tmp_path, model_type="mixtral", num_experts_per_tok=9) == (
+        "num_experts_per_tok: 9 experts per token, but there are 8 (num_local_experts); allowed: 1 to 8"
+    )
+    assert "there are 4 (num_experts)" in fault(tmp_path, model_type="qwen3_moe", num_experts=4)
+    assert "there are 6 (n_routed_experts)" in fault(tmp_path, model_type="deepseek_v3", n_routed_experts=6)
+    assert fault(tmp_path, model_type="deepseek_v2") == (
+        "missing key 'num_experts_per_tok', which DeepseekV2Config gives no default"
+    )
+    assert (
+        fault(tmp_path, model_type="qwen3_moe", mlp_only_layers=[0, 24])
+        == "mlp_only_layers[1]: must be at most 23, got 24"
+    )
+    assert "expected a list" in fault(tmp_path, model_type="qwen3_moe", mlp_only_layers=3)
+
+
+def test_layer_types(tmp_path: Path) -> None:
+    types = '["full_attention", "slidng_attention"]'
+    text = f'{{"model_type": "gemma2", "num_hidden_layers": 3,\n "layer_types": {types}}}'
+    wrong = (
+        "expected one of full_attention, sliding_attention; got 'slidng_attention'; did you mean 'sliding_attention'?"
+    )
+    assert faults(tmp_path, text) == [
+        "2:17: layer_types: has 2 entries; the network has 3 layers",
+        f"2:36: layer_types[1]: {wrong}",
+    ]
+    assert "expected a list of words" in fault(tmp_path, model_type="qwen2", layer_types="full_attention")
+    assert "has 0 entries" in fault(tmp_path, model_type="qwen2", layer_types=[])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"model_type": "llama", "hidden_size": None}, "hidden_size: expected a whole number, got nothing"),
+        ({"model_type": "llama", "hidden_size": True}, "hidden_size: expected a whole number, got true"),
+        ({"model_type": "llama", "hidden_size": [4096]}, "hidden_size: expected a whole number, got a list"),
+        ({"model_type": "llama", "num_hidden_layers": 10**6}, "num_hidden_layers: must be at most 5000, got 1000000"),
+        ({"model_type": "mistral", "sliding_window": -1}, "sliding_window: must be at least 0, got -1 (or null)"),
+        ({"model_type": "gpt2", "add_cross_attention": True}, "cross-attention in a decoder without an encoder"),
+        ({"model_type": "opt", "layer_norm_elementwise_affine": False}, "layer norms without weights cannot be read"),
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "expected one of absolute"),
+        ({"model_type": "bert", "is_decoder": True}, "as a decoder"),
+        ({"model_type": "t5", "feed_forward_proj": "gated_gelu"}, "did you mean 'gated-gelu'?"),
+        ({"model_type": "vit", "image_size": 225}, "image_size: 225 x 225 cannot be divided into patches of 16 x 16"),
+        ({"model_type": "vit", "patch_size": [16, 0]}, "patch_size: must be at least 1, got 0, or [height, width]"),
+        ({"model_type": "vit", "num_labels": 3, "id2label": {"0": "a", "1": "b"}}, "'id2label' names 2 classes"),
+        ({"model_type": "vit", "id2label": 3}, "id2label: expected a mapping"),
+        ({"model_type": "mpt", "attn_config": {"attn_pdrop": 1}}, "attn_config.attn_pdrop: expected a number from 0"),
+        ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln: norms of queries and keys"),
+        ({"model_type": "mpt", "attn_config": 3}, "attn_config: expected a mapping; got 3"),
+        ({"model_type": "deepseek_v3", "q_lora_rank": 0}, "q_lora_rank: must be at least 1, got 0 (or null)"),
+    ],
+)
+def test_single_values(content: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert message in fault(tmp_path, **content)
+
+
+def test_values_of_other_keys_are_not_read(tmp_path: Path) -> None:
+    """Hundreds of keys have no part in the network; odd values there are nobody's fault here."""
+    odd = {
+        "rope_scaling": {"a": [None]},
+        "torch_dtype": 3,
+        "eos_token_id": [1, 2],
+        "summary_type": "x",
+        "n_ctx": "many",
+    }
+    assert load_model(str(config(tmp_path, model_type="gpt2", **odd))).graph.weight_count == 124_439_808
+
+
+def test_no_json(tmp_path: Path) -> None:
+    text = '{"model_type": "gpt2",\n "n_head": [}'
+    assert faults(tmp_path, text) == ["2:13: is not JSON: Expecting value"]
+    assert "is JSON, but not a network" in faults(tmp_path, '{"n_head": 12}')[0]
+
+
+JUNK = (None, True, -1, 0, 1, 7, 1.5, 10**12, "", "12", "$seq", "gelu", [], [1], ["full_attention"], {}, {"a": [None]})
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_any_values_load_or_are_refused(name: str) -> None:
+    """Whatever stands behind up to three keys: a network or a list of problems, nothing else."""
+    whole = {key: value for key, value in json.loads(PUBLISHED[name][1]).items() if key != "id2label"}
+    for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+        if key in whole:
+            whole[key] = 2  # for speed
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(changes=st.dictionaries(st.sampled_from(sorted(whole)), st.sampled_from(JUNK), min_size=1, max_size=3))
+    def check(changes: dict[str, Any]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = config(Path(folder), **{**whole, **changes})
+            problems: tuple[FileProblem, ...] = ()
+            try:
+                load_model(str(path))
+            except InputFileError as error:
+                problems = error.problems
+            # Faults of the config itself have a line; those of the network file that is made of it would not.
+            assert all(problem.line for problem in problems)
+
+    check()
