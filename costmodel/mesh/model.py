@@ -46,6 +46,7 @@ class _Cache:
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
     weights: tuple[float, ...] = ()
+    needs: tuple[bool, ...] = ()  # layer -> whether a gradient flows through its output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,9 @@ class MeshModel:
         missing = [n for n, key in enumerate(wanted) if key not in cache.rows]
         if missing:
             keys = RowKeys(**{item.name: column[missing] for item, column in zip(fields(RowKeys), columns, strict=True)})
-            added = unit_table(self.workload, self.cluster, self.units, keys)
+            if not cache.needs:
+                cache.needs = self.workload.needs_gradient()
+            added = unit_table(self.workload, self.cluster, self.units, keys, cache.needs)
             for n in missing:
                 cache.rows[wanted[n]] = len(cache.rows)
             cache.table = added if cache.table is None else UnitTable.concatenate([cache.table, added])
@@ -147,8 +150,11 @@ class MeshModel:
         chosen = [self.layout(int(batch.pp[n]), int(batch.vpp[n])) for n in first]
         return stack_layouts(chosen).take(inverse)
 
-    def cores(self, batch: MeshBatch, layouts: LayoutArrays | None = None) -> Cores:
-        """Pipelines of plans, one each, without data parallelism: their time bounds that of every way to divide dp."""
+    def cores(self, batch: MeshBatch, layouts: LayoutArrays | None = None, *, exact: bool = True) -> Cores:
+        """Pipelines of plans, one each, without data parallelism: their time bounds that of every way to divide dp.
+
+        Without ``exact``, interleaved pipelines have a lower bound of their time instead.
+        """
         return build_cores(
             batch,
             self.layouts(batch) if layouts is None else layouts,
@@ -156,6 +162,7 @@ class MeshModel:
             self.rows,
             is_block=self.is_block,
             activation_bytes=self.workload.precision.activation_bytes,
+            exact=exact,
         )
 
     def core_memory(self, batch: MeshBatch, layouts: LayoutArrays | None = None) -> CoreMemory:
@@ -185,12 +192,14 @@ class MeshModel:
 
     # -- plans --------------------------------------------------------------------------------------------------------------
 
-    def evaluate(self, batch: MeshBatch) -> MeshCosts:
+    def evaluate(self, batch: MeshBatch, *, exact: bool = True) -> MeshCosts:
         """Score legal plans (`costmodel.mesh.rules` says which are) with the uniform layout.
 
         Parameters
         ----------
         batch : MeshBatch
+        exact : bool
+            False: step times of interleaved pipelines are lower bounds, which is much quicker.
 
         Returns
         -------
@@ -199,12 +208,17 @@ class MeshModel:
         first, index = combined(*core_columns(batch))
         distinct = batch.take(first)
         layouts = self.layouts(distinct)
-        cores, memory = self.cores(distinct, layouts), self.core_memory(distinct, layouts)
-        return self.divided(cores, memory, index, Division.of(batch, mesh_strides(batch)))
+        cores, memory = self.cores(distinct, layouts, exact=exact), self.core_memory(distinct, layouts)
+        return self.divided(cores, memory, index, Division.of(batch, mesh_strides(batch)), exact=exact)
 
-    def divided(self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division) -> MeshCosts:
-        """Score plans that share pipelines: plan n divides dp of core ``index[n]`` as ``division`` says."""
-        return step_costs(self.workload, self.groups, cores, memory, index, division)
+    def divided(
+        self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, *, exact: bool = True
+    ) -> MeshCosts:
+        """Score plans that share pipelines: plan n divides dp of core ``index[n]`` as ``division`` says.
+
+        Without ``exact`` (and with cores built so), the step times of interleaved pipelines are lower bounds.
+        """
+        return step_costs(self.workload, self.groups, cores, memory, index, division, exact=exact)
 
     def evaluate_plans(self, plans: Sequence[MeshPlan]) -> MeshCosts:
         """Score plans, those with a layout of their own included.

@@ -35,6 +35,7 @@ class LayoutArrays:
     run_cut: FloatArray  # (n, R)
     rank_units: FloatArray  # (n, Q, K)
     rank_first: IntArray  # (n, Q); -1 for padding
+    rank_last: IntArray  # (n, Q)
     # Blocks that full recomputation runs again, per chunk of a run and per rank; -1: as the plan says for every chunk alike.
     run_recompute: IntArray  # (n, R)
     rank_recompute: IntArray  # (n, Q)
@@ -51,11 +52,13 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
     run_units, run_chunks = np.zeros((len(layouts), runs, kinds)), np.zeros((len(layouts), runs), dtype=np.int64)
     run_cut, rank_units = np.zeros((len(layouts), runs)), np.zeros((len(layouts), ranks, kinds))
     rank_first = np.full((len(layouts), ranks), -1, dtype=np.int64)
+    rank_last = rank_first.copy()
     run_recompute, rank_recompute = np.full((len(layouts), runs), -1), np.full((len(layouts), ranks), -1)
     for n, layout in enumerate(layouts):
         r, q = len(layout.run_chunks), len(layout.rank_first)
         run_units[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_units, layout.run_chunks, layout.run_cut
         rank_units[n, :q], rank_first[n, :q] = layout.rank_units, layout.rank_first
+        rank_last[n, :q] = layout.rank_last
         run_recompute[n, :r], rank_recompute[n, :q] = layout.run_recompute, layout.rank_recompute
     return LayoutArrays(
         run_units=run_units,
@@ -63,6 +66,7 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
         run_cut=run_cut,
         rank_units=rank_units,
         rank_first=rank_first,
+        rank_last=rank_last,
         run_recompute=run_recompute,
         rank_recompute=rank_recompute,
     )

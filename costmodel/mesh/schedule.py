@@ -19,6 +19,8 @@ BoolArray = NDArray[np.bool_]
 
 _GPIPE, _1F1B, _INTERLEAVED, _ZERO_BUBBLE = (SCHEDULES.index(n) for n in ("gpipe", "1f1b", "interleaved", "zero_bubble"))
 
+_ROWS = 2048  # plans at a time: a workspace that stays in a core's cache
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRuns:
@@ -28,7 +30,7 @@ class ChunkRuns:
     forward_s: FloatArray  # per chunk and micro-batch, the transfer it waits for included
     backward_s: FloatArray  # the same; input and weight gradients
 
-    def take(self, index: IntArray | BoolArray) -> ChunkRuns:
+    def take(self, index: IntArray | BoolArray | slice) -> ChunkRuns:
         """A selection of the pipelines."""
         return ChunkRuns(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
 
@@ -192,38 +194,65 @@ def _one_f_one_b_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _
 
     Both are convex in the position inside a run of equal stages, so the ends of the runs suffice.
     """
-    n, micro_batches = len(m), m.astype(np.float64)
-    earliest = np.maximum(pp - m, 0) if np.any(m < pp) else None  # stages before it never alternate
-    columns: list[tuple[FloatArray, ...]] = []
-    later, through = pp.astype(np.float64), np.zeros(n)  # stages from the run on; work of a micro-batch up to a column
-    for q in range(runs.count.shape[1]):
-        count = runs.count[:, q].astype(np.float64)
-        forward, backward = runs.forward_s[:, q].copy(), runs.backward_s[:, q].copy()
-        if q == 0:
-            top_f, top_b = forward, backward
-        else:  # an empty run repeats the end of the one before
-            np.copyto(forward, columns[-1][0], where=count == 0.0)
-            np.copyto(backward, columns[-1][1], where=count == 0.0)
-            top_f, top_b = np.maximum(top_f, forward), np.maximum(top_b, backward)
-        time = forward + backward
-        first = np.minimum(count, 1.0)
-        if earliest is not None:
-            first = np.clip(earliest - (pp - later) + 1.0, first, count)
-        for reached in (first, count):
-            columns.append((forward, backward, time, through + reached * time, later - reached, top_f, top_b))
-        later, through = later - count, columns[-1][3]
-    best, far_f, far_b = np.zeros(n), np.full(n, -np.inf), np.full(n, -np.inf)
-    for _, _, time, reached, after, slowest_f, slowest_b in reversed(columns):
-        if earliest is None:
-            np.maximum(far_f, reached + after * slowest_f, out=far_f)
-            np.maximum(far_b, reached + after * slowest_b, out=far_b)
-            np.maximum(best, (micro_batches - after - 1.0) * time + far_f + far_b - reached, out=best)
-        else:
-            usable = after < micro_batches
-            np.maximum(far_f, reached + after * slowest_f, out=far_f, where=usable)
-            np.maximum(far_b, reached + after * slowest_b, out=far_b, where=usable)
-            np.maximum(best, (micro_batches - after - 1.0) * time + far_f + far_b - reached, out=best, where=usable)
-    return best
+    total = np.empty(len(m))
+    # Blocks of rows in one workspace: fresh arrays cost more (page faults) than the arithmetic.
+    rows = min(len(m), _ROWS)
+    space = np.empty((6 * runs.count.shape[1] + 8, rows))
+    for first in range(0, len(m), _ROWS):
+        part = slice(first, first + _ROWS)
+        _one_f_one_b_block(m[part], pp[part], runs.take(part), space[:, : len(m[part])], total[part])
+    return total
+
+
+def _one_f_one_b_block(m: IntArray, pp: IntArray, runs: ChunkRuns, space: FloatArray, best: FloatArray) -> None:
+    """The same for some rows, into `best`."""
+    runs_count = runs.count.shape[1]
+    count, forward, backward, time, top_f, top_b = space[:-8].reshape(6, runs_count, -1)
+    last_micro_batch, far_f, far_b, through, later, reached, after, path = space[-8:]
+    count[:], forward[:], backward[:] = runs.count.T, runs.forward_s.T, runs.backward_s.T
+    empty = count == 0.0
+    if empty.any():  # an empty run repeats the end of the one before
+        for q in range(1, runs_count):
+            np.copyto(forward[q], forward[q - 1], where=empty[q])
+            np.copyto(backward[q], backward[q - 1], where=empty[q])
+    np.add(forward, backward, out=time)
+    np.maximum.accumulate(forward, axis=0, out=top_f)
+    np.maximum.accumulate(backward, axis=0, out=top_b)
+    np.subtract(m, 1.0, out=last_micro_batch)
+    np.einsum("qn,qn->n", count, time, out=through)
+    best.fill(0.0)
+    far_f.fill(-np.inf)
+    far_b.fill(-np.inf)
+    later.fill(0.0)  # stages after the run
+    usable = np.ones(len(m), dtype=np.bool_)
+    short = bool(np.any(m < pp))
+    where: dict[str, BoolArray] = {}
+    for q in reversed(range(runs_count)):
+        for is_first in (False, True):
+            # Steps back from the end of the run: to its last stage none, to its first (that alternates) all but one.
+            if is_first:
+                np.subtract(count[q], 1.0, out=path)
+                if short:
+                    np.minimum(path, np.subtract(last_micro_batch, later, out=after), out=path)
+                np.maximum(path, 0.0, out=path)
+                np.add(later, path, out=after)
+                np.subtract(through, np.multiply(path, time[q], out=path), out=reached)
+            else:
+                after[:], reached[:] = later, through
+            if short:
+                where["where"] = np.less_equal(after, last_micro_batch, out=usable)
+            for far, slowest in ((far_f, top_f[q]), (far_b, top_b[q])):
+                np.multiply(after, slowest, out=path)
+                path += reached
+                np.maximum(far, path, out=far, **where)
+            np.subtract(last_micro_batch, after, out=path)
+            path *= time[q]
+            path += far_f
+            path += far_b
+            path -= reached
+            np.maximum(best, path, out=best, **where)
+        later += count[q]
+        through -= np.multiply(count[q], time[q], out=path)
 
 
 def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _weight_s: FloatArray) -> FloatArray:
@@ -249,12 +278,16 @@ def _zero_bubble_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, w
     All are convex, or flat behind a bend, in the position inside a run of equal stages; in short steps (m < S) the weight
     gradients of ``tail_b`` bend at ``y = b - s_0``, so that stages s_0 away from an end of a run matter as well.
     """
-    if np.any(m < pp) and not np.all(m < pp):
-        total, short = np.empty(len(m)), m < pp
-        for chosen in (short, ~short):
-            total[chosen] = _zero_bubble_s(m[chosen], pp[chosen], pp[chosen], runs.take(chosen), weight_s[chosen])
-        return total
-    columns = _columns(m, pp, runs, weight_s)
+    total = np.empty(len(m))
+    for chosen in (np.flatnonzero(m >= pp), np.flatnonzero(m < pp)):
+        for first in range(0, len(chosen), _ROWS):
+            part = chosen[first : first + _ROWS]
+            total[part] = _zero_bubble_block(m[part], pp[part], _columns(m[part], pp[part], runs.take(part), weight_s[part]))
+    return total
+
+
+def _zero_bubble_block(m: IntArray, pp: IntArray, columns: list[_Column]) -> FloatArray:
+    """The same for some rows, all long steps (m >= S) or all short ones."""
     start = np.maximum(pp - m, 0)
     far = _suffix([c.unsplit_before + c.unsplit_s + c.later * c.top_forward_s for c in columns], columns)
     turn = _suffix([c.forward_before + c.forward_s + c.input_s + _tail(columns, b, m) for b, c in enumerate(columns)], columns)

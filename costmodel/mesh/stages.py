@@ -38,8 +38,8 @@ class Layout:
         Elements per sample that enter a chunk of the run (the most of its chunks; the first chunk receives nothing).
     rank_units : array (Q, K)
         Units of each kind on a rank, all its chunks together.
-    rank_first : array (Q,)
-        First pipeline rank of the kind.
+    rank_first, rank_last : arrays (Q,)
+        First and last pipeline rank of the kind.
     run_recompute, rank_recompute : arrays (R,), (Q,)
         Blocks of a chunk, of a rank, that are recomputed; -1 where every chunk does what the plan says.
     most_blocks : int
@@ -52,6 +52,7 @@ class Layout:
     run_cut: FloatArray
     rank_units: FloatArray
     rank_first: IntArray
+    rank_last: IntArray
     run_recompute: IntArray
     rank_recompute: IntArray
     most_blocks: int
@@ -199,7 +200,9 @@ def layout_of(units: Units, blocks: Sequence[int], pp: int, recompute: Sequence[
     lengths = np.diff([*new_run, len(blocks)])
     ranks = rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)
     on_rank = again.reshape(-1, pp).sum(axis=0) if recompute else np.full(pp, -1)
-    _, first = np.unique(np.column_stack([ranks, on_rank]), axis=0, return_index=True)
+    _, first, kind = np.unique(np.column_stack([ranks, on_rank]), axis=0, return_index=True, return_inverse=True)
+    last = np.array([np.flatnonzero(kind.reshape(-1) == n)[-1] for n in range(len(first))], dtype=np.int64)
+    last = last[np.argsort(first)]
     # A kind of rank that recurs later holds the same, with fewer activations in flight: the first is the worst.
     first = np.sort(first)
     return Layout(
@@ -209,6 +212,7 @@ def layout_of(units: Units, blocks: Sequence[int], pp: int, recompute: Sequence[
         run_cut=np.array([cuts[a : a + n].max() for a, n in zip(new_run, lengths, strict=True)]),
         rank_units=ranks[first],
         rank_first=first.astype(np.int64),
+        rank_last=last,
         run_recompute=again[new_run],
         rank_recompute=on_rank[first],
         most_blocks=max(blocks),

@@ -8,13 +8,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mesh.cores import Cores
+from costmodel.mesh.cores import Cores, pipeline_s
 from costmodel.mesh.costs import MEMORY_PARTS, MeshCosts
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.passes import weigh
 from costmodel.mesh.plan import RECOMPUTE
-from costmodel.mesh.schedule import flush_s
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
 from costmodel.workload import Workload
 
@@ -33,6 +32,8 @@ def step_costs(
     memory: CoreMemory,
     index: IntArray,
     division: Division,
+    *,
+    exact: bool = True,
 ) -> MeshCosts:
     """Score plans that share pipelines.
 
@@ -46,13 +47,15 @@ def step_costs(
     index : array (n,)
         Core of every plan.
     division : Division
+    exact : bool
+        False: interleaved pipelines with ZeRO-3 get a lower bound (the others have what their cores say).
 
     Returns
     -------
     MeshCosts
     """
     times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-    flush, gathering = _gathered_flush(workload, cores, times, index, division)
+    flush, gathering = _gathered_flush(workload, cores, times, index, division, exact=exact)
     m = cores.batch.num_micro_batches[index]
     exists = cores.layouts.rank_first[index] >= 0
     parts = {name: value[index] for name, value in cores.rank_parts.items()}
@@ -87,7 +90,7 @@ def step_costs(
 
 
 def _gathered_flush(
-    workload: Workload, cores: Cores, times: CopyTimes, index: IntArray, division: Division
+    workload: Workload, cores: Cores, times: CopyTimes, index: IntArray, division: Division, *, exact: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Time of the pipeline with ZeRO-3's gathering, and what of it every kind of rank waits for per micro-batch: (n,), (n, Q).
 
@@ -115,10 +118,10 @@ def _gathered_flush(
         backward = np.maximum(gather + reduce - overlap * hiding, 0.0)
     layouts, batch = cores.layouts.take(core), cores.batch.take(core)
     runs = cores.runs(core, weigh(layouts.run_units, forward), weigh(layouts.run_units, backward))
-    flush[chosen] = flush_s(
-        batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp, runs, cores.chunks.weight_s[core]
-    )
-    waiting[chosen] = weigh(layouts.rank_units, forward + backward)
+    extra = weigh(layouts.rank_units, forward + backward)
+    busy = cores.busy_s[core] + extra
+    flush[chosen] = pipeline_s(batch, layouts, runs, cores.chunks.weight_s[core], busy, exact=exact)
+    waiting[chosen] = extra
     return flush, waiting
 
 

@@ -83,7 +83,9 @@ class UnitTable:
         return cls(**{item.name: np.concatenate([getattr(t, item.name) for t in tables]) for item in fields(cls)})
 
 
-def unit_table(workload: Workload, cluster: Cluster, units: Units, keys: RowKeys) -> UnitTable:
+def unit_table(
+    workload: Workload, cluster: Cluster, units: Units, keys: RowKeys, needs: Sequence[bool] | None = None
+) -> UnitTable:
     """Cost every kind of unit in every row.
 
     Parameters
@@ -92,20 +94,24 @@ def unit_table(workload: Workload, cluster: Cluster, units: Units, keys: RowKeys
     cluster : Cluster
     units : Units
     keys : RowKeys
+    needs : sequence of bool, optional
+        ``workload.needs_gradient()``, if it is at hand.
 
     Returns
     -------
     UnitTable
     """
+    wanted = workload.needs_gradient() if needs is None else needs
     groups = GroupTimes(cluster=cluster)
-    columns = [_unit_column(workload, groups, kind, keys) for kind in units.kinds]
+    columns = [_unit_column(workload, groups, kind, keys, wanted) for kind in units.kinds]
     return UnitTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(UnitTable)})
 
 
-def _unit_column(workload: Workload, groups: GroupTimes, kind: UnitKind, keys: RowKeys) -> dict[str, FloatArray]:
+def _unit_column(
+    workload: Workload, groups: GroupTimes, kind: UnitKind, keys: RowKeys, needs: Sequence[bool]
+) -> dict[str, FloatArray]:
     graph = workload.graph
     total = {item.name: np.zeros(len(keys)) for item in fields(UnitTable)}
-    needs = workload.needs_gradient()
     any_gradient = any(needs)
     for position, (index, role) in enumerate(zip(kind.layers, roles_of(graph, kind), strict=True)):
         layer = graph.layers[index]
@@ -323,9 +329,13 @@ def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind,
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
     readers: dict[int, list[Layer]] = {}
     outside: dict[int, list[Layer]] = {}
+    inside = set(kind.layers)
     for position, inputs in enumerate(kind.inputs):
-        for u, source in zip(inputs, graph.producers[kind.layers[position]], strict=True):
-            (readers.setdefault(u, []) if u >= 0 else outside.setdefault(source, [])).append(layers[position])
+        for u in set(inputs) - {-1}:
+            readers.setdefault(u, []).append(layers[position])
+        for source in graph.producers[kind.layers[position]]:
+            if source not in inside:
+                outside.setdefault(source, []).append(layers[position])
     for source, reading in outside.items():
         elements = _elements(graph.layers[source], keys, whole.astype(np.float64), np.ones(len(keys)))
         total["input_bytes"] += elements * width

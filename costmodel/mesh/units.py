@@ -26,7 +26,8 @@ class UnitKind:
     layers : tuple of int
         Indices (in the graph) of the layers of the first unit of this kind.
     inputs : tuple of tuple of int
-        Layer of the unit -> positions in the unit of the layers that feed it; -1 for a tensor from another unit.
+        Layer of the unit -> positions in the unit of the layers that feed it, in the order in which it names them; -1 for a tensor from another
+        unit.
     is_block : bool
         Whether it is one of the repeated blocks (and can be recomputed, or start a stage).
     """
@@ -82,12 +83,13 @@ def fold(graph: Graph) -> Units:
     members: list[list[int]] = [[] for _ in range(count)]
     for i, unit in enumerate(owner):
         members[unit].append(i)
+    names = {layer.name: i for i, layer in enumerate(graph.layers)}
     kinds: list[UnitKind] = []
     signatures: dict[object, int] = {}
     kind_of: list[int] = []
     for unit, indices in enumerate(members):
         position = {i: p for p, i in enumerate(indices)}
-        inputs = tuple(tuple(position.get(u, -1) for u in graph.producers[i]) for i in indices)
+        inputs = tuple(tuple(position.get(names[u], -1) for u in graph.layers[i].inputs) for i in indices)
         is_block = 0 < unit < count - 1
         signature = (is_block or unit, tuple(_signature(graph.layers[i]) for i in indices), inputs)
         if signature not in signatures:

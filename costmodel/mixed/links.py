@@ -10,11 +10,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from costmodel.mesh.units import MeshError
-from costmodel.network import Cluster, Level
-from costmodel.mixed.plan import group_names
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Crossing", "MixedError", "check_groups", "crossing", "group_cluster", "group_ranges"]
+from costmodel.mesh.units import MeshError
+from costmodel.mixed.plan import group_names
+from costmodel.network import Cluster, Level
+
+__all__ = ["Crossing", "MixedError", "all_reduce_across_s", "check_groups", "crossing", "group_cluster", "group_ranges"]
+
+FloatArray = NDArray[np.float64]
 
 
 class MixedError(MeshError):
@@ -90,19 +95,22 @@ class Crossing:
         """One message: B/P + a, as `costmodel.collective_formulas` has it for neighbours."""
         return message_bytes / self.bytes_per_s + self.latency_s if message_bytes > 0 else 0.0
 
-    def all_reduce_s(self, message_bytes: float, members: int) -> float:
-        """All-reduce of one rank per member across the link: the cheaper of a ring and of recursive doubling.
 
-        ``min(2 (n - 1)/n (B/P + n a), ceil(log2 n) (B/P + a))``, the formulas of `costmodel.collective_formulas` on one level.
+def all_reduce_across_s(
+    message_bytes: FloatArray | float, members: FloatArray | float, bytes_per_s: FloatArray | float, latency_s: FloatArray | float
+) -> FloatArray:
+    """All-reduce of one rank per member over one link: the cheaper of a ring and of recursive doubling.
 
-        >>> Crossing(level="wan", latency_s=0.0, bytes_per_s=1e9).all_reduce_s(1e9, 4)  # ring: 2 x 3/4 of 1 s
-        1.5
-        """
-        if members <= 1 or message_bytes <= 0:
-            return 0.0
-        sent = message_bytes / self.bytes_per_s
-        ring = 2.0 * (members - 1) / members * (sent + members * self.latency_s)
-        return min(ring, math.ceil(math.log2(members)) * (sent + self.latency_s))
+    ``min(2 (n - 1)/n (B/P + n a), ceil(log2 n) (B/P + a))``, the formulas of `costmodel.collective_formulas` on one level.
+
+    >>> float(all_reduce_across_s(1e9, 4, 1e9, 0.0))  # ring: 2 x 3/4 of 1 s
+    1.5
+    """
+    message, n = np.asarray(message_bytes, dtype=np.float64), np.maximum(np.asarray(members, dtype=np.float64), 1.0)
+    sent = message / bytes_per_s
+    ring = 2.0 * (n - 1.0) / n * (sent + n * latency_s)
+    doubling = np.ceil(np.log2(n)) * (sent + latency_s)
+    return np.where(message > 0, np.minimum(ring, doubling), 0.0)
 
 
 def crossing(cluster: Cluster, groups: tuple[int, ...], flows: tuple[int, ...]) -> Crossing:

@@ -10,13 +10,15 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mesh.groups import GroupTimes, strides
-from costmodel.mesh.memory import RankWeights, rank_memory, rank_weights
+from costmodel.mesh.costs import MEMORY_PARTS
+from costmodel.mesh.groups import strides
+from costmodel.mesh.keys import combined
+from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import LayoutArrays, recomputed_share, unit_passes, weigh
-from costmodel.mesh.plan import ORDERS, SCHEDULES, MeshBatch
-from costmodel.mesh.sharding import copy_groups, exposed_exchange, gather_s, reduce_s, replicate_s
-from costmodel.mesh.tables import UnitTable
+from costmodel.mesh.plan import SCHEDULES, MeshBatch
+from costmodel.mesh.sharding import CopyTimes, Division, copy_groups, exposed_exchange
+from costmodel.mixed.links import all_reduce_across_s
 
 __all__ = ["StageCosts", "StageRows", "cost_stages"]
 
@@ -117,44 +119,40 @@ def cost_stages(model: MeshModel, rows: StageRows) -> StageCosts:
     -------
     StageCosts
     """
-    first, inverse = _distinct(rows)
+    first, row = combined(rows.tp, rows.sequence_parallel, rows.etp, rows.micro_batch, rows.recompute)
     keys = _batch(rows, first)
     stride = strides(keys.order, keys.tp, keys.cp, keys.dp, rows.group_stages[first])
     stride["ep"] = np.ones_like(keys.tp)
-    groups = GroupTimes(cluster=model.cluster)
-    few = model.rows(keys)
-    found = unit_passes(few, keys, stride, groups, model.assumptions, is_block=model.is_block)
-    passes = replace(found, **{item.name: getattr(found, item.name)[inverse] for item in fields(found)})
-    table = few.take(inverse)
+    table = model.rows(keys)
+    passes = unit_passes(table, keys, stride, model.groups, is_block=model.is_block)
     batch = _batch(rows, np.arange(len(rows)))
     layouts = _layouts(rows)
     units = layouts.run_units
-    share = recomputed_share(units, model.is_block, batch.recompute, batch.recompute_blocks)
-    plain = weigh(units, passes.backward_s)[:, 0]
-    forward = weigh(units, passes.forward_s)[:, 0]
-    again = (share * weigh(units, passes.recompute_s))[:, 0] if model.workload.training else np.zeros(len(rows))
-    weights = rank_weights(table, layouts, rows.stages)
-    exchange, update = _step_end(model, rows, groups, weights, forward, plain)
-    parts = _memory(model, rows, table, layouts, weights)
+
+    def sum_of(values: FloatArray) -> FloatArray:
+        return weigh(units, values, row)[:, 0]
+
+    share = recomputed_share(units, model.is_block, batch.recompute, batch.recompute_blocks)[:, 0]
+    again = share * sum_of(passes.recompute_s) if model.workload.training else np.zeros(len(rows))
+    plain, forward = sum_of(passes.backward_s), sum_of(passes.forward_s)
+    # Gradients travel (in buckets) to unlike pipelines, too.
+    spread = replace(batch, dp_replicate=batch.dp_replicate * rows.shapes)
+    memory = CoreMemory.build(model.workload, model.assumptions, table, row, layouts, spread, model.is_block)
+    division = Division.of(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
+    parts = {name: value[:, 0] for name, value in memory.divided(np.arange(len(rows)), division).parts.items()}
+    exchange, update = _step_end(model, rows, memory, forward, plain)
     return StageCosts(
-        compute_s=weigh(units, passes.compute_forward_s + passes.compute_backward_s)[:, 0],
-        tp_exposed_s=weigh(units, passes.tp_forward_s + passes.tp_backward_s + passes.ep_forward_s + passes.ep_backward_s)[:, 0],
+        compute_s=sum_of(passes.compute_forward_s + passes.compute_backward_s),
+        tp_exposed_s=sum_of(passes.tp_forward_s + passes.tp_backward_s + passes.ep_forward_s + passes.ep_backward_s),
         recompute_s=again,
         forward_s=forward,
         backward_s=plain + again,
         plain_backward_s=plain,
         exchange_s=exchange,
         update_s=update,
-        memory_bytes=np.asarray(sum(parts.values())),
+        memory_bytes=np.asarray(sum(parts[name] for name in MEMORY_PARTS)),
         memory_parts=parts,
     )
-
-
-def _distinct(rows: StageRows) -> tuple[IntArray, IntArray]:
-    """Rows that differ in what the passes of a unit depend on."""
-    columns = (rows.tp, rows.sequence_parallel, rows.etp, rows.micro_batch, rows.recompute)
-    _, first, inverse = np.unique(np.stack(columns, axis=1), axis=0, return_index=True, return_inverse=True)
-    return first, inverse.reshape(-1)
 
 
 def _batch(rows: StageRows, index: IntArray) -> MeshBatch:
@@ -194,25 +192,15 @@ def _layouts(rows: StageRows) -> LayoutArrays:
         run_cut=np.zeros((len(rows), 1)),
         rank_units=units,
         rank_first=rows.position[:, None],
+        run_recompute=np.full((len(rows), 1), -1),
+        rank_recompute=np.full((len(rows), 1), -1),
     )
 
 
-def _memory(
-    model: MeshModel, rows: StageRows, table: UnitTable, layouts: LayoutArrays, weights: RankWeights
-) -> dict[str, FloatArray]:
-    batch = _batch(rows, np.arange(len(rows)))
-    # Gradients travel (in buckets) to unlike pipelines, too.
-    batch = replace(batch, dp_replicate=batch.dp_replicate * rows.shapes)
-    stride = strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages)
-    copies = replace(copy_groups(batch, stride), shard=batch.dp_shard, expert_shard=batch.dp_shard)
-    memory = rank_memory(model.workload, model.assumptions, table, layouts, weights, batch, copies, model.is_block)
-    return {name: value[:, 0] for name, value in memory.parts.items()}
-
-
 def _step_end(
-    model: MeshModel, rows: StageRows, groups: GroupTimes, weights: RankWeights, forward_s: FloatArray, backward_s: FloatArray
+    model: MeshModel, rows: StageRows, memory: CoreMemory, forward_s: FloatArray, backward_s: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Exposed exchange and update of every stage, as `MeshModel` has them, with the way to unlike pipelines between.
+    """Exposed exchange and update of every stage, as `costmodel.mesh.step` has them, with the way to unlike pipelines between.
 
     Where there are unlike pipelines, the replicas of a stage first reduce its gradients into shares, then the shares cross to the other pipelines, at
     last the replicas gather them (under ZeRO-1 the updated weights).
@@ -221,31 +209,23 @@ def _step_end(
     if not workload.training:
         zero = np.zeros(len(rows))
         return zero, zero
-    unlike = rows.shapes > 1
-    batch = _batch(replace(rows, zero_stage=np.where(unlike | (rows.zero_stage > 0), 1, 0)), np.arange(len(rows)))
+    unlike, sharded = rows.shapes > 1, rows.zero_stage > 0
+    batch = _batch(replace(rows, zero_stage=np.where(unlike | sharded, 1, 0)), np.arange(len(rows)))
     copies = copy_groups(batch, strides(batch.order, batch.tp, batch.cp, batch.dp, rows.group_stages))
+    times = CopyTimes.of(model.groups, copies, has_experts=bool(np.any(memory.experts)))
+    dense, experts = memory.dense_trainable, memory.expert_trainable
     width = max(assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
-    dense, experts = weights.dense_trainable * width, weights.expert_trainable * width
-    reduce = (reduce_s(groups, copies, dense, experts) + replicate_s(groups, copies, dense, experts))[:, 0]
-    crossed = ((dense + experts)[:, 0] * rows.tp) / rows.fewest_ranks
-    reduce = reduce + np.where(unlike, _crossing_s(rows, crossed), 0.0)
-    sharded = rows.zero_stage > 0
-    gathered = gather_s(groups, copies, dense, experts)[:, 0]
-    reduce = reduce + np.where(unlike & ~sharded, gathered, 0.0)
-    exposed = exposed_exchange(assumptions, reduce, (dense + experts)[:, 0], backward_s)
-    share = float(workload.precision.weight_bytes)
-    moved = weights.dense_trainable * share, weights.expert_trainable * share
-    gather = gather_s(groups, copies, *moved)[:, 0]
-    exposed = exposed + np.where(sharded, exposed_exchange(assumptions, gather, (moved[0] + moved[1])[:, 0], forward_s), 0.0)
-    parts = np.where(sharded, rows.replicas, 1)
-    update = workload.compute.update_s((weights.dense_trainable + weights.expert_trainable)[:, 0] / parts)
+    gradients = ((dense + experts) * width)[:, 0]
+    reduce = (times.reduce_s(dense * width, experts * width) + times.replicate_s(dense * width, experts * width))[:, 0]
+    if np.any(unlike):
+        shares = gradients * rows.tp / rows.fewest_ranks
+        across = all_reduce_across_s(shares, rows.shapes, rows.cross_bytes_per_s, rows.cross_latency_s)
+        back = np.where(sharded, 0.0, times.gather_s(dense * width, experts * width)[:, 0])
+        reduce = reduce + np.where(unlike, across + back, 0.0)
+    exposed = exposed_exchange(assumptions, reduce, gradients, backward_s)
+    width = float(workload.precision.weight_bytes)
+    gather = times.gather_s(dense * width, experts * width)[:, 0]
+    weights = ((dense + experts) * width)[:, 0]
+    exposed = exposed + np.where(sharded, exposed_exchange(assumptions, gather, weights, forward_s), 0.0)
+    update = workload.compute.update_s((dense + experts)[:, 0] / np.where(sharded, rows.replicas, 1))
     return exposed, np.asarray(update)
-
-
-def _crossing_s(rows: StageRows, message: FloatArray) -> FloatArray:
-    """`costmodel.mixed.links.Crossing.all_reduce_s` of many messages."""
-    members = np.maximum(rows.shapes, 2).astype(np.float64)
-    sent = message / rows.cross_bytes_per_s
-    ring = 2.0 * (members - 1.0) / members * (sent + members * rows.cross_latency_s)
-    doubling = np.ceil(np.log2(members)) * (sent + rows.cross_latency_s)
-    return np.where(message > 0, np.minimum(ring, doubling), 0.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.units import MeshError
 from planner.errors import FileProblem, InputFileError
 from planner.files.plan_file import SCHEMA_VERSION, provenance, reference
 from planner.mesh.results import MeshResult, RankedMeshPlan
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["document_from_mesh_plan", "mesh_entry", "mesh_plan_from_document"]
 
+# Fields that are empty unless the stages differ from the uniform layout.
+_PER_STAGE = ("stage_blocks", "stage_recompute")
 _FIELDS = tuple(field.name for field in fields(MeshPlan))
 
 
@@ -30,7 +33,7 @@ def mesh_entry(plan: MeshPlan) -> dict[str, Any]:
     >>> mesh_entry(MeshPlan(tp=8))["tp"], MeshPlan(**mesh_entry(MeshPlan(tp=8))) == MeshPlan(tp=8)
     (8, True)
     """
-    return {name: getattr(plan, name) for name in _FIELDS if name != "stage_blocks" or plan.stage_blocks}
+    return {name: getattr(plan, name) for name in _FIELDS if name not in _PER_STAGE or getattr(plan, name)}
 
 
 def document_from_mesh_plan(
@@ -136,6 +139,11 @@ def mesh_plan_from_document(document: PlanDocument, judge: MeshJudge, source: Do
         for message in judge.broken(plan):
             word = message.split(" ", 1)[0].replace("-", "_")
             note(("mesh", word) if word in _FIELDS else ("mesh",), message)
+    if not problems:
+        try:
+            judge.costs([plan])
+        except MeshError as error:
+            note(("mesh", "stage_blocks" if plan.stage_blocks else "stage_recompute"), str(error))
     if problems:
         raise InputFileError(problems)
     return plan

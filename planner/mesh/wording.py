@@ -46,7 +46,8 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
     )
     if plan.recompute == "full":
         blocks = f" ({plan.recompute_blocks} block{'s' if plan.recompute_blocks != 1 else ''} per stage)"
-        words.append(f"recompute full{blocks if plan.recompute_blocks else ''}")
+        per_chunk = f" ({' '.join(map(str, plan.stage_recompute))} blocks per chunk)" if plan.stage_recompute else ""
+        words.append(f"recompute full{per_chunk or (blocks if plan.recompute_blocks else '')}")
     elif plan.recompute != "none":
         words.append(f"recompute {plan.recompute}")
     offloaded = [

@@ -54,3 +54,6 @@ class MeshEntry(FileModel):
     stage_blocks: tuple[Annotated[int, Field(strict=True, ge=0, le=10**6)], ...] = Field(
         default=(), description="Blocks per chunk, in network order; empty: balanced by time."
     )
+    stage_recompute: tuple[Annotated[int, Field(strict=True, ge=0, le=10**6)], ...] = Field(
+        default=(), description="Blocks recomputed per chunk under `full`; empty: `recompute_blocks` in each."
+    )

@@ -19,8 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.cores import CORE_FIELDS, mesh_strides
+from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from costmodel.mesh.sharding import Division
 from costmodel.network import Cluster
 from costmodel.workload import Workload
 from strategies.mesh.incumbents import Incumbents
@@ -36,8 +39,9 @@ Progress = Callable[[str, float], None]
 # Rows handled at a time: large enough for numpy, small enough for the caches.
 _CHUNK = 16_384
 _CELLS = 1_024
+_CORES = 1_024
 _SLACK = 1 - 1e-9
-_FULL, _SELECTIVE, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("selective"), RECOMPUTE.index("none")
+_FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
 
 
 def search_mesh(
@@ -159,124 +163,162 @@ class _Run:
         cores = self.space.with_orders(self.space.with_pipelines(cells))
         for piece in _pieces(cores):
             batch = batch_of(piece)
-            score = self._score(self.model.pipeline_s(batch), batch.workers)
-            self.outcome.searched["pipelines"] = self.outcome.searched.get("pipelines", 0) + len(batch)
+            built = self.model.cores(batch, exact=False)
+            self._tally("pipelines", len(batch))
+            score = self._score(built.flush_s, batch.workers)
             hopeful = np.flatnonzero(score < self._goal())
+            hopeful = hopeful[self._can_fit(batch.take(hopeful))]
+            # The most promising first, so that they close the others.
             hopeful = hopeful[np.argsort(score[hopeful], kind="stable")]
-            kept = {name: column[hopeful] for name, column in piece.items()}
-            kept = {name: column[self._can_fit(kept)] for name, column in kept.items()}
-            for rows in _pieces(self.space.with_shardings(kept)):
-                self._judge(batch_of(rows))
+            for start in range(0, len(hopeful), _CORES):
+                chosen = hopeful[start : start + _CORES]
+                chosen = chosen[score[chosen] < self._goal()]
+                if len(chosen):
+                    self._divide({name: column[chosen] for name, column in piece.items()}, score[chosen])
+
+    def _tally(self, name: str, count: int) -> None:
+        self.outcome.searched[name] = self.outcome.searched.get(name, 0) + count
 
     # -- memory -----------------------------------------------------------------------------------------------------------
 
-    def _can_fit(self, cores: Columns) -> NDArray[np.bool_]:
+    def _can_fit(self, batch: MeshBatch) -> NDArray[np.bool_]:
         """Cores of which some plan may fit: least memory over ZeRO, recomputation and offloading."""
-        if not len(cores["tp"]):
+        if not len(batch):
             return np.zeros(0, dtype=np.bool_)
-        batch = batch_of(cores)
-        everything = self._savings(batch)
-        memory = np.min(np.stack([self.model.memory_bytes(option) for option in everything]), axis=0)
-        fits = memory <= self.settings.capacity_bytes
-        if not fits.all() and not np.isfinite(self.incumbents.worst):
-            self._remember_miss(everything, np.where(fits, np.inf, memory))
-        return np.asarray(fits)
+        # Memory does not know the order of the ranks.
+        first, inverse = combined(*(getattr(batch, name) for name in CORE_FIELDS if name != "order"), batch.dp)
+        distinct = batch.take(first)
+        best = np.full(len(first), np.inf)
+        plans: list[MeshBatch] = []
+        memories: list[FloatArray] = []
+        for kind in self.space.categories("recompute", RECOMPUTE).tolist():
+            cores = self._recomputing(distinct, kind, self.space.most_blocks(distinct.pp, distinct.vpp))
+            memory = self.model.core_memory(cores)
+            for option in self._savings(cores):
+                division = Division.of(option, mesh_strides(option))
+                needed = np.max(memory.divided(np.arange(len(first)), division).total_bytes, axis=1)
+                plans.append(option)
+                memories.append(needed)
+                best = np.minimum(best, needed)
+        fits = best <= self.settings.capacity_bytes
+        if not fits.all() and not np.isfinite(self.incumbents.best):
+            self._remember_miss(plans, np.where(fits, np.inf, np.stack(memories)))
+        return np.asarray(fits[inverse])
+
+    def _recomputing(self, batch: MeshBatch, kind: int, blocks: IntArray) -> MeshBatch:
+        zero = np.zeros(len(batch), dtype=np.int64)
+        return replace(batch, recompute=zero + kind, recompute_blocks=blocks if kind == _FULL else zero)
 
     def _savings(self, batch: MeshBatch) -> list[MeshBatch]:
-        """The ways to run cores with least memory; one of them needs least."""
+        """The ways to divide dp and use the host with least memory; one of them needs least."""
         zero = np.zeros(len(batch), dtype=np.int64)
-        stages = self.space.values("zero_stage", [0, 1, 2, 3]).tolist()
-        kinds = self.space.categories("recompute", RECOMPUTE).tolist()
-        counts = self.space.most_blocks(batch.pp, batch.vpp)
         offload = {n: int(max(self.space.flags(n))) + zero for n in ("offload_optimizer", "offload_activations")}
         result = []
-        for stage in stages:
+        for stage in self.space.values("zero_stage", [0, 1, 2, 3]).tolist():
             shared = (stage > 0) & (batch.dp * batch.cp > 1)
-            for kind in kinds:
-                blocks = np.where(kind == _FULL, counts, zero)
-                result.append(
-                    replace(
-                        batch,
-                        zero_stage=np.where(shared, stage, 0),
-                        dp_shard=np.where(shared, batch.dp, 1),
-                        dp_replicate=np.where(shared, 1, batch.dp),
-                        recompute=zero + kind,
-                        recompute_blocks=blocks,
-                        **offload,
-                    )
-                )
+            division = {
+                "zero_stage": np.where(shared, stage, 0),
+                "dp_shard": np.where(shared, batch.dp, 1),
+                "dp_replicate": np.where(shared, 1, batch.dp),
+            }
+            result.append(replace(batch, **division, **offload))
         return result
 
-    def _remember_miss(self, options: list[MeshBatch], memory: FloatArray) -> None:
-        n = int(np.argmin(memory))
+    def _remember_miss(self, plans: list[MeshBatch], memory: FloatArray) -> None:
+        option, row = np.unravel_index(int(np.argmin(memory)), memory.shape)
+        least = float(memory[option, row])
         known = self.outcome.nearest_miss
-        if known is not None and known.memory_bytes <= memory[n]:
-            return
-        each = [float(self.model.memory_bytes(option.take(np.array([n])))[0]) for option in options]
-        plan = options[int(np.argmin(each))].plan(n)
-        self.outcome.nearest_miss = NearestMiss(plan=plan, memory_bytes=float(memory[n]))
+        if np.isfinite(least) and (known is None or least < known.memory_bytes):
+            self.outcome.nearest_miss = NearestMiss(plan=plans[int(option)].plan(int(row)), memory_bytes=least)
 
     # -- plans ------------------------------------------------------------------------------------------------------------
 
-    def _judge(self, batch: MeshBatch) -> None:
-        """Evaluate plans with every way to save memory that may be needed; quick ways first."""
-        goal, open_rows = self._goal(), np.arange(len(batch))
-        if not len(batch):
+    def _divide(self, piece: Columns, score: FloatArray) -> None:
+        """Judge every way to divide dp of some cores, first with nothing recomputed and nothing on the host."""
+        size = len(score)
+        rows = self.space.with_shardings({**piece, "_core": np.arange(size)})
+        index = rows.pop("_core")
+        if not len(index):
             return
-        flags = [(o, a) for o in self.space.flags("offload_optimizer") for a in self.space.flags("offload_activations")]
-        kinds = self.space.categories("recompute", RECOMPUTE)
-        for optimizer, activations in flags:
-            for kind in kinds:
-                rows = self._variant(batch.take(open_rows), int(kind), int(optimizer), int(activations))
-                variant, index = rows
-                if not len(variant):
-                    continue
-                costs = self.model.evaluate(variant)
-                self.outcome.searched["plans"] = self.outcome.searched.get("plans", 0) + len(variant)
-                score = self._score(costs.step_time_s, variant.workers)
-                fits = costs.memory_bytes <= self.settings.capacity_bytes
-                good = fits & (score < goal)
-                self.incumbents.add(variant.take(np.flatnonzero(good)), score[good], costs.step_time_s[good])
-                if kind == kinds[0] and (optimizer, activations) == flags[0]:
-                    # Everything that saves memory takes longer: what fits is settled, what is too slow stays so.
-                    goal = self._goal()
-                    undecided = ~fits & (score < goal)
-                    open_rows = open_rows[index[undecided]]
+        batch = batch_of(rows)
+        undecided = np.ones(len(index), dtype=np.bool_)
+        best = np.full(len(index), np.inf)
+        for kind in self.space.categories("recompute", RECOMPUTE).tolist():
+            for optimizer in self.space.flags("offload_optimizer").tolist():
+                for activations in self.space.flags("offload_activations").tolist():
+                    open_rows = np.flatnonzero(undecided & (score[index] < self._goal()))
                     if not len(open_rows):
                         return
+                    variant = replace(
+                        self._recomputing(batch.take(open_rows), kind, np.ones(len(open_rows), dtype=np.int64)),
+                        offload_optimizer=np.full(len(open_rows), optimizer),
+                        offload_activations=np.full(len(open_rows), activations),
+                    )
+                    found, fits = self._judge(variant, index[open_rows])
+                    best[open_rows] = np.minimum(best[open_rows], np.where(fits, found, np.inf))
+                    if (kind, optimizer, activations) == (_NONE, 0, 0):
+                        # Everything that saves memory takes longer: what fits is settled, what is too slow stays so.
+                        undecided[open_rows] = ~fits & (found < self._goal())
 
-    def _variant(
-        self, batch: MeshBatch, kind: int, optimizer: int, activations: int
-    ) -> tuple[MeshBatch, IntArray]:
-        """The batch with one way to save memory, and which of its rows can be run so."""
-        zero = np.zeros(len(batch), dtype=np.int64)
-        changed = replace(
-            batch, recompute=zero + kind, recompute_blocks=zero, offload_optimizer=zero + optimizer, offload_activations=zero + activations
-        )
-        if kind != _FULL:
-            return changed, np.arange(len(batch))
-        return self._least_blocks(changed)
+    def _judge(self, batch: MeshBatch, core: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+        """Score plans and keep the good ones; those of full recomputation take the fewest blocks that fit.
 
-    def _least_blocks(self, batch: MeshBatch) -> tuple[MeshBatch, IntArray]:
-        """Rows with the fewest recomputed blocks that fit: memory falls, and time grows, with every one."""
+        Parameters
+        ----------
+        batch : MeshBatch
+        core : array (n,)
+            Plans with equal numbers share a pipeline (as far as recomputation lets them).
+
+        Returns
+        -------
+        score, fits : arrays (n,)
+        """
+        score, fits = np.full(len(batch), np.inf), np.zeros(len(batch), dtype=np.bool_)
+        first, index = np.unique(core, return_index=True, return_inverse=True)[1:]
+        division = Division.of(batch, mesh_strides(batch))
+        cores = batch.take(first)
+        memory = self.model.core_memory(cores)
+        rows = np.arange(len(batch))
+        plain = int(batch.recompute[0]) == _NONE and not (batch.offload_optimizer[0] or batch.offload_activations[0])
+        if int(batch.recompute[0]) == _FULL:
+            blocks = memory.least_recomputed(index, division, self.settings.capacity_bytes)
+            batch, rows = self._with_blocks(batch, blocks)
+        elif not plain:
+            # Only plans that fit matter; the first variant also says how fast the others are at best.
+            needed = np.max(memory.divided(index, division).total_bytes, axis=1)
+            rows = np.flatnonzero(needed <= self.settings.capacity_bytes)
+            batch = batch.take(rows)
+        if not len(batch):
+            return score, fits
+        self._tally("plans", len(batch))
+        if plain:
+            costs = self.model.divided(self.model.cores(cores, exact=False), memory, index, division, exact=False)
+        else:
+            costs = self.model.evaluate(batch, exact=False)
+        score[rows] = self._score(costs.step_time_s, batch.workers)
+        fits[rows] = costs.memory_bytes <= self.settings.capacity_bytes
+        self._keep(batch.take(np.flatnonzero(fits[rows] & (score[rows] <= self.incumbents.worst))))
+        return score, fits
+
+    def _keep(self, batch: MeshBatch) -> None:
+        """Judge plans exactly, and keep them if they are good."""
+        if not len(batch):
+            return
+        costs = self.model.evaluate(batch)
+        score = self._score(costs.step_time_s, batch.workers)
+        good = np.flatnonzero((costs.memory_bytes <= self.settings.capacity_bytes) & (score <= self.incumbents.worst))
+        self.incumbents.add(batch.take(good), score[good], costs.step_time_s[good])
+
+    def _with_blocks(self, batch: MeshBatch, blocks: IntArray) -> tuple[MeshBatch, IntArray]:
+        """Plans with at least so many recomputed blocks, of the numbers that are allowed."""
         most = self.space.most_blocks(batch.pp, batch.vpp)
         allowed = np.array(self.space.recompute_counts(int(most.max(initial=1))), dtype=np.int64)
         if not len(allowed):
-            return batch.take(np.zeros(0, dtype=np.int64)), np.zeros(0, dtype=np.int64)
-        # Positions in the allowed counts; the last that is not beyond the longest chunk.
-        high = np.searchsorted(allowed, most, side="right") - 1
-        rows = np.flatnonzero(high >= 0)
-        batch, high = batch.take(rows), high[rows]
-        capacity = self.settings.capacity_bytes
-        fits = self.model.memory_bytes(replace(batch, recompute_blocks=allowed[high])) <= capacity
-        rows, batch, high = rows[fits], batch.take(np.flatnonzero(fits)), high[fits]
-        low = np.zeros_like(high)
-        while np.any(low < high):
-            middle = (low + high) // 2
-            enough = self.model.memory_bytes(replace(batch, recompute_blocks=allowed[middle])) <= capacity
-            high = np.where(enough, middle, high)
-            low = np.where(enough, low, np.minimum(middle + 1, high))
-        return replace(batch, recompute_blocks=allowed[high]), rows
+            return batch, np.zeros(0, dtype=np.int64)
+        place = np.searchsorted(allowed, np.maximum(blocks, 1))
+        chosen = allowed[np.minimum(place, len(allowed) - 1)]
+        rows = np.flatnonzero((place < len(allowed)) & (chosen <= most) & (blocks <= most))
+        return replace(batch.take(rows), recompute_blocks=chosen[rows]), rows
 
 
 def _pieces(columns: Columns) -> list[Columns]:

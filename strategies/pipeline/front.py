@@ -39,14 +39,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.pipeline.behind import least_behind
+from strategies.pipeline.behind import build_behind, reduce_groups
 from strategies.pipeline.bounds import SAFETY, Tables, build_tables, stage_starts, workers_behind, workers_needed
-from strategies.pipeline.levels import Levels, depth_levels, most_behind_s
+from strategies.pipeline.levels import Levels, depth_levels, most_behind_s, through_cut
 from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem
 
 __all__ = ["FrontTable", "build_front"]
 
 _MOST_ENTRIES = 1 << 24  # of H: 128 MiB, and as much again for each of Y, G, Z and Q
+_CHUNK = 1 << 19  # entries looked at together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +60,10 @@ class FrontTable:
     levels: Levels
     front_s: FloatArray  # (L + 1, K, D, W + 1): H; inf where no plan below the threshold passes
     behind_s: FloatArray  # same axes: Y
-    entered_s: FloatArray  # (K, L + 1, D, W + 1): G
-    entered_behind_s: FloatArray  # same axes: Z
+    # G and Z by the workers in front of a stage of row k that starts at the cut, plus r_k; the last but one axis is 0 for a stage
+    # with none behind it, else 1 + the stage's own level.
+    entered_s: FloatArray  # (K, L + 1, D + 1, W + 1)
+    entered_behind_s: FloatArray  # same axes
 
     def serves(self, problem: PartitionProblem, threshold_s: float) -> bool:
         """Whether the bounds hold for plans of a problem below a threshold.
@@ -95,8 +98,9 @@ class FrontTable:
     def entered(
         self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray
     ) -> tuple[FloatArray, FloatArray]:
-        """G and Z where a stage on so many replicas starts at layer `first`, `depth` stages from there on."""
-        where = (np.searchsorted(self.counts, counts), first, self.levels.of(depth), left)
+        """G and Z for stages that start at layers `first`, their replicas, stages behind them, workers in front of them."""
+        level = np.searchsorted(self.levels.first, depth, side="right")
+        where = (np.searchsorted(self.counts, counts), first, level, left + counts)
         return self.entered_s[where], self.entered_behind_s[where]
 
     def at(self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -148,33 +152,33 @@ def build_front(
         return None
     limit_s = threshold_s / SAFETY
     starts = stage_starts(problem, tables, limit_s)
-    least_s = least_behind(problem, tables, starts, levels, limit_s, deadline)
-    if least_s is None:
+    behind = build_behind(problem, tables, starts, levels, limit_s, deadline)
+    if behind is None:
         return None
     builder = _Builder(problem, tables, levels, limit_s, starts)
     with np.errstate(invalid="ignore"):
         for i in range(1, problem.num_layers):
             if time.perf_counter() > deadline:
                 return None
-            builder.fill(i, least_s[i])
+            builder.fill(i, behind.by_front(i))
     if not problem.uses_all_workers:
-        for array in (builder.front_s, builder.entered_s):
+        for array in (builder.front_s, builder.entered_s, builder.least_behind_s, builder.entered_behind_s):
             np.minimum.accumulate(array, axis=-1, out=array)
-        for array in (builder.behind_s, builder.entered_behind_s):
-            np.maximum.accumulate(array, axis=-1, out=array)
+    for array in (builder.least_behind_s, builder.entered_behind_s):
+        np.negative(array, out=array)
     return FrontTable(
         problem=problem,
         threshold_s=threshold_s,
         counts=tables.counts,
         levels=levels,
         front_s=builder.front_s,
-        behind_s=builder.behind_s,
+        behind_s=builder.least_behind_s,
         entered_s=builder.entered_s,
         entered_behind_s=builder.entered_behind_s,
     )
 
 class _Builder:
-    """The arrays of one dynamic program."""
+    """The arrays of one dynamic program; Y and Z with the opposite sign, so that all are at their least."""
 
     def __init__(
         self, problem: PartitionProblem, tables: Tables, levels: Levels, threshold_s: float, starts: IntArray
@@ -190,96 +194,97 @@ class _Builder:
         self.least_in_s[:, 0] = 0.0  # nothing is received in front of the first layer, whatever the entry says
         self.stage_s = tables.forward_s + tables.backward_s
         in_flight = np.minimum(self.m, levels.first + 1)[:, None, None]
-        self.used = tables.static_bytes + in_flight * tables.activation_bytes  # (D, K, L + 1)
+        self.used = (tables.static_bytes + in_flight * tables.activation_bytes).transpose(1, 0, 2)  # (K, D, L + 1)
         self.capacity = problem.memory_capacity_bytes * (1 + 1e-11)
-        needed = workers_needed(tables, self.starts)
-        self.needed = np.maximum.accumulate(needed[:-1])
+        self.needed = np.maximum.accumulate(workers_needed(tables, self.starts)[:-1])
         self.most = problem.num_workers - workers_behind(tables, self.starts)
-        # G and Z have a last level in which there is nothing: no stage can stand in front of the greatest depth.
-        size = (len(tables.counts), problem.num_layers + 1, len(levels) + 1, problem.num_workers + 1)
-        self.entered_s = np.full(size, np.inf)  # G
-        self.entered_behind_s = np.full(size, -np.inf)  # Z
-        self.least_before_s = np.full(size[:2], np.inf)
-        self.front_s = np.full((size[1], size[0], size[2] - 1, size[3]), np.inf)  # H
-        self.behind_s = np.full_like(self.front_s, -np.inf)  # Y
+        size = (len(tables.counts), problem.num_layers + 1, len(levels), problem.num_workers + 1)
+        self.front_s = np.full((size[1], size[0], *size[2:]), np.inf)  # H
+        self.least_behind_s = np.full_like(self.front_s, np.inf)  # -Y
+        # As `FrontTable` describes them. No stage can stand in front of the greatest depth.
+        self.entered_s = np.full((*size[:2], size[2] + 1, size[3]), np.inf)  # G
+        self.entered_behind_s = np.full_like(self.entered_s, np.inf)  # -Z
+        # Least over the workers, (K, D + 1, L + 1).
+        self.least_entered_s = np.full((size[0], size[2] + 1, size[1]), np.inf)
+        self.least_entered_behind_s = np.full_like(self.least_entered_s, np.inf)
 
-    def fill(self, i: int, least_s: FloatArray) -> None:
-        """All four of the cut before layer i; least_s, (K, D, W + 1), is Q there."""
+    def fill(self, i: int, behind_s: FloatArray) -> None:
+        """All four of the cut before layer i, where Q is behind_s, (K, D, W + 1)."""
         low, high = int(self.needed[i]), int(self.most[i])
         if low > high:
             return
-        reached = [k for k in np.flatnonzero(self.starts[:, i] < i).tolist() if self.stages(k, i, least_s[k])]
-        if not reached:
-            return
+        self.first_stage(i, behind_s)
+        self.stages(i, behind_s)
         workers = slice(low, high + 1)
-        shape = (len(self.tables.counts), len(self.levels), high + 1 - low)
-        after_s, behind_s = np.full(shape, np.inf), np.full(shape, -np.inf)
-        for k in reached:
-            cut_s = self.cut_s[i, k][:, None, None]
-            np.minimum(after_s, self.front_s[i, k, :, workers] + cut_s, out=after_s)
-            np.maximum(behind_s, self.behind_s[i, k, :, workers] - cut_s, out=behind_s)
-        self.entered_s[:, i, :-1, workers] = after_s
-        self.entered_behind_s[:, i, :-1, workers] = behind_s
-        self.least_before_s[:, i] = after_s.min(axis=(1, 2))
-
-    def stages(self, k: int, i: int, least_s: FloatArray) -> bool:
-        """H and Y over the stages of row k that end before layer i; False if there are none."""
-        tables, replicas, first = self.tables, int(self.tables.counts[k]), int(self.starts[k, i])
-        most = int(self.most[i]) - replicas  # workers in front of the stage
-        if most < 0:
-            return False
-        begin, back_s = slice(first, i), self.least_back_s[k, i]
-        length_s = self.stage_s[k, i] - self.stage_s[k, begin]
-        forward_s = tables.forward_s[k, i] - tables.forward_s[k, begin] + self.least_in_s[k, begin]
-        backward_s = tables.backward_s[k, i] - tables.backward_s[k, begin] + back_s
-        # What must stay below the threshold besides G, which has the transfer into the stage once.
-        rest_s = self.m * (forward_s + backward_s)
-        if first == 0:
-            self.first_stage(k, i, least_s, forward_s[0], backward_s[0])
-        rest_s -= np.where(np.isfinite(rest_s), self.least_in_s[k, begin], 0.0)
-        open_ = np.flatnonzero(self.least_before_s[k, begin] + rest_s < self.threshold_s)
-        low = int(self.needed[first + open_[0]]) if len(open_) else most + 1
-        if low <= most:
-            a, b = int(open_[0]), int(open_[-1]) + 1
-            part, workers = slice(first + a, first + b), slice(low, most + 1)
-            slack_s = np.where(np.isfinite(rest_s[a:b]), self.threshold_s - rest_s[a:b], -np.inf)[:, None]
-            single, both = most_behind_s(forward_s[a:b, None], backward_s[a:b, None], self.levels.last, self.m)
-            single, both = slack_s + single + back_s, 0.5 * (slack_s + both) + back_s
-            if np.isfinite(self.capacity):
-                fits = self.used[:, k, i, None] - self.used[:, k, part] <= self.capacity
-                slack_s = np.where(fits.T, slack_s, -np.inf)
-            target = slice(replicas + low, replicas + most + 1)
-            before_s, most_s = self.before(k, part, workers)
-            behind_s = np.minimum(single[:, :, None] - before_s, both[:, :, None] - 0.5 * before_s)
-            np.minimum(behind_s, most_s - length_s[a:b, None, None], out=behind_s)
-            taken = (behind_s > least_s[:, target]) & (before_s < slack_s[:, :, None])
-            self.front_s[i, k, :, target] = np.minimum(
-                self.front_s[i, k, :, target],
-                np.where(taken, before_s + length_s[a:b, None, None], np.inf).min(axis=0),
-            )
-            self.behind_s[i, k, :, target] = np.maximum(
-                self.behind_s[i, k, :, target], np.where(taken, behind_s, -np.inf).max(axis=0)
-            )
-        return bool(np.isfinite(self.front_s[i, k]).any())
-
-    def before(self, k: int, part: slice, workers: slice) -> tuple[FloatArray, FloatArray]:
-        """G and Z one stage deeper than each level."""
-        before_s, most_s = self.entered_s[k, part, 1:, workers], self.entered_behind_s[k, part, 1:, workers]
-        wide = self.levels.wide
-        if len(wide):
-            before_s, most_s = before_s.copy(), most_s.copy()
-            before_s[:, wide] = np.minimum(before_s[:, wide], self.entered_s[k, part, :-1, workers][:, wide])
-            most_s[:, wide] = np.maximum(most_s[:, wide], self.entered_behind_s[k, part, :-1, workers][:, wide])
-        return before_s, most_s
-
-    def first_stage(self, k: int, i: int, least_s: FloatArray, forward_s: float, backward_s: float) -> None:
-        """The stage of row k that has all layers before i."""
-        after_s, replicas, back_s = self.tables.after_s[k, i], int(self.tables.counts[k]), self.least_back_s[k, i]
-        slack_s = self.threshold_s - self.m * (forward_s + backward_s) - after_s
-        if not slack_s > 0:
+        if not np.isfinite(self.front_s[i, :, :, workers]).any():
             return
-        single, both = most_behind_s(np.array(forward_s), np.array(backward_s), self.levels.last, self.m)
-        behind_s = np.minimum(slack_s + single, 0.5 * (slack_s + both)) + back_s
-        fits = (self.used[:, k, i] <= self.capacity) & (behind_s > least_s[:, replicas])
-        self.front_s[i, k, fits, replicas] = self.stage_s[k, i] + after_s
-        self.behind_s[i, k, fits, replicas] = behind_s[fits]
+        entered = through_cut(self.cut_s[i], self.front_s[i, :, :, workers], self.least_behind_s[i, :, :, workers])
+        tables = (self.entered_s, self.least_entered_s), (self.entered_behind_s, self.least_entered_behind_s)
+        for value, (into, least) in zip(entered, tables, strict=True):
+            value = np.concatenate([value, np.full((len(value), 1, value.shape[2]), np.inf)], axis=1)
+            for level in self.levels.wide.tolist():
+                np.minimum(value[:, level + 1], value[:, level], out=value[:, level + 1])
+            least[:, :, i] = value.min(axis=2)
+            for k, r in enumerate(self.tables.counts.tolist()):
+                stop = min(high, self.workers - r) + 1
+                if low < stop:
+                    into[k, i, :, low + r : stop + r] = value[k, :, : stop - low]
+
+    def first_stage(self, i: int, least_s: FloatArray) -> None:
+        """The stages of all layers before i."""
+        tables, counts = self.tables, self.tables.counts
+        back_s = self.least_back_s[:, i]
+        forward_s, backward_s, after_s = tables.forward_s[:, i], tables.backward_s[:, i] + back_s, tables.after_s[:, i]
+        slack_s = (self.threshold_s - self.m * (forward_s + backward_s) - after_s)[:, None]
+        single, both = most_behind_s(forward_s[:, None], backward_s[:, None], self.levels.last, self.m)
+        behind_s = np.minimum(slack_s + single, 0.5 * (slack_s + both)) + back_s[:, None]
+        row, level = np.nonzero(
+            (self.used[:, :, i] <= self.capacity)
+            & (behind_s > least_s[np.arange(len(counts)), :, counts])
+            & (slack_s > 0)
+            & (self.starts[:, i, None] == 0)
+        )
+        self.front_s[i, row, level, counts[row]] = self.stage_s[row, i] + after_s[row]
+        self.least_behind_s[i, row, level, counts[row]] = -behind_s[row, level]
+
+    def stages(self, i: int, least_s: FloatArray) -> None:
+        """H and Y over the stages that end before layer i and have others in front of them; least_s is Q there."""
+        tables, counts = self.tables, self.tables.counts
+        first = max(int(self.starts[:, i].min()), 1)
+        if first >= i:
+            return
+        begins = slice(first, i)
+        open_ = np.arange(first, i) >= self.starts[:, i, None]
+        back_s, in_s = self.least_back_s[:, i, None], self.least_in_s[:, begins]
+        forward_s = tables.forward_s[:, i, None] - tables.forward_s[:, begins] + in_s
+        backward_s = tables.backward_s[:, i, None] - tables.backward_s[:, begins] + back_s
+        length_s = self.stage_s[:, i, None] - self.stage_s[:, begins]
+        # What must stay below the threshold besides G, which has the transfer into the stage once.
+        slack_s = self.threshold_s - self.m * (forward_s + backward_s) + np.where(np.isfinite(in_s), in_s, 0.0)
+        single, both = most_behind_s(forward_s[:, None], backward_s[:, None], self.levels.last[:, None], self.m)
+        slack_s, back_s = slack_s[:, None], back_s[:, None]
+        single, both = slack_s + single + back_s, 0.5 * (slack_s + both) + back_s
+        before_s, most_s = self.least_entered_s[:, 1:, begins], -self.least_entered_behind_s[:, 1:, begins]
+        behind_s = np.minimum(np.minimum(single - before_s, both - 0.5 * before_s), most_s - length_s[:, None])
+        ok = (behind_s > least_s.min(axis=2)[:, :, None]) & (before_s < slack_s) & open_[:, None]
+        if np.isfinite(self.capacity):
+            ok &= self.used[:, :, i, None] - self.used[:, :, begins] <= self.capacity
+        row, level, begin = np.nonzero(ok)
+        if not len(row):
+            return
+        single, both, slack_s, length_s = single[ok], both[ok], slack_s[row, 0, begin], length_s[row, begin]
+        low = int((counts[row] + self.needed[first + begin]).min())
+        workers = slice(low, int(self.most[i]) + 1)
+        if low >= workers.stop:
+            return
+        into = [self.front_s[i, :, :, workers], self.least_behind_s[i, :, :, workers]]
+        step = max(_CHUNK // (workers.stop - low), 1)
+        for a in range(0, len(row), step):
+            b = slice(a, a + step)
+            where = (row[b], first + begin[b], level[b] + 1, workers)
+            before_s, most_s = self.entered_s[where], self.entered_behind_s[where]
+            behind_s = np.minimum(single[b, None] - before_s, both[b, None] - 0.5 * before_s)
+            np.minimum(behind_s, -most_s - length_s[b, None], out=behind_s)
+            taken = (behind_s > least_s[row[b], level[b], workers]) & (before_s < slack_s[b, None])
+            reduce_groups(into[0], np.where(taken, before_s + length_s[b, None], np.inf), row[b], level[b])
+            reduce_groups(into[1], np.where(taken, -behind_s, np.inf), row[b], level[b])

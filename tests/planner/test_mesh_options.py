@@ -23,6 +23,9 @@ from planner.schema.mesh import MeshEntry
 from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
 
 
+PER_STAGE = ("stage_blocks", "stage_recompute")
+
+
 def read(**given: Any) -> MeshRestriction:
     values = Values()
     restriction = restriction_from(given, None, values)
@@ -83,7 +86,7 @@ def test_any_word_is_read_or_refused(text: str) -> None:
 
 
 def test_every_option_is_a_field_of_a_plan() -> None:
-    fields = {field.name for field in dataclasses.fields(MeshPlan)} - {"stage_blocks", "num_micro_batches"}
+    fields = {field.name for field in dataclasses.fields(MeshPlan)} - {*PER_STAGE, "num_micro_batches"}
     options = {FIELD_OF_OPTION.get(name, name) for name in MESH_OPTIONS} - {"offload", "dp"}
     assert options | {"offload_optimizer", "offload_activations"} == fields
 
@@ -92,7 +95,7 @@ def test_the_file_knows_every_field_and_every_name() -> None:
     properties = MeshEntry.model_json_schema()["properties"]
     assert list(properties) == [field.name for field in dataclasses.fields(MeshPlan)]
     for field in dataclasses.fields(MeshPlan):
-        if field.name != "stage_blocks":
+        if field.name not in PER_STAGE:
             assert properties[field.name]["default"] == field.default
     names = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "cp_kind": CP_KINDS, "order": ORDERS}
     assert {name: tuple(properties[name]["enum"]) for name in names} == names
@@ -225,7 +228,7 @@ def test_an_option_of_the_other_space_is_an_error_that_names_both(
 
 def test_flags_name_the_option_of_a_field() -> None:
     for field in dataclasses.fields(MeshPlan):
-        if field.name != "stage_blocks":
+        if field.name not in PER_STAGE:
             name = flag_of(field.name)[2:].replace("-", "_")
             assert name in MESH_OPTIONS or name == "num_micro_batches"
 

@@ -101,6 +101,8 @@ def test_the_proof_travels_with_the_best_plan_only() -> None:
         ("\ngpus: 256", "\ngpus: 200", "workers", "is 256, more than the 200 gpus"),
         ("  pp: 4", "  pp: 5", "workers", "is 256, but the mesh has tp 8 x pp 5"),
         ("  micro_batch: 2", "  micro_batch: 3", "mesh.num_micro_batches", "= 1536 samples, but the global batch is 1024"),
+        ("\nprediction:", "\n  stage_blocks: [1, 2]\nprediction:", "mesh.stage_blocks", "pp x vpp is 4"),
+        ("\nprediction:", "\n  stage_blocks: [1, 2, 3, 4]\nprediction:", "mesh.stage_blocks", "the network has 80"),
         ("  vpp: 1", "  vpp: 2", "mesh.vpp", "vpp 2 is for schedule interleaved"),
         ("  zero_stage: 1", "  zero_stage: 0", "mesh", "contradict each other"),
         ("  recompute: none", "  recompute: full", "mesh.recompute_blocks", "expected 1 to 80 with full"),

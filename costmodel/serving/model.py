@@ -1,0 +1,358 @@
+"""The judge of serving plans: one network, one kind of request, one cluster, any number of plans at a time.
+
+A replica holds ``max_batch`` sequences; when one is finished the next takes its place (continuous batching). In one cycle every place serves one
+request: its prompt, and ``output - 1`` decoding passes. Equations are in docs/inference.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.keys import combined
+from costmodel.mesh.passes import LayoutArrays, stack_layouts, weigh
+from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
+from costmodel.mesh.tables import ATTENTION
+from costmodel.mesh.units import Units, fold
+from costmodel.network import Cluster
+from costmodel.serving.assumptions import ServingAssumptions
+from costmodel.serving.costs import SERVING_MEMORY_PARTS, ServingCosts
+from costmodel.serving.kernels import PassKeys
+from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.tables import PassTable, UnitSizes, UnitTimer
+from costmodel.serving.workload import ServingError, ServingWorkload
+
+__all__ = ["ServingModel", "check_generates"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def check_generates(workload: ServingWorkload) -> None:
+    """Refuse a network that does not make one token after the other.
+
+    Raises
+    ------
+    ServingError
+        It has no attention or attention that sees later positions, works on images, or its positions are too few.
+    """
+    name, attention = workload.graph.name, False
+    for layer in workload.graph.layers:
+        if layer.kind == "cross_attention":
+            raise ServingError(f"network '{name}' has an encoder ('{layer.name}' reads it): only networks that decode alone can be served")
+        if layer.kind in ATTENTION:
+            attention = True
+            if not layer.params.causal:
+                raise ServingError(f"network '{name}' does not generate text: attention '{layer.name}' sees later positions (causal: false)")
+        if len(layer.output_shape) != 2:
+            raise ServingError(f"network '{name}' does not generate text: the output of '{layer.name}' is no sequence of positions")
+        if layer.kind == "position_embedding" and layer.params.max_positions < workload.most_context:
+            raise ServingError(
+                f"a prompt of {workload.prompt_tokens} and an output of {workload.output_tokens} tokens are {workload.most_context} "
+                f"positions; '{layer.name}' of network '{name}' has {layer.params.max_positions}"
+            )
+    if not attention:
+        raise ServingError(f"network '{name}' has no attention: only transformers can be served")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingModel:
+    """A network, its requests and a cluster, ready to cost plans.
+
+    Attributes
+    ----------
+    workload : ServingWorkload
+    cluster : Cluster
+    units : Units
+    assumptions : ServingAssumptions
+    """
+
+    workload: ServingWorkload
+    cluster: Cluster
+    units: Units
+    assumptions: ServingAssumptions = ServingAssumptions()
+    _layouts: dict[int, Layout] = field(default_factory=dict, repr=False, compare=False)
+    _groups: list[GroupTimes] = field(default_factory=list, repr=False, compare=False)
+
+    @classmethod
+    def build(
+        cls, workload: ServingWorkload, cluster: Cluster, assumptions: ServingAssumptions = ServingAssumptions()
+    ) -> ServingModel:
+        """Fold the network.
+
+        Raises
+        ------
+        ServingError
+            The network does not generate text.
+        MeshError
+            It has no repeated blocks.
+        DeviceError
+            The device does not compute in the format of the weights.
+        """
+        check_generates(workload)
+        cluster.device.peak(workload.weights.compute)
+        return cls(workload=workload, cluster=cluster, units=fold(workload.graph), assumptions=assumptions)
+
+    @property
+    def timer(self) -> UnitTimer:
+        """Costs of units."""
+        if not self._groups:
+            self._groups.append(GroupTimes(cluster=self.cluster))
+        return UnitTimer(
+            workload=self.workload,
+            device=self.cluster.device,
+            units=self.units,
+            groups=self._groups[0],
+            assumptions=self.assumptions,
+        )
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Memory of a device that may be filled."""
+        return self.assumptions.memory_utilisation * self.cluster.device.memory_bytes
+
+    def layout(self, pp: int) -> Layout:
+        """Blocks of every stage, so that stages hold about the same weights: what they read in every decoding pass."""
+        known = self._layouts.get(pp)
+        if known is None:
+            one = np.ones(1, dtype=np.int64)
+            keys = PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one)
+            sizes = self.timer.sizes(keys)
+            weights = [float(x) for x in (sizes.weight_bytes + sizes.tied_bytes)[0]]
+            known = self._layouts[pp] = layout_of(self.units, balanced_blocks(self.units, weights, pp), pp)
+        return known
+
+    def evaluate_plans(self, plans: Sequence[ServingPlan]) -> ServingCosts:
+        """Score plans; see `evaluate`."""
+        return self.evaluate(ServingBatch.from_plans(plans))
+
+    def evaluate(self, batch: ServingBatch) -> ServingCosts:
+        """Score legal plans (`costmodel.serving.rules` says which are).
+
+        Parameters
+        ----------
+        batch : ServingBatch
+
+        Returns
+        -------
+        ServingCosts
+        """
+        layouts = self._stages(batch)
+        return ServingCosts(**_times(self, batch, layouts), **_memory(self, batch, layouts))
+
+    def memory_bytes(self, batch: ServingBatch) -> FloatArray:
+        """Memory of the fullest device alone, (n,)."""
+        return np.asarray(_memory(self, batch, self._stages(batch))["memory_bytes"])
+
+    def largest_batch(self, batch: ServingBatch, most: int, capacity_bytes: float) -> IntArray:
+        """Most sequences per replica that fit with the other choices of each plan, up to ``most``; 0 where not even one does.
+
+        Memory grows with the batch, so the largest is found by bisection.
+        """
+        low, high = np.zeros(len(batch), dtype=np.int64), np.full(len(batch), most, dtype=np.int64)
+        while np.any(low < high):
+            middle = (low + high + 1) // 2
+            tried = ServingBatch(
+                tp=batch.tp,
+                pp=batch.pp,
+                ep=batch.ep,
+                etp=batch.etp,
+                dp=batch.dp,
+                max_batch=np.maximum(middle, 1),
+                prefill_chunk=batch.prefill_chunk,
+                prefill_batch=np.minimum(batch.prefill_batch, np.maximum(middle, 1)),
+            )
+            fits = self.memory_bytes(tried) <= capacity_bytes
+            low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+        return low
+
+    def _stages(self, batch: ServingBatch) -> LayoutArrays:
+        first, inverse = np.unique(batch.pp, return_inverse=True)
+        return stack_layouts([self.layout(int(pp)) for pp in first]).take(inverse.reshape(-1))
+
+
+# -- passes -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """One kind of pass of every plan, arrays (n,): through all stages by part, and on the slowest stage."""
+
+    compute_s: FloatArray
+    tp_s: FloatArray
+    ep_s: FloatArray
+    pp_s: FloatArray
+    slowest_s: FloatArray
+
+    @property
+    def through_s(self) -> FloatArray:
+        """Through all stages."""
+        return self.compute_s + self.tp_s + self.ep_s + self.pp_s
+
+
+def _chunk(model: ServingModel, batch: ServingBatch) -> tuple[IntArray, IntArray]:
+    """New tokens of a prompt in a pass, and passes of a prompt: chunks are of equal length."""
+    prompt = model.workload.prompt_tokens
+    wanted = np.where(batch.prefill_chunk > 0, np.minimum(batch.prefill_chunk, prompt), prompt)
+    pieces = -(-prompt // wanted)
+    return -(-prompt // pieces), pieces
+
+
+def _keys(batch: ServingBatch, prompts: IntArray, chunk: IntArray, decodes: IntArray) -> PassKeys:
+    return PassKeys(tp=batch.tp, ep=batch.ep, etp=batch.etp, prompts=prompts, chunk=chunk, decodes=decodes)
+
+
+def _pass(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, keys: PassKeys) -> _Pass:
+    first, inverse = combined(keys.tp, keys.ep, keys.etp, keys.prompts, keys.chunk, keys.decodes)
+    distinct = PassKeys(
+        tp=keys.tp[first],
+        ep=keys.ep[first],
+        etp=keys.etp[first],
+        prompts=keys.prompts[first],
+        chunk=keys.chunk[first],
+        decodes=keys.decodes[first],
+    )
+    table: PassTable = model.timer.passes(distinct)
+    counts = np.bincount(model.units.kind_of, minlength=len(model.units.kinds)).astype(np.float64)
+    transfer = _transfer_s(model, batch, keys)
+    inside = weigh(layouts.rank_units, table.total_s[inverse])
+    slowest = np.max(np.where(layouts.rank_first >= 0, inside, 0.0), axis=1)
+    return _Pass(
+        compute_s=(table.compute_s @ counts)[inverse],
+        tp_s=(table.tp_s @ counts)[inverse],
+        ep_s=(table.ep_s @ counts)[inverse],
+        pp_s=(batch.pp - 1) * transfer,
+        slowest_s=slowest + transfer,
+    )
+
+
+def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> FloatArray:
+    """Time to hand a pass on to the next stage; every tensor-parallel rank sends to its peer."""
+    units = model.units
+    positions = next(layer.input_shapes[0][1] for layer in model.workload.graph.layers if layer.block)
+    features = max(units.cut_elements) / positions
+    message = keys.rows * features * model.workload.weights.activation_bytes
+    pair = np.where(batch.pp > 1, 2, 1)
+    return model.timer.exchange_s("point_to_point", pair, batch.tp * batch.sharing, message)
+
+
+def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
+    """Times and rates of a full server."""
+    work = model.workload
+    zero = np.zeros(len(batch), dtype=np.int64)
+    chunk, pieces = _chunk(model, batch)
+    chunked = batch.prefill_chunk > 0
+    mixed = chunked & (batch.max_batch > 1) & (work.decode_passes > 0)
+    decode = _pass(model, batch, layouts, _keys(batch, zero, zero, batch.group_batch))
+    # Chunks travel with the tokens of the sequences being decoded; whole prompts alone.
+    prompts = np.where(chunked, 1, batch.prefill_batch)
+    prefill = _pass(model, batch, layouts, _keys(batch, prompts, chunk, np.where(mixed, batch.group_batch, 0)))
+    ttft = prefill.through_s + (pieces - 1) * prefill.slowest_s
+    busy, alone = _cycle(work, batch, decode, prefill, ttft, pieces, mixed)
+    cycle = np.maximum(busy, alone)
+    passes = work.decode_passes
+    tpot = (cycle - ttft) / passes if passes else np.zeros(len(batch))
+    rate = batch.dp * batch.max_batch / cycle
+    parts = {
+        "decode_compute_s": decode.compute_s,
+        "decode_tp_s": decode.tp_s,
+        "decode_ep_s": decode.ep_s,
+        "decode_pp_s": decode.pp_s,
+    }
+    if not passes:
+        parts = {name: 0.0 * value for name, value in parts.items()}
+    pause = np.where(mixed, prefill.through_s, decode.through_s + np.where(batch.max_batch > 1, prefill.slowest_s, 0.0))
+    return {
+        "ttft_s": ttft,
+        "tpot_s": tpot,
+        "request_s": ttft + passes * tpot,
+        "pause_s": pause if passes else np.zeros(len(batch)),
+        "requests_per_s": rate,
+        "output_tokens_per_s": rate * work.output_tokens,
+        "total_tokens_per_s": rate * work.most_context,
+        "decode_pass_s": decode.through_s if passes else np.zeros(len(batch)),
+        **parts,
+        "waiting_s": np.maximum(tpot - sum(parts.values()), 0.0),
+        "prefill_compute_s": prefill.compute_s,
+        "prefill_tp_s": prefill.tp_s,
+        "prefill_ep_s": prefill.ep_s,
+        "prefill_pp_s": prefill.pp_s,
+        "earlier_chunks_s": (pieces - 1) * prefill.slowest_s,
+    }
+
+
+def _cycle(
+    work: ServingWorkload,
+    batch: ServingBatch,
+    decode: _Pass,
+    prefill: _Pass,
+    ttft_s: FloatArray,
+    pieces: IntArray,
+    mixed: NDArray[np.bool_],
+) -> tuple[FloatArray, FloatArray]:
+    """Time in which every place of a replica serves one request: as the slowest stage is busy, and as one request alone needs.
+
+    Whole prompts: ``output - 1`` rounds of all groups and ``max_batch / prefill_batch`` passes of prompts. Chunks: ``max_batch pieces`` passes carry one
+    chunk each beside the decoding sequences, of at least ``groups (output - 1 + pieces)`` passes.
+    """
+    rounds, groups, places = work.decode_passes, batch.groups, batch.max_batch
+    carrying = np.where(mixed, places * pieces, 0)
+    total = np.maximum(groups * (rounds + pieces), carrying)
+    apart = np.where(batch.prefill_chunk > 0, places * pieces, places / batch.prefill_batch)
+    busy = np.where(
+        mixed,
+        carrying * prefill.slowest_s + (total - carrying) * decode.slowest_s,
+        rounds * groups * decode.slowest_s + apart * prefill.slowest_s,
+    )
+    # While a sequence is decoded, its passes carry the chunks of the others.
+    share = np.where(mixed, (places - 1) * pieces / np.maximum(total - pieces, 1), 0.0)
+    alone = ttft_s + rounds * ((1.0 - share) * decode.through_s + share * prefill.through_s)
+    return busy, alone
+
+
+# -- memory -------------------------------------------------------------------------------------------------------------
+
+
+def _memory(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
+    """Items of the fullest stage."""
+    first, inverse = combined(batch.tp, batch.ep, batch.etp)
+    zero = np.zeros(len(first), dtype=np.int64)
+    sizes: UnitSizes = model.timer.sizes(
+        PassKeys(
+            tp=batch.tp[first], ep=batch.ep[first], etp=batch.etp[first], prompts=zero, chunk=zero, decodes=zero
+        )
+    ).take(inverse)
+    units = layouts.rank_units
+    chunk, _ = _chunk(model, batch)
+    chunked = batch.prefill_chunk > 0
+    beside = np.where(chunked & (batch.max_batch > 1), batch.group_batch, 0)
+    prompts = np.where(chunked, 1, batch.prefill_batch)
+    rows = np.maximum(prompts * chunk + beside, batch.group_batch)
+    answers = np.maximum(prompts + beside, batch.group_batch)
+    tied = np.where(batch.pp[:, None] > 1, sizes.tied_bytes, 0.0)
+    sequence = weigh(units, sizes.cache_bytes)
+    entering = max(model.units.cut_elements) / next(x.input_shapes[0][1] for x in model.workload.graph.layers if x.block)
+    between = np.where(batch.pp > 1, 2.0 * rows * entering * model.workload.weights.activation_bytes, 0.0)
+    buffers = between + rows * np.max(sizes.dispatch_bytes, axis=1)
+    one = np.ones_like(sequence)
+    parts = {
+        "weight_bytes": weigh(units, sizes.weight_bytes + tied),
+        "kv_bytes": batch.max_batch[:, None] * sequence,
+        "working_bytes": (rows * np.max(sizes.row_bytes, axis=1))[:, None] * one,
+        "logits_bytes": answers[:, None] * weigh(units, sizes.logit_bytes),
+        "buffer_bytes": buffers[:, None] * one,
+        "context_bytes": float(model.workload.context_bytes) * one,
+    }
+    total = np.where(layouts.rank_first >= 0, sum(parts[name] for name in SERVING_MEMORY_PARTS), -1.0)
+    fullest = np.argmax(total, axis=1)
+    index = np.arange(len(batch))
+    return {
+        "memory_bytes": total[index, fullest],
+        **{name: value[index, fullest] for name, value in parts.items()},
+        "sequence_bytes": sequence[index, fullest],
+        "stage": layouts.rank_first[index, fullest],
+    }

@@ -1,0 +1,274 @@
+"""Costs of one unit of every kind on one rank: times of a pass by what it is made of, and sizes that passes do not change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.device import Device
+from costmodel.efficiency import kernel_time_s
+from costmodel.graph import Graph
+from costmodel.layers import Kernel, Layer, Shard
+from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.roles import LayerRole, roles_of
+from costmodel.mesh.tables import ATTENTION, RowKeys, shard_of
+from costmodel.mesh.units import UnitKind, Units
+from costmodel.serving.assumptions import ServingAssumptions
+from costmodel.serving.kernels import (
+    PassKeys,
+    WeightedKernel,
+    at_one_position,
+    attention_kernels,
+    cache_elements,
+    mixture_kernels,
+    query_context,
+)
+from costmodel.serving.workload import ServingWorkload
+
+__all__ = ["PassTable", "UnitSizes", "UnitTimer", "own_rows"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Layers whose matrices are stored in the format of the weights; the others keep that of the activations.
+_QUANTISED = frozenset({"linear", "moe"})
+# An addition is part of the norm behind it (vLLM, fused_add_rms_norm): it moves data, but is no kernel of its own.
+_FUSED = frozenset({"add"})
+# Nothing is dropped when a network answers.
+_ABSENT = frozenset({"input", "dropout"})
+# Sampling works on fp32 logits (vLLM converts them before the sampler).
+_LOGIT_BYTES = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassTable:
+    """Times of one pass of a unit; arrays (n rows, K kinds)."""
+
+    compute_s: FloatArray
+    tp_s: FloatArray  # exposed communication of tensor parallelism
+    ep_s: FloatArray  # of experts
+
+    @property
+    def total_s(self) -> FloatArray:
+        """All of it."""
+        return self.compute_s + self.tp_s + self.ep_s
+
+    def take(self, rows: IntArray) -> PassTable:
+        """Rows of the table."""
+        return PassTable(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitSizes:
+    """Bytes of a unit on one rank; arrays (n rows, K kinds)."""
+
+    weight_bytes: FloatArray
+    tied_bytes: FloatArray  # weights of another unit that this one needs a copy of where they lie on different stages
+    cache_bytes: FloatArray  # keys and values of one sequence
+    row_bytes: FloatArray  # widest moment of a pass, per new token
+    logit_bytes: FloatArray  # per answer
+    dispatch_bytes: FloatArray  # on their way to and from experts, per new token
+
+    def take(self, rows: IntArray) -> UnitSizes:
+        """Rows of the table."""
+        return UnitSizes(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+
+
+def own_rows(keys: PassKeys) -> FloatArray:
+    """New tokens that a rank sends to experts: all where they find the experts on the ranks of the replica, else a share."""
+    return np.where(keys.sharing > 1, np.ceil(keys.rows / keys.tp), keys.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitTimer:
+    """Everything that decides the cost of a pass, but for what it is made of."""
+
+    workload: ServingWorkload
+    device: Device
+    units: Units
+    groups: GroupTimes
+    assumptions: ServingAssumptions
+
+    @property
+    def graph(self) -> Graph:
+        """The network."""
+        return self.workload.graph
+
+    def exchange_s(self, operation: str, size: IntArray, stride: IntArray, message_bytes: FloatArray) -> FloatArray:
+        """Time of the cheapest collective among ``size`` ranks that are ``stride`` apart."""
+        return self.groups.time_s(operation, self.groups.find(size, stride), message_bytes)
+
+    # -- times ------------------------------------------------------------------------------------------------------
+
+    def passes(self, keys: PassKeys) -> PassTable:
+        """Time one pass of every kind of unit in every row."""
+        columns = [self._unit(kind, keys, is_back=n == len(self.units.kinds) - 1) for n, kind in enumerate(self.units.kinds)]
+        return PassTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(PassTable)})
+
+    def _unit(self, kind: UnitKind, keys: PassKeys, *, is_back: bool) -> dict[str, FloatArray]:
+        total = {item.name: np.zeros(len(keys)) for item in fields(PassTable)}
+        layers = [at_one_position(layer) for layer in self.graph.layers]
+        rows = keys.answers if is_back else keys.rows
+        row_keys = _row_keys(keys, rows)
+        for position, (index, role) in enumerate(zip(kind.layers, roles_of(self.graph, kind), strict=True)):
+            layer = layers[index]
+            if layer.kind in _ABSENT:
+                continue
+            if layer.kind in ATTENTION:
+                kernels = attention_kernels(self.graph.layers[index], keys, self.workload)
+            elif layer.kind == "moe":
+                kernels = mixture_kernels(layer, keys)
+            else:
+                kernels = _family_kernels(layer, shard_of(layers, kind, position, role, row_keys), rows > 0)
+            for kernel in kernels:
+                total["compute_s"] += self._kernel_s(layer, kernel)
+            total["tp_s"] += self._tensor_parallel_s(layers, kind, position, role, row_keys)
+            if layer.kind == "moe":
+                total["ep_s"] += self._expert_parallel_s(layer, keys)
+        return total
+
+    def _kernel_s(self, layer: Layer, item: WeightedKernel) -> FloatArray:
+        form = self.workload.weights
+        quantised = self._is_quantised(layer)
+        width = form.weight_bytes if quantised else form.activation_bytes
+        kernel = item.kernel
+        moved = (
+            (kernel.elements - item.weights) * form.activation_bytes + item.weights * width + item.cached * self.workload.kv_bytes
+        )
+        device = replace(self.device, launch_overhead_s=0.0 if layer.kind in _FUSED else self.assumptions.kernel_overhead_s)
+        time = kernel_time_s(
+            device,
+            form.compute if quantised else form.activation_compute,
+            flop=kernel.flop,
+            memory_bytes=moved,
+            gemm=kernel.gemm,
+            algorithm=kernel.algorithm,
+            launches=kernel.launches,
+        )
+        return np.where(item.runs, time, 0.0)
+
+    def _is_quantised(self, layer: Layer) -> bool:
+        return layer.kind in _QUANTISED and bool(layer.block)
+
+    def _tensor_parallel_s(
+        self, layers: list[Layer], kind: UnitKind, position: int, role: LayerRole, keys: RowKeys
+    ) -> FloatArray:
+        layer = layers[kind.layers[position]]
+        width, stride = self.workload.weights.activation_bytes, np.ones_like(keys.tp)
+        shown = 1.0 - self.assumptions.tp_overlap
+        if role.reduces or role.role == "experts":
+            message = keys.micro_batch.astype(np.float64) * layer.output_shape[0] * width
+            return shown * self.exchange_s("all_reduce", keys.tp, stride, message)
+        result = np.zeros(len(keys))
+        if role.role == "channel" and layer.kind not in ATTENTION:
+            shard = shard_of(layers, kind, position, role, keys)
+            for inner in layer.family.work(layer, shard).exchanges:
+                if inner.over == "out_channels" and inner.phase == "forward":
+                    message = np.broadcast_to(inner.elements * width, keys.tp.shape)
+                    result += inner.repeats * self.exchange_s(inner.operation, keys.tp, stride, message)
+        return shown * result
+
+    def _expert_parallel_s(self, layer: Layer, keys: PassKeys) -> FloatArray:
+        """Replicas that share experts trade tokens, twice; ranks that share an expert gather them and reduce the results."""
+        apart = keys.sharing > 1
+        sent = own_rows(keys) * layer.params.top_k * layer.output_shape[0] * self.workload.weights.activation_bytes
+        trade = 2.0 * self._all_to_all_s(np.where(apart, keys.ep, 1), keys.etp, sent)
+        inside, stride = np.where(apart, keys.etp, 1), np.ones_like(keys.etp)
+        gathered = sent * keys.etp
+        shared = self.exchange_s("all_gather", inside, stride, gathered) + self.exchange_s(
+            "reduce_scatter", inside, stride, gathered
+        )
+        return (1.0 - self.assumptions.ep_overlap) * (trade + shared)
+
+    def _all_to_all_s(self, size: IntArray, stride: IntArray, sent: FloatArray) -> FloatArray:
+        """All-to-all whose messages are under way together, so that hardly more than one latency counts."""
+        whole = self.exchange_s("all_to_all", size, stride, sent)
+        few = np.minimum(sent, 1.0)
+        starts = self.exchange_s("all_to_all", size, stride, few)
+        once = self.exchange_s("point_to_point", size, stride, few)
+        return whole - (1.0 - self.assumptions.ep_latency_share) * np.maximum(starts - once, 0.0)
+
+    # -- sizes ------------------------------------------------------------------------------------------------------
+
+    def sizes(self, keys: PassKeys) -> UnitSizes:
+        """Sizes of every kind of unit for the degrees of every row."""
+        columns = [self._unit_sizes(kind, keys) for kind in self.units.kinds]
+        return UnitSizes(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(UnitSizes)})
+
+    def _unit_sizes(self, kind: UnitKind, keys: PassKeys) -> dict[str, FloatArray]:
+        total = {item.name: np.zeros(len(keys)) for item in fields(UnitSizes)}
+        form = self.workload.weights
+        row_keys = _row_keys(keys, np.ones(len(keys)))
+        layers = [at_one_position(layer) for layer in self.graph.layers]
+        for position, (index, role) in enumerate(zip(kind.layers, roles_of(self.graph, kind), strict=True)):
+            layer = layers[index]
+            if layer.kind in _ABSENT:
+                continue
+            shard = shard_of(layers, kind, position, role, row_keys)
+            width = form.weight_bytes if self._is_quantised(layer) else form.activation_bytes
+            share = _weight_share(layer, role, shard, keys)
+            routed, shared = float(layer.expert_count), float(layer.shared_count)
+            dense = float(layer.weight_count + layer.norm_count + layer.adapter_count) - routed - shared
+            total["weight_bytes"] += (dense * share + shared / keys.tp + routed / (keys.ep * keys.etp)) * width
+            total["tied_bytes"] += layer.tied_count * share * form.activation_bytes
+            if layer.kind in ATTENTION:
+                total["cache_bytes"] += self._cache_bytes(self.graph.layers[index], keys.tp)
+            wide = (shard.in_channels + shard.out_channels + layer.output_shape[0]) * form.activation_bytes
+            if layer.kind == "moe":
+                wide, total["dispatch_bytes"] = self._mixture_row(layer, keys)
+            total["row_bytes"] = np.maximum(total["row_bytes"], wide)
+            if layer.kind == "softmax":
+                total["logit_bytes"] += shard.out_channels * _LOGIT_BYTES
+        return total
+
+    def _cache_bytes(self, layer: Layer, tp: IntArray) -> FloatArray:
+        """Whole pages of what a sequence keeps."""
+        kept = self.workload.prompt_tokens + self.assumptions.output_share * self.workload.output_tokens
+        page = max(self.assumptions.page_tokens, 1.0)
+        positions = np.ceil(query_context(layer, kept) / page) * page
+        return positions * cache_elements(layer, tp) * self.workload.kv_bytes
+
+    def _mixture_row(self, layer: Layer, keys: PassKeys) -> tuple[FloatArray, FloatArray]:
+        """Bytes at the widest moment of a mixture, and of tokens under way, per new token of a replica."""
+        p, d, width = layer.params, float(layer.output_shape[0]), self.workload.weights.activation_bytes
+        arriving = keys.sharing * p.top_k * p.capacity_factor / keys.ep
+        inside = d + p.matrices * np.ceil(p.ffn / keys.etp)
+        under_way = np.where(keys.sharing > 1, 2.0 * p.top_k * d / keys.tp, 0.0) * width
+        return (2.0 * d + arriving * inside) * width, under_way
+
+
+def _row_keys(keys: PassKeys, rows: FloatArray) -> RowKeys:
+    """The same rows in the words of the mesh tables; a pass without rows is costed as one of one row, and left out after."""
+    one = np.ones_like(keys.tp)
+    return RowKeys(
+        tp=keys.tp, sequence_parallel=0 * one, cp=one, ep=keys.ep, etp=keys.etp, micro_batch=np.maximum(rows, 1).astype(np.int64)
+    )
+
+
+def _family_kernels(layer: Layer, shard: Shard, runs: NDArray[np.bool_]) -> list[WeightedKernel]:
+    """Forward pass of a layer that knows rows only; its matrix products read weights of inputs x outputs."""
+    forward = layer.family.work(layer, shard).forward
+    assert len(forward) <= 1, f"{layer.kind}: alternatives are for convolutions"
+    return [
+        WeightedKernel(kernel=kernel, weights=_weights_of(kernel), cached=np.zeros(len(runs)), runs=runs)
+        for kernels in forward
+        for kernel in kernels
+    ]
+
+
+def _weights_of(kernel: Kernel) -> FloatArray:
+    if kernel.gemm is None:
+        return np.zeros_like(np.asarray(kernel.elements, dtype=np.float64))
+    _, n, k = kernel.gemm
+    return np.asarray(n * k)
+
+
+def _weight_share(layer: Layer, role: LayerRole, shard: Shard, keys: PassKeys) -> FloatArray:
+    """Share of a layer's weights that a rank holds."""
+    if role.role == "column":
+        return shard.out_channels / layer.output_shape[0]
+    if role.role in ("row", "vocabulary"):
+        return 1.0 / keys.tp.astype(np.float64)
+    return np.ones(len(keys))

@@ -1,0 +1,1 @@
+"""Searching the plans that serve a network."""

@@ -1,0 +1,298 @@
+"""Closed forms of the schedules against the event-by-event timeline, textbook formulas and small cases by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from costmodel.mesh.plan import SCHEDULES
+from costmodel.mesh.schedule import ChunkRuns, flush_s, in_flight, schedule_is_legal, waiting_for_weight
+from costmodel.timeline import Timeline, TimelineInput, simulate
+
+# Worst relative error against the timeline: exact but for rounding, and interleaved's lower bound.
+TOLERANCE = {"gpipe": 1e-12, "1f1b": 1e-12, "interleaved": 0.01, "zero_bubble": 1e-12}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One plan: times of its runs of chunks; `send_s` is the part of them that is a transfer."""
+
+    schedule: str
+    pp: int
+    vpp: int
+    m: int
+    count: tuple[int, ...]
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    weight_s: tuple[float, ...]
+
+    def timeline(self) -> Timeline:
+        def spread(values: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(np.repeat(values, self.count).tolist())
+
+        return simulate(
+            TimelineInput(
+                schedule=self.schedule,
+                pp=self.pp,
+                vpp=self.vpp,
+                num_micro_batches=self.m,
+                forward_s=spread(self.forward_s),
+                backward_s=spread(self.backward_s),
+                weight_s=spread(self.weight_s),
+            )
+        )
+
+
+def flushes(cases: list[Case]) -> NDArray[np.float64]:
+    """All in one batch, padded with empty runs."""
+    width = max(len(case.count) for case in cases)
+
+    def table(name: str) -> NDArray[np.float64]:
+        return np.array([list(getattr(case, name)) + [0] * (width - len(case.count)) for case in cases])
+
+    def column(name: str) -> NDArray[np.int64]:
+        return np.array([getattr(case, name) for case in cases])
+
+    codes = np.array([SCHEDULES.index(case.schedule) for case in cases])
+    runs = ChunkRuns(count=table("count"), forward_s=table("forward_s"), backward_s=table("backward_s"))
+    return flush_s(codes, column("m"), column("pp"), column("vpp"), runs, table("weight_s"))
+
+
+def random_case(rng: np.random.Generator, schedule: str, most_pp: int = 10, most_m: int = 40) -> Case:
+    """Uneven blocks per chunk (some recomputed), an embedding before, a head behind, transfers."""
+    interleaved = schedule == "interleaved"
+    pp = int(rng.integers(2 if interleaved else 1, most_pp + 1))
+    vpp = int(rng.integers(2, 5)) if interleaved else 1
+    m = pp * int(rng.integers(1, max(1, most_m // pp) + 1)) if interleaved else int(rng.integers(1, most_m + 1))
+    chunks, runs = pp * vpp, int(rng.integers(1, 4))
+    cuts = np.sort(rng.integers(0, chunks + 1, size=runs - 1))
+    blocks = np.repeat(
+        int(rng.integers(1, 7)) + rng.integers(0, 3, size=runs), np.diff([0, *cuts.tolist(), chunks])
+    ).astype(float)
+    recompute = np.repeat(rng.random(runs) < 0.3, np.diff([0, *cuts.tolist(), chunks]))
+    block_f = rng.uniform(0.5, 2.0)
+    block_b = block_f * rng.uniform(1.0, 3.0)
+    blocks[0] += rng.uniform(0.0, 0.5)
+    blocks[-1] += rng.uniform(0.2, 3.0)
+    transfer = rng.uniform(0.0, 0.25) * block_f
+    forward, backward = blocks * block_f, blocks * (block_b + recompute * block_f)
+    weight = blocks * block_b * rng.uniform(0.3, 0.6)
+    forward[1:] += transfer
+    backward[:-1] += transfer
+    rows = np.stack([forward, backward, weight])
+    first = np.flatnonzero(np.r_[True, np.any(np.diff(rows, axis=1) != 0.0, axis=0)])
+    return Case(
+        schedule=schedule,
+        pp=pp,
+        vpp=vpp,
+        m=m,
+        count=tuple(np.diff([*first.tolist(), chunks]).tolist()),
+        forward_s=tuple(forward[first].tolist()),
+        backward_s=tuple(backward[first].tolist()),
+        weight_s=tuple(weight[first].tolist()),
+    )
+
+
+def even(schedule: str, pp: int, m: int, vpp: int = 1) -> Case:
+    """Forward 1 s, backward 2 s, of which 1 s for weight gradients."""
+    return Case(
+        schedule=schedule, pp=pp, vpp=vpp, m=m, count=(pp * vpp,), forward_s=(1.0,), backward_s=(2.0,), weight_s=(1.0,)
+    )
+
+
+@st.composite
+def any_cases(draw: st.DrawFn) -> Case:
+    """Anything, however unbalanced."""
+    schedule = draw(st.sampled_from(SCHEDULES))
+    pp = draw(st.integers(2 if schedule == "interleaved" else 1, 7))
+    vpp = draw(st.integers(2, 3)) if schedule == "interleaved" else 1
+    m = pp * draw(st.integers(1, 4)) if schedule == "interleaved" else draw(st.integers(1, 12))
+    left, count = pp * vpp, []
+    while left:
+        count.append(draw(st.integers(1, left)))
+        left -= count[-1]
+    backward = [draw(st.floats(0.1, 5.0)) for _ in count]
+    return Case(
+        schedule=schedule,
+        pp=pp,
+        vpp=vpp,
+        m=m,
+        count=tuple(count),
+        forward_s=tuple(draw(st.floats(0.1, 5.0)) for _ in count),
+        backward_s=tuple(backward),
+        weight_s=tuple(b * draw(st.floats(0.0, 1.0)) for b in backward),
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_random_uneven_plans_agree_with_the_timeline(schedule: str) -> None:
+    rng = np.random.default_rng(20240)
+    cases = [random_case(rng, schedule) for _ in range(220)]
+    cases += [random_case(rng, schedule, most_m=6) for _ in range(60)]  # fewer micro-batches than stages
+    happened = np.array([case.timeline().flush_s for case in cases])
+    error = flushes(cases) / happened - 1.0
+    assert np.abs(error).max() <= TOLERANCE[schedule]
+    assert error.max() <= 1e-12  # nothing is estimated too long
+    assert np.mean(np.abs(error) < 1e-9) > 0.95
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_cases())
+def test_any_plan_agrees_with_the_timeline(case: Case) -> None:
+    """Also with runs that differ by a factor of 50, where interleaved's paths may turn elsewhere: still a lower bound."""
+    happened = case.timeline().flush_s
+    value = float(flushes([case])[0])
+    assert value <= happened * (1 + 1e-12)
+    assert value >= happened * (0.85 if case.schedule == "interleaved" else 1 - 1e-12)
+
+
+def test_long_interleaved_steps_that_cycle_between_ranks() -> None:
+    """40 groups, of which few are followed one by one; cycles over several ranks are slower than the slowest rank alone."""
+    rng = np.random.default_rng(7)
+    cases = [random_case(rng, "interleaved", most_pp=4, most_m=8) for _ in range(150)]
+    cases = [Case(**{**{name: getattr(c, name) for name in c.__slots__}, "m": 40 * c.pp}) for c in cases]
+    happened = np.array([case.timeline().flush_s for case in cases])
+    error = flushes(cases) / happened - 1.0
+    assert np.abs(error).max() <= 0.01
+    assert error.max() <= 1e-12
+    slowest = []
+    for case in cases:
+        times = np.repeat(np.add(case.forward_s, case.backward_s), case.count).reshape(case.vpp, case.pp)
+        slowest.append(case.m * times.sum(axis=0).max())
+    assert np.any(happened > 1.05 * np.array(slowest))  # such plans are among them
+
+
+def test_two_uneven_stages_by_hand() -> None:
+    """Forward 1 and 2, backward 2 and 4, two micro-batches.
+
+    GPipe: 1 + 2 x 2 forward, 2 x 4 + 2 backward. 1F1B: the second stage starts after 1, works 2 x 6, and the first ends 2 later.
+    Zero bubble with half of each backward for weights: 1, then F 2, B 2, F 2, B 2 and both W of 2 each: 13 on the second
+    stage; the first ends earlier.
+    """
+    cases = [
+        Case(
+            schedule=schedule,
+            pp=2,
+            vpp=1,
+            m=2,
+            count=(1, 1),
+            forward_s=(1.0, 2.0),
+            backward_s=(2.0, 4.0),
+            weight_s=(1.0, 2.0),
+        )
+        for schedule in ("gpipe", "1f1b", "zero_bubble")
+    ]
+    assert flushes(cases).tolist() == [15.0, 15.0, 13.0]
+
+
+@pytest.mark.parametrize(("pp", "m"), [(1, 5), (2, 2), (4, 1), (4, 4), (8, 64), (16, 512)])
+def test_equal_stages_take_what_textbooks_say(pp: int, m: int) -> None:
+    assert flushes([even("gpipe", pp, m), even("1f1b", pp, m)]).tolist() == [(m + pp - 1) * 3.0] * 2
+    if m >= pp:  # Qi et al. 2024, table 2: (pp - 1) (F + B - W)
+        assert flushes([even("zero_bubble", pp, m)])[0] == m * 3 + (pp - 1) * (1 + 1 - 1)
+    if pp > 1 and m % pp == 0:  # Narayanan et al. 2021, section 2.2.2: (pp - 1) t of a chunk
+        for vpp in (2, 3, 8):
+            assert flushes([even("interleaved", pp, m, vpp)])[0] == pytest.approx((m * vpp + pp - 1) * 3, rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_cases())
+def test_one_stage_only_works(case: Case) -> None:
+    assume(case.schedule != "interleaved")
+    one = Case(
+        schedule=case.schedule,
+        pp=1,
+        vpp=1,
+        m=case.m,
+        count=(1,),
+        forward_s=case.forward_s[:1],
+        backward_s=case.backward_s[:1],
+        weight_s=case.weight_s[:1],
+    )
+    assert flushes([one])[0] == pytest.approx(case.m * (case.forward_s[0] + case.backward_s[0]), rel=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_cases(), st.sampled_from(["forward_s", "backward_s", "weight_s"]), st.integers(0, 20), st.floats(1.0, 2.0))
+def test_longer_times_never_make_a_step_shorter(case: Case, name: str, which: int, factor: float) -> None:
+    fields = {item: getattr(case, item) for item in case.__slots__}
+    q = which % len(case.count)
+    longer = [t * factor if i == q else t for i, t in enumerate(fields[name])]
+    if name == "weight_s":  # with its backward: the input gradient stays
+        added = fields["weight_s"][q] * (factor - 1)
+        fields["backward_s"] = tuple(b + added * (i == q) for i, b in enumerate(fields["backward_s"]))
+    before, after = flushes([case, Case(**(fields | {name: tuple(longer)}))])
+    assert after >= before * (1 - 1e-9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_cases())
+def test_more_micro_batches_never_make_a_step_shorter(case: Case) -> None:
+    fields = {item: getattr(case, item) for item in case.__slots__}
+    more = case.m + (case.pp if case.schedule == "interleaved" else 1)
+    before, after = flushes([case, Case(**(fields | {"m": more}))])
+    busiest = np.repeat(np.add(case.forward_s, case.backward_s), case.count).reshape(case.vpp, case.pp).sum(axis=0).max()
+    assert after >= before * (1 - 1e-9)
+    assert before >= case.m * busiest * (1 - 1e-12)  # the busiest rank has to do its work
+
+
+def test_batches_may_mix_schedules_and_hold_empty_runs() -> None:
+    rng = np.random.default_rng(5)
+    cases = [random_case(rng, SCHEDULES[i % 4]) for i in range(40)]
+    alone = [float(flushes([case])[0]) for case in cases]
+    np.testing.assert_allclose(flushes(cases), alone, rtol=1e-12)
+    holes = [
+        Case(
+            schedule=c.schedule,
+            pp=c.pp,
+            vpp=c.vpp,
+            m=c.m,
+            count=tuple(x for n in c.count for x in (0, n)),
+            forward_s=tuple(x for t in c.forward_s for x in (99.0, t)),
+            backward_s=tuple(x for t in c.backward_s for x in (99.0, t)),
+            weight_s=tuple(x for t in c.weight_s for x in (9.0, t)),
+        )
+        for c in cases
+    ]
+    np.testing.assert_allclose(flushes(holes), alone, rtol=1e-12)
+
+
+def test_many_plans_are_many_single_plans() -> None:
+    """More plans than the formulas handle at a time."""
+    rng = np.random.default_rng(6)
+    cases = [random_case(rng, schedule) for schedule in SCHEDULES for _ in range(10)]
+    np.testing.assert_array_equal(flushes(cases * 250), np.tile(flushes(cases), 250))
+
+
+def test_illegal_schedules_take_for_ever() -> None:
+    cases = [even("interleaved", 4, 6, 2), even("1f1b", 2, 4, 2), even("interleaved", 1, 4, 2), even("1f1b", 2, 4)]
+    assert np.isinf(flushes(cases)).tolist() == [True, True, True, False]
+    codes, m, pp, vpp = (np.array(x) for x in ([2, 1, 2, 1, 2], [6, 4, 4, 4, 8], [4, 2, 1, 2, 4], [2, 2, 2, 1, 2]))
+    assert schedule_is_legal(codes, m, pp, vpp).tolist() == [False, False, False, True, True]
+
+
+def test_zero_bubble_needs_weight_times() -> None:
+    one = np.array([1])
+    runs = ChunkRuns(count=one[:, None], forward_s=np.ones((1, 1)), backward_s=np.ones((1, 1)))
+    with pytest.raises(ValueError, match="weight_s"):
+        flush_s(np.array([SCHEDULES.index("zero_bubble")]), one, one, one, runs)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_activations_in_flight_are_the_peaks_of_the_timeline(schedule: str) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        case = random_case(rng, schedule, most_m=20)
+        timeline = case.timeline()
+        positions = np.arange(case.pp)
+        code = np.full(case.pp, SCHEDULES.index(schedule))
+        m, pp, vpp = (np.full(case.pp, value) for value in (case.m, case.pp, case.vpp))
+        held = in_flight(code, m, pp, vpp, positions)
+        assert tuple(held.tolist()) == timeline.peak_activations
+        whole = held - waiting_for_weight(code, m, pp, positions)
+        assert tuple(whole.tolist()) == timeline.peak_before_backward

@@ -1,0 +1,217 @@
+"""The timeline: work done once, nothing at the same time on a stream, orders and small cases checked by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.timeline import STREAMS, Span, Timeline, TimelineInput, instruction_orders, simulate
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
+
+
+@st.composite
+def cases(draw: st.DrawFn, schedule: str | None = None) -> TimelineInput:
+    name = schedule or draw(st.sampled_from(SCHEDULES))
+    pp = draw(st.integers(2 if name == "interleaved" else 1, 5))
+    vpp = draw(st.integers(2, 3)) if name == "interleaved" else 1
+    m = draw(st.integers(1, 3)) * pp if name == "interleaved" else draw(st.integers(1, 9))
+    chunks = pp * vpp
+
+    def times(count: int, least: float = 0.0) -> tuple[float, ...]:
+        return tuple(draw(st.lists(st.floats(least, 5.0), min_size=count, max_size=count)))
+
+    backward = times(chunks, 0.1)
+    share = draw(st.floats(0.0, 1.0))
+    return TimelineInput(
+        schedule=name,
+        pp=pp,
+        vpp=vpp,
+        num_micro_batches=m,
+        forward_s=times(chunks, 0.1),
+        backward_s=backward,
+        weight_s=tuple(share * b for b in backward),
+        send_forward_s=times(chunks - 1),
+        send_backward_s=times(chunks - 1),
+        exchange_s=times(pp),
+        optimizer_s=times(pp),
+    )
+
+
+def compute(timeline: Timeline) -> list[Span]:
+    return [span for span in timeline.spans if span.stream == "compute"]
+
+
+def even(schedule: str, pp: int, m: int, vpp: int = 1) -> TimelineInput:
+    """Forward 1 s, input gradient 1 s, weight gradient 1 s per chunk."""
+    chunks = pp * vpp
+    return TimelineInput(
+        schedule=schedule,
+        pp=pp,
+        vpp=vpp,
+        num_micro_batches=m,
+        forward_s=(1.0,) * chunks,
+        backward_s=(2.0,) * chunks,
+        weight_s=(1.0,) * chunks,
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_streams_do_one_thing_at_a_time(case: TimelineInput) -> None:
+    timeline = simulate(case)
+    assert {span.stream for span in timeline.spans} <= set(STREAMS)
+    for rank in range(case.pp):
+        for stream in STREAMS:
+            spans = sorted(
+                (span for span in timeline.spans if (span.rank, span.stream) == (rank, stream)), key=lambda s: s.start_s
+            )
+            for a, b in pairwise(spans):
+                assert a.start_s + a.duration_s <= b.start_s + 1e-9, (a, b)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_all_work_is_there_exactly_once(case: TimelineInput) -> None:
+    timeline = simulate(case)
+    split = case.schedule == "zero_bubble"
+    chunks, micro_batches = range(case.pp * case.vpp), range(case.num_micro_batches)
+    expected = Counter(f"{k} c{c} m{i}" for k in ("FBW" if split else "FB") for c in chunks for i in micro_batches)
+    assert Counter(span.name for span in compute(timeline)) == expected
+    for rank in range(case.pp):
+        own = [c for c in chunks if c % case.pp == rank]
+        work = case.num_micro_batches * sum(case.forward_s[c] + case.backward_s[c] for c in own)
+        assert sum(span.duration_s for span in compute(timeline) if span.rank == rank) == pytest.approx(work)
+    moved = case.num_micro_batches * (sum(case.send_forward_s) + sum(case.send_backward_s))
+    for streams in (("receive",), ("send_forward", "send_backward")):
+        total = sum(span.duration_s for span in timeline.spans if span.stream in streams)
+        assert total == pytest.approx(moved)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases())
+def test_nothing_starts_before_what_it_needs(case: TimelineInput) -> None:
+    timeline = simulate(case)
+    spans = {span.name: span for span in compute(timeline)}
+
+    def end(name: str) -> float:
+        return spans[name].start_s + spans[name].duration_s
+
+    last = case.pp * case.vpp - 1
+    for i in range(case.num_micro_batches):
+        for c in range(last + 1):
+            assert spans[f"B c{c} m{i}"].start_s >= end(f"F c{c} m{i}") - 1e-9
+            if case.schedule == "zero_bubble":
+                assert spans[f"W c{c} m{i}"].start_s >= end(f"B c{c} m{i}") - 1e-9
+            if c < last:
+                assert spans[f"F c{c + 1} m{i}"].start_s >= end(f"F c{c} m{i}") + case.send_forward_s[c] - 1e-9
+                assert spans[f"B c{c} m{i}"].start_s >= end(f"B c{c + 1} m{i}") + case.send_backward_s[c] - 1e-9
+
+
+def test_gpipe_by_hand() -> None:
+    """Two stages, forward 1 and 3, backward 2 and 4, two micro-batches: 1 + 2 x 3 forward, 2 x 4 + 2 backward."""
+    case = TimelineInput(schedule="gpipe", pp=2, num_micro_batches=2, forward_s=(1.0, 3.0), backward_s=(2.0, 4.0))
+    starts = {span.name: span.start_s for span in compute(simulate(case))}
+    assert starts == {
+        "F c0 m0": 0.0,
+        "F c0 m1": 1.0,
+        "F c1 m0": 1.0,
+        "F c1 m1": 4.0,
+        "B c1 m1": 7.0,
+        "B c1 m0": 11.0,
+        "B c0 m1": 11.0,
+        "B c0 m0": 15.0,
+    }
+    assert simulate(case).flush_s == 17.0
+
+
+def test_the_receiver_waits_for_a_transfer() -> None:
+    """One micro-batch over two stages: F 1, transfer 2, F 1, B 1, transfer 3, B 1; then 4 for the exchange and 5 for the update."""
+    case = TimelineInput(
+        schedule="1f1b",
+        pp=2,
+        num_micro_batches=1,
+        forward_s=(1.0, 1.0),
+        backward_s=(1.0, 1.0),
+        send_forward_s=(2.0,),
+        send_backward_s=(3.0,),
+        exchange_s=(4.0, 0.0),
+        optimizer_s=(5.0, 0.0),
+    )
+    timeline = simulate(case)
+    assert timeline.flush_s == 9.0
+    assert timeline.makespan_s == 18.0
+    received = [(span.rank, span.start_s, span.duration_s) for span in timeline.spans if span.stream == "receive"]
+    sent = [(span.rank, span.stream, span.start_s) for span in timeline.spans if span.stream.startswith("send")]
+    assert received == [(1, 1.0, 2.0), (0, 5.0, 3.0)]
+    assert sent == [(0, "send_forward", 1.0), (1, "send_backward", 5.0)]
+
+
+def test_orders_of_the_publications() -> None:
+    def order(schedule: str, rank: int, pp: int, vpp: int, m: int) -> str:
+        return " ".join(
+            f"{i.kind}{i.micro_batch}" if vpp == 1 else f"{i.kind}{i.chunk // pp}.{i.micro_batch}"
+            for i in instruction_orders(schedule, pp, vpp, m)[rank]
+        )
+
+    # PipeDream-Flush, arXiv:2104.04473, figure 4 top: second of four devices.
+    assert order("1f1b", 1, 4, 1, 5) == "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4"
+    # Its interleaved form for two devices with two chunks: warm-up of 2 (pp - 1 - rank) + (vpp - 1) pp forwards.
+    assert order("interleaved", 0, 2, 2, 4) == (
+        "F0.0 F0.1 F1.0 F1.1 F0.2 B1.0 F0.3 B1.1 F1.2 B0.0 F1.3 B0.1 B1.2 B1.3 B0.2 B0.3"
+    )
+    assert order("interleaved", 1, 2, 2, 2) == "F0.0 F0.1 F1.0 B1.0 F1.1 B1.1 B0.0 B0.1"
+    # ZB-H1, arXiv:2401.10241, figure 2 top: first and last of four devices.
+    assert order("zero_bubble", 0, 4, 1, 5) == "F0 F1 F2 F3 B0 W0 F4 B1 W1 B2 W2 B3 W3 B4 W4"
+    assert order("zero_bubble", 3, 4, 1, 5) == "F0 B0 F1 B1 F2 B2 F3 B3 W0 F4 B4 W1 W2 W3 W4"
+
+
+@pytest.mark.parametrize(("pp", "m"), [(1, 3), (2, 2), (4, 4), (4, 12), (8, 32)])
+def test_textbook_step_times(pp: int, m: int) -> None:
+    """Bubbles of arXiv:2104.04473 (pp - 1) t, of its interleaved form (pp - 1) t / vpp and of ZB-H1 (pp - 1) (F + B - W)."""
+    assert simulate(even("gpipe", pp, m)).flush_s == (m + pp - 1) * 3
+    assert simulate(even("1f1b", pp, m)).flush_s == (m + pp - 1) * 3
+    assert simulate(even("zero_bubble", pp, m)).flush_s == m * 3 + (pp - 1) * (1 + 1 - 1)
+    if pp > 1:
+        for vpp in (2, 4):
+            assert simulate(even("interleaved", pp, m, vpp)).flush_s == (m * vpp + pp - 1) * 3
+
+
+def test_peak_activations_by_hand() -> None:
+    assert simulate(even("gpipe", 3, 5)).peak_activations == (5, 5, 5)
+    assert simulate(even("1f1b", 3, 5)).peak_activations == (3, 2, 1)
+    assert simulate(even("1f1b", 3, 2)).peak_activations == (2, 2, 1)
+    bubble = simulate(even("zero_bubble", 3, 5))
+    assert bubble.peak_activations == (3, 3, 3)
+    assert bubble.peak_before_backward == (3, 2, 1)
+    assert simulate(even("interleaved", 2, 4, 2)).peak_activations == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schedule": "1f2b"}, "1f2b"),
+        ({"pp": 0}, "at least 1"),
+        ({"vpp": 2, "forward_s": (1.0,) * 4, "backward_s": (1.0,) * 4}, "one chunk per rank"),
+        ({"schedule": "interleaved", "num_micro_batches": 3}, "divisible"),
+        ({"schedule": "zero_bubble", "weight_s": ()}, "weight_s"),
+        ({"forward_s": (1.0,)}, "expected 2"),
+        ({"forward_s": ()}, "expected 2"),
+        ({"exchange_s": (1.0,)}, "expected 2"),
+        ({"backward_s": (1.0, -1.0)}, "negative"),
+    ],
+)
+def test_wrong_descriptions_are_refused(changes: dict[str, object], message: str) -> None:
+    fields: dict[str, object] = {
+        "schedule": "1f1b",
+        "pp": 2,
+        "num_micro_batches": 4,
+        "forward_s": (1.0, 1.0),
+        "backward_s": (1.0, 1.0),
+    }
+    with pytest.raises(ValueError, match=message):
+        TimelineInput(**(fields | changes))  # type: ignore[arg-type]
