@@ -47,7 +47,9 @@ class TimelineInput:
         if self.vpp > 1 and self.schedule != "interleaved":
             raise ValueError(f"schedule {self.schedule!r} has one chunk per rank, but vpp is {self.vpp}")
         if self.schedule == "interleaved" and self.num_micro_batches % self.pp:
-            raise ValueError(f"interleaved needs num_micro_batches ({self.num_micro_batches}) divisible by pp ({self.pp})")
+            raise ValueError(
+                f"interleaved needs num_micro_batches ({self.num_micro_batches}) divisible by pp ({self.pp})"
+            )
         if self.schedule == "zero_bubble" and not self.weight_s:
             raise ValueError("zero_bubble needs weight_s")
         needed = {"forward_s": chunks, "backward_s": chunks}

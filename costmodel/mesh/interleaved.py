@@ -56,17 +56,16 @@ def interleaved_s(
     """
     total = np.empty(len(m))
     groups = m // pp
+    simulated = np.minimum(groups, _GROUPS)
     # Plans with the same control flow go together.
-    key = np.stack([vpp, np.minimum(groups, _GROUPS), pp % 2, groups > _GROUPS])
-    kinds, which = np.unique(key, axis=1, return_inverse=True)
-    which = which.reshape(-1)
-    for kind in range(kinds.shape[1]):
-        chosen = np.flatnonzero(which == kind)
+    kind = ((vpp * (_GROUPS + 1) + simulated) * 2 + pp % 2) * 2 + (groups > _GROUPS)
+    for value in np.unique(kind):
+        chosen = np.flatnonzero(kind == value)
         for first in range(0, len(chosen), _ROWS):
             part = chosen[first : first + _ROWS]
-            times = (np.ascontiguousarray(a[part].T) for a in (count, forward_s, backward_s))
-            ranks = _Ranks(pp[part], int(kinds[0, kind]), int(kinds[1, kind]), *times)
-            total[part] = _Path(ranks).length_s(groups[part] - kinds[1, kind])
+            times = (np.ascontiguousarray(a[part].T) for a in (forward_s, backward_s))
+            ranks = _Ranks(pp[part], int(vpp[part[0]]), int(simulated[part[0]]), count[part].T, *times)
+            total[part] = _Path(ranks).length_s(groups[part] - simulated[part])
     return total
 
 
@@ -217,15 +216,14 @@ class _Path:
     def repetition_s(self, after: int) -> FloatArray:
         """Length of a group of micro-batches for paths that leave from a column and come back to it."""
         ranks = self.ranks
-        pace = ranks.group_s.copy()
-        for u in range(len(pace)):
-            stay = np.full(pace.shape, _NEVER)
-            stay[u] = 0.0
-            self.stop()
-            for k in range(after + 1, after + 1 + ranks.vpp):
-                self.step(stay, k)
-            pace[u] += stay[u]
-        return pace
+        pace = ranks.group_s
+        columns = range(len(pace))
+        stay = np.full((len(pace), *pace.shape), _NEVER)  # by column and by the column where the path began
+        stay[columns, columns] = 0.0
+        self.stop()
+        for k in range(after + 1, after + 1 + ranks.vpp):
+            self.step(stay, k)
+        return np.asarray(pace + stay[columns, columns])
 
     def step(self, stay: FloatArray, k: int) -> None:
         """Backward round k begins (round k - 1 ends) on all columns, then forward rounds where they follow."""

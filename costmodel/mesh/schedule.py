@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.interleaved import interleaved_s
 from costmodel.mesh.plan import SCHEDULES
+from costmodel.mesh.zero_bubble import zero_bubble_s
 
 __all__ = ["ChunkRuns", "flush_s", "in_flight", "schedule_is_legal", "waiting_for_weight"]
 
@@ -17,7 +18,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
-_GPIPE, _1F1B, _INTERLEAVED, _ZERO_BUBBLE = (SCHEDULES.index(n) for n in ("gpipe", "1f1b", "interleaved", "zero_bubble"))
+_GPIPE, _1F1B, _INTERLEAVED, _ZERO_BUBBLE = (
+    SCHEDULES.index(n) for n in ("gpipe", "1f1b", "interleaved", "zero_bubble")
+)
 
 _ROWS = 2048  # plans at a time: a workspace that stays in a core's cache
 
@@ -60,7 +63,8 @@ def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArr
     """
     interleaved = schedule == _INTERLEAVED
     groups = m % np.maximum(pp, 1) == 0
-    return (m >= 1) & (pp >= 1) & np.where(interleaved, (vpp >= 2) & (pp >= 2) & groups, vpp == 1)
+    legal = np.where(interleaved, (vpp >= 2) & (pp >= 2) & groups, vpp == 1)
+    return np.asarray((m >= 1) & (pp >= 1) & legal)
 
 
 def in_flight(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray, position: IntArray) -> IntArray:
@@ -155,7 +159,9 @@ def flush_s(
     weight = np.zeros_like(runs.backward_s) if weight_s is None else weight_s
     if not runs.count[:, 0].all():  # the formulas begin with a run that exists
         order = np.argsort(runs.count == 0, axis=1, kind="stable")
-        runs = ChunkRuns(**{item.name: np.take_along_axis(getattr(runs, item.name), order, axis=1) for item in fields(runs)})
+        runs = ChunkRuns(
+            **{item.name: np.take_along_axis(getattr(runs, item.name), order, axis=1) for item in fields(runs)}
+        )
         weight = np.take_along_axis(weight, order, axis=1)
     legal = schedule_is_legal(schedule, m, pp, vpp)
     total = np.full(len(schedule), np.inf)
@@ -224,9 +230,8 @@ def _one_f_one_b_block(m: IntArray, pp: IntArray, runs: ChunkRuns, space: FloatA
     far_f.fill(-np.inf)
     far_b.fill(-np.inf)
     later.fill(0.0)  # stages after the run
-    usable = np.ones(len(m), dtype=np.bool_)
+    usable: BoolArray | bool = True
     short = bool(np.any(m < pp))
-    where: dict[str, BoolArray] = {}
     for q in reversed(range(runs_count)):
         for is_first in (False, True):
             # Steps back from the end of the run: to its last stage none, to its first (that alternates) all but one.
@@ -240,17 +245,17 @@ def _one_f_one_b_block(m: IntArray, pp: IntArray, runs: ChunkRuns, space: FloatA
             else:
                 after[:], reached[:] = later, through
             if short:
-                where["where"] = np.less_equal(after, last_micro_batch, out=usable)
+                usable = np.less_equal(after, last_micro_batch)
             for far, slowest in ((far_f, top_f[q]), (far_b, top_b[q])):
                 np.multiply(after, slowest, out=path)
                 path += reached
-                np.maximum(far, path, out=far, **where)
+                np.maximum(far, path, out=far, where=usable)
             np.subtract(last_micro_batch, after, out=path)
             path *= time[q]
             path += far_f
             path += far_b
             path -= reached
-            np.maximum(best, path, out=best, **where)
+            np.maximum(best, path, out=best, where=usable)
         later += count[q]
         through -= np.multiply(count[q], time[q], out=path)
 
@@ -260,127 +265,7 @@ def _interleaved_s(m: IntArray, pp: IntArray, vpp: IntArray, runs: ChunkRuns, _w
 
 
 def _zero_bubble_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> FloatArray:
-    """Exact: the longest path through ZB-H1.
-
-    Stage s runs weight gradient k after backward ``n = k + s``: with k as the clock, all stages run out of forwards at
-    ``k = m - S``, and a path has four phases: forwards only (n < 0), forwards with input gradients (k < 0), all three,
-    gradients only. In each it stays on one stage, and moves between them; going down a stage costs no time on the
-    clock k and brings its forward, going up takes one and brings a backward. With u = F + B, t = u + W, the prefix
-    sums P, ``w_s = S - 1 - s``, ``s_0 = max(0, S - m)`` and stages e, x, b, y, g >= s_0 for the third phase, the second (x), the
-    turn at the end (b), the last phase (y) and the last weight gradients (g):
-
-        step = max_e [ C_e + max(m - S, 0) t_e - P_e(F) + max_{b>=e} ( P_{b+1}(F) + B_b + tail_b ) ]
-        C_e  = max( max_{x<e}  [ A_x - P_{x+1}(u) + (x - s_0) u_x ] + P_e(F),
-                    max_{x>=e} [ A_x + (e - s_0) u_x ] - F_e - P_{e+1}(B) )
-        A_x  = max_{a>=x} [ P_{a+1}(u) + w_a max_{j<=a} F_j ]
-        tail_b = max_{g<=y<=b} [ P_b(B) - P_g(B) + w_b B_y + min(w_b, max(m - 1 - y, 0)) W_y + min(m, g + 1) W_g ]
-
-    All are convex, or flat behind a bend, in the position inside a run of equal stages; in short steps (m < S) the weight
-    gradients of ``tail_b`` bend at ``y = b - s_0``, so that stages s_0 away from an end of a run matter as well.
-    """
-    total = np.empty(len(m))
-    for chosen in (np.flatnonzero(m >= pp), np.flatnonzero(m < pp)):
-        for first in range(0, len(chosen), _ROWS):
-            part = chosen[first : first + _ROWS]
-            total[part] = _zero_bubble_block(m[part], pp[part], _columns(m[part], pp[part], runs.take(part), weight_s[part]))
-    return total
-
-
-def _zero_bubble_block(m: IntArray, pp: IntArray, columns: list[_Column]) -> FloatArray:
-    """The same for some rows, all long steps (m >= S) or all short ones."""
-    start = np.maximum(pp - m, 0)
-    far = _suffix([c.unsplit_before + c.unsplit_s + c.later * c.top_forward_s for c in columns], columns)
-    turn = _suffix([c.forward_before + c.forward_s + c.input_s + _tail(columns, b, m) for b, c in enumerate(columns)], columns)
-    best = np.zeros(len(m))
-    for e, c in enumerate(columns):
-        reach = np.full(len(m), -np.inf)
-        for x, other in enumerate(columns):
-            if x < e:
-                path = far[x] - other.unsplit_before - other.unsplit_s + (other.position - start) * other.unsplit_s
-                path += c.forward_before
-            else:
-                path = far[x] + (c.position - start) * other.unsplit_s - c.forward_s - c.input_before - c.input_s
-            np.maximum(reach, path, out=reach, where=other.usable)
-        path = reach + np.maximum(m - pp, 0) * (c.unsplit_s + c.weight_s) - c.forward_before + turn[e]
-        np.maximum(best, path, out=best, where=c.usable)
-    return best
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Column:
-    """One end of a run of stages: every array has shape (n,)."""
-
-    usable: BoolArray | bool  # it alternates forwards and backwards
-    position: IntArray
-    later: IntArray  # stages after it
-    forward_s: FloatArray
-    input_s: FloatArray  # backward without weight gradient
-    weight_s: FloatArray
-    unsplit_s: FloatArray  # forward and input gradient
-    forward_before: FloatArray  # the same of all stages before it
-    input_before: FloatArray
-    unsplit_before: FloatArray
-    top_forward_s: FloatArray  # slowest forward so far, its own included
-
-
-def _columns(m: IntArray, pp: IntArray, runs: ChunkRuns, weight_s: FloatArray) -> list[_Column]:
-    """Both ends of every run, and those that `_zero_bubble_s` needs in short steps, in order."""
-    ends = np.cumsum(runs.count, axis=1)
-    positions = [np.zeros_like(pp), *(ends - runs.count).T[1:], *(ends - 1).T]
-    start = np.maximum(pp - m, 0)
-    short = bool(start.any())
-    if short:
-        positions += [p + sign * start for p in positions for sign in (-1, 1)]
-    # An empty run gives an end of another: every stage may be a column, and twice.
-    ordered = np.sort(np.clip(np.stack(positions, axis=1), 0, pp[:, None] - 1), axis=1)
-    run = (ordered[:, :, None] >= ends[:, None, :]).sum(axis=2)
-    passed = ordered - np.take_along_axis(ends - runs.count, run, axis=1)
-    times = {"forward": runs.forward_s, "input": runs.backward_s - weight_s, "weight": weight_s}
-    own = {name: np.take_along_axis(time, run, axis=1).T for name, time in times.items()}
-    before = {}
-    for name in ("forward", "input"):
-        whole = np.cumsum(runs.count * times[name], axis=1) - runs.count * times[name]
-        before[name] = np.take_along_axis(whole, run, axis=1).T + passed.T * own[name]
-    top = np.take_along_axis(
-        np.maximum.accumulate(np.where(runs.count > 0, runs.forward_s, 0.0), axis=1), run, axis=1
-    ).T
-    return [
-        _Column(
-            usable=position >= start if short else True,
-            position=position,
-            later=pp - 1 - position,
-            forward_s=own["forward"][c],
-            input_s=own["input"][c],
-            weight_s=own["weight"][c],
-            unsplit_s=own["forward"][c] + own["input"][c],
-            forward_before=before["forward"][c],
-            input_before=before["input"][c],
-            unsplit_before=before["forward"][c] + before["input"][c],
-            top_forward_s=top[c],
-        )
-        for c, position in enumerate(ordered.T)
-    ]
-
-
-def _suffix(values: list[FloatArray], columns: list[_Column]) -> list[FloatArray]:
-    """Most of a value over this and all later columns."""
-    most, result = np.full_like(values[0], -np.inf), []
-    for value, column in zip(reversed(values), reversed(columns), strict=True):
-        most = np.maximum(most, np.where(column.usable, value, -np.inf) if column.usable is not True else value)
-        result.append(most)
-    return result[::-1]
-
-
-def _tail(columns: list[_Column], b: int, m: IntArray) -> FloatArray:
-    """The last phase of zero_bubble, after the last turn at column b."""
-    turn = columns[b]
-    ending, best = np.full(len(m), -np.inf), np.full(len(m), -np.inf)
-    for c in columns[: b + 1]:
-        np.maximum(ending, np.minimum(m, c.position + 1) * c.weight_s - c.input_before, out=ending)
-        weights = np.minimum(turn.later, np.maximum(m - 1 - c.position, 0))
-        path = turn.later * c.input_s + weights * c.weight_s + ending
-        np.maximum(best, path, out=best)
-    return best + turn.input_before
+    return zero_bubble_s(m, pp, runs.count, runs.forward_s, runs.backward_s, weight_s)
 
 
 _Formula = Callable[[IntArray, IntArray, IntArray, ChunkRuns, FloatArray], FloatArray]

@@ -128,9 +128,8 @@ class MixedModel:
         key = group, precision.name
         found = self._cache.models.get(key)
         if found is None:
-            alone = group_cluster(self.cluster, group)
             assert isinstance(self.workload.compute, RooflineCompute)
-            compute = replace(self.workload.compute, device=alone.device, precision=precision)
+            compute = replace(self.workload.compute, device=self.cluster.groups[group].device, precision=precision)
             workload = replace(self.workload, precision=precision, compute=compute)
             found = MeshModel(workload=workload, groups=self._group_times(group), units=self.units)
             self._cache.models[key] = found

@@ -40,6 +40,7 @@ Progress = Callable[[str, float], None]
 _CHUNK = 16_384
 _CELLS = 1_024
 _CORES = 1_024
+_RADIX = 1 << 40
 _SLACK = 1 - 1e-9
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
 
@@ -234,31 +235,64 @@ class _Run:
     # -- plans ------------------------------------------------------------------------------------------------------------
 
     def _divide(self, piece: Columns, score: FloatArray) -> None:
-        """Judge every way to divide dp of some cores, first with nothing recomputed and nothing on the host."""
-        size = len(score)
-        rows = self.space.with_shardings({**piece, "_core": np.arange(size)})
+        """Judge every way to divide dp of some cores."""
+        rows = self.space.with_shardings({**piece, "_core": np.arange(len(score))})
+        core = rows["_core"]
+        bound = score[core]
+        second = rows["zero_stage"] == 2
+        first = np.flatnonzero(~second)
+        found = self._run_best_way({name: column[first] for name, column in rows.items()}, bound[first])
+        # ZeRO-2 moves what ZeRO-1 moves and reduces more often: it is not faster.
+        one = rows["zero_stage"][first] == 1
+        known = core[first][one] * _RADIX + rows["dp_shard"][first][one]
+        later = np.flatnonzero(second)
+        if len(known):
+            order = np.argsort(known)
+            wanted = core[later] * _RADIX + rows["dp_shard"][later]
+            place = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
+            matched = known[order][place] == wanted
+            bound[later] = np.where(matched, np.maximum(found[one][order][place], bound[later]), bound[later])
+        later = later[bound[later] < self._goal()]
+        self._run_best_way({name: column[later] for name, column in rows.items()}, bound[later])
+
+    def _run_best_way(self, rows: Columns, score: FloatArray) -> FloatArray:
+        """Judge divisions of dp, first with nothing recomputed and nothing on the host, then with everything that saves memory.
+
+        Parameters
+        ----------
+        rows : Columns
+            With the number of the core in ``_core``.
+        score : array (n,)
+            Bounds.
+
+        Returns
+        -------
+        array (n,)
+            Better bounds: scores with nothing recomputed and nothing on the host.
+        """
         index = rows.pop("_core")
+        bound = score.copy()
         if not len(index):
-            return
+            return bound
         batch = batch_of(rows)
         undecided = np.ones(len(index), dtype=np.bool_)
-        best = np.full(len(index), np.inf)
         for kind in self.space.categories("recompute", RECOMPUTE).tolist():
             for optimizer in self.space.flags("offload_optimizer").tolist():
                 for activations in self.space.flags("offload_activations").tolist():
-                    open_rows = np.flatnonzero(undecided & (score[index] < self._goal()))
+                    open_rows = np.flatnonzero(undecided & (bound < self._goal()))
                     if not len(open_rows):
-                        return
+                        return bound
                     variant = replace(
                         self._recomputing(batch.take(open_rows), kind, np.ones(len(open_rows), dtype=np.int64)),
                         offload_optimizer=np.full(len(open_rows), optimizer),
                         offload_activations=np.full(len(open_rows), activations),
                     )
                     found, fits = self._judge(variant, index[open_rows])
-                    best[open_rows] = np.minimum(best[open_rows], np.where(fits, found, np.inf))
                     if (kind, optimizer, activations) == (_NONE, 0, 0):
                         # Everything that saves memory takes longer: what fits is settled, what is too slow stays so.
-                        undecided[open_rows] = ~fits & (found < self._goal())
+                        bound[open_rows] = found
+                        undecided[open_rows] = ~fits
+        return bound
 
     def _judge(self, batch: MeshBatch, core: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Score plans and keep the good ones; those of full recomputation take the fewest blocks that fit.

@@ -11,7 +11,7 @@ schedule, vpp and order: the pipeline's time without data parallelism. A *plan* 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ class MeshSpace:
     model: MeshModel
     shape: NetworkShape
     settings: MeshSettings
+    _memory: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, model: MeshModel, settings: MeshSettings) -> MeshSpace:
@@ -85,7 +86,8 @@ class MeshSpace:
         if self.settings.worker_counts is not None:
             most = max(self.settings.worker_counts)
         limit = min(most, max(self.shape.heads, default=1))
-        first = self._join({"tp": self.values("tp", list(range(1, limit + 1)))}, "sequence_parallel", self.flags("sequence_parallel"))
+        tps = {"tp": self.values("tp", list(range(1, limit + 1)))}
+        first = self._join(_where(tps, holds(self.shape, tps)), "sequence_parallel", self.flags("sequence_parallel"))
         lengths = self.shape.positions or (1,)
         cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= most])
         replicas = self._batch_pairs(most)
@@ -237,13 +239,20 @@ class MeshSpace:
     def _pipeline_counts(self, cells: Columns) -> IntArray:
         """Schedules, chunks and recomputations of every cell."""
         degrees, inverse = np.unique(cells["pp"], return_inverse=True)
-        fixed, grouped = [], []
-        for pp in degrees.tolist():
-            pairs = self.pipelines(pp)
-            fixed.append(sum(self._recomputations(pp * v) for s, v in pairs if s != _INTERLEAVED))
-            grouped.append(sum(self._recomputations(pp * v) for s, v in pairs if s == _INTERLEAVED))
+        counts = [self._counted(pp) for pp in degrees.tolist()]
+        fixed, grouped = [c[0] for c in counts], [c[1] for c in counts]
         whole = cells["num_micro_batches"] % cells["pp"] == 0
         return np.array(fixed, dtype=np.int64)[inverse] + np.where(whole, np.array(grouped, dtype=np.int64)[inverse], 0)
+
+    def _counted(self, pp: int) -> tuple[int, int]:
+        """Schedules, chunks and recomputations of a pipeline degree: those of any, and those of a divisible number of micro-batches."""
+        known = self._memory.get(pp)
+        if known is None:
+            pairs = self.pipelines(pp)
+            fixed = sum(self._recomputations(pp * v) for s, v in pairs if s != _INTERLEAVED)
+            grouped = sum(self._recomputations(pp * v) for s, v in pairs if s == _INTERLEAVED)
+            known = self._memory[pp] = (fixed, grouped)
+        return known
 
     def _recomputations(self, chunks: int) -> int:
         kinds = self.categories("recompute", RECOMPUTE).tolist()

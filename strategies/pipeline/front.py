@@ -46,7 +46,7 @@ from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem
 
 __all__ = ["FrontTable", "build_front"]
 
-_MOST_ENTRIES = 1 << 24  # of H: 128 MiB, and as much again for each of Y, G, Z and Q
+_MOST_ENTRIES = 1 << 23  # of H: 64 MiB, and as much again for each of Y, G, Z and Q
 _CHUNK = 1 << 19  # entries looked at together
 
 

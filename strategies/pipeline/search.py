@@ -18,7 +18,7 @@ from strategies.per_layer.problem import Limits, Status
 from strategies.pipeline.bounds import pipeline_lower_bound
 from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
-from strategies.pipeline.solve import solve_pipeline
+from strategies.pipeline.solve import FRONT_LEVELS, solve_pipeline
 
 __all__ = ["PipelineOutcome", "search_pipelines"]
 
@@ -118,10 +118,10 @@ def search_pipelines(
             outcome.rest_bound_s = min(outcome.rest_bound_s, bound)
             continue
         limits = Limits(wall_s=deadline - time.monotonic(), cutoff_s=cutoff_s() * _SLACK, num_solutions=top)
-        if front is None and pipeline_lower_bound(problem, enough_s=limits.cutoff_s) < limits.cutoff_s:
+        if front is None and exact and pipeline_lower_bound(problem, enough_s=limits.cutoff_s) < limits.cutoff_s:
             # One table serves every smaller worker count and every lower cutoff.
             left_s = deadline - time.monotonic()
-            front = build_front(problem, limits.cutoff_s, deadline=time.perf_counter() + left_s)
+            front = build_front(problem, limits.cutoff_s, most_levels=FRONT_LEVELS, deadline=time.perf_counter() + left_s)
         solution = solve_pipeline(problem, limits, front=front)
         found([_plan(tables, plan) for plan in solution.plans])
         if solution.status is Status.INFEASIBLE:

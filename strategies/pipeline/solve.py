@@ -59,16 +59,17 @@ from strategies.pipeline.problem import (
     objective_s,
 )
 
-__all__ = ["solve_pipeline"]
+__all__ = ["FRONT_LEVELS", "solve_pipeline"]
 
 _CHUNK = 1 << 15  # pairs of label and stage looked at together: bounds memory and the time between looks at the clock
 _BEAM = 48  # labels per cut in the first pass, which only looks for good plans
 _FIRST = 10_000  # pairs of label and stage after which the first pass gives up and asks for a better bound
 _PROBE = 1_000_000  # pairs after which a pass gives up and asks for a better bound or a better plan first
+_LONG = 20_000_000  # same, before the guesses begin
 _STEP = 0.2  # how far the first guess of the cost lies above the bound; later ones rise faster
 _GUESSES = 8
 _STALE = 1e-3  # a front table for a threshold so little higher is as good as a new one
-_LEVELS = 16  # depths that the front table of the last pass tells apart
+FRONT_LEVELS = 16  # depths that the front table tells apart
 _MOST_PENDING = 4_000_000  # labels in memory, 100 bytes each
 
 
@@ -83,6 +84,7 @@ class _Search:
         self.deadline = time.perf_counter() + limits.wall_s
         self.most_depth = max(problem.num_micro_batches - 1, 1)
         self.num_labels = 0
+        self.copies = limits.num_solutions
         self.pending, self.crowd, self.pairs = 0, 0, 0
         self.floor_s = 0.0  # no plan that is not found yet costs less
         self.guess_s = float("inf")
@@ -115,11 +117,21 @@ class _Search:
         self.needed_with = np.where(none, np.int64(1) << 62, self.needed[first] + self.tables.counts[:, None])
 
     def run(self, beam: int | None = None, most_pairs: int | None = None) -> float | None:
-        """One pass from the last cut to the first.
+        """Pass from the last cut to the first.
 
         Returns +inf when every label was looked at, a bound on what is left when a limit stopped it, None when it looked
-        at more than `most_pairs` pairs of a label and a stage.
+        at more than `most_pairs` pairs of a label and a stage. As long as no plan is known, labels are kept for the best plan
+        only: mostly there is none, and otherwise a second pass keeps them for all that are wanted.
         """
+        self.copies = self.limits.num_solutions if self.plans else 1
+        open_s = self.sweep(beam, most_pairs)
+        if open_s == float("inf") and self.plans and self.copies < self.limits.num_solutions:
+            self.copies = self.limits.num_solutions
+            open_s = self.sweep(beam, most_pairs)
+        return open_s
+
+    def sweep(self, beam: int | None, most_pairs: int | None) -> float | None:
+        """One pass with the current number of copies."""
         problem, rows = self.problem, len(self.tables.counts)
         if self.mixed is None:
             self.mixed = mixed_bounds(problem, self.tables, np.arange(problem.num_workers + 1))
@@ -152,27 +164,28 @@ class _Search:
         return min((float(p.bound.min()) for b in self.buckets[: cut + 1] for p in b if len(p)), default=float("inf"))
 
     def solve(self) -> float:
-        """Look at every label that may lead to a plan of interest, first with rising guesses of what the best plans cost.
+        """Look at every label that may lead to a plan of interest.
 
-        A low threshold makes for strong bounds; where it leaves no plan it has become a bound itself.
+        A low threshold makes for strong bounds; where it leaves no plan it has become a bound itself. So where the cutoff is too
+        high to finish soon, the search goes on with rising guesses of what the best plans cost.
 
         Returns +inf, or a bound on what is left when a limit stopped the search.
         """
         open_s = self.run(most_pairs=_PROBE if self.front is not None else _FIRST)
         if open_s is not None:
             return open_s
-        if np.isfinite(self.threshold_s) and self.front is None:
-            self.build(1)
-            open_s = self.run(most_pairs=_PROBE)
+        if np.isfinite(self.wanted_s):
+            open_s = self.attempt(_LONG)
             if open_s is not None:
                 return open_s
-        if np.isinf(self.wanted_s) and self.run(beam=_BEAM) != float("inf"):  # any plan, should time run out
+        elif self.run(beam=_BEAM) != float("inf"):  # any plan, should time run out
             return 0.0
         self.floor_s = max(self.floor_s, pipeline_lower_bound(self.problem))
         ratio = 1.0 + _STEP
         for guess in range(_GUESSES, -1, -1):
             self.guess_s = self.floor_s * ratio if guess and self.floor_s > 0 else float("inf")
             open_s = self.attempt()
+            assert open_s is not None
             if open_s != float("inf"):
                 return open_s
             self.floor_s = max(self.floor_s, self.threshold_s)
@@ -181,36 +194,34 @@ class _Search:
             ratio *= 1.0 + _STEP
         return float("inf")
 
-    def attempt(self) -> float:
-        """Look at every label below the current threshold, by a beam first if they are many."""
-        self.prepare()
-        if not self.possible:
-            return float("inf")
-        open_s: float | None = None
-        if self.front is None or self.front.threshold_s != self.threshold_s:
-            self.build(1)
-            open_s = self.run(most_pairs=_PROBE)
-        if open_s is None:
-            open_s = 0.0
-            if self.run(beam=_BEAM) == float("inf"):
-                self.prepare()
-                if self.memory_binds or self.front is None or self.front.threshold_s > self.threshold_s * (1 + _STALE):
-                    self.build(_LEVELS if self.memory_binds else 1)
-                open_s = self.run() if self.possible else float("inf")
-        assert open_s is not None
-        return open_s
+    def attempt(self, most_pairs: int | None = None) -> float | None:
+        """Look at every label below the current threshold, by a beam first if they are many; None past `most_pairs`."""
+        while True:
+            self.prepare()
+            if not self.possible:
+                return float("inf")
+            threshold_s = self.threshold_s
+            if not self.is_fresh:
+                self.build()
+                open_s = self.run(most_pairs=_PROBE)
+                if open_s is not None:
+                    return open_s
+            if self.run(beam=_BEAM) != float("inf"):
+                return 0.0
+            if self.threshold_s >= threshold_s / (1 + _STALE):
+                return self.run(most_pairs=most_pairs)
 
     @property
-    def memory_binds(self) -> bool:
-        """Whether some stage could exceed the memory; if not, depths need not be told apart."""
-        tables, m = self.tables, self.problem.num_micro_batches
-        most = tables.static_bytes[:, -1] + m * tables.activation_bytes[:, -1]
-        return bool(most.max(initial=0.0) > self.problem.memory_capacity_bytes)
+    def is_fresh(self) -> bool:
+        """Whether the table of fronts is this problem's own and for this threshold, or one hardly higher."""
+        if self.front is None or self.front.problem is not self.problem:
+            return False
+        return self.threshold_s <= self.front.threshold_s <= self.threshold_s * (1 + _STALE)
 
-    def build(self, most_levels: int) -> None:
+    def build(self) -> None:
         """A table of fronts for the plans below the threshold."""
         self.front = build_front(
-            self.problem, self.threshold_s, most_levels=most_levels, deadline=self.deadline, tables=self.tables
+            self.problem, self.threshold_s, most_levels=FRONT_LEVELS, deadline=self.deadline, tables=self.tables
         )
 
     def rank(self, labels: Labels, cut: int) -> FloatArray:
@@ -224,7 +235,7 @@ class _Search:
         labels = labels[labels.bound < self.threshold_s]
         key = labels.state[:, 0] * (self.problem.num_workers + 1) + labels.state[:, 1]
         key = key * (self.most_depth + 1) + labels.state[:, 2]
-        labels = labels[undominated(key, self.rank(labels, cut), self.limits.num_solutions, self.deadline)]
+        labels = labels[undominated(key, self.rank(labels, cut), self.copies, self.deadline)]
         if beam is not None and len(labels) > beam:
             labels = labels[np.sort(np.argsort(labels.bound, kind="stable")[:beam])]
         return labels

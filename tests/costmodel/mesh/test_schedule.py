@@ -236,7 +236,9 @@ def test_more_micro_batches_never_make_a_step_shorter(case: Case) -> None:
     fields = {item: getattr(case, item) for item in case.__slots__}
     more = case.m + (case.pp if case.schedule == "interleaved" else 1)
     before, after = flushes([case, Case(**(fields | {"m": more}))])
-    busiest = np.repeat(np.add(case.forward_s, case.backward_s), case.count).reshape(case.vpp, case.pp).sum(axis=0).max()
+    busiest = (
+        np.repeat(np.add(case.forward_s, case.backward_s), case.count).reshape(case.vpp, case.pp).sum(axis=0).max()
+    )
     assert after >= before * (1 - 1e-9)
     assert before >= case.m * busiest * (1 - 1e-12)  # the busiest rank has to do its work
 

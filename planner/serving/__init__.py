@@ -1,0 +1,1 @@
+"""Questions about serving a transformer (--mode inference): options, orchestration and reports."""

@@ -1,0 +1,250 @@
+"""The questions about serving: optimize and estimate. The cost model judges, the search chooses, this file asks."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+from costmodel.serving.plan import ServingPlan
+from costmodel.units import format_bytes, format_seconds
+from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from planner.mesh.near import near_multiples
+from planner.results import Assumption
+from planner.search_errors import SearchInterrupted
+from planner.serving.judge import ServingJudge, make_serving_judge
+from planner.serving.request import ServingRequest
+from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
+from planner.serving.wording import SERVING_MEMORY_WORDS, command_of, serving_plan_in_words
+from strategies.mesh.settings import Bounds
+from strategies.serving.search import search_serving
+from strategies.serving.settings import MOST_BATCH, ServingOutcome, ServingSettings
+
+__all__ = ["estimate_serving", "optimize_serving"]
+
+Progress = Callable[[str, float], None]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
+_ONE = Bounds(values=(1,))
+_DOUBLINGS = 8
+
+
+def optimize_serving(request: ServingRequest, progress: Progress | None = None) -> ServingResult:
+    """Find the best plans for a question.
+
+    Raises
+    ------
+    NoFeasiblePlan
+        Nothing fits or keeps the limits; the message names the nearest miss.
+    LimitReached
+        The time limit came before a plan.
+    SearchInterrupted
+        Ctrl-C before anything was found.
+    PlannerError
+        Unusable options or files.
+    """
+    started = time.monotonic()
+    judge = make_serving_judge(request)
+    settings = _settings(judge)
+    outcome = search_serving(judge.model, settings, progress)
+    if not outcome.candidates:
+        raise _no_plan(judge, settings, outcome)
+    plans = judge.rank([candidate.plan for candidate in outcome.candidates])
+    return ServingResult(
+        setting=dataclasses.replace(judge.setting, global_batch=plans[0].plan.concurrency),
+        prompt_tokens=judge.model.workload.prompt_tokens,
+        output_tokens=judge.model.workload.output_tokens,
+        objective=judge.objective,
+        limits=judge.limits,
+        plans=tuple(plans),
+        proven_optimal=outcome.is_complete,
+        space_size=outcome.space_size,
+        searched=outcome.searched,
+        wall_s=time.monotonic() - started,
+        assumptions=judge.assumptions,
+        model_assumptions=judge.rows(),
+        replicas_only=_replicas_only(judge, settings, outcome, plans[0]),
+        notes=tuple(_notes(judge, outcome, plans[0])),
+    )
+
+
+def estimate_serving(request: ServingRequest) -> ServingEstimate:
+    """Predict the plan that a request spells out on exactly its GPUs.
+
+    Degrees that are left out are 1 and replicas take the GPUs that are left; prompts are read whole, one per pass; as many sequences as fit are
+    held.
+
+    Raises
+    ------
+    UsageError
+        A value that leaves the plan open, degrees that do not multiply to the GPUs, every rule that the plan breaks.
+    """
+    judge = make_serving_judge(request)
+    plan, chosen = _exact_plan(judge)
+    judge.check(plan)
+    ranked = judge.rank([plan])[0]
+    notes = []
+    if not ranked.fits:
+        largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
+        way_out = (
+            f"it fits with --max-batch {ranked.largest_batch}" if ranked.largest_batch else "no number of sequences fits; use more --tp or --pp"
+        )
+        notes.append(
+            f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are {format_bytes(judge.capacity_bytes)}; most of "
+            f"it are {SERVING_MEMORY_WORDS[largest]} ({format_bytes(ranked.memory_parts[largest])}); {way_out}"
+        )
+    notes += [f"misses the limit: {text}" for text in _missed(judge, ranked)]
+    defaults = (Assumption(name="plan", value=f"with {', '.join(chosen)}", source="left open"),) if chosen else ()
+    return ServingEstimate(
+        setting=dataclasses.replace(judge.setting, global_batch=plan.concurrency),
+        prompt_tokens=judge.model.workload.prompt_tokens,
+        output_tokens=judge.model.workload.output_tokens,
+        objective=judge.objective,
+        limits=judge.limits,
+        ranked=ranked,
+        assumptions=(*judge.assumptions, *defaults),
+        model_assumptions=judge.rows(),
+        notes=tuple(notes),
+    )
+
+
+def _settings(judge: ServingJudge) -> ServingSettings:
+    request = judge.request
+    infinite = float("inf")
+    return ServingSettings(
+        max_workers=request.base.gpus,
+        capacity_bytes=judge.capacity_bytes,
+        objective=judge.objective,
+        max_ttft_s=infinite if request.max_ttft_s is None else request.max_ttft_s,
+        max_tpot_s=infinite if request.max_tpot_s is None else request.max_tpot_s,
+        degrees=judge.degrees,
+        top=request.base.top,
+        wall_s=_DEFAULT_TIME_LIMIT_S if request.base.time_limit_s is None else request.base.time_limit_s,
+    )
+
+
+def _replicas_only(
+    judge: ServingJudge, settings: ServingSettings, outcome: ServingOutcome, best: RankedServingPlan
+) -> RankedServingPlan | None:
+    """Best plan of replicas of one device each."""
+    if outcome.interrupted:
+        return None
+    if best.workers == best.plan.dp and best.plan.ep == 1:
+        return best
+    degrees: Mapping[str, Bounds] = {**settings.degrees, **dict.fromkeys(("tp", "pp", "ep", "etp"), _ONE)}
+    found = search_serving(judge.model, dataclasses.replace(settings, degrees=degrees, top=1)).candidates
+    if not found:
+        return None
+    ranked = judge.rank([best.plan, found[0].plan])[1]
+    return dataclasses.replace(ranked, rank=1)
+
+
+def _notes(judge: ServingJudge, outcome: ServingOutcome, best: RankedServingPlan) -> list[str]:
+    notes = []
+    if outcome.interrupted:
+        notes.append("interrupted: the best so far is shown")
+    elif not outcome.is_complete:
+        notes.append("stopped by the time limit: --time-limit gives the search longer")
+    if best.plan.max_batch >= MOST_BATCH and "max_batch" not in judge.degrees:
+        notes.append(f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more")
+    return notes
+
+
+def _missed(judge: ServingJudge, ranked: RankedServingPlan) -> list[str]:
+    """Limits that a plan does not keep."""
+    words = {"ttft_s": ("time to first token", ranked.ttft_s), "tpot_s": ("time per token", ranked.tpot_s)}
+    return [
+        f"{words[name][0]} {format_seconds(words[name][1])}, at most {format_seconds(limit)} asked for"
+        for name, limit in judge.limits.items()
+        if words[name][1] > limit
+    ]
+
+
+# -- nothing found ------------------------------------------------------------------------------------------------------
+
+
+def _no_plan(judge: ServingJudge, settings: ServingSettings, outcome: ServingOutcome) -> Exception:
+    if outcome.interrupted:
+        return SearchInterrupted(None)
+    if not outcome.is_complete:
+        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
+    miss, name = outcome.nearest_miss, judge.setting.model
+    if miss is None:
+        fixed = ", ".join(f"--{field.replace('_', '-')}" for field in settings.degrees)
+        return NoFeasiblePlan(
+            f"no legal plan serves '{name}' on up to {settings.max_workers} GPUs" + (f" with {fixed} as given" if fixed else "")
+        )
+    ranked = judge.rank([miss.plan])[0]
+    words = serving_plan_in_words(miss.plan)
+    way_out = _more_gpus(judge, settings)
+    if miss.fits:
+        return NoFeasiblePlan(
+            f"no plan that fits keeps the limits; the nearest ({words}) misses: {'; '.join(_missed(judge, ranked))}; "
+            f"{way_out or 'nor does any on more GPUs; allow more time, or use --precision fp8 or a faster device'}"
+        )
+    largest = max(ranked.memory_parts, key=lambda part: ranked.memory_parts[part])
+    return NoFeasiblePlan(
+        f"nothing fits: the nearest miss ({words}) needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU and there are "
+        f"{format_bytes(judge.capacity_bytes)}; the largest part is {SERVING_MEMORY_WORDS[largest]} with "
+        f"{format_bytes(ranked.memory_parts[largest])}; "
+        f"{way_out or 'nor does anything on more GPUs; use a device with more memory, --precision fp8 or shorter sequences'}"
+    )
+
+
+def _more_gpus(judge: ServingJudge, settings: ServingSettings) -> str | None:
+    """The least doubling of the GPUs after which something will do."""
+    most, gpus = judge.cluster.max_devices, settings.max_workers
+    for _ in range(_DOUBLINGS):
+        gpus *= 2
+        if most is not None and gpus > most:
+            return None
+        wider = dataclasses.replace(settings, max_workers=gpus, top=1, wall_s=5.0)
+        found = search_serving(judge.model, wider).candidates
+        if found:
+            return f"with --gpus {gpus} it works: {serving_plan_in_words(found[0].plan)}"
+    return None
+
+
+# -- the plan that is spelled out ---------------------------------------------------------------------------------------
+
+
+def _exact_plan(judge: ServingJudge) -> tuple[ServingPlan, list[str]]:
+    """The plan, and in words what was chosen for the user."""
+    gpus, problems, chosen = judge.request.base.gpus, [], []
+    values: dict[str, int] = {}
+    for field, bounds in judge.degrees.items():
+        single = bounds.values if bounds.values else (bounds.low,) if bounds.low == bounds.high else ()
+        if len(single) == 1 and single[0] is not None:
+            values[field] = single[0]
+        else:
+            problems.append(f"--{field.replace('_', '-')}: leaves open which plan is meant; give one value")
+    if problems:
+        raise UsageError("\n".join(problems))
+    tp, pp = values.get("tp", 1), values.get("pp", 1)
+    if gpus % (tp * pp):
+        raise UsageError(
+            f"--gpus {gpus}: tp {tp} x pp {pp} = {tp * pp} does not divide it; use --gpus {near_multiples(gpus, tp * pp)}, or other degrees"
+        )
+    dp = gpus // (tp * pp)
+    if values.setdefault("dp", dp) != dp:
+        together = tp * pp * values["dp"]
+        raise UsageError(f"--gpus {gpus}: tp {tp} x pp {pp} x dp {values['dp']} = {together}; use --gpus {together}, or a dp of {dp}")
+    if judge.shape.experts and "etp" not in values:
+        values["etp"] = max(tp // values.get("ep", 1), 1)
+        if values["etp"] > 1:
+            chosen.append(f"etp {values['etp']}")
+    if "dp" not in judge.degrees and dp > 1:
+        chosen.append(f"dp {dp}")
+    plan = ServingPlan(**values)
+    if "max_batch" not in values:
+        plan = dataclasses.replace(plan, max_batch=max(plan.prefill_batch, 1))
+        judge.check(plan)
+        most = judge.rank([plan])[0].largest_batch
+        plan = dataclasses.replace(plan, max_batch=max(most, plan.max_batch))
+        chosen.append(f"max batch {plan.max_batch} (the largest that fits, up to {MOST_BATCH})")
+    return plan, chosen
+
+
+def reproduce(request: ServingRequest, plan: ServingPlan, prompt: int, output: int) -> str:
+    """The command that predicts a plan alone."""
+    return f"planner estimate {request.base.model} --mode inference --prompt {prompt} --output-tokens {output} {command_of(plan)}"

@@ -1,0 +1,80 @@
+"""A serving plan in words, and the name of the region it lies in."""
+
+from __future__ import annotations
+
+from costmodel.serving.plan import ServingPlan
+
+__all__ = ["SERVING_MEMORY_WORDS", "TPOT_WORDS", "TTFT_WORDS", "command_of", "family_of_serving_plan", "serving_plan_in_words"]
+
+TPOT_WORDS = {
+    "decode_compute_s": "kernels",
+    "decode_tp_s": "tensor-parallel communication",
+    "decode_ep_s": "expert-parallel communication",
+    "decode_pp_s": "transfers between stages",
+    "waiting_s": "waiting for prompts of others and for the slowest stage",
+}
+TTFT_WORDS = {
+    "prefill_compute_s": "kernels",
+    "prefill_tp_s": "tensor-parallel communication",
+    "prefill_ep_s": "expert-parallel communication",
+    "prefill_pp_s": "transfers between stages",
+    "earlier_chunks_s": "earlier chunks of the prompt",
+}
+SERVING_MEMORY_WORDS = {
+    "weight_bytes": "weights",
+    "kv_bytes": "keys and values",
+    "working_bytes": "working memory of a pass",
+    "logits_bytes": "logits",
+    "buffer_bytes": "communication buffers",
+    "context_bytes": "context of the driver and libraries",
+}
+
+
+def serving_plan_in_words(plan: ServingPlan) -> str:
+    """Write a plan for people; what is neutral is left out.
+
+    >>> serving_plan_in_words(ServingPlan(tp=4, pp=2, dp=2, max_batch=64, prefill_chunk=512))
+    'tp 4, pp 2, 2 replicas, 64 sequences each, prompts in chunks of 512'
+    >>> serving_plan_in_words(ServingPlan())
+    'one GPU, 1 sequence'
+    >>> serving_plan_in_words(ServingPlan(tp=1, ep=8, dp=8, max_batch=4, prefill_batch=2))
+    'ep 8, 8 replicas, 4 sequences each, 2 prompts per pass'
+    """
+    words = [f"{name} {degree}" for name, degree in (("tp", plan.tp), ("pp", plan.pp)) if degree > 1]
+    if plan.ep > 1:
+        words.append(f"ep {plan.ep}" + (f" (etp {plan.etp})" if plan.etp > 1 else ""))
+    if plan.dp > 1:
+        words.append(f"{plan.dp} replicas")
+    sequences = f"{plan.max_batch} sequence{'s' if plan.max_batch > 1 else ''}" + (" each" if plan.dp > 1 else "")
+    words = [*(words or ["one GPU"]), sequences]
+    if plan.prefill_chunk:
+        words.append(f"prompts in chunks of {plan.prefill_chunk}")
+    elif plan.prefill_batch > 1:
+        words.append(f"{plan.prefill_batch} prompts per pass")
+    return ", ".join(words)
+
+
+def family_of_serving_plan(plan: ServingPlan) -> str:
+    """Name the parallel dimensions in use, joined by ``+``.
+
+    >>> family_of_serving_plan(ServingPlan(tp=8, dp=2)), family_of_serving_plan(ServingPlan())
+    ('tensor+replicas', 'one-device')
+    """
+    used = {"tensor": plan.tp > 1, "expert": plan.ep > 1, "pipeline": plan.pp > 1, "replicas": plan.dp > 1}
+    return "+".join(name for name, is_used in used.items() if is_used) or "one-device"
+
+
+def command_of(plan: ServingPlan) -> str:
+    """Options that spell a plan out for ``planner estimate``.
+
+    >>> command_of(ServingPlan(tp=8, dp=2, max_batch=64))
+    '--gpus 16 --tp 8 --max-batch 64'
+    """
+    options = [f"--gpus {plan.workers}"]
+    options += [f"--{name} {getattr(plan, name)}" for name in ("tp", "pp", "ep", "etp") if getattr(plan, name) > 1]
+    options.append(f"--max-batch {plan.max_batch}")
+    if plan.prefill_chunk:
+        options.append(f"--prefill-chunk {plan.prefill_chunk}")
+    if plan.prefill_batch > 1:
+        options.append(f"--prefill-batch {plan.prefill_batch}")
+    return " ".join(options)

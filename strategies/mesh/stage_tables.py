@@ -1,0 +1,150 @@
+"""What a chunk of a pipeline costs for any number of blocks: the tables that uneven layouts are chosen from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.sharding import Division
+
+__all__ = ["StageTables"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+# Ranks whose memory is worked out at a time.
+_RANKS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTables:
+    """Chunks of one plan, under one kind of recomputation.
+
+    Times are lower bounds of what a chunk takes per micro-batch (transfers and ZeRO-3's gathering are left out); memory is exact.
+
+    Attributes
+    ----------
+    model : MeshModel
+    plan : MeshPlan
+        With the uniform layout and the kind of recomputation in question.
+    capacity_bytes : float
+    unit_s : array (K,)
+        Forward and backward of a unit of every kind, selective recomputation included.
+    again_s : array (K,)
+        What full recomputation of a unit adds.
+    prefix : array (blocks + 1, K)
+        Units of every kind in the first blocks.
+    """
+
+    model: MeshModel
+    plan: MeshPlan
+    capacity_bytes: float
+    unit_s: FloatArray
+    again_s: FloatArray
+    prefix: IntArray
+    _known: dict[tuple[int, ...], int] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, model: MeshModel, plan: MeshPlan, recompute: str, capacity_bytes: float) -> StageTables:
+        """Tables of a plan under another kind of recomputation."""
+        bare = replace(
+            plan, recompute=recompute, recompute_blocks=int(recompute == "full"), stage_blocks=(), stage_recompute=()
+        )
+        cores = model.cores(MeshBatch.from_plans([bare]))
+        row = int(cores.pass_of[0])
+        passes = cores.passes
+        unit_s, again_s = (passes.forward_s + passes.backward_s)[row], passes.recompute_s[row]
+        if recompute != "full":
+            unit_s, again_s = unit_s + again_s, np.zeros_like(again_s)
+        kinds = len(model.units.kinds)
+        one_hot = np.eye(kinds, dtype=np.int64)[np.array(model.units.blocks, dtype=np.int64)]
+        prefix = np.concatenate([np.zeros((1, kinds), dtype=np.int64), np.cumsum(one_hot, axis=0)])
+        return cls(
+            model=model, plan=bare, capacity_bytes=capacity_bytes, unit_s=unit_s, again_s=again_s, prefix=prefix
+        )
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the pipeline."""
+        return self.plan.pp * self.plan.vpp
+
+    @property
+    def total_s(self) -> float:
+        """One micro-batch through the whole network, nothing recomputed in full."""
+        counts = self.prefix[-1].astype(np.float64)
+        counts[0] += 1.0
+        counts[-1] += 1.0
+        return float(counts @ self.unit_s)
+
+    def units(self, chunk: IntArray, start: IntArray, end: IntArray) -> IntArray:
+        """Units of every kind in chunks that hold blocks start ... end - 1: (n, K)."""
+        counts = self.prefix[end] - self.prefix[start]
+        counts[:, 0] += chunk == 0
+        counts[:, -1] += chunk == self.chunks - 1
+        return np.asarray(counts)
+
+    def loads(self) -> FloatArray:
+        """Time of every possible chunk, (chunks, blocks + 1, blocks + 1) by chunk, first block and end; infinite where none fits.
+
+        With one chunk per rank, as few blocks as possible are recomputed; else none, and memory is not looked at.
+        """
+        count, chunks = len(self.prefix) - 1, self.chunks
+        c, i, j = np.meshgrid(np.arange(chunks), np.arange(count + 1), np.arange(count + 1), indexing="ij")
+        # Every chunk has a block, those before and after it too.
+        legal = (j > i) & (i >= c) & (j <= count - (chunks - 1 - c)) & ((c > 0) | (i == 0)) & ((c < chunks - 1) | (j == count))
+        c, i, j = c[legal], i[legal], j[legal]
+        units = self.units(c, i, j)
+        time = units @ self.unit_s
+        if self.plan.vpp == 1:
+            again = self.least_recomputed(c, units)
+            # Recomputation is counted as a share of all blocks of the chunk (`costmodel.mesh.passes.recomputed_share`).
+            time = time + np.where(again >= 0, again / (j - i) * (units @ self.again_s), np.inf)
+        result = np.full(legal.shape, np.inf)
+        result[legal] = time
+        return result
+
+    def least_recomputed(self, rank: IntArray, units: IntArray) -> IntArray:
+        """Fewest blocks that ranks must recompute in full to fit, -1 where none are few enough: (n,)."""
+        keys = np.column_stack([rank, units])
+        distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+        wanted = [tuple(row) for row in distinct.tolist()]
+        missing = [n for n, key in enumerate(wanted) if key not in self._known]
+        if missing:
+            found = self._search(distinct[missing, 0], distinct[missing, 1:])
+            self._known.update(zip((wanted[n] for n in missing), found.tolist(), strict=True))
+        return np.array([self._known[key] for key in wanted], dtype=np.int64)[inverse.ravel()]
+
+    def _search(self, rank: IntArray, units: IntArray) -> IntArray:
+        """Bisection: memory falls with every block that is recomputed."""
+        blocks = units[:, self.model.is_block].sum(axis=1)
+        high = blocks if self.plan.recompute == "full" else np.zeros_like(blocks)
+        possible = self._fits(rank, units, high)
+        low = np.zeros_like(high)
+        while np.any(low < high):
+            middle = (low + high) // 2
+            enough = self._fits(rank, units, middle)
+            low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
+        return np.where(possible, high, -1)
+
+    def _fits(self, rank: IntArray, units: IntArray, recomputed: IntArray) -> NDArray[np.bool_]:
+        pieces = range(0, len(rank), _RANKS)
+        parts = [self._bytes(rank[p : p + _RANKS], units[p : p + _RANKS], recomputed[p : p + _RANKS]) for p in pieces]
+        return np.concatenate(parts) <= self.capacity_bytes
+
+    def _bytes(self, rank: IntArray, units: IntArray, recomputed: IntArray) -> FloatArray:
+        """Memory of ranks: those of a pipeline that has one of every kind asked for."""
+        batch = MeshBatch.from_plans([self.plan])
+        layouts = replace(
+            self.model.layouts(batch),
+            rank_units=units[None].astype(np.float64),
+            rank_first=rank[None],
+            rank_recompute=recomputed[None] if self.plan.recompute == "full" else np.full((1, len(rank)), -1),
+        )
+        memory = self.model.core_memory(batch, layouts)
+        filled = memory.divided(np.zeros(1, dtype=np.int64), Division.of(batch, mesh_strides(batch)))
+        return np.asarray(filled.total_bytes[0])

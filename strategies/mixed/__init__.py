@@ -1,0 +1,1 @@
+"""Search over plans for clusters with several device groups."""

@@ -1,0 +1,294 @@
+"""Division of the blocks of a network over the stages of a pipeline: exact, for stages of any speed and memory.
+
+A dynamic program over (stage, blocks placed) keeps every way to get there that no other dominates. The time of a 1F1B pipeline is a longest path
+(`costmodel.mesh.schedule`):
+
+    flush = max over e, a >= e, b >= e of  A_{e-1} - 2 A_e + (m - w_e) t_e + P_a + Q_b,   e >= S - m
+    A_s = t_0 + .. + t_s,  w_s = S - 1 - s,  P_a = A_a + w_a max_{j<=a} F_j,  Q_b = A_b + w_b max_{j<=b} B_j
+
+which grows stage by stage: with E = max_e [A_{e-1} + (m - w_e) t_e - 2 A_e] + 2 A, EP = max [E-part + P_a] + A and EQ alike, a stage adds t to A, 2 t to E and t to
+EP and EQ, and offers new maxima. All are monotone, so componentwise smaller is never worse. The end of the step is max_s (end_s - s q), q the shortest
+backward pass; it is solved for the longest q there can be first, and for every q in turn if the answer does not turn out to be exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mixed.model import pipeline_flush_s, tail_s
+
+__all__ = ["Division", "DivisionProblem", "Front", "divide", "least_bottleneck"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_SLACK = 1e-12  # rounding that does not make a state worth keeping
+_MOST_QUICKEST = 64  # values of q that are tried
+_A, _TOP_F, _TOP_B, _E, _EP, _EQ, _FLUSH, _TAIL = range(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivisionProblem:
+    """Stage s with blocks i..j-1: arrays (S, L + 1, L + 1) indexed [s, i, j]; infinity where a stage cannot hold them.
+
+    Attributes
+    ----------
+    num_micro_batches : int
+    forward_s, backward_s : arrays
+        Per micro-batch, transfers included.
+    plain_s : array
+        Backward without recomputation and transfers.
+    end_s : array
+        After the last backward pass.
+    """
+
+    num_micro_batches: int
+    forward_s: FloatArray
+    backward_s: FloatArray
+    plain_s: FloatArray
+    end_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """One way to divide: first blocks of the stages after the first, and its times."""
+
+    blocks: tuple[int, ...]
+    flush_s: float
+    tail_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Both."""
+        return self.flush_s + self.tail_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """Divisions that none dominates in (flush, tail), by flush; ``bound_s`` is below flush + tail of all there are.
+
+    ``is_complete`` says that no division below the limit is missing from the front.
+    """
+
+    divisions: tuple[Division, ...]
+    bound_s: float
+    is_complete: bool
+
+
+def least_bottleneck(times: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Least longest stage, and least sum of stages, from every stage and block on: arrays (S + 1, L + 1).
+
+    >>> t = np.array([[[np.inf, 1.0, 2.0], [np.inf, np.inf, 1.0], [np.inf] * 3]] * 2)  # two equal stages, two blocks
+    >>> longest, total = least_bottleneck(t)
+    >>> float(longest[0, 0]), float(total[0, 0])
+    (1.0, 2.0)
+    """
+    stages, extent, _ = times.shape
+    longest, total = np.full((stages + 1, extent), np.inf), np.full((stages + 1, extent), np.inf)
+    longest[stages, -1] = total[stages, -1] = 0.0
+    for s in reversed(range(stages)):
+        longest[s] = np.min(np.maximum(times[s], longest[s + 1][None, :]), axis=1)
+        total[s] = np.min(times[s] + total[s + 1][None, :], axis=1)
+    return longest, total
+
+
+def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) -> Front:
+    """Find the divisions with flush + tail below a limit that none dominates.
+
+    Parameters
+    ----------
+    problem : DivisionProblem
+    limit_s : float
+        Divisions at or above are of no interest.
+    most_states : int
+        Ways kept per stage; with more the least promising are dropped and the front is not complete.
+
+    Returns
+    -------
+    Front
+    """
+    times = problem.forward_s + problem.backward_s
+    longest, total = least_bottleneck(times)
+    bound = _first_bound(problem, longest[0, 0], total[0, 0])
+    if not np.isfinite(bound) or bound >= limit_s:
+        return Front(divisions=(), bound_s=bound, is_complete=True)
+    quickest = _longest_quickest(np.where(np.isfinite(times), problem.plain_s, -np.inf))
+    sweep = _Sweep(problem, times, longest, total, limit_s, most_states)
+    optimistic, whole = sweep.run(quickest, 0.0)
+    if not optimistic:
+        return Front(divisions=(), bound_s=max(bound, limit_s) if whole else bound, is_complete=whole)
+    found = [_judged(problem, cuts) for cuts, _ in optimistic]
+    low = max(bound, min(guess for _, guess in optimistic)) if whole else bound
+    exact = all(d.total_s <= guess + _SLACK * abs(guess) for d, (_, guess) in zip(found, optimistic, strict=True))
+    if not exact:
+        more, tried_all = _by_quickest(problem, sweep, times, quickest)
+        found, whole = found + more, whole and tried_all
+    front = _front([d for d in found if d.total_s < limit_s])
+    if whole:
+        low = max(low, min((d.total_s for d in front), default=limit_s))
+    return Front(divisions=tuple(front), bound_s=low, is_complete=whole)
+
+
+def _first_bound(problem: DivisionProblem, longest: float, total: float) -> float:
+    """No division takes less: the slowest stage works for all micro-batches, and half the fill and drain of the longest path counts."""
+    m, stages = problem.num_micro_batches, len(problem.forward_s)
+    bound = max(m * longest, total)
+    # Mean of the paths that turn at stage e and at the last: sum t + (m - 1 - w_e/2) t_e.
+    return float(max(bound, total + (m - 1 - (stages - 1) / 2.0) * longest)) if m >= stages else float(bound)
+
+
+def _longest_quickest(plain_s: FloatArray) -> float:
+    """Largest that the shortest backward pass of a division can be."""
+    stages, extent, _ = plain_s.shape
+    best = np.full(extent, -np.inf)
+    best[-1] = np.inf
+    for s in reversed(range(stages)):
+        best = np.max(np.minimum(plain_s[s], best[None, :]), axis=1)
+    return float(best[0])
+
+
+def _by_quickest(
+    problem: DivisionProblem, sweep: _Sweep, times: FloatArray, longest_quickest: float
+) -> tuple[list[Division], bool]:
+    """Solve for every shortest backward pass in turn: all stages have at least q, and the tail is counted with q."""
+    plain = np.unique(problem.plain_s[np.isfinite(times)])
+    values = plain[(plain <= longest_quickest)][::-1]
+    # Values that rounding alone keeps apart are one.
+    values = values[np.concatenate([[True], np.diff(values) < -_SLACK * values[:-1]])] if len(values) else values
+    found: list[Division] = []
+    whole = True
+    for value in values[:_MOST_QUICKEST]:
+        low = float(value) * (1.0 - _SLACK)
+        ways, complete = sweep.run(low, low)
+        whole = whole and complete
+        found += [_judged(problem, cuts) for cuts, _ in ways]
+    return found, whole and len(values) <= _MOST_QUICKEST
+
+
+def _judged(problem: DivisionProblem, cuts: tuple[int, ...]) -> Division:
+    """Exact times of a division, by the formulas of the cost model."""
+    ends = np.array(cuts)
+    starts = np.concatenate([[0], ends[:-1]])
+    stages = np.arange(len(cuts))
+    forward, backward, plain, end = (
+        array[stages, starts, ends][None, :] for array in (problem.forward_s, problem.backward_s, problem.plain_s, problem.end_s)
+    )
+    flush = float(pipeline_flush_s(problem.num_micro_batches, forward, backward)[0])
+    return Division(blocks=tuple(int(x) for x in ends - starts), flush_s=flush, tail_s=float(tail_s(end, plain)[0]))
+
+
+def _front(divisions: list[Division]) -> list[Division]:
+    result: list[Division] = []
+    for division in sorted(set(divisions), key=lambda d: (d.flush_s, d.tail_s, d.blocks)):
+        if not result or division.tail_s < result[-1].tail_s:
+            result.append(division)
+    return result
+
+
+class _Sweep:
+    """The dynamic program; one run per assumed shortest backward pass."""
+
+    def __init__(
+        self,
+        problem: DivisionProblem,
+        times: FloatArray,
+        longest: FloatArray,
+        total: FloatArray,
+        limit_s: float,
+        most_states: int,
+    ) -> None:
+        self.problem, self.times, self.longest, self.total = problem, times, longest, total
+        self.limit_s, self.most_states = limit_s, most_states
+
+    def run(self, quickest_s: float, least_plain_s: float) -> tuple[list[tuple[tuple[int, ...], float]], bool]:
+        """Cuts (ends of the stages) with their flush + tail as counted, and whether nothing was dropped."""
+        stages = len(self.times)
+        at, values = np.zeros(1, dtype=np.int64), np.zeros((1, 8))
+        values[0, [_E, _EP, _EQ]] = -np.inf
+        history: list[tuple[IntArray, IntArray]] = []
+        whole = True
+        for s in range(stages):
+            parent, end = self._moves(s, at, values, least_plain_s)
+            if not len(parent):
+                return [], whole
+            grown = self._grow(s, at[parent], end, values[parent], quickest_s)
+            keep = np.flatnonzero(self._bound(s, end, grown) < self.limit_s)
+            keep = keep[_undominated(end[keep], grown[keep])]
+            if len(keep) > self.most_states:
+                whole = False
+                keep = keep[np.argsort(self._bound(s, end[keep], grown[keep]), kind="stable")[: self.most_states]]
+            at, values = end[keep], grown[keep]
+            history.append((parent[keep], at))
+        ways = []
+        for n in range(len(at)):
+            cuts, place = [], n
+            for parents, ends in reversed(history):
+                cuts.append(int(ends[place]))
+                place = int(parents[place])
+            ways.append((tuple(reversed(cuts)), float(values[n, _FLUSH] + values[n, _TAIL])))
+        return ways, whole
+
+    def _moves(self, s: int, at: IntArray, values: FloatArray, least_plain_s: float) -> tuple[IntArray, IntArray]:
+        """States and the ends of their next stage, quick bounds applied."""
+        t = self.times[s][at]
+        last = s == len(self.times) - 1
+        usable = np.isfinite(t) & np.isfinite(self.total[s + 1])[None, :] & (self.problem.plain_s[s][at] >= least_plain_s)
+        if last:
+            usable[:, :-1] = False
+        usable &= values[:, [_A]] + self.problem.num_micro_batches * t < self.limit_s if self._alternates(s) else True
+        parent, end = np.nonzero(usable)
+        return parent, end
+
+    def _alternates(self, s: int) -> bool:
+        return s >= len(self.times) - self.problem.num_micro_batches
+
+    def _grow(self, s: int, start: IntArray, end: IntArray, values: FloatArray, quickest_s: float) -> FloatArray:
+        f, b = self.problem.forward_s[s, start, end], self.problem.backward_s[s, start, end]
+        t, w, m = f + b, len(self.times) - 1 - s, self.problem.num_micro_batches
+        new = values.copy()
+        new[:, _A] += t
+        new[:, _TOP_F] = np.maximum(values[:, _TOP_F], f)
+        new[:, _TOP_B] = np.maximum(values[:, _TOP_B], b)
+        new[:, _E] += 2.0 * t
+        if self._alternates(s):
+            new[:, _E] = np.maximum(new[:, _E], values[:, _A] + (m - w) * t)
+        down, up = w * new[:, _TOP_F], w * new[:, _TOP_B]
+        new[:, _EP] = np.maximum(new[:, _EP] + t, new[:, _E] + down)
+        new[:, _EQ] = np.maximum(new[:, _EQ] + t, new[:, _E] + up)
+        new[:, _FLUSH] = np.maximum(new[:, _FLUSH], np.maximum(new[:, _EP] + up, new[:, _EQ] + down))
+        new[:, _TAIL] = np.maximum(new[:, _TAIL], self.problem.end_s[s, start, end] - s * quickest_s)
+        return new
+
+    def _bound(self, s: int, end: IntArray, values: FloatArray) -> FloatArray:
+        """Flush + tail of a state's completions is at least this."""
+        rest, longest = self.total[s + 1][end], self.longest[s + 1][end]
+        low = np.maximum(values[:, _FLUSH], values[:, _A] + rest)
+        low = np.maximum(low, values[:, _E] + 2.0 * rest)
+        low = np.maximum(low, np.maximum(values[:, _EP], values[:, _EQ]) + rest)
+        if self._alternates(s + 1):
+            low = np.maximum(low, values[:, _A] + self.problem.num_micro_batches * longest)
+        return low + values[:, _TAIL]
+
+
+def _undominated(group: IntArray, values: FloatArray) -> IntArray:
+    """Rows that no other row of the same group is at or below in every column."""
+    order = np.lexsort((values.sum(axis=1, where=np.isfinite(values)), group))
+    bounds = np.flatnonzero(np.diff(group[order])) + 1
+    kept: list[IntArray] = []
+    for rows in np.split(order, bounds):
+        if len(rows) <= 1:
+            kept.append(rows)
+            continue
+        some, alive, chosen = values[rows], np.arange(len(rows)), []
+        while len(alive):
+            first = alive[0]
+            chosen.append(first)
+            allowed = some[first] - np.abs(np.where(np.isfinite(some[first]), some[first], 0.0)) * _SLACK
+            alive = alive[1:]
+            alive = alive[np.any(some[alive] < allowed, axis=1)]
+        kept.append(rows[np.array(chosen, dtype=np.int64)])
+    return np.concatenate(kept) if kept else order

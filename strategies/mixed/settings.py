@@ -1,0 +1,87 @@
+"""What a search over mixed plans is asked, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mixed.plan import MIXED_ORDERS, MixedPlan
+
+__all__ = ["MixedBaseline", "MixedCandidate", "MixedMiss", "MixedOutcome", "MixedSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedSettings:
+    """The space and the limits of a search.
+
+    The space: any groups, each used by one kind of pipeline; a pipeline crosses its groups in any order, with one tensor-parallel degree and any number of
+    equal-width stages per group, any number of replicas, any division of the blocks and, stage by stage, the cheapest recomputation that fits; the batch is
+    shared among the pipelines and replicas in any way. 1F1B; tensor parallelism inside a unit of the innermost level.
+    """
+
+    top: int = 5
+    micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16)  # samples
+    most_tp: int | None = None  # None: a unit of the innermost level
+    zero_stages: tuple[int, ...] = (0, 1)
+    orders: tuple[str, ...] = MIXED_ORDERS
+    sequence_parallel: bool = True
+    recompute: bool = True  # whether stages may recompute
+    group_limits: tuple[int | None, ...] = ()  # devices of each group at most; empty: all
+    capacity_bytes: tuple[float | None, ...] = ()  # memory of each group's devices; empty or None: the device's own
+    wall_s: float = 60.0
+    gap: float = 0.0  # stop once the best is proven to be this close (a share)
+    most_states: int = 20_000  # of the division of blocks, per stage; more are cut and the proof is given up
+    assumptions: MeshAssumptions = MeshAssumptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedCandidate:
+    """A plan that fits, as the cost model scores it."""
+
+    plan: MixedPlan
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedBaseline:
+    """The best plan of one group alone; None where nothing fits."""
+
+    group: int
+    candidate: MixedCandidate | None
+    bound_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedMiss:
+    """The plan that comes closest to fitting, and by how much its fullest device is over-full."""
+
+    plan: MixedPlan
+    memory_bytes: float
+    capacity_bytes: float
+    group: int
+
+
+@dataclass(slots=True, kw_only=True)
+class MixedOutcome:
+    """Best plans, and what is proven about the others."""
+
+    candidates: list[MixedCandidate] = field(default_factory=list)  # best first
+    baselines: list[MixedBaseline] = field(default_factory=list)
+    bound_s: float = float("inf")  # no plan of the space takes less; equals the best when proven
+    searched: dict[str, int] = field(default_factory=dict)  # how many of what
+    nearest_miss: MixedMiss | None = None
+    precision: str = ""  # of the best plan
+    notes: list[str] = field(default_factory=list)  # what the user should know, e.g. why fp16
+    out_of_time: bool = False
+
+    @property
+    def best(self) -> MixedCandidate | None:
+        """The best plan."""
+        return self.candidates[0] if self.candidates else None
+
+    @property
+    def gap(self) -> float:
+        """Share of the best step time that is not proven necessary; 0 when the best is proven, infinite without a plan."""
+        if not self.candidates:
+            return float("inf")
+        return max(0.0, 1.0 - self.bound_s / self.candidates[0].step_time_s)

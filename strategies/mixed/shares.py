@@ -1,0 +1,116 @@
+"""Shares of the batch: how many micro-batches each kind of pipeline works on, by exact integer apportionment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Shape", "assign", "least_slowest", "vectors"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Equal replicas that take the batch in micro-batches of a size."""
+
+    replicas: int
+    micro_batch: int
+
+    def most(self, global_batch: int) -> int:
+        """Micro-batches of the busiest replica if there were no other pipelines."""
+        return -(-(global_batch // self.micro_batch) // self.replicas)
+
+
+def assign(shapes: Sequence[Shape], most: Sequence[int], global_batch: int) -> tuple[int, ...] | None:
+    """Micro-batches of each shape that add up to the batch, every replica having from one to ``most``; None if there are none.
+
+    >>> assign([Shape(replicas=2, micro_batch=1), Shape(replicas=1, micro_batch=4)], [5, 3], 19)
+    (7, 3)
+    """
+    # Sums that the later shapes can make, as bits, tell where a greedy choice is safe.
+    reachable = [1]
+    for shape, m in zip(reversed(shapes), reversed(most), strict=True):
+        bits = reachable[-1] << (shape.replicas * shape.micro_batch)
+        steps, width = shape.replicas * (m - 1), shape.micro_batch
+        bits = _repeated(bits, width, steps) & ((1 << (global_batch + 1)) - 1) if steps >= 0 else 0
+        reachable.append(bits)
+    reachable.reverse()
+    if not reachable[0] >> global_batch & 1:
+        return None
+    left, counts = global_batch, []
+    for i, (shape, m) in enumerate(zip(shapes, most, strict=True)):
+        for count in range(shape.replicas * m, shape.replicas - 1, -1):
+            rest = left - count * shape.micro_batch
+            if rest >= 0 and reachable[i + 1] >> rest & 1:
+                counts.append(count)
+                left = rest
+                break
+    return tuple(counts)
+
+
+def _repeated(bits: int, width: int, steps: int) -> int:
+    """Bits shifted by 0, 1, .. ``steps`` widths, together."""
+    result, done = bits, 0
+    while done < steps:
+        jump = min(done + 1, steps - done)
+        result |= result << (width * jump)
+        done += jump
+    return result
+
+
+def vectors(shapes: Sequence[Shape], global_batch: int) -> Iterator[tuple[int, ...]]:
+    """Micro-batches of the busiest replica of each shape: all vectors that leave enough for the last shape and no more than it needs.
+
+    >>> list(vectors([Shape(replicas=1, micro_batch=1), Shape(replicas=1, micro_batch=1)], 3))
+    [(1, 2), (2, 1)]
+    """
+    first, *others = shapes
+    if not others:
+        if first.replicas * first.micro_batch <= global_batch:
+            yield (first.most(global_batch),)
+        return
+    least_rest = sum(shape.replicas * shape.micro_batch for shape in others)
+    room = global_batch - least_rest
+    unit = first.replicas * first.micro_batch
+    for m in range(1, -(-room // unit) + 1 if room >= unit else 0):
+        # The others make up for the fullest that these replicas can be; `assign` finds the counts.
+        rest = max(global_batch - min(m * unit, room), least_rest)
+        for tail in vectors(others, rest):
+            yield (m, *tail)
+
+
+def least_slowest(times_s: Sequence[FloatArray], shapes: Sequence[Shape], global_batch: int) -> tuple[float, tuple[int, ...]] | None:
+    """Shares with the least slowest replica; ``times_s[p][m]`` is the time of shape p with m micro-batches, growing in m.
+
+    Returns
+    -------
+    tuple or None
+        That time and the micro-batches of each shape; None where the batch cannot be shared.
+
+    Examples
+    --------
+    One device twice as fast as the other gets twice as much.
+
+    >>> fast, slow = np.arange(10.0), 2.0 * np.arange(10.0)
+    >>> one = Shape(replicas=1, micro_batch=1)
+    >>> least_slowest([fast, slow], [one, one], 9)
+    (6.0, (6, 3))
+    """
+    candidates = np.unique(np.concatenate([t[1:][np.isfinite(t[1:])] for t in times_s]))
+    low, high = 0, len(candidates)
+    best: tuple[float, tuple[int, ...]] | None = None
+    while low < high:
+        middle = (low + high) // 2
+        limit = candidates[middle]
+        most = [int(np.searchsorted(t[1:], limit, side="right")) for t in times_s]
+        counts = assign(shapes, most, global_batch) if min(most) >= 1 else None
+        if counts is None:
+            low = middle + 1
+        else:
+            best, high = (float(limit), counts), middle
+    return best

@@ -1,0 +1,195 @@
+"""Times and memory of every possible stage of a pipeline shape, with the cheapest recomputation that fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.plan import RECOMPUTE
+from costmodel.mixed.model import MixedModel
+from costmodel.mixed.plan import MixedPipeline, MixedPlan
+from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
+from strategies.mixed.division import DivisionProblem
+
+__all__ = ["StageChoices", "StageTables"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_NONE, _SELECTIVE, _FULL = (RECOMPUTE.index(name) for name in ("none", "selective", "full"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Contents:
+    """Distinct contents of stages in blocks: kinds (U, K) of ranges of blocks, and which range [i, j] has which."""
+
+    units: FloatArray
+    blocks: IntArray
+    of_range: IntArray  # (L + 1, L + 1); 0, an empty stage, where i >= j
+
+
+def _contents(kind_of: tuple[int, ...], kinds: int) -> _Contents:
+    blocks = kind_of[1:-1]
+    steps = np.zeros((len(blocks) + 1, kinds))
+    steps[np.arange(1, len(blocks) + 1), list(blocks)] = 1.0
+    prefix = np.cumsum(steps, axis=0)
+    held = np.maximum(prefix[None, :, :] - prefix[:, None, :], 0.0)
+    extent = len(blocks) + 1
+    rows, of_range = np.unique(held.reshape(-1, kinds), axis=0, return_inverse=True)
+    found = _Contents(
+        units=rows, blocks=rows.sum(axis=1).astype(np.int64), of_range=of_range.reshape(extent, extent).astype(np.int64)
+    )
+    assert found.blocks[0] == 0
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupTable:
+    """One group's stages by option (none, selective, full with one block, full with all) and content: arrays (4, U)."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    plain_s: FloatArray
+    end_s: FloatArray
+    memory_bytes: FloatArray  # with one micro-batch in flight
+    more_bytes: FloatArray  # per further micro-batch in flight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageChoices:
+    """One stage of a shape by content: arrays (U,); times are infinite where nothing fits."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    plain_s: FloatArray
+    end_s: FloatArray
+    recompute: IntArray
+    recompute_blocks: IntArray
+    least_bytes: FloatArray  # with the recomputation that needs least memory
+
+
+@dataclass(slots=True, kw_only=True)
+class StageTables:
+    """Makes the arrays that the division of blocks works on; remembers what shapes have in common.
+
+    Attributes
+    ----------
+    model : MixedModel
+    capacity_bytes : tuple of float
+        Memory of each group's devices.
+    may_recompute : bool
+    """
+
+    model: MixedModel
+    capacity_bytes: tuple[float, ...]
+    may_recompute: bool = True
+    _tables: dict[tuple[object, ...], _GroupTable] = field(default_factory=dict, repr=False)
+    _choices: dict[tuple[object, ...], StageChoices] = field(default_factory=dict, repr=False)
+    _shared: list[_Contents] = field(default_factory=list, repr=False)
+
+    @property
+    def contents(self) -> _Contents:
+        """Distinct contents of stages."""
+        if not self._shared:
+            self._shared.append(_contents(self.model.units.kind_of, len(self.model.units.kinds)))
+        return self._shared[0]
+
+    def choices(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> StageChoices:
+        """What stage s of a pipeline can be; the blocks of its stages mean nothing."""
+        stages, m = len(pipeline.stages), pipeline.most_micro_batches
+        values = self.model.stage_values(plan, pipeline, s)
+        for name in ("position", "num_micro_batches", "recompute", "recompute_blocks", "stages"):
+            values.pop(name)
+        # What makes no difference must not keep equal stages apart.
+        if values["order"] == 0 or values["replicas"] == 1:
+            values["group_stages"], values["order"] = 1, 0
+        if values["shapes"] == 1:
+            values["fewest_ranks"] = 1
+        group = pipeline.stages[s].group
+        alive, ends = min(m, stages - s), (s == 0, s == stages - 1)
+        key = (group, self.model.precision_of(plan.groups).name, stages > 1, ends, *values.values())
+        chosen = self._choices.get((*key, alive))
+        if chosen is None:
+            table = self._tables.get(key)
+            if table is None:
+                table = self._tables[key] = self._group_table(plan, group, values, ends, is_pipeline=stages > 1)
+            chosen = self._choices[*key, alive] = self._cheapest(table, alive, self.capacity_bytes[group])
+        return chosen
+
+    def problem(self, plan: MixedPlan, pipeline: MixedPipeline) -> DivisionProblem:
+        """Arrays for `strategies.mixed.division.divide`."""
+        of_range = self.contents.of_range
+        found = [self.choices(plan, pipeline, s) for s in range(len(pipeline.stages))]
+        forward, backward, plain, end = (
+            np.stack([getattr(choice, name)[of_range] for choice in found]) for name in ("forward_s", "backward_s", "plain_s", "end_s")
+        )
+        cuts = np.array(self.model.units.cut_elements[1:], dtype=np.float64)  # into the unit that block i is; L + 1 of them
+        for s in range(1, len(pipeline.stages)):
+            moved = self.model.transfer_s(plan, pipeline, s, cuts)
+            forward[s] += moved[:, None]
+            backward[s - 1] += np.where(backward[s - 1] > 0, moved[None, :], 0.0)
+        m = pipeline.most_micro_batches
+        return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, plain_s=plain, end_s=end)
+
+    def _group_table(
+        self, plan: MixedPlan, group: int, values: dict[str, float], ends: tuple[bool, bool], *, is_pipeline: bool
+    ) -> _GroupTable:
+        contents = self.contents
+        units = contents.units.copy()
+        units[:, self.model.units.kind_of[0]] += ends[0]
+        units[:, self.model.units.kind_of[-1]] += ends[1]
+        options = ((_NONE, 0 * contents.blocks), (_SELECTIVE, 0 * contents.blocks), (_FULL, 0 * contents.blocks + 1), (_FULL, contents.blocks))
+        count = len(units)
+        rows = StageRows.repeat(
+            np.tile(units, (8, 1)), **values, position=0, num_micro_batches=2, recompute=0, recompute_blocks=0, stages=1 + 2 * is_pipeline
+        )
+        kinds = np.repeat([kind for kind, _ in options], count)
+        blocks = np.concatenate([blocks for _, blocks in options])
+        # The last stage of three keeps one micro-batch, the one before it two.
+        position = np.repeat([2, 1] if is_pipeline else [0, 0], 4 * count)
+        rows = replace(rows, recompute=np.tile(kinds, 2), recompute_blocks=np.tile(blocks, 2), position=position)
+        model = self.model.group_model(group, self.model.precision_of(plan.groups))
+        costs: StageCosts = cost_stages(model, rows)
+        once, twice = costs.memory_bytes.reshape(2, 4, count)
+        return _GroupTable(
+            forward_s=costs.forward_s.reshape(2, 4, count)[0],
+            backward_s=costs.backward_s.reshape(2, 4, count)[0],
+            plain_s=costs.plain_backward_s.reshape(2, 4, count)[0],
+            end_s=costs.end_s.reshape(2, 4, count)[0],
+            memory_bytes=once,
+            more_bytes=twice - once,
+        )
+
+    def _cheapest(self, table: _GroupTable, alive: int, capacity_bytes: float) -> StageChoices:
+        """Least backward time that fits; memory and time are linear in the number of blocks that are recomputed in full."""
+        blocks = self.contents.blocks
+        memory = table.memory_bytes + (alive - 1) * table.more_bytes
+        single, whole = memory[2], memory[3]
+        # Fewest blocks n with single + (whole - single) (n - 1) / (blocks - 1) <= capacity.
+        per_block = (single - whole) / np.maximum(blocks - 1, 1)
+        over = np.maximum(single - capacity_bytes, 0.0)
+        needed = 1 + np.where(over > 0, np.ceil(over / np.maximum(per_block, 1e-30)), 0.0)
+        count = np.clip(needed, 1, np.maximum(blocks, 1))
+        share = count / np.maximum(blocks, 1)
+        again = share * (table.backward_s[3] - table.plain_s[3])
+        times = np.stack([table.backward_s[0], table.backward_s[1], table.plain_s[3] + again])
+        fits = np.stack([memory[0] <= capacity_bytes, memory[1] <= capacity_bytes, (needed <= blocks) & (whole <= capacity_bytes)])
+        fits[1:] &= self.may_recompute
+        fits &= blocks > 0
+        times = np.where(fits, times, np.inf)
+        option = np.argmin(times, axis=0)
+        backward = times[option, np.arange(len(blocks))]
+        possible = np.isfinite(backward)
+        least = memory.min(axis=0) if self.may_recompute else memory[0]
+        return StageChoices(
+            forward_s=np.where(possible, table.forward_s[0], np.inf),
+            backward_s=backward,
+            plain_s=np.where(possible, table.plain_s[0], np.inf),
+            end_s=np.where(possible, table.end_s[0], np.inf),
+            recompute=np.array([_NONE, _SELECTIVE, _FULL])[option],
+            recompute_blocks=np.where(option == 2, count, 0).astype(np.int64),
+            least_bytes=np.where(blocks > 0, least, np.inf),
+        )
+
