@@ -17,11 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.layers.base import FloatArray
+from costmodel.mesh.costs import MeshCosts
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshPlan
 from costmodel.network import Cluster
 from costmodel.pipeline_cost import evaluate_pipelines
 from costmodel.plan import Plan
@@ -88,20 +92,39 @@ def concatenate(parts: Sequence[CostBatch]) -> CostBatch:
     return CostBatch(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[Plan]) -> CostBatch:
-    """Score plans of any kind.
+@overload
+def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[Plan]) -> CostBatch: ...
+@overload
+def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[MeshPlan]) -> MeshCosts: ...
+def evaluate(
+    workload: Workload, cluster: Cluster, plans: Sequence[Plan] | Sequence[MeshPlan]
+) -> CostBatch | MeshCosts:
+    """Score plans: layer by layer, pipelines, or over a device mesh.
 
     Parameters
     ----------
     workload : Workload
     cluster : Cluster
-    plans : sequence of Plan
+    plans : sequence of Plan, or of MeshPlan
 
     Returns
     -------
-    CostBatch
+    CostBatch, or MeshCosts for mesh plans
         In the order given.
+
+    Raises
+    ------
+    MeshError
+        Mesh plans for a network without repeated blocks, or with stages that do not fit it.
     """
+    meshed = [plan for plan in plans if isinstance(plan, MeshPlan)]
+    if meshed:
+        assert len(meshed) == len(plans), "plans of one kind"
+        return MeshModel.build(workload, cluster).evaluate_plans(meshed)
+    return _evaluate_layers(workload, cluster, [plan for plan in plans if isinstance(plan, Plan)])
+
+
+def _evaluate_layers(workload: Workload, cluster: Cluster, plans: Sequence[Plan]) -> CostBatch:
     parts: list[tuple[int, CostBatch]] = []
     groups: dict[tuple[int, bool], list[int]] = {}
     for n, plan in enumerate(plans):

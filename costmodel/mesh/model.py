@@ -228,13 +228,20 @@ class MeshModel:
         MeshError
             ``stage_blocks`` or ``stage_recompute`` of a plan does not fit the network.
         """
-        layouts = stack_layouts([self._layout_of_plan(plan) for plan in plans])
+        layouts = stack_layouts([self.layout_of_plan(plan) for plan in plans])
         batch = MeshBatch.from_plans(plans)
         division = Division.of(batch, mesh_strides(batch))
         cores, memory = self.cores(batch, layouts), self.core_memory(batch, layouts)
         return self.divided(cores, memory, np.arange(len(plans)), division)
 
-    def _layout_of_plan(self, plan: MeshPlan) -> Layout:
+    def layout_of_plan(self, plan: MeshPlan, *, every_rank: bool = False) -> Layout:
+        """Where a plan puts the units, its own layout or the uniform one.
+
+        Raises
+        ------
+        MeshError
+            As `evaluate_plans`.
+        """
         chunks = plan.pp * plan.vpp
         for name in ("stage_blocks", "stage_recompute"):
             given = getattr(plan, name)
@@ -242,7 +249,5 @@ class MeshModel:
                 raise MeshError(f"{name} names {len(given)} chunks, pp x vpp is {chunks}")
         if plan.stage_recompute and plan.recompute != "full":
             raise MeshError(f"stage_recompute needs recompute full, not {plan.recompute}")
-        if not plan.stage_blocks and not plan.stage_recompute:
-            return self.layout(plan.pp, plan.vpp)
         blocks = plan.stage_blocks or self.blocks_of(chunks)
-        return layout_of(self.units, blocks, plan.pp, plan.stage_recompute)
+        return layout_of(self.units, blocks, plan.pp, plan.stage_recompute, every_rank=every_rank)

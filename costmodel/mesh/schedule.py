@@ -125,6 +125,9 @@ def flush_s(
 ) -> FloatArray:
     """Time of all forwards and backwards of a step, from an empty pipeline to the last backward.
 
+    A transfer is part of the time of the chunk that waits for it. Exact for gpipe, 1f1b and zero_bubble; for interleaved a lower
+    bound that misses the longest path in few plans (`costmodel.mesh.interleaved`).
+
     Parameters
     ----------
     schedule : array (n,)

@@ -157,7 +157,9 @@ def _unequal_blocks(loads: Sequence[float], chunks: int, front: float, back: flo
     return tuple(b - a for a, b in zip(cuts[:-1], cuts[1:], strict=True))
 
 
-def layout_of(units: Units, blocks: Sequence[int], pp: int, recompute: Sequence[int] = ()) -> Layout:
+def layout_of(
+    units: Units, blocks: Sequence[int], pp: int, recompute: Sequence[int] = (), *, every_rank: bool = False
+) -> Layout:
     """Lay chunks of given lengths over the ranks.
 
     Parameters
@@ -169,6 +171,8 @@ def layout_of(units: Units, blocks: Sequence[int], pp: int, recompute: Sequence[
         Ranks; divides the number of chunks.
     recompute : sequence of int, optional
         Recomputed blocks per chunk; every chunk alike where left out.
+    every_rank : bool
+        Each rank is a kind of its own.
 
     Returns
     -------
@@ -200,7 +204,9 @@ def layout_of(units: Units, blocks: Sequence[int], pp: int, recompute: Sequence[
     lengths = np.diff([*new_run, len(blocks)])
     ranks = rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)
     on_rank = again.reshape(-1, pp).sum(axis=0) if recompute else np.full(pp, -1)
-    _, first, kind = np.unique(np.column_stack([ranks, on_rank]), axis=0, return_index=True, return_inverse=True)
+    own = np.arange(pp) if every_rank else np.zeros(pp)
+    described = np.column_stack([ranks, on_rank, own])
+    _, first, kind = np.unique(described, axis=0, return_index=True, return_inverse=True)
     last = np.array([np.flatnonzero(kind.reshape(-1) == n)[-1] for n in range(len(first))], dtype=np.int64)
     last = last[np.argsort(first)]
     # A kind of rank that recurs later holds the same, with fewer activations in flight: the first is the worst.

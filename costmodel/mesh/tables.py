@@ -21,7 +21,7 @@ from costmodel.network import Cluster
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
-__all__ = ["ATTENTION", "RowKeys", "UnitTable", "unit_table"]
+__all__ = ["ATTENTION", "RowKeys", "UnitTable", "add_layer", "unit_table"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -110,25 +110,38 @@ def unit_table(
 def _unit_column(
     workload: Workload, groups: GroupTimes, kind: UnitKind, keys: RowKeys, needs: Sequence[bool]
 ) -> dict[str, FloatArray]:
-    graph = workload.graph
     total = {item.name: np.zeros(len(keys)) for item in fields(UnitTable)}
-    any_gradient = any(needs)
-    for position, (index, role) in enumerate(zip(kind.layers, roles_of(graph, kind), strict=True)):
-        layer = graph.layers[index]
-        if layer.kind == "input":
-            continue
-        shard = shard_of(graph.layers, kind, position, role, keys)
-        sources = graph.producers[index]
-        wants_input = any_gradient if kind.is_block else any(needs[u] for u in sources)
-        _add_compute(total, workload, layer, role, shard, wants_input=wants_input)
-        _add_tensor_parallel(total, workload, groups, layer, role, shard, keys, wants_input=wants_input)
-        _add_weights(total, layer, role, shard, keys)
-        if layer.kind in ATTENTION:
-            _add_attention_messages(total, workload, layer, shard)
-        if layer.kind == "moe":
-            _add_dispatch(total, workload, groups, layer, keys)
+    for position, role in enumerate(roles_of(workload.graph, kind)):
+        add_layer(total, workload, groups, kind, position, role, keys, needs)
     _add_saved(total, workload, kind, keys)
     return total
+
+
+def add_layer(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    groups: GroupTimes,
+    kind: UnitKind,
+    position: int,
+    role: LayerRole,
+    keys: RowKeys,
+    needs: Sequence[bool],
+) -> None:
+    """Add times, weights and messages of one layer of a unit; what it keeps in memory depends on its neighbours and is not here."""
+    graph = workload.graph
+    index = kind.layers[position]
+    layer = graph.layers[index]
+    if layer.kind == "input":
+        return
+    shard = shard_of(graph.layers, kind, position, role, keys)
+    wants_input = any(needs) if kind.is_block else any(needs[u] for u in graph.producers[index])
+    _add_compute(total, workload, layer, role, shard, wants_input=wants_input)
+    _add_tensor_parallel(total, workload, groups, layer, role, shard, keys, wants_input=wants_input)
+    _add_weights(total, layer, role, shard, keys)
+    if layer.kind in ATTENTION:
+        _add_attention_messages(total, workload, layer, shard)
+    if layer.kind == "moe":
+        _add_dispatch(total, workload, groups, layer, keys)
 
 
 # -- shares -------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def zero_bubble_s(
     m, pp : arrays (n,)
         Micro-batches and stages.
     count, forward_s, backward_s, weight_s : arrays (n, R)
-        Runs of equal stages, as in `costmodel.mesh.schedule.flush_s`; the first run is not empty.
+        Runs of equal stages, as in `costmodel.mesh.schedule.flush_s`.
 
     Returns
     -------
@@ -68,23 +68,23 @@ def zero_bubble_s(
 
 def _block(m: IntArray, pp: IntArray, columns: list[_Column]) -> FloatArray:
     """The same for some rows, all long steps (m >= S) or all short ones."""
-    start = np.maximum(pp - m, 0)
+    start, full = np.maximum(pp - m, 0.0), np.maximum(m - pp, 0.0)
     far = _suffix([c.unsplit_before + c.unsplit_s + c.later * c.top_forward_s for c in columns], columns)
+    tails = _tails(columns, m)
     turn = _suffix(
-        [c.forward_before + c.forward_s + c.input_s + _tail(columns, b, m) for b, c in enumerate(columns)], columns
+        [c.forward_before + c.forward_s + c.input_s + t for c, t in zip(columns, tails, strict=True)], columns
     )
-    best = np.zeros(len(m))
+    best, from_above = np.zeros(len(m)), np.full(len(m), -np.inf)
     for e, c in enumerate(columns):
-        reach = np.full(len(m), -np.inf)
-        for x, other in enumerate(columns):
-            if x < e:
-                path = far[x] - other.unsplit_before - other.unsplit_s + (other.position - start) * other.unsplit_s
-                path += c.forward_before
-            else:
-                path = far[x] + (c.position - start) * other.unsplit_s - c.forward_s - c.input_before - c.input_s
-            np.maximum(reach, path, out=reach, where=other.usable)
-        path = reach + np.maximum(m - pp, 0) * (c.unsplit_s + c.weight_s) - c.forward_before + turn[e]
+        path = np.full(len(m), -np.inf)
+        for x in range(e, len(columns)):
+            np.maximum(path, far[x] + (c.position - start) * columns[x].unsplit_s, out=path)
+        path -= c.forward_before + c.forward_s + c.input_before + c.input_s
+        np.maximum(path, from_above, out=path)
+        path += full * (c.unsplit_s + c.weight_s) + turn[e]
         np.maximum(best, path, out=best, where=c.usable)
+        above = far[e] - c.unsplit_before - c.unsplit_s + (c.position - start) * c.unsplit_s
+        np.maximum(from_above, above, out=from_above, where=c.usable)
     return best
 
 
@@ -93,8 +93,8 @@ class _Column:
     """One end of a run of stages: every array has shape (n,)."""
 
     usable: BoolArray | bool  # it alternates forwards and backwards
-    position: IntArray
-    later: IntArray  # stages after it
+    position: FloatArray
+    later: FloatArray  # stages after it
     forward_s: FloatArray
     input_s: FloatArray  # backward without weight gradient
     weight_s: FloatArray
@@ -109,28 +109,33 @@ def _columns(
     m: IntArray, pp: IntArray, count: IntArray, forward_s: FloatArray, backward_s: FloatArray, weight_s: FloatArray
 ) -> list[_Column]:
     """Both ends of every run, and those that are needed in short steps, in order."""
-    ends = np.cumsum(count, axis=1)
-    positions = [np.zeros_like(pp), *(ends - count).T[1:], *(ends - 1).T]
+    counts = np.ascontiguousarray(count.T)
+    ends = np.cumsum(counts, axis=0)
+    positions = np.concatenate([ends - counts, ends - 1])
     start = np.maximum(pp - m, 0)
     short = bool(start.any())
     if short:
-        positions += [p + sign * start for p in positions for sign in (-1, 1)]
+        positions = np.concatenate([positions, positions - start, positions + start, start[None]])
     # An empty run gives an end of another: every stage may be a column, and twice.
-    ordered = np.sort(np.clip(np.stack(positions, axis=1), 0, pp[:, None] - 1), axis=1)
-    run = (ordered[:, :, None] >= ends[:, None, :]).sum(axis=2)
-    passed = ordered - np.take_along_axis(ends - count, run, axis=1)
-    times = {"forward": forward_s, "input": backward_s - weight_s, "weight": weight_s}
-    own = {name: np.take_along_axis(time, run, axis=1).T for name, time in times.items()}
+    ordered = np.sort(np.clip(positions, 0, pp - 1), axis=0)
+    run = np.zeros_like(ordered)
+    for end in ends:
+        run += ordered >= end
+    passed = ordered - np.take_along_axis(ends - counts, run, axis=0)
+    times = {"forward": forward_s.T, "input": (backward_s - weight_s).T, "weight": weight_s.T}
+    own = {name: np.take_along_axis(time, run, axis=0) for name, time in times.items()}
     before = {}
     for name in ("forward", "input"):
-        whole = np.cumsum(count * times[name], axis=1) - count * times[name]
-        before[name] = np.take_along_axis(whole, run, axis=1).T + passed.T * own[name]
-    top = np.take_along_axis(np.maximum.accumulate(np.where(count > 0, forward_s, 0.0), axis=1), run, axis=1).T
+        whole = counts * times[name]
+        before[name] = np.take_along_axis(np.cumsum(whole, axis=0) - whole, run, axis=0) + passed * own[name]
+    tops = np.maximum.accumulate(np.where(counts > 0, forward_s.T, 0.0), axis=0)
+    top = np.take_along_axis(tops, run, axis=0)
+    places, later = ordered.astype(np.float64), (pp - 1.0) - ordered
     return [
         _Column(
             usable=position >= start if short else True,
             position=position,
-            later=pp - 1 - position,
+            later=later[c],
             forward_s=own["forward"][c],
             input_s=own["input"][c],
             weight_s=own["weight"][c],
@@ -140,7 +145,7 @@ def _columns(
             unsplit_before=before["forward"][c] + before["input"][c],
             top_forward_s=top[c],
         )
-        for c, position in enumerate(ordered.T)
+        for c, position in enumerate(places)
     ]
 
 
@@ -153,13 +158,21 @@ def _suffix(values: list[FloatArray], columns: list[_Column]) -> list[FloatArray
     return result[::-1]
 
 
-def _tail(columns: list[_Column], b: int, m: IntArray) -> FloatArray:
-    """The last phase of zero_bubble, after the last turn at column b."""
-    turn = columns[b]
-    ending, best = np.full(len(m), -np.inf), np.full(len(m), -np.inf)
-    for c in columns[: b + 1]:
-        np.maximum(ending, np.minimum(m, c.position + 1) * c.weight_s - c.input_before, out=ending)
-        weights = np.minimum(turn.later, np.maximum(m - 1 - c.position, 0))
-        path = turn.later * c.input_s + weights * c.weight_s + ending
-        np.maximum(best, path, out=best)
-    return best + turn.input_before
+def _tails(columns: list[_Column], m: IntArray) -> list[FloatArray]:
+    """The last phase, after the last turn at each column."""
+    ending, endings, tails = np.full(len(m), -np.inf), [], []
+    for c in columns:
+        ending = np.maximum(ending, np.minimum(m, c.position + 1.0) * c.weight_s - c.input_before)
+        endings.append(ending)
+    for b, turn in enumerate(columns):
+        best = np.full(len(m), -np.inf)
+        for y, c in enumerate(columns[: b + 1]):
+            if c.usable is True:
+                path = turn.later * (c.input_s + c.weight_s)
+            else:
+                path = (
+                    turn.later * c.input_s + np.minimum(turn.later, np.maximum(m - 1.0 - c.position, 0.0)) * c.weight_s
+                )
+            np.maximum(best, path + endings[y], out=best)
+        tails.append(best + turn.input_before)
+    return tails

@@ -192,6 +192,7 @@ def _layouts(rows: StageRows) -> LayoutArrays:
         run_cut=np.zeros((len(rows), 1)),
         rank_units=units,
         rank_first=rows.position[:, None],
+        rank_last=rows.position[:, None],
         run_recompute=np.full((len(rows), 1), -1),
         rank_recompute=np.full((len(rows), 1), -1),
     )

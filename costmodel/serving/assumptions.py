@@ -17,26 +17,35 @@ class ServingAssumptions:
     """Numbers that no network or device file states."""
 
     memory_utilisation: float = _assumption(
-        0.9, "share of the device's memory that may be filled", "vLLM, --gpu-memory-utilization, default 0.9 (documentation of the engine arguments)"
+        0.9,
+        "share of the device's memory that may be filled",
+        "vLLM, --gpu-memory-utilization, default 0.9",
     )
     kernel_overhead_s: float = _assumption(
         2e-6,
         "least time of a kernel in a pass that is replayed as a CUDA graph",
-        "a 2.9 us kernel takes 3.4 us in a graph of 20, 3.8 us in a stream (A. Gray, Getting Started with CUDA Graphs, NVIDIA 2019): 0.5 us to start; "
-        "the rest is an assumption for filling and draining the device",
+        "a 2.9 us kernel takes 3.4 us in a graph of 20, 3.8 us in a stream (A. Gray, Getting Started with CUDA Graphs, NVIDIA 2019): "
+        "0.5 us to start; the rest is an assumption for filling and draining the device",
     )
     output_share: float = _assumption(
         1.0,
         "share of its output for which a sequence holds cache on average; 1 reserves the whole output, 0.5 is the mean over its life",
         "1 never preempts a sequence",
     )
-    page_tokens: float = _assumption(16.0, "tokens per page of cache; the last page of a sequence may stay empty", "vLLM, --block-size, default 16")
-    tp_overlap: float = _assumption(0.0, "share of tensor-parallel communication hidden", "engines run it between the matrix products")
+    page_tokens: float = _assumption(
+        16.0, "tokens per page of cache; the last page of a sequence may stay empty", "vLLM, --block-size: 16"
+    )
+    tp_overlap: float = _assumption(
+        0.0, "share of tensor-parallel communication hidden", "engines run it between the matrix products"
+    )
     ep_overlap: float = _assumption(
-        0.0, "share of expert all-to-all hidden", "without two batches that overlap (DeepSeek-V3, arXiv:2412.19437, section 3.4) none is"
+        0.0,
+        "share of expert all-to-all hidden",
+        "without two batches that overlap (DeepSeek-V3, arXiv:2412.19437, section 3.4) none is",
     )
     ep_latency_share: float = _assumption(
         0.0,
         "share of the latencies of a rank's messages to all experts that add up; 0: all are under way at once",
-        "DeepEP (deepseek-ai/DeepEP, README, low-latency kernels): 155 us for 7.3 MB over 32 ranks at 50 GB/s, of which bandwidth explains 147 us",
+        "DeepEP (deepseek-ai/DeepEP, README, low-latency kernels): 155 us for 7.3 MB over 32 ranks at 50 GB/s, of which "
+        "bandwidth explains 147 us",
     )

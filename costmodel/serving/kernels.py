@@ -1,7 +1,7 @@
 """Kernels of one pass of a layer on one rank: rows of new tokens, of prompts being read and of sequences being decoded.
 
-Every layer but attention and the mixture of experts sees rows only, so the families of `costmodel.layers` say what they do, at one position per
-row. Attention of new tokens reads cached keys and values, and few tokens do not wake all experts: both are written out here.
+Every layer but attention and the mixture of experts sees rows only, so the families of `costmodel.layers` say what they do, at one
+position per row. Attention of new tokens reads cached keys and values, and few tokens do not wake all experts: both are written out here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from costmodel.serving.workload import ServingWorkload
 __all__ = [
     "PassKeys",
     "WeightedKernel",
-    "attention_kernels",
     "at_one_position",
+    "attention_kernels",
     "cache_elements",
     "expected_experts",
     "mixture_kernels",
@@ -58,7 +58,7 @@ class PassKeys:
     @property
     def sharing(self) -> IntArray:
         """Replicas that share one set of experts."""
-        return np.maximum(self.ep * self.etp // self.tp, 1)
+        return np.asarray(np.maximum(self.ep * self.etp // self.tp, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,16 +87,14 @@ def at_one_position(layer: Layer) -> Layer:
     def one(shape: Shape) -> Shape:
         return (shape[0], 1) if len(shape) == 2 else shape
 
-    return replace(
-        layer, input_shapes=tuple(one(s) for s in layer.input_shapes), output_shape=one(layer.output_shape)
-    )
+    return replace(layer, input_shapes=tuple(one(s) for s in layer.input_shapes), output_shape=one(layer.output_shape))
 
 
 def expected_experts(held: FloatArray, experts: float, top_k: float, tokens: FloatArray) -> FloatArray:
     """How many of the experts that a rank holds some tokens wake, on average.
 
-    A token picks ``top_k`` different experts; all are equally likely: ``held (1 - (1 - top_k / experts)^tokens)``. At least one works on the
-    fullest rank.
+    A token picks ``top_k`` different experts; all are equally likely: ``held (1 - (1 - top_k / experts)^tokens)``. At least one works on
+    the fullest rank.
 
     >>> expected_experts(np.array([8.0]), 8.0, 2.0, np.array([1.0, 4.0, 1000.0])).tolist()  # mixtral
     [2.0, 5.46875, 8.0]
@@ -108,8 +106,8 @@ def expected_experts(held: FloatArray, experts: float, top_k: float, tokens: Flo
 def mixture_kernels(layer: Layer, keys: PassKeys) -> list[WeightedKernel]:
     """Router, dispatch, the experts that are hit, combination, and shared experts.
 
-    The shared experts are split over all tp ranks like a dense pair of matrices. Experts of one replica find its tokens on all its tensor-parallel ranks;
-    experts shared by replicas get them by an all-to-all in which every rank sends its part of the tokens.
+    The shared experts are split over all tp ranks like a dense pair of matrices. Experts of one replica find its tokens on all its
+    tensor-parallel ranks; experts shared by replicas get them by an all-to-all in which every rank sends its part of the tokens.
     """
     p, d = layer.params, float(layer.output_shape[0])
     tokens, sharing = keys.rows, keys.sharing
@@ -185,8 +183,8 @@ def _sizes(layer: Layer, tp: IntArray) -> _AttentionSizes:
 def cache_elements(layer: Layer, tp: IntArray) -> FloatArray:
     """Elements that one position of a sequence leaves in the cache of one rank.
 
-    Keys and values of the rank's heads, repeated where there are more ranks than heads. Latent attention keeps the compressed vector, which all heads
-    share, on every rank (DeepSeek-V2, arXiv:2405.04434, table 1: kv_rank + rope_dim per position).
+    Keys and values of the rank's heads, repeated where there are more ranks than heads. Latent attention keeps the compressed vector,
+    which all heads share, on every rank (DeepSeek-V2, arXiv:2405.04434, table 1: kv_rank + rope_dim per position).
     """
     if layer.kind == "latent_attention":
         return np.full(len(tp), float(layer.input_shapes[2][0]))

@@ -1,7 +1,7 @@
 """The judge of serving plans: one network, one kind of request, one cluster, any number of plans at a time.
 
-A replica holds ``max_batch`` sequences; when one is finished the next takes its place (continuous batching). In one cycle every place serves one
-request: its prompt, and ``output - 1`` decoding passes. Equations are in docs/inference.md.
+A replica holds ``max_batch`` sequences; when one is finished the next takes its place (continuous batching). In one cycle every place
+serves one request: its prompt, and ``output - 1`` decoding passes. Equations are in docs/inference.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.keys import combined
 from costmodel.mesh.passes import LayoutArrays, stack_layouts, weigh
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
@@ -43,13 +42,19 @@ def check_generates(workload: ServingWorkload) -> None:
     name, attention = workload.graph.name, False
     for layer in workload.graph.layers:
         if layer.kind == "cross_attention":
-            raise ServingError(f"network '{name}' has an encoder ('{layer.name}' reads it): only networks that decode alone can be served")
+            raise ServingError(
+                f"network '{name}' has an encoder ('{layer.name}' reads it): only networks that decode alone can be served"
+            )
         if layer.kind in ATTENTION:
             attention = True
             if not layer.params.causal:
-                raise ServingError(f"network '{name}' does not generate text: attention '{layer.name}' sees later positions (causal: false)")
+                raise ServingError(
+                    f"network '{name}' does not generate text: attention '{layer.name}' sees later positions"
+                )
         if len(layer.output_shape) != 2:
-            raise ServingError(f"network '{name}' does not generate text: the output of '{layer.name}' is no sequence of positions")
+            raise ServingError(
+                f"network '{name}' does not generate text: the output of '{layer.name}' is no sequence of positions"
+            )
         if layer.kind == "position_embedding" and layer.params.max_positions < workload.most_context:
             raise ServingError(
                 f"a prompt of {workload.prompt_tokens} and an output of {workload.output_tokens} tokens are {workload.most_context} "
@@ -68,19 +73,21 @@ class ServingModel:
     workload : ServingWorkload
     cluster : Cluster
     units : Units
+    timer : UnitTimer
     assumptions : ServingAssumptions
     """
 
     workload: ServingWorkload
     cluster: Cluster
     units: Units
-    assumptions: ServingAssumptions = ServingAssumptions()
+    timer: UnitTimer  # costs of units
+    assumptions: ServingAssumptions
+    unit_bytes: tuple[float, ...]  # weights of every kind of unit
     _layouts: dict[int, Layout] = field(default_factory=dict, repr=False, compare=False)
-    _groups: list[GroupTimes] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def build(
-        cls, workload: ServingWorkload, cluster: Cluster, assumptions: ServingAssumptions = ServingAssumptions()
+        cls, workload: ServingWorkload, cluster: Cluster, assumptions: ServingAssumptions | None = None
     ) -> ServingModel:
         """Fold the network.
 
@@ -95,19 +102,15 @@ class ServingModel:
         """
         check_generates(workload)
         cluster.device.peak(workload.weights.compute)
-        return cls(workload=workload, cluster=cluster, units=fold(workload.graph), assumptions=assumptions)
-
-    @property
-    def timer(self) -> UnitTimer:
-        """Costs of units."""
-        if not self._groups:
-            self._groups.append(GroupTimes(cluster=self.cluster))
-        return UnitTimer(
-            workload=self.workload,
-            device=self.cluster.device,
-            units=self.units,
-            groups=self._groups[0],
-            assumptions=self.assumptions,
+        assumed, units = assumptions or ServingAssumptions(), fold(workload.graph)
+        timer = UnitTimer.build(workload, cluster, units, assumed)
+        return cls(
+            workload=workload,
+            cluster=cluster,
+            units=units,
+            timer=timer,
+            assumptions=assumed,
+            unit_bytes=_unit_bytes(timer),
         )
 
     @property
@@ -119,11 +122,7 @@ class ServingModel:
         """Blocks of every stage, so that stages hold about the same weights: what they read in every decoding pass."""
         known = self._layouts.get(pp)
         if known is None:
-            one = np.ones(1, dtype=np.int64)
-            keys = PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one)
-            sizes = self.timer.sizes(keys)
-            weights = [float(x) for x in (sizes.weight_bytes + sizes.tied_bytes)[0]]
-            known = self._layouts[pp] = layout_of(self.units, balanced_blocks(self.units, weights, pp), pp)
+            known = self._layouts[pp] = layout_of(self.units, balanced_blocks(self.units, self.unit_bytes, pp), pp)
         return known
 
     def evaluate_plans(self, plans: Sequence[ServingPlan]) -> ServingCosts:
@@ -142,11 +141,12 @@ class ServingModel:
         ServingCosts
         """
         layouts = self._stages(batch)
-        return ServingCosts(**_times(self, batch, layouts), **_memory(self, batch, layouts))
+        memory, stage = _memory(self, batch, layouts)
+        return ServingCosts(**_times(self, batch, layouts), **memory, stage=stage)
 
     def memory_bytes(self, batch: ServingBatch) -> FloatArray:
         """Memory of the fullest device alone, (n,)."""
-        return np.asarray(_memory(self, batch, self._stages(batch))["memory_bytes"])
+        return np.asarray(_memory(self, batch, self._stages(batch))[0]["memory_bytes"])
 
     def largest_batch(self, batch: ServingBatch, most: int, capacity_bytes: float) -> IntArray:
         """Most sequences per replica that fit with the other choices of each plan, up to ``most``; 0 where not even one does.
@@ -173,6 +173,12 @@ class ServingModel:
     def _stages(self, batch: ServingBatch) -> LayoutArrays:
         first, inverse = np.unique(batch.pp, return_inverse=True)
         return stack_layouts([self.layout(int(pp)) for pp in first]).take(inverse.reshape(-1))
+
+
+def _unit_bytes(timer: UnitTimer) -> tuple[float, ...]:
+    one = np.ones(1, dtype=np.int64)
+    sizes = timer.sizes(PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=one))
+    return tuple(float(x) for x in (sizes.weight_bytes + sizes.tied_bytes)[0])
 
 
 # -- passes -------------------------------------------------------------------------------------------------------------
@@ -249,8 +255,8 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     mixed = chunked & (batch.max_batch > 1) & (work.decode_passes > 0)
     decode = _pass(model, batch, layouts, _keys(batch, zero, zero, batch.group_batch))
     # Chunks travel with the tokens of the sequences being decoded; whole prompts alone.
-    prompts = np.where(chunked, 1, batch.prefill_batch)
-    prefill = _pass(model, batch, layouts, _keys(batch, prompts, chunk, np.where(mixed, batch.group_batch, 0)))
+    beside = np.where(mixed, batch.group_batch, 0)
+    prefill = _pass(model, batch, layouts, _keys(batch, batch.prefill_batch, chunk, beside))
     ttft = prefill.through_s + (pieces - 1) * prefill.slowest_s
     busy, alone = _cycle(work, batch, decode, prefill, ttft, pieces, mixed)
     cycle = np.maximum(busy, alone)
@@ -294,48 +300,49 @@ def _cycle(
     pieces: IntArray,
     mixed: NDArray[np.bool_],
 ) -> tuple[FloatArray, FloatArray]:
-    """Time in which every place of a replica serves one request: as the slowest stage is busy, and as one request alone needs.
+    """Time in which every place of a replica serves one request: as the slowest stage is busy, and as one request needs.
 
-    Whole prompts: ``output - 1`` rounds of all groups and ``max_batch / prefill_batch`` passes of prompts. Chunks: ``max_batch pieces`` passes carry one
-    chunk each beside the decoding sequences, of at least ``groups (output - 1 + pieces)`` passes.
+    Whole prompts: ``output - 1`` rounds of all groups and ``max_batch / prefill_batch`` passes of prompts. Chunks: ``max_batch pieces /
+    prefill_batch`` passes carry chunks beside the decoding sequences, of at least ``groups (output - 1 + pieces)`` passes. A request needs
+    its prompt, and per token one pass through all stages or one of every group through the slowest.
     """
     rounds, groups, places = work.decode_passes, batch.groups, batch.max_batch
-    carrying = np.where(mixed, places * pieces, 0)
-    total = np.maximum(groups * (rounds + pieces), carrying)
-    apart = np.where(batch.prefill_chunk > 0, places * pieces, places / batch.prefill_batch)
+    reading = places * pieces / batch.prefill_batch
+    total = np.maximum(groups * (rounds + pieces), reading)
     busy = np.where(
         mixed,
-        carrying * prefill.slowest_s + (total - carrying) * decode.slowest_s,
-        rounds * groups * decode.slowest_s + apart * prefill.slowest_s,
+        reading * prefill.slowest_s + (total - reading) * decode.slowest_s,
+        rounds * groups * decode.slowest_s + reading * prefill.slowest_s,
     )
     # While a sequence is decoded, its passes carry the chunks of the others.
-    share = np.where(mixed, (places - 1) * pieces / np.maximum(total - pieces, 1), 0.0)
-    alone = ttft_s + rounds * ((1.0 - share) * decode.through_s + share * prefill.through_s)
-    return busy, alone
+    share = np.where(mixed, np.clip((reading - pieces) / np.maximum(total - pieces, 1.0), 0.0, 1.0), 0.0)
+    each = (1.0 - share) * np.maximum(decode.through_s, groups * decode.slowest_s) + share * np.maximum(
+        prefill.through_s, groups * prefill.slowest_s
+    )
+    return busy, ttft_s + rounds * each
 
 
 # -- memory -------------------------------------------------------------------------------------------------------------
 
 
-def _memory(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
-    """Items of the fullest stage."""
+def _memory(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> tuple[dict[str, FloatArray], IntArray]:
+    """Items of the fullest stage, and which it is."""
     first, inverse = combined(batch.tp, batch.ep, batch.etp)
     zero = np.zeros(len(first), dtype=np.int64)
     sizes: UnitSizes = model.timer.sizes(
-        PassKeys(
-            tp=batch.tp[first], ep=batch.ep[first], etp=batch.etp[first], prompts=zero, chunk=zero, decodes=zero
-        )
+        PassKeys(tp=batch.tp[first], ep=batch.ep[first], etp=batch.etp[first], prompts=zero, chunk=zero, decodes=zero)
     ).take(inverse)
     units = layouts.rank_units
     chunk, _ = _chunk(model, batch)
     chunked = batch.prefill_chunk > 0
     beside = np.where(chunked & (batch.max_batch > 1), batch.group_batch, 0)
-    prompts = np.where(chunked, 1, batch.prefill_batch)
-    rows = np.maximum(prompts * chunk + beside, batch.group_batch)
-    answers = np.maximum(prompts + beside, batch.group_batch)
+    rows = np.maximum(batch.prefill_batch * chunk + beside, batch.group_batch)
+    answers = np.maximum(batch.prefill_batch + beside, batch.group_batch)
     tied = np.where(batch.pp[:, None] > 1, sizes.tied_bytes, 0.0)
     sequence = weigh(units, sizes.cache_bytes)
-    entering = max(model.units.cut_elements) / next(x.input_shapes[0][1] for x in model.workload.graph.layers if x.block)
+    entering = max(model.units.cut_elements) / next(
+        x.input_shapes[0][1] for x in model.workload.graph.layers if x.block
+    )
     between = np.where(batch.pp > 1, 2.0 * rows * entering * model.workload.weights.activation_bytes, 0.0)
     buffers = between + rows * np.max(sizes.dispatch_bytes, axis=1)
     one = np.ones_like(sequence)
@@ -350,9 +357,5 @@ def _memory(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> 
     total = np.where(layouts.rank_first >= 0, sum(parts[name] for name in SERVING_MEMORY_PARTS), -1.0)
     fullest = np.argmax(total, axis=1)
     index = np.arange(len(batch))
-    return {
-        "memory_bytes": total[index, fullest],
-        **{name: value[index, fullest] for name, value in parts.items()},
-        "sequence_bytes": sequence[index, fullest],
-        "stage": layouts.rank_first[index, fullest],
-    }
+    items = {name: value[index, fullest] for name, value in (("memory_bytes", total), *parts.items())}
+    return {**items, "sequence_bytes": sequence[index, fullest]}, layouts.rank_first[index, fullest]

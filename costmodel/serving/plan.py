@@ -33,8 +33,10 @@ class ServingPlan:
     etp: int = 1  # tensor parallel degree inside an expert
     dp: int = 1  # replicas
     max_batch: int = 1  # sequences that a replica decodes at a time
-    prefill_chunk: int = 0  # tokens of a prompt per pass, beside the tokens being decoded; 0: whole prompts in passes of their own
-    prefill_batch: int = 1  # whole prompts per pass
+    prefill_chunk: int = (
+        0  # tokens of a prompt per pass, beside the tokens being decoded; 0: whole prompts in passes of their own
+    )
+    prefill_batch: int = 1  # prompts per pass
 
     @property
     def workers(self) -> int:
@@ -115,4 +117,4 @@ class ServingBatch:
     @property
     def sharing(self) -> IntArray:
         """Replicas that share one set of experts."""
-        return np.maximum(self.ep * self.etp // self.tp, 1)
+        return np.asarray(np.maximum(self.ep * self.etp // self.tp, 1))

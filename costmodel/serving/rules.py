@@ -49,15 +49,11 @@ SERVING_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="prefill-batch",
-        fields=("max_batch", "prefill_batch", "prefill_chunk"),
-        doc="a pass holds several prompts only if they are whole, and no more than there are places",
-        test=lambda s, c: (  # noqa: ARG005
-            (c["prefill_batch"] == 1) | ((c["prefill_chunk"] == 0) & (c["prefill_batch"] <= c["max_batch"]))
-        ),
+        fields=("max_batch", "prefill_batch"),
+        doc="a pass reads no more prompts than a replica has places",
+        test=lambda s, c: c["prefill_batch"] <= c["max_batch"],  # noqa: ARG005
         message=lambda s, v: (  # noqa: ARG005
-            f"prefill batch {v['prefill_batch']} with chunks of {v['prefill_chunk']} tokens: a pass holds one chunk"
-            if v["prefill_chunk"]
-            else f"prefill batch {v['prefill_batch']} is more than the {v['max_batch']} sequences of a replica"
+            f"prefill batch {v['prefill_batch']} is more than the {v['max_batch']} sequences of a replica (max batch)"
         ),
     ),
 )
@@ -70,7 +66,7 @@ def _columns(batch: ServingBatch) -> dict[str, NDArray[np.int64]]:
 def is_legal(shape: NetworkShape, batch: ServingBatch) -> BoolArray:
     """Whether plans break no rule."""
     columns = _columns(batch)
-    return np.logical_and.reduce([np.asarray(rule.test(shape, columns)) for rule in SERVING_RULES])
+    return np.asarray(np.logical_and.reduce([np.asarray(rule.test(shape, columns)) for rule in SERVING_RULES]))
 
 
 def broken_serving_rules(shape: NetworkShape, plan: ServingPlan) -> list[str]:

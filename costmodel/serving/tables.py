@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from costmodel.device import Device
 from costmodel.efficiency import kernel_time_s
-from costmodel.graph import Graph
 from costmodel.layers import Kernel, Layer, Shard
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, roles_of
 from costmodel.mesh.tables import ATTENTION, RowKeys, shard_of
 from costmodel.mesh.units import UnitKind, Units
+from costmodel.network import Cluster
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.kernels import (
     PassKeys,
@@ -86,45 +86,62 @@ class UnitTimer:
     """Everything that decides the cost of a pass, but for what it is made of."""
 
     workload: ServingWorkload
-    device: Device
     units: Units
     groups: GroupTimes
     assumptions: ServingAssumptions
+    device: Device  # with the least time of a kernel of the assumptions
+    layers: tuple[Layer, ...]  # at one position
+    roles: tuple[tuple[LayerRole, ...], ...]  # kind -> layer of the unit
 
-    @property
-    def graph(self) -> Graph:
-        """The network."""
-        return self.workload.graph
+    @classmethod
+    def build(
+        cls, workload: ServingWorkload, cluster: Cluster, units: Units, assumptions: ServingAssumptions
+    ) -> UnitTimer:
+        """Prepare the network."""
+        graph = workload.graph
+        return cls(
+            workload=workload,
+            units=units,
+            groups=GroupTimes(cluster=cluster),
+            assumptions=assumptions,
+            device=replace(cluster.device, launch_overhead_s=assumptions.kernel_overhead_s),
+            layers=tuple(at_one_position(layer) for layer in graph.layers),
+            roles=tuple(roles_of(graph, kind) for kind in units.kinds),
+        )
 
     def exchange_s(self, operation: str, size: IntArray, stride: IntArray, message_bytes: FloatArray) -> FloatArray:
         """Time of the cheapest collective among ``size`` ranks that are ``stride`` apart."""
-        return self.groups.time_s(operation, self.groups.find(size, stride), message_bytes)
+        return np.asarray(self.groups.time_s(operation, self.groups.find(size, stride), message_bytes))
 
     # -- times ------------------------------------------------------------------------------------------------------
 
     def passes(self, keys: PassKeys) -> PassTable:
         """Time one pass of every kind of unit in every row."""
-        columns = [self._unit(kind, keys, is_back=n == len(self.units.kinds) - 1) for n, kind in enumerate(self.units.kinds)]
+        columns = [
+            self._unit(kind, roles, keys, is_back=kind is self.units.kinds[-1])
+            for kind, roles in zip(self.units.kinds, self.roles, strict=True)
+        ]
         return PassTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(PassTable)})
 
-    def _unit(self, kind: UnitKind, keys: PassKeys, *, is_back: bool) -> dict[str, FloatArray]:
+    def _unit(
+        self, kind: UnitKind, roles: tuple[LayerRole, ...], keys: PassKeys, *, is_back: bool
+    ) -> dict[str, FloatArray]:
         total = {item.name: np.zeros(len(keys)) for item in fields(PassTable)}
-        layers = [at_one_position(layer) for layer in self.graph.layers]
         rows = keys.answers if is_back else keys.rows
         row_keys = _row_keys(keys, rows)
-        for position, (index, role) in enumerate(zip(kind.layers, roles_of(self.graph, kind), strict=True)):
-            layer = layers[index]
+        for position, (index, role) in enumerate(zip(kind.layers, roles, strict=True)):
+            layer = self.layers[index]
             if layer.kind in _ABSENT:
                 continue
             if layer.kind in ATTENTION:
-                kernels = attention_kernels(self.graph.layers[index], keys, self.workload)
+                kernels = attention_kernels(self.workload.graph.layers[index], keys, self.workload)
             elif layer.kind == "moe":
                 kernels = mixture_kernels(layer, keys)
             else:
-                kernels = _family_kernels(layer, shard_of(layers, kind, position, role, row_keys), rows > 0)
+                kernels = _family_kernels(layer, shard_of(self.layers, kind, position, role, row_keys), rows > 0)
             for kernel in kernels:
                 total["compute_s"] += self._kernel_s(layer, kernel)
-            total["tp_s"] += self._tensor_parallel_s(layers, kind, position, role, row_keys)
+            total["tp_s"] += self._tensor_parallel_s(kind, position, role, row_keys)
             if layer.kind == "moe":
                 total["ep_s"] += self._expert_parallel_s(layer, keys)
         return total
@@ -135,11 +152,12 @@ class UnitTimer:
         width = form.weight_bytes if quantised else form.activation_bytes
         kernel = item.kernel
         moved = (
-            (kernel.elements - item.weights) * form.activation_bytes + item.weights * width + item.cached * self.workload.kv_bytes
+            (kernel.elements - item.weights) * form.activation_bytes
+            + item.weights * width
+            + item.cached * self.workload.kv_bytes
         )
-        device = replace(self.device, launch_overhead_s=0.0 if layer.kind in _FUSED else self.assumptions.kernel_overhead_s)
         time = kernel_time_s(
-            device,
+            self.device,
             form.compute if quantised else form.activation_compute,
             flop=kernel.flop,
             memory_bytes=moved,
@@ -147,15 +165,15 @@ class UnitTimer:
             algorithm=kernel.algorithm,
             launches=kernel.launches,
         )
+        if layer.kind in _FUSED:
+            time = time - kernel.launches * self.device.launch_overhead_s
         return np.where(item.runs, time, 0.0)
 
     def _is_quantised(self, layer: Layer) -> bool:
         return layer.kind in _QUANTISED and bool(layer.block)
 
-    def _tensor_parallel_s(
-        self, layers: list[Layer], kind: UnitKind, position: int, role: LayerRole, keys: RowKeys
-    ) -> FloatArray:
-        layer = layers[kind.layers[position]]
+    def _tensor_parallel_s(self, kind: UnitKind, position: int, role: LayerRole, keys: RowKeys) -> FloatArray:
+        layer = self.layers[kind.layers[position]]
         width, stride = self.workload.weights.activation_bytes, np.ones_like(keys.tp)
         shown = 1.0 - self.assumptions.tp_overlap
         if role.reduces or role.role == "experts":
@@ -163,7 +181,7 @@ class UnitTimer:
             return shown * self.exchange_s("all_reduce", keys.tp, stride, message)
         result = np.zeros(len(keys))
         if role.role == "channel" and layer.kind not in ATTENTION:
-            shard = shard_of(layers, kind, position, role, keys)
+            shard = shard_of(self.layers, kind, position, role, keys)
             for inner in layer.family.work(layer, shard).exchanges:
                 if inner.over == "out_channels" and inner.phase == "forward":
                     message = np.broadcast_to(inner.elements * width, keys.tp.shape)
@@ -188,25 +206,26 @@ class UnitTimer:
         few = np.minimum(sent, 1.0)
         starts = self.exchange_s("all_to_all", size, stride, few)
         once = self.exchange_s("point_to_point", size, stride, few)
-        return whole - (1.0 - self.assumptions.ep_latency_share) * np.maximum(starts - once, 0.0)
+        return np.asarray(whole - (1.0 - self.assumptions.ep_latency_share) * np.maximum(starts - once, 0.0))
 
     # -- sizes ------------------------------------------------------------------------------------------------------
 
     def sizes(self, keys: PassKeys) -> UnitSizes:
         """Sizes of every kind of unit for the degrees of every row."""
-        columns = [self._unit_sizes(kind, keys) for kind in self.units.kinds]
+        columns = [
+            self._unit_sizes(kind, roles, keys) for kind, roles in zip(self.units.kinds, self.roles, strict=True)
+        ]
         return UnitSizes(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(UnitSizes)})
 
-    def _unit_sizes(self, kind: UnitKind, keys: PassKeys) -> dict[str, FloatArray]:
+    def _unit_sizes(self, kind: UnitKind, roles: tuple[LayerRole, ...], keys: PassKeys) -> dict[str, FloatArray]:
         total = {item.name: np.zeros(len(keys)) for item in fields(UnitSizes)}
         form = self.workload.weights
         row_keys = _row_keys(keys, np.ones(len(keys)))
-        layers = [at_one_position(layer) for layer in self.graph.layers]
-        for position, (index, role) in enumerate(zip(kind.layers, roles_of(self.graph, kind), strict=True)):
-            layer = layers[index]
+        for position, (index, role) in enumerate(zip(kind.layers, roles, strict=True)):
+            layer = self.layers[index]
             if layer.kind in _ABSENT:
                 continue
-            shard = shard_of(layers, kind, position, role, row_keys)
+            shard = shard_of(self.layers, kind, position, role, row_keys)
             width = form.weight_bytes if self._is_quantised(layer) else form.activation_bytes
             share = _weight_share(layer, role, shard, keys)
             routed, shared = float(layer.expert_count), float(layer.shared_count)
@@ -214,7 +233,7 @@ class UnitTimer:
             total["weight_bytes"] += (dense * share + shared / keys.tp + routed / (keys.ep * keys.etp)) * width
             total["tied_bytes"] += layer.tied_count * share * form.activation_bytes
             if layer.kind in ATTENTION:
-                total["cache_bytes"] += self._cache_bytes(self.graph.layers[index], keys.tp)
+                total["cache_bytes"] += self._cache_bytes(self.workload.graph.layers[index], keys.tp)
             wide = (shard.in_channels + shard.out_channels + layer.output_shape[0]) * form.activation_bytes
             if layer.kind == "moe":
                 wide, total["dispatch_bytes"] = self._mixture_row(layer, keys)
@@ -228,7 +247,7 @@ class UnitTimer:
         kept = self.workload.prompt_tokens + self.assumptions.output_share * self.workload.output_tokens
         page = max(self.assumptions.page_tokens, 1.0)
         positions = np.ceil(query_context(layer, kept) / page) * page
-        return positions * cache_elements(layer, tp) * self.workload.kv_bytes
+        return np.asarray(positions * cache_elements(layer, tp) * self.workload.kv_bytes)
 
     def _mixture_row(self, layer: Layer, keys: PassKeys) -> tuple[FloatArray, FloatArray]:
         """Bytes at the widest moment of a mixture, and of tokens under way, per new token of a replica."""
@@ -243,7 +262,12 @@ def _row_keys(keys: PassKeys, rows: FloatArray) -> RowKeys:
     """The same rows in the words of the mesh tables; a pass without rows is costed as one of one row, and left out after."""
     one = np.ones_like(keys.tp)
     return RowKeys(
-        tp=keys.tp, sequence_parallel=0 * one, cp=one, ep=keys.ep, etp=keys.etp, micro_batch=np.maximum(rows, 1).astype(np.int64)
+        tp=keys.tp,
+        sequence_parallel=0 * one,
+        cp=one,
+        ep=keys.ep,
+        etp=keys.etp,
+        micro_batch=np.maximum(rows, 1).astype(np.int64),
     )
 
 
@@ -268,7 +292,7 @@ def _weights_of(kernel: Kernel) -> FloatArray:
 def _weight_share(layer: Layer, role: LayerRole, shard: Shard, keys: PassKeys) -> FloatArray:
     """Share of a layer's weights that a rank holds."""
     if role.role == "column":
-        return shard.out_channels / layer.output_shape[0]
+        return np.asarray(shard.out_channels / layer.output_shape[0])
     if role.role in ("row", "vocabulary"):
-        return 1.0 / keys.tp.astype(np.float64)
+        return np.asarray(1.0 / keys.tp)
     return np.ones(len(keys))

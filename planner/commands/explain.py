@@ -19,6 +19,8 @@ from planner.commands.values import Values
 from planner.errors import UsageError
 from planner.mesh.flags import FIELD_OF_OPTION, flag_of
 from planner.request import Request
+from planner.serving.commands import answer_estimate, serving_request
+from planner.serving.options import takes_serving_options
 
 if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan
@@ -57,6 +59,7 @@ _OVERRIDES = (
 _SAME_PREDICTION = 1e-9
 
 
+@takes_serving_options
 @takes_mesh_options
 def estimate(
     context: typer.Context,
@@ -93,6 +96,7 @@ def estimate(
     verbose: o.Verbose = False,
     *,
     mesh: Mapping[str, Any],
+    serving: Mapping[str, Any],
 ) -> None:
     """Predict one plan: from a file, by its degrees, or the best of a family or of what is fixed, on exactly --gpus workers.
 
@@ -101,6 +105,7 @@ def estimate(
     \b
     planner estimate --plan plan.yaml
     planner estimate llama3-70b --gpus 64 --tp 8 --pp 4 --micro-batch 2
+    planner estimate llama3-70b --mode inference --gpus 8 --tp 8 --max-batch 64
     planner estimate alexnet --gpus 8 --family data
     planner estimate alexnet --gpus 8 --fix 'conv*:batch' --fix 'fc*:out_channels'
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
@@ -163,13 +168,19 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
             values.add(
                 f"MODEL: is missing; name a network ('planner list models') or a plan: planner {command} --plan FILE"
             )
+        served = (
+            serving_request(options.get("serving") or {}, request, values, where) if command == "estimate" else None
+        )
         values.check()
+        if served is not None:
+            answer_estimate(served, where)
+            return
         _answer(request, None, None, where, command)
         return
     for name in _DECIDED_BY_PLAN:
         if options.get(name):
             values.add(f"--{name.replace('_', '-')}: is decided by --plan; leave one of them out")
-    for name, word in options["mesh"].items():
+    for name, word in (*options["mesh"].items(), *(options.get("serving") or {}).items()):
         if word is not None:
             values.add(f"{flag_of(FIELD_OF_OPTION.get(name, name))}: is decided by --plan; leave one of them out")
     values.check()

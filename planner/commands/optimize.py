@@ -14,6 +14,8 @@ from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
+from planner.serving.commands import answer_optimize, serving_request
+from planner.serving.options import takes_serving_options
 
 if TYPE_CHECKING:
     from planner.mesh.results import MeshResult
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["optimize"]
 
 
+@takes_serving_options
 @takes_mesh_options
 def optimize(
     context: typer.Context,
@@ -66,6 +69,7 @@ def optimize(
     verbose: o.Verbose = False,
     *,
     mesh: Mapping[str, Any],
+    serving: Mapping[str, Any],
 ) -> None:
     """Find the fastest plans for a network on a cluster, ranked and proven.
 
@@ -77,6 +81,7 @@ def optimize(
     planner optimize alexnet --gpus 16
     planner optimize llama3-70b --gpus 256 --batch 1024 --seq 8192
     planner optimize llama3-70b --gpus 256 --tp 8 --pp 1..8 --zero 1
+    planner optimize llama3-70b --gpus 8 --mode inference --prompt 1024 --output-tokens 256 --max-tpot 30ms
     """  # noqa: D301 - the \b of click, "keep these lines", not a backslash
     options: dict[str, Any] = locals()
     values = Values()
@@ -84,7 +89,10 @@ def optimize(
         values.add("--gpus: is missing; say how many workers there are at most, as in --gpus 16")
     request = request_from(options, values)
     where = output_of(options, values)
-    values.check()
+    served = serving_request(serving, request, values, where)
+    if served is not None:
+        answer_optimize(served, where)
+        return
     _answer(request, where)
 
 

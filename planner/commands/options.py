@@ -63,10 +63,11 @@ QUESTION = "What is planned"
 SPACE = "Which plans are looked at"
 LAYERS = "Which plans with a split per layer are looked at"
 MESH = "Which plans over a device mesh are looked at (transformers)"
+SERVING = "What is served (--mode inference of a network that generates text)"
 COSTS = "How plans are costed"
 SEARCH = "How long and how hard to search"
 OUTPUT = "What is printed and where"
-GROUPS = (QUESTION, SPACE, MESH, LAYERS, COSTS, SEARCH, OUTPUT)
+GROUPS = (QUESTION, SERVING, SPACE, MESH, LAYERS, COSTS, SEARCH, OUTPUT)
 
 
 def complete_models(incomplete: str) -> list[str]:
@@ -171,7 +172,12 @@ Optimizer = Annotated[
 ]
 Mode = Annotated[
     str | None,
-    option("--mode", metavar="MODE", help="training, or inference (forward only). Default: training.", group=QUESTION),
+    option(
+        "--mode",
+        metavar="MODE",
+        help="training, or inference: serving a network that generates text, the forward pass of others. Default: training.",
+        group=QUESTION,
+    ),
 ]
 MemoryLimit = Annotated[
     str | None,
@@ -205,7 +211,7 @@ Objective = Annotated[
         metavar="NAME",
         help=(
             "What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours or money (per token). "
-            "Default: step_time."
+            "Default: step_time. Serving: throughput, latency, ttft, tpot or tokens_per_s_per_gpu. Default: throughput."
         ),
         group=QUESTION,
     ),

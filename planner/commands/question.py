@@ -59,7 +59,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
     _check_paleo_only(options, cost_model, values)
     gpus = get("gpus")
     algorithms = get("paleo_algorithms")
-    assumed = _assumed(get("assume") or (), values)
+    assumed = _assumed(get("assume") or (), get("mode"), values)
     return Request(
         model=get("model") or "",
         cluster=get("cluster"),
@@ -92,7 +92,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         ),
         space=cast("SpaceChoice", values.choice("--space", get("space") or neutral.space, SPACES)),
         mesh=restriction_from(get("mesh") or {}, micro_batches if several else None, values),
-        objective=_objective(get("objective"), values),
+        objective=_objective(get("objective"), get("mode"), values),
         assume=assumed,
         command_line=_command_line(options.get("context")),
     )
@@ -123,23 +123,27 @@ def _known_optimizer(text: str | None, values: Values) -> str | None:
     return values.choice("--optimizer", text, tuple(OPTIMIZERS))
 
 
-def _objective(text: str | None, values: Values) -> str | None:
+def _objective(text: str | None, mode: str | None, values: Values) -> str | None:
+    """Inference has objectives of its own: those of serving."""
     if text is None:
         return None
     from strategies.mesh.settings import OBJECTIVES
+    from strategies.serving.settings import SERVING_OBJECTIVES
 
-    return values.choice("--objective", text.strip().replace("-", "_"), OBJECTIVES)
+    known = SERVING_OBJECTIVES if mode == "inference" else OBJECTIVES
+    return values.choice("--objective", text.strip().replace("-", "_"), known)
 
 
-def _assumed(texts: Sequence[str], values: Values) -> tuple[tuple[str, float], ...]:
-    """Read ``--assume NAME=VALUE``; a later one wins."""
+def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tuple[str, float], ...]:
+    """Read ``--assume NAME=VALUE``; a later one wins. Inference has assumptions of its own: those of serving."""
     if not texts:
         return ()
     from dataclasses import fields
 
     from costmodel.mesh.assumptions import MeshAssumptions
+    from costmodel.serving.assumptions import ServingAssumptions
 
-    known = tuple(field.name for field in fields(MeshAssumptions))
+    known = tuple(field.name for field in fields(ServingAssumptions if mode == "inference" else MeshAssumptions))
     result: dict[str, float] = {}
     for text in texts:
         name, equals, number = (part.strip() for part in text.partition("="))

@@ -91,7 +91,7 @@ class _Builder:
     def _note(self, field: str, value: str) -> None:
         given = field in self.degrees or field in self.names or field in self.restriction.flags
         if not given:
-            self.chosen[field.replace("_", " ")] = value
+            self.chosen[flag_of(field)[2:]] = value
 
     def _single_degrees(self, bounds: Mapping[str, Bounds]) -> dict[str, int]:
         result = {}

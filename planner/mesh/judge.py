@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
-from costmodel.mesh.flops import model_flops_per_step
 
 from costmodel.graph import Graph
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS, MeshCosts
+from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, broken_rules, columns_of
@@ -166,8 +166,8 @@ class MeshJudge:
         """How MFU is counted."""
         precision = self.resolved.workload.precision.compute
         value = (
-            f"{self.flop_per_step:.4g} model FLOP per step (matrix products and attention, forward and backward, nothing that is "
-            f"computed again) over step time x GPUs in use x {self.peak_flop_per_s / 1e12:.4g} TFLOP/s, the dense {precision} peak"
+            f"{self.flop_per_step:.4g} model FLOP per step ({FLOP_CONVENTION}) over step time x GPUs in use x "
+            f"{self.peak_flop_per_s / 1e12:.4g} TFLOP/s, the dense {precision} peak"
         )
         return Assumption(name="MFU", value=value)
 

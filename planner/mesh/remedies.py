@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,16 @@ from planner.mesh.judge import MeshJudge
 from planner.mesh.near import near_multiples
 from planner.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
 from planner.search_errors import SearchInterrupted
-from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
+from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
 
 __all__ = ["no_mesh_plan", "remedy"]
 
 # Searches for a way out are short: each at most so long, and so many doublings of the GPUs.
 _WALL_S = 5.0
 _DOUBLINGS = 8
+# Values of a bounded degree that are tried to say why none of them works, and sentences that say it.
+_MOST_VALUES = 1024
+_MOST_MESSAGES = 4
 
 
 def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) -> Exception:
@@ -63,7 +66,7 @@ def _excluded(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) ->
         docs = {rule.name: rule.doc for rule in RULES}
         rules = sorted(outcome.illegal, key=lambda name: (-outcome.illegal[name], name))
         listed = "; ".join(f"{name} ({docs[name]})" if name in docs else name for name in rules)
-        said = f"rules that exclude all of them: {listed or 'none is left by what is fixed'}"
+        said = f"rules that exclude all of them: {listed}" if listed else "nothing obeys all rules of the space; fix less"
     flags = _flags(settings.restriction)
     fixed = f" with {', '.join(dict.fromkeys(flags.values()))} as given" if flags else ""
     setting = judge.resolved.setting
@@ -78,23 +81,51 @@ def _contradictions(judge: MeshJudge, restriction: MeshRestriction) -> list[str]
     dp = values.pop("dp", None)
     known = {*values, *(["dp"] if dp is not None else []), "vpp"}  # more chunks per rank break no rule less
     plan = MeshPlan(**{**values, **({} if dp is None else {"dp_replicate": dp, "dp_shard": 1})})
-    fields = {"dp", *(field.name for field in dataclasses.fields(MeshPlan))}
-    return [*_wrong_products(judge, degrees), *judge.broken(plan, fields - known)]
-
-
-def _wrong_products(judge: MeshJudge, degrees: Mapping[str, int]) -> list[str]:
-    """Fixed degrees that need more GPUs than there are, or do not divide the batch."""
-    setting = judge.resolved.setting
-    data = ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
-    problems = []
-    gpus, words = _product(degrees, ("tp", "cp", "pp", *data))
-    if gpus > setting.gpus:
-        problems.append(f"{words} is more than --gpus {setting.gpus}")
-    samples, words = _product(degrees, (*data, "micro_batch", "num_micro_batches"))
-    if setting.global_batch % samples:
-        near = near_multiples(setting.global_batch, samples)
-        problems.append(f"{words} does not divide --batch {setting.global_batch} (nearby: {near})")
+    least = {field: min(_allowed(bounds), default=1) for field, bounds in restriction.degrees.items()}
+    problems = [
+        *_too_many_gpus(judge, least),
+        *_no_share_of_batch(judge, degrees),
+        *judge.broken(plan, _FIELDS - known),
+    ]
+    for field in restriction.degrees.keys() - degrees.keys() - {"dp"}:
+        problems += _all_broken(judge, field, _allowed(restriction.degrees[field]))
     return problems
+
+
+_FIELDS = frozenset({"dp", *(field.name for field in dataclasses.fields(MeshPlan))})
+
+
+def _allowed(bounds: Bounds) -> Sequence[int]:
+    """Values of one degree that the user allows."""
+    return bounds.values or range(bounds.low or 0, min(bounds.high or _MOST_VALUES, _MOST_VALUES) + 1)
+
+
+def _all_broken(judge: MeshJudge, field: str, values: Sequence[int]) -> list[str]:
+    """What is wrong with all allowed values of one degree; nothing if one of them is right."""
+    messages: list[str] = []
+    for value in values:
+        broken = judge.broken(MeshPlan(**{field: value}), _FIELDS - {field})  # type: ignore[arg-type]
+        if not broken:
+            return []
+        messages += broken
+    return messages[:_MOST_MESSAGES]
+
+
+def _too_many_gpus(judge: MeshJudge, least: Mapping[str, int]) -> list[str]:
+    gpus, words = _product(least, ("tp", "cp", "pp", *_data(least)))
+    most = judge.resolved.setting.gpus
+    return [f"{words} is more than --gpus {most}"] if gpus > most else []
+
+
+def _no_share_of_batch(judge: MeshJudge, degrees: Mapping[str, int]) -> list[str]:
+    batch = judge.resolved.setting.global_batch
+    samples, words = _product(degrees, (*_data(degrees), "micro_batch", "num_micro_batches"))
+    near = near_multiples(batch, samples)
+    return [f"{words} does not divide --batch {batch} (nearby: {near})"] if batch % samples else []
+
+
+def _data(degrees: Mapping[str, int]) -> tuple[str, ...]:
+    return ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
 
 
 def _product(degrees: Mapping[str, int], fields: tuple[str, ...]) -> tuple[int, str]:

@@ -27,6 +27,8 @@ from planner.results import Assumption, Setting
 __all__ = ["mesh_estimate_report", "mesh_explain_report", "mesh_search_report"]
 
 _BAR = 30
+# Parts below this share of their sum are rounding errors.
+_NOISE = 1e-12
 # Objective -> what a better plan is.
 _BETTER = {
     "step_time": "faster",
@@ -61,7 +63,7 @@ def mesh_explain_report(breakdown: MeshBreakdown, warnings: Sequence[str] = ()) 
     return Report(
         blocks=lambda: [
             *_plan_blocks(breakdown),
-            Heading("Layer by layer"),
+            Heading("Layer by layer (of one rank, one micro-batch)"),
             rows_table(breakdown.layers),
             *_comparison_blocks(breakdown),
             *_closing(breakdown, warnings),
@@ -151,7 +153,9 @@ def _versus_data_parallel(best: RankedMeshPlan, plain: RankedMeshPlan | None) ->
 
 def _plan_blocks(breakdown: MeshBreakdown) -> list[Block]:
     ranked = breakdown.ranked
-    stages: list[Block] = [Heading("Stage by stage"), rows_table(breakdown.stages)] if breakdown.stages else []
+    stages: list[Block] = []
+    if len(breakdown.stages) > 1:
+        stages = [Heading("Stage by stage (one rank each, one micro-batch)"), rows_table(breakdown.stages)]
     return [
         mesh_table([ranked], breakdown.objective, ranks=False),
         Heading("Where the step goes"),
@@ -169,7 +173,7 @@ def _plan_blocks(breakdown: MeshBreakdown) -> list[Block]:
 
 
 def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: float, unit: Unit, name: str) -> Table:
-    rows = [(words[key], float(value)) for key, value in parts.items() if value > 0]
+    rows = [(words[key], float(value)) for key, value in parts.items() if value > _NOISE * total]
     return Table(
         columns=(
             Column(title="part", cells=(*(word for word, _ in rows), name), is_text=True),
@@ -197,7 +201,10 @@ def _comparison_blocks(breakdown: MeshBreakdown) -> list[Block]:
     if ranked.gap <= 1e-12 and ranked.fits:
         return [Sentence("No plan of the stated space is better.", strong=True)]
     unit = time_unit(best.step_time_s)
-    rows = [(term, a, b) for term, a, b in breakdown.comparison if a > 0 or b > 0]
+    noise = _NOISE * ranked.step_time_s
+    # What one plan does not have at all is a zero, not the rest of a rounded sum.
+    cleaned = [(term, a if a > noise else 0.0, b if b > noise else 0.0) for term, a, b in breakdown.comparison]
+    rows = [(term, a, b) for term, a, b in cleaned if a > 0 or b > 0]
     rows.append(("step", ranked.step_time_s, best.step_time_s))
 
     def column(title: str, values: Sequence[float], *, signed: bool = False) -> Column:

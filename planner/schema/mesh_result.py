@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, RootModel
 
@@ -105,13 +105,52 @@ class MeshResultDocument(Tail, MeshHead):
     )
 
 
+class MeshStageEntry(BaseModel):
+    """One pipeline rank; times of one micro-batch."""
+
+    model_config = ResultDocument.model_config
+
+    rank: int = Field(ge=0, description="Of the pipeline.")
+    blocks: str = Field(description="Per chunk: 8, or 4+4.")
+    forward_s: Seconds = Field(description="Communication inside the layers included.")
+    backward_s: Seconds
+    recompute_s: Seconds
+    transfer_s: Seconds = Field(description="To and from the neighbouring stages.")
+    memory_bytes: Size
+    weight_bytes: Size
+    gradient_bytes: Size
+    optimizer_bytes: Size = Field(description="Optimizer state and master weights.")
+    activation_bytes: Size
+
+
+class MeshLayerEntry(BaseModel):
+    """One layer on one rank, for one micro-batch."""
+
+    model_config = ResultDocument.model_config
+
+    unit: str = Field(description="front, back, or the first block of its kind.")
+    count: int = Field(ge=1, description="Equal blocks in the network.")
+    name: str
+    kind: str
+    split: str = Field(
+        description="How tensor parallelism splits it: column, row, channel, whole, vocabulary or experts."
+    )
+    forward_s: Seconds
+    backward_s: Seconds
+    tp_exchange_s: Seconds = Field(description="Tensor-parallel communication of both passes.")
+    weight_count: int = Field(ge=0, description="Of the whole layer.")
+    weights_per_rank: int = Field(ge=0)
+
+
 class MeshBreakdownDocument(Tail, MeshHead):
     """Answer of `planner explain --json` about a plan over a device mesh, and without `layers` of `planner estimate --json`."""
 
     step_time_s: Seconds
     plans: list[MeshPlanCost] = Field(min_length=1, max_length=1)
-    stages: list[dict[str, Any]] = Field(description="One row per pipeline rank; seconds per step, bytes per GPU.")
-    layers: list[dict[str, Any]] | None = Field(default=None, description="One row per kind of layer.")
+    stages: list[MeshStageEntry] = Field(description="One per pipeline rank.")
+    layers: list[MeshLayerEntry] | None = Field(
+        default=None, description="In network order; of equal blocks, the first one's."
+    )
     best: MeshPlanCost | None = Field(description="The best plan, where it was searched for.")
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
 

@@ -56,12 +56,15 @@ def is_serving(request: ServingRequest, graph: Graph) -> bool:
     }
     asked = [flag for flag, given in per_layer.items() if given]
     if asked and request.given:
-        raise UsageError(f"{request.given[0]} is for serving and {asked[0]} for plans with a split per layer; leave one of them out")
+        raise UsageError(
+            f"{request.given[0]} is for serving and {asked[0]} for plans with a split per layer; leave one of them out"
+        )
     generates = any(layer.kind in _ATTENTION and layer.params.causal and layer.block for layer in graph.layers)
     generates = generates and not any(layer.kind == "cross_attention" for layer in graph.layers)
     if request.given and not generates:
         raise UsageError(
-            f"{request.given[0]}: network '{graph.name}' does not generate text token by token; --mode inference costs its forward pass without it"
+            f"{request.given[0]}: network '{graph.name}' does not generate text; without it, "
+            "--mode inference costs the forward pass"
         )
     return generates and not asked
 
@@ -136,7 +139,9 @@ class ServingJudge:
                     ttft_parts={name: float(getattr(costs, name)[n]) for name in TTFT_PARTS},
                     memory_parts={name: float(getattr(costs, name)[n]) for name in SERVING_MEMORY_PARTS},
                     bottleneck=TPOT_WORDS[max(tpot_parts, key=lambda name: tpot_parts[name])],
-                    money_per_million_output_tokens=None if price is None else plan.workers * price / 3600.0 / rate * 1e6,
+                    money_per_million_output_tokens=None
+                    if price is None
+                    else plan.workers * price / 3600.0 / rate * 1e6,
                     gap=0.0,
                 )
             )
@@ -232,10 +237,16 @@ def _check_options(request: ServingRequest) -> None:
     problems = [f"{flag}: is for training; {reason}" for flag, reason in refused.items() if reason]
     if base.mesh is not None:
         fields = (*base.mesh.degrees, *base.mesh.names, *base.mesh.flags)
-        problems += [f"{flag_of(name)}: is for training; serving has tp, pp, ep, etp and dp" for name in fields if name not in _DEGREES]
+        problems += [
+            f"{flag_of(name)}: is for training; serving has tp, pp, ep, etp and dp"
+            for name in fields
+            if name not in _DEGREES
+        ]
     known = {item.name for item in dataclasses.fields(ServingAssumptions)}
     problems += [
-        f"--assume {name}: is for training; serving has {', '.join(sorted(known))}" for name, _ in base.assume if name not in known
+        f"--assume {name}: is for training; serving has {', '.join(sorted(known))}"
+        for name, _ in base.assume
+        if name not in known
     ]
     utilisation = dict(base.assume).get("memory_utilisation", 1.0)
     if not 0.0 < utilisation <= 1.0:
@@ -263,6 +274,8 @@ def _assumptions(
             source="given" if base.precision is not None else "default of the device",
         ),
         Assumption(name="keys and values", value=kv, source=source(request.kv)),
-        Assumption(name="memory per GPU", value=memory, source="memory_utilisation" if base.memory_limit is None else "given"),
+        Assumption(
+            name="memory per GPU", value=memory, source="memory_utilisation" if base.memory_limit is None else "given"
+        ),
         Assumption(name="load", value="every place of every replica is taken; no queue in front of it"),
     )

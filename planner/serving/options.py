@@ -26,15 +26,23 @@ def _words(name: str, metavar: str, text: str) -> Any:
 
 SERVING_OPTIONS: dict[str, Any] = {
     "prompt": _words("prompt", "N", f"Tokens of a prompt, on average. Default: {DEFAULT_PROMPT_TOKENS}."),
-    "output_tokens": _words("output-tokens", "N", f"Tokens of an answer, on average. Default: {DEFAULT_OUTPUT_TOKENS}."),
+    "output_tokens": _words(
+        "output-tokens", "N", f"Tokens of an answer, on average. Default: {DEFAULT_OUTPUT_TOKENS}."
+    ),
     "max_ttft": _words("max-ttft", "TIME", "Most time to the first token, as in 500ms."),
     "max_tpot": _words("max-tpot", "TIME", "Most time per token after the first, as in 30ms."),
-    "kv_precision": _words("kv-precision", "NAME", "Cache of keys and values: fp32, fp16, bf16 or fp8. Default: as activations."),
-    "max_batch": _words("max-batch", "N", "Sequences at a time per replica: 64, 1..64 or 32,64. Default: the best up to 1024."),
-    "prefill_chunk": _words(
-        "prefill-chunk", "N", "Read prompts in chunks of N tokens beside the decoding; 0: whole prompts. Default: the best."
+    "kv_precision": _words(
+        "kv-precision", "NAME", "Cache of keys and values: fp32, fp16, bf16 or fp8. Default: as activations."
     ),
-    "prefill_batch": _words("prefill-batch", "N", "Whole prompts per pass. Default: the best."),
+    "max_batch": _words(
+        "max-batch", "N", "Sequences at a time per replica: 64, 1..64 or 32,64. Default: the best up to 1024."
+    ),
+    "prefill_chunk": _words(
+        "prefill-chunk",
+        "N",
+        "Read prompts in chunks of N tokens beside the decoding; 0: whole prompts. Default: the best.",
+    ),
+    "prefill_batch": _words("prefill-batch", "N", "Prompts per pass. Default: the best."),
 }
 
 
@@ -66,7 +74,11 @@ def takes_serving_options(command: Callable[..., None]) -> Callable[..., None]:
 def serving_from(words: Mapping[str, str | None], base: Request, values: Values) -> ServingRequest:
     """Read the options; ``values`` takes the problems."""
     degrees = {}
-    for name, least, most in (("max_batch", 1, _MOST_BATCH), ("prefill_chunk", 0, _MOST_TOKENS), ("prefill_batch", 1, _MOST_BATCH)):
+    for name, least, most in (
+        ("max_batch", 1, _MOST_BATCH),
+        ("prefill_chunk", 0, _MOST_TOKENS),
+        ("prefill_batch", 1, _MOST_BATCH),
+    ):
         text = words.get(name)
         if text is not None:
             degrees[name] = integers(values, f"--{name.replace('_', '-')}", text, least, most)

@@ -69,6 +69,7 @@ class ServingResult:
     model_assumptions: tuple[Assumption, ...]
     replicas_only: RankedServingPlan | None  # the best with tp = pp = ep = 1; None: none fits and keeps the limits
     notes: tuple[str, ...]
+    interrupted: bool = False  # by the user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

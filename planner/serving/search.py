@@ -15,7 +15,7 @@ from planner.search_errors import SearchInterrupted
 from planner.serving.judge import ServingJudge, make_serving_judge
 from planner.serving.request import ServingRequest
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
-from planner.serving.wording import SERVING_MEMORY_WORDS, command_of, serving_plan_in_words
+from planner.serving.wording import SERVING_MEMORY_WORDS, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
 from strategies.serving.settings import MOST_BATCH, ServingOutcome, ServingSettings
@@ -65,14 +65,15 @@ def optimize_serving(request: ServingRequest, progress: Progress | None = None) 
         model_assumptions=judge.rows(),
         replicas_only=_replicas_only(judge, settings, outcome, plans[0]),
         notes=tuple(_notes(judge, outcome, plans[0])),
+        interrupted=outcome.interrupted,
     )
 
 
 def estimate_serving(request: ServingRequest) -> ServingEstimate:
     """Predict the plan that a request spells out on exactly its GPUs.
 
-    Degrees that are left out are 1 and replicas take the GPUs that are left; prompts are read whole, one per pass; as many sequences as fit are
-    held.
+    Degrees that are left out are 1 and replicas take the GPUs that are left; prompts are read whole, one per pass; as many sequences as
+    fit are held.
 
     Raises
     ------
@@ -87,11 +88,14 @@ def estimate_serving(request: ServingRequest) -> ServingEstimate:
     if not ranked.fits:
         largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
         way_out = (
-            f"it fits with --max-batch {ranked.largest_batch}" if ranked.largest_batch else "no number of sequences fits; use more --tp or --pp"
+            f"it fits with --max-batch {ranked.largest_batch}"
+            if ranked.largest_batch
+            else "no number of sequences fits; use more --tp or --pp"
         )
         notes.append(
-            f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are {format_bytes(judge.capacity_bytes)}; most of "
-            f"it are {SERVING_MEMORY_WORDS[largest]} ({format_bytes(ranked.memory_parts[largest])}); {way_out}"
+            f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
+            f"{format_bytes(judge.capacity_bytes)}; most of it are {SERVING_MEMORY_WORDS[largest]} "
+            f"({format_bytes(ranked.memory_parts[largest])}); {way_out}"
         )
     notes += [f"misses the limit: {text}" for text in _missed(judge, ranked)]
     defaults = (Assumption(name="plan", value=f"with {', '.join(chosen)}", source="left open"),) if chosen else ()
@@ -146,7 +150,9 @@ def _notes(judge: ServingJudge, outcome: ServingOutcome, best: RankedServingPlan
     elif not outcome.is_complete:
         notes.append("stopped by the time limit: --time-limit gives the search longer")
     if best.plan.max_batch >= MOST_BATCH and "max_batch" not in judge.degrees:
-        notes.append(f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more")
+        notes.append(
+            f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more"
+        )
     return notes
 
 
@@ -172,7 +178,8 @@ def _no_plan(judge: ServingJudge, settings: ServingSettings, outcome: ServingOut
     if miss is None:
         fixed = ", ".join(f"--{field.replace('_', '-')}" for field in settings.degrees)
         return NoFeasiblePlan(
-            f"no legal plan serves '{name}' on up to {settings.max_workers} GPUs" + (f" with {fixed} as given" if fixed else "")
+            f"no legal plan serves '{name}' on up to {settings.max_workers} GPUs"
+            + (f" with {fixed} as given" if fixed else "")
         )
     ranked = judge.rank([miss.plan])[0]
     words = serving_plan_in_words(miss.plan)
@@ -228,7 +235,9 @@ def _exact_plan(judge: ServingJudge) -> tuple[ServingPlan, list[str]]:
     dp = gpus // (tp * pp)
     if values.setdefault("dp", dp) != dp:
         together = tp * pp * values["dp"]
-        raise UsageError(f"--gpus {gpus}: tp {tp} x pp {pp} x dp {values['dp']} = {together}; use --gpus {together}, or a dp of {dp}")
+        raise UsageError(
+            f"--gpus {gpus}: tp {tp} x pp {pp} x dp {values['dp']} = {together}; use --gpus {together}, or a dp of {dp}"
+        )
     if judge.shape.experts and "etp" not in values:
         values["etp"] = max(tp // values.get("ep", 1), 1)
         if values["etp"] > 1:
@@ -243,8 +252,3 @@ def _exact_plan(judge: ServingJudge) -> tuple[ServingPlan, list[str]]:
         plan = dataclasses.replace(plan, max_batch=max(most, plan.max_batch))
         chosen.append(f"max batch {plan.max_batch} (the largest that fits, up to {MOST_BATCH})")
     return plan, chosen
-
-
-def reproduce(request: ServingRequest, plan: ServingPlan, prompt: int, output: int) -> str:
-    """The command that predicts a plan alone."""
-    return f"planner estimate {request.base.model} --mode inference --prompt {prompt} --output-tokens {output} {command_of(plan)}"

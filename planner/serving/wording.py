@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from costmodel.serving.plan import ServingPlan
 
-__all__ = ["SERVING_MEMORY_WORDS", "TPOT_WORDS", "TTFT_WORDS", "command_of", "family_of_serving_plan", "serving_plan_in_words"]
+__all__ = [
+    "SERVING_MEMORY_WORDS",
+    "TPOT_WORDS",
+    "TTFT_WORDS",
+    "command_of",
+    "family_of_serving_plan",
+    "serving_plan_in_words",
+]
 
 TPOT_WORDS = {
     "decode_compute_s": "kernels",
@@ -49,7 +56,7 @@ def serving_plan_in_words(plan: ServingPlan) -> str:
     words = [*(words or ["one GPU"]), sequences]
     if plan.prefill_chunk:
         words.append(f"prompts in chunks of {plan.prefill_chunk}")
-    elif plan.prefill_batch > 1:
+    if plan.prefill_batch > 1:
         words.append(f"{plan.prefill_batch} prompts per pass")
     return ", ".join(words)
 

@@ -97,15 +97,12 @@ def _spread_s(source: Layout, target: Layout, tensor_bytes: float, collectives: 
         return 0.0
     if target.form in ("whole", "gathered") or u == 1:
         return collectives.time_s("all_gather", t, tensor_bytes)
-    if source.form != target.form:
-        if t == u:
-            return collectives.time_s("all_to_all", t, tensor_bytes / t)
-        return collectives.time_s("all_gather", t, tensor_bytes)
-    if u % t == 0:
+    if source.form == target.form and u % t == 0:
         return 0.0
-    if t % u == 0:
+    if source.form == target.form and t % u == 0:
         return collectives.time_s("all_gather", t // u, tensor_bytes / u, stride=u)
-    return collectives.time_s("all_gather", t, tensor_bytes)
+    traded = source.form != target.form and t == u
+    return collectives.time_s("all_to_all" if traded else "all_gather", t, tensor_bytes / t if traded else tensor_bytes)
 
 
 def _reduced_s(terms: int, target: Layout, tensor_bytes: float, collectives: Collectives) -> float:

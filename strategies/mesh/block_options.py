@@ -1,4 +1,4 @@
-"""What can be done with one layer of a block on tp ranks, and what each option costs: compute, collectives inside the layer, exchange, memory."""
+"""What can be done with one layer of a block on tp ranks, and what each option costs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PER_POSITION = frozenset(
 )
 # Inputs that stay whole beside split ones (costmodel.mesh.roles): the rotary part of compressed keys is shared by all heads.
 WHOLE_INPUTS = {"latent_attention": frozenset({2})}
-# Mixtures of experts have groups of their own.
-_FOREIGN = frozenset({"moe"})
+# Mixtures of experts have groups of their own; inputs lie between an encoder and a decoder.
+_FOREIGN = frozenset({"moe", "input"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -110,10 +110,12 @@ def options_of(layer: Layer, space: BlockSpace) -> tuple[BlockOption, ...]:
     Raises
     ------
     MeshError
-        The layer is a mixture of experts.
+        The layer is a mixture of experts or an input.
     """
     if layer.kind in _FOREIGN:
-        raise MeshError(f"layer '{layer.name}' is a mixture of experts; the program splits blocks without them")
+        raise MeshError(
+            f"layer '{layer.name}' ({layer.kind}) is not split with its block; the program takes blocks without it"
+        )
     limits = layer.family.limits(layer)
     positions = int(np.prod(layer.output_shape[1:]))
     result: list[BlockOption] = []
@@ -169,10 +171,8 @@ def cost_options(
         Samples.
     collectives : Collectives
     """
-    layer = layers[kind.layers[position]]
     parts = [_cost_option(workload, layers, kind, position, option, micro_batch, collectives) for option in options]
     columns = np.array(parts, dtype=np.float64).reshape(len(options), 6).T
-    assert layer.kind != "input"
     return OptionCosts(
         options=options,
         forward_s=columns[0],
@@ -252,5 +252,3 @@ def _memory_bytes(
     readers = [layers[kind.layers[r]] for r, inputs in enumerate(kind.inputs) if position in inputs]
     kept = not readers or any(reader.keeps_input for reader in readers)
     return weights * precision.weight_bytes + trained * state + (tensor_bytes / option.leaves.degree if kept else 0.0)
-
-

@@ -1,8 +1,8 @@
 """The split of a block over its tensor-parallel ranks, chosen by the per-layer program: no pattern is given, Megatron's comes out.
 
 One block stands for all of its kind. Its output is the input of the next one, so the block is closed to a ring: the tensor that
-leaves the last layer is the one that the first layers read, in the same layout. What the program minimises is then the time that one more block adds
-to a step, exactly so where all blocks are split alike.
+leaves the last layer is the one that the first layers read, in the same layout. What the program minimises is then the time that one
+more block adds to a step, exactly so where all blocks are split alike.
 
 A tensor that several layers read has a node of its own, whose options are the layouts in which it is offered to them, so that what
 they all need gathered is gathered once.
@@ -99,7 +99,7 @@ def split_block(
     num_micro_batches: int = 1,
     space: BlockSpace | None = None,
     capacity_bytes: float = float("inf"),
-    limits: Limits = Limits(),
+    limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> BlockSplit | None:
     """Split a block over ``tp`` ranks at least cost.
 
@@ -227,7 +227,9 @@ def _readers(workload: Workload, kind: UnitKind) -> list[list[tuple[int, int]]]:
     leaving = sorted({inside[u] for u, v in graph.edges if u in inside and v not in inside})
     if len(leaving) > 1:
         names = ", ".join(graph.layers[kind.layers[p]].name for p in leaving)
-        raise MeshError(f"block '{kind.name}' hands several tensors on ({names}); the program splits blocks that hand on one")
+        raise MeshError(
+            f"block '{kind.name}' hands several tensors on ({names}); the program splits blocks that hand on one"
+        )
     for last in leaving:
         shape = graph.layers[kind.layers[last]].output_shape
         # The tensor that runs through the blocks is read first; a memory that all blocks read comes from further away.
@@ -257,7 +259,9 @@ class _Edges:
         """From a layer to the node of its tensor, and from there to every reader."""
         held = [option.leaves for option in self.costs[producer].options]
         edges = [self._edge(producer, hub, producer, held, offered)]
-        return edges + [self._edge(hub, reader, producer, offered, self._needs(reader, index)) for reader, index in found]
+        return edges + [
+            self._edge(hub, reader, producer, offered, self._needs(reader, index)) for reader, index in found
+        ]
 
     def _needs(self, reader: int, index: int) -> list[Layout]:
         return [option.needs(self.layers[reader].kind, index) for option in self.costs[reader].options]
@@ -273,12 +277,14 @@ class _Edges:
                 forward, backward = move_s(layout, need, size, self.collectives)
                 cost[r, c] = self.scale * (forward + (backward if self.workload.training else 0.0))
         if source < target:
-            return Edge(
-                producer=source, consumer=target, producer_class=row_of, consumer_class=column_of, cost_s=cost
-            )
+            return Edge(producer=source, consumer=target, producer_class=row_of, consumer_class=column_of, cost_s=cost)
         # Edges run upwards: what closes the ring is written the other way round, with the same cost.
         return Edge(
-            producer=target, consumer=source, producer_class=column_of, consumer_class=row_of, cost_s=np.ascontiguousarray(cost.T)
+            producer=target,
+            consumer=source,
+            producer_class=column_of,
+            consumer_class=row_of,
+            cost_s=np.ascontiguousarray(cost.T),
         )
 
 

@@ -1,17 +1,18 @@
 """Uneven pipelines: for the degrees of a plan, how many blocks each chunk holds, and how many of them it recomputes.
 
-A chunk's time depends on where it starts and ends, and on the fewest blocks it must recompute to fit (fewer is faster, and ranks do not share memory).
-So layouts are cuts of a row of blocks, and dynamic programming over (blocks so far, chunk) gives the least bottleneck L*. With m micro-batches, C chunks, pp
-ranks, T the time of a micro-batch through the network without full recomputation, a layout whose slowest chunk takes t per micro-batch needs at least
+A chunk's time depends on where it starts and ends, and on the fewest blocks it must recompute to fit (fewer is faster, and ranks do
+not share memory). So layouts are cuts of a row of blocks, and dynamic programming over (blocks so far, chunk) gives the least
+bottleneck. With m micro-batches, pp ranks, and T the time of a micro-batch through the network without full recomputation, a layout
+whose slowest chunk takes t per micro-batch needs at least
 
-    gpipe                 T + (m - 1) t                          (a flow line)
-    1f1b, m > C           max(m t, 2 T + (m - 1 - C) t)          (two paths, `costmodel.mesh.schedule`; e is the slowest stage, a = b = last)
-    else, vpp = 1         m t
-    interleaved           m max(t, T / pp)
+    gpipe               T + (m - 1) t                      a flow line
+    1f1b, m > pp        max(m t, 2 T + (m - 1 - pp) t)     two paths of `costmodel.mesh.schedule`: e the slowest stage; a = b = last
+    1f1b, m <= pp       max(m t, 2 T m / (pp + 1))         the path e = pp - m takes 2 T less pp - m + 1 stages of at most t; t may be more
+    all other           m max(t, T / pp)                   the slowest rank is busy
 
-These grow with t, so layouts are taken with slow chunks left out first: all layouts up to some bottleneck are judged, and when the
-bound of the next slower one is no better than the best, the best is proven the best of all. Where the layouts are too many, single blocks are moved from chunk to chunk
-while that helps, and the bound says how much better any layout could be.
+which never falls as t grows. So layouts with slow chunks are left out first: all layouts up to some bottleneck are judged, and once the bound of
+the next slower one is no better than the best, that is proven best of all. Where the layouts are too many, single blocks are moved
+from chunk to chunk while that helps, and the bound says how much better any layout could be.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ IntArray = NDArray[np.int64]
 # Layouts judged at a time, and at most where proof is sought; about 0.1 ms each.
 _PIECE = 256
 _MOST_LAYOUTS = 20_000
+# Steps of the search block by block: chunks that blocks are taken from, ways to divide recomputation over the chunks of a rank.
+_SOURCES = 6
+_SHARES = 4
 # Rounding of sums in another order, relative.
 _ROUNDING = 1e-9
 
@@ -121,13 +125,20 @@ def refinement(
     deadline = time.monotonic() + wall_s
     kinds = [kind for kind in RECOMPUTE if kind in recompute and (model.workload.training or kind == "none")]
     searches = [
-        _Search(model=model, tables=StageTables.of(model, plan, kind, capacity_bytes), deadline=deadline) for kind in kinds
+        _Search(
+            model=model,
+            tables=StageTables.of(model, plan, kind, capacity_bytes),
+            must_recompute="none" not in kinds,
+        )
+        for kind in kinds
     ]
     best = _Best()
-    # The kind that promises most goes first: its plan may settle the others.
+    # The kind that promises most goes first: its plan may settle the others. Good plans come before proofs.
     searches.sort(key=lambda search: search.least_s)
-    bounds = [search.run(best, most_layouts) for search in searches]
-    bound = min(bounds, default=float("inf"))
+    for n, search in enumerate(searches):
+        now = time.monotonic()
+        search.climb(best, now + (deadline - now) / (len(searches) - n + 1))
+    bound = min((search.prove(best, deadline, most_layouts) for search in searches), default=float("inf"))
     return Refinement(
         plan=best.plan, step_time_s=best.step_time_s, bound_s=min(bound, best.step_time_s), judged=best.judged
     )
@@ -206,7 +217,7 @@ class _Search:
 
     model: MeshModel
     tables: StageTables
-    deadline: float
+    must_recompute: bool  # plans without recomputation are not wanted
     loads: FloatArray = field(init=False)
     bottleneck_s: float = field(init=False)
 
@@ -229,104 +240,100 @@ class _Search:
             bound = total + (m - 1) * slowest
         elif plan.schedule == "1f1b" and m > plan.pp:
             bound = max(bound, 2.0 * total + (m - 1 - plan.pp) * slowest)
+        elif plan.schedule == "1f1b":
+            bound = max(bound, 2.0 * total * m / (plan.pp + 1))
         else:
             bound = max(bound, m * total / plan.pp)
         return bound * (1.0 - _ROUNDING)
 
-    def run(self, best: _Best, most_layouts: int) -> float:
-        """Search; returns a bound on every layout that was not judged, and on those judged."""
+    def prove(self, best: _Best, deadline: float, most_layouts: int) -> float:
+        """Judge all layouts that may be better than the best; returns a bound on all layouts, at most the best step found."""
         if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
             return self.least_s
-        self._judge(best, self._plans(self._uniform()))
         levels = np.unique(self.loads[(self.loads >= self.bottleneck_s) & np.isfinite(self.loads)])
-        proven = self.bottleneck_s  # layouts with slower chunks than all judged have at least this bottleneck
-        position = 0
+        position = 0  # layouts with a slower bottleneck than all levels before it are not judged yet
         while position < len(levels) and self.bound_s(float(levels[position])) < best.step_time_s:
-            # As many levels at once as there are layouts to be afforded; twice as many as before, or those that matter.
-            position = self._next(levels, position, most_layouts, best)
-            if position < 0 or not self._enumerate(best, float(levels[position])):
-                self._climb(best)
-                return self.bound_s(proven)
-            position += 1
-            proven = float(levels[position]) if position < len(levels) else float("inf")
-        return min(self.bound_s(proven), best.step_time_s)
+            reached = self._affordable(levels, position, most_layouts, best)
+            if reached < position or not self._enumerate(best, float(levels[reached]), deadline):
+                return self.bound_s(float(levels[position]))
+            position = reached + 1
+        return best.step_time_s
 
-    def _next(self, levels: FloatArray, position: int, most_layouts: int, best: _Best) -> int:
-        """Slowest level whose layouts can all be judged, not beyond the first that cannot matter; -1 if there is none."""
-        low, high = position, position
-        for n in range(position, len(levels)):
-            if self.bound_s(float(levels[n])) >= best.step_time_s:
-                break
-            high = n
-        if count_cuts(self.loads, float(levels[low]))[0, 0] > most_layouts:
-            return -1
-        if self.judgeable(float(levels[high]), most_layouts):
-            return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.judgeable(float(levels[middle]), most_layouts) else (low, middle)
+    def _affordable(self, levels: FloatArray, position: int, most_layouts: int, best: _Best) -> int:
+        """Last level whose layouts can all be judged, not beyond those that matter; less than ``position`` if none can."""
+        matter = [n for n in range(position, len(levels)) if self.bound_s(float(levels[n])) < best.step_time_s]
+        low, high = position - 1, matter[-1]
+        while low < high:
+            middle = (low + high + 1) // 2
+            if count_cuts(self.loads, float(levels[middle]))[0, 0] <= most_layouts:
+                low = middle
+            else:
+                high = middle - 1
         return low
 
-    def judgeable(self, limit: float, most_layouts: int) -> bool:
-        """Whether all layouts without chunks slower than a limit can be judged."""
-        return bool(count_cuts(self.loads, limit)[0, 0] <= most_layouts)
-
-    def _enumerate(self, best: _Best, limit: float) -> bool:
+    def _enumerate(self, best: _Best, limit: float, deadline: float) -> bool:
         """Judge all layouts within a limit; False if time ran out."""
-        for way in cuts(self.loads, limit, piece=_PIECE):
-            for plans in _grouped(self._plans_of(way)):
-                if time.monotonic() > self.deadline:
+        for ways in cuts(self.loads, limit, piece=_PIECE):
+            for plans in _grouped(self._plans_of(ways)):
+                if time.monotonic() > deadline:
                     return False
                 self._judge(best, plans)
         return True
 
-    def _climb(self, best: _Best) -> None:
-        """Move single blocks between chunks while that helps, from the layout at hand and from one with the least bottleneck."""
-        starts = [self._uniform(), self._quickest()]
-        if best.plan is not None and best.plan.stage_blocks:
-            starts.append(np.cumsum([0, *best.plan.stage_blocks]))
-        for start in starts:
-            here, value = start, self._least(best, start[None])[0]
-            while time.monotonic() < self.deadline:
-                near = _moves(here)
-                legal = np.array([self._possible(way) for way in near], dtype=np.bool_)
-                near = near[legal]
-                if not len(near):
-                    break
-                values = self._least(best, near)
-                n = int(np.argmin(values))
-                if not values[n] < value:
-                    break
-                here, value = near[n], values[n]
+    def climb(self, best: _Best, deadline: float) -> None:
+        """Move single blocks between chunks while that helps, from the uniform layout or one with the least bottleneck."""
+        if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
+            return
+        starts = np.stack([self._uniform(), self._quickest()])
+        values = self._least(best, starts, deadline)
+        n = int(np.argmin(values))
+        here, value = starts[n], values[n]
+        while time.monotonic() < deadline:
+            near = _moves(here, self._slowest(here))
+            near = near[np.array([self._is_possible(way) for way in near], dtype=np.bool_)]
+            if not len(near):
+                break
+            values = self._least(best, near, deadline)
+            n = int(np.argmin(values))
+            if not values[n] < value:
+                break
+            here, value = near[n], values[n]
 
-    def _possible(self, way: IntArray) -> bool:
+    def _slowest(self, way: IntArray) -> list[int]:
+        """The slowest chunks, from which blocks may be taken."""
+        times = self.loads[np.arange(len(way) - 1), way[:-1], way[1:]]
+        return [int(c) for c in np.argsort(-times, kind="stable")[:_SOURCES]]
+
+    def _is_possible(self, way: IntArray) -> bool:
         return bool(np.all(np.isfinite(self.loads[np.arange(len(way) - 1), way[:-1], way[1:]])))
 
     def _quickest(self) -> IntArray:
         """A layout with the least bottleneck."""
-        return next(cuts(self.loads, self.bottleneck_s, piece=1))[0]
+        return np.asarray(next(cuts(self.loads, self.bottleneck_s, piece=1))[0])
 
-    def _least(self, best: _Best, ways: IntArray) -> FloatArray:
-        """Step of layouts, each at its best recomputation; infinite for those that time did not allow."""
+    def _uniform(self) -> IntArray:
+        return np.cumsum([0, *self.model.blocks_of(self.tables.chunks)])
+
+    def _least(self, best: _Best, ways: IntArray, deadline: float) -> FloatArray:
+        """Step of layouts, each at (nearly) its best recomputation; infinite for those that do not fit, or that time did not allow."""
         values = np.full(len(ways), np.inf)
+        owners: list[int] = []
+        plans: list[MeshPlan] = []
         for n, way in enumerate(ways):
-            if n and time.monotonic() > self.deadline:
+            own = list(itertools.islice(self._plans_of(way[None]), _SHARES))
+            owners += [n] * len(own)
+            plans += own
+        for start in range(0, len(plans), _PIECE):
+            if start and time.monotonic() > deadline:
                 break
-            plans = list(itertools.islice(self._plans_of(way[None]), _PIECE))
-            times = self._judge(best, plans)
-            values[n] = times.min(initial=np.inf)
+            piece = slice(start, start + _PIECE)
+            np.minimum.at(values, owners[piece], self._judge(best, plans[piece]))
         return values
 
     def _judge(self, best: _Best, plans: Sequence[MeshPlan]) -> FloatArray:
         return best.judge(self.model, plans, self.tables.capacity_bytes)
 
     # -- plans --------------------------------------------------------------------------------------------------------------
-
-    def _uniform(self) -> IntArray:
-        return np.cumsum([0, *self.model.blocks_of(self.tables.chunks)])
-
-    def _plans(self, way: IntArray) -> list[MeshPlan]:
-        return list(itertools.islice(self._plans_of(way[None]), _PIECE))
 
     def _plans_of(self, ways: IntArray) -> Iterator[MeshPlan]:
         """Plans of layouts (n, C + 1): every way to recompute as few blocks as fit."""
@@ -344,12 +351,30 @@ class _Search:
             if plan.recompute != "full":
                 yield replace(plan, stage_blocks=blocks, recompute_blocks=0)
                 continue
-            if not again.any():
-                continue  # without recomputation is quicker, and takes no more memory
-            per_rank = [_shares(blocks[rank::pp], int(again[rank])) for rank in range(pp)]
-            for picked in itertools.product(*per_rank):
-                recompute = tuple(picked[c % pp][c // pp] for c in range(chunks))
+            for recompute in self._recomputations(blocks, again.tolist()):
                 yield replace(plan, stage_blocks=blocks, stage_recompute=recompute, recompute_blocks=max(recompute))
+
+    def _recomputations(self, blocks: tuple[int, ...], least: list[int]) -> Iterator[tuple[int, ...]]:
+        """Blocks that every chunk recomputes: as few on every rank as fit, divided over its chunks in all ways.
+
+        Activations that wait on the host take time to get there, so then recomputing more may be quicker.
+        """
+        pp, chunks = self.tables.plan.pp, len(blocks)
+        if self.tables.plan.offload_activations:
+            totals = [range(n, sum(blocks[rank::pp]) + 1) for rank, n in enumerate(least)]
+        elif any(least):
+            totals = [range(n, n + 1) for n in least]
+        elif self.must_recompute or self.tables.plan.zero_stage >= 3:
+            # Gathered weights hide behind recomputation, so that a little of it may be quicker than none.
+            yield from (tuple(int(c == one) for c in range(chunks)) for one in range(chunks))
+            return
+        else:
+            return  # without any is quicker, and takes no more memory
+        per_rank = [[w for n in found for w in _shares(blocks[rank::pp], n)] for rank, found in enumerate(totals)]
+        for picked in itertools.product(*per_rank):
+            recompute = tuple(picked[c % pp][c // pp] for c in range(chunks))
+            if any(recompute):
+                yield recompute
 
 
 def _shares(blocks: tuple[int, ...], total: int) -> list[tuple[int, ...]]:
@@ -367,16 +392,16 @@ def _shares(blocks: tuple[int, ...], total: int) -> list[tuple[int, ...]]:
     ]
 
 
-def _moves(way: IntArray) -> IntArray:
+def _moves(way: IntArray, sources: Sequence[int]) -> IntArray:
     """Layouts that differ by one block moved from a chunk to another; what lies between moves along.
 
-    >>> (np.diff(_moves(np.array([0, 2, 3, 5])), axis=1)).tolist()
+    >>> (np.diff(_moves(np.array([0, 2, 3, 5]), [0, 1, 2]), axis=1)).tolist()
     [[1, 2, 2], [1, 1, 3], [3, 1, 1], [2, 2, 1]]
     """
     blocks = np.diff(way)
     found = []
-    for source, target in itertools.permutations(range(len(blocks)), 2):
-        if blocks[source] > 1:
+    for source, target in itertools.product(sources, range(len(blocks))):
+        if blocks[source] > 1 and source != target:
             moved = blocks.copy()
             moved[source] -= 1
             moved[target] += 1

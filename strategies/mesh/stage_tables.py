@@ -47,7 +47,7 @@ class StageTables:
     unit_s: FloatArray
     again_s: FloatArray
     prefix: IntArray
-    _known: dict[tuple[int, ...], int] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, model: MeshModel, plan: MeshPlan, recompute: str, capacity_bytes: float) -> StageTables:
@@ -64,9 +64,7 @@ class StageTables:
         kinds = len(model.units.kinds)
         one_hot = np.eye(kinds, dtype=np.int64)[np.array(model.units.blocks, dtype=np.int64)]
         prefix = np.concatenate([np.zeros((1, kinds), dtype=np.int64), np.cumsum(one_hot, axis=0)])
-        return cls(
-            model=model, plan=bare, capacity_bytes=capacity_bytes, unit_s=unit_s, again_s=again_s, prefix=prefix
-        )
+        return cls(model=model, plan=bare, capacity_bytes=capacity_bytes, unit_s=unit_s, again_s=again_s, prefix=prefix)
 
     @property
     def chunks(self) -> int:
@@ -96,7 +94,13 @@ class StageTables:
         count, chunks = len(self.prefix) - 1, self.chunks
         c, i, j = np.meshgrid(np.arange(chunks), np.arange(count + 1), np.arange(count + 1), indexing="ij")
         # Every chunk has a block, those before and after it too.
-        legal = (j > i) & (i >= c) & (j <= count - (chunks - 1 - c)) & ((c > 0) | (i == 0)) & ((c < chunks - 1) | (j == count))
+        legal = (
+            (j > i)
+            & (i >= c)
+            & (j <= count - (chunks - 1 - c))
+            & ((c > 0) | (i == 0))
+            & ((c < chunks - 1) | (j == count))
+        )
         c, i, j = c[legal], i[legal], j[legal]
         units = self.units(c, i, j)
         time = units @ self.unit_s
@@ -110,14 +114,16 @@ class StageTables:
 
     def least_recomputed(self, rank: IntArray, units: IntArray) -> IntArray:
         """Fewest blocks that ranks must recompute in full to fit, -1 where none are few enough: (n,)."""
-        keys = np.column_stack([rank, units])
-        distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-        wanted = [tuple(row) for row in distinct.tolist()]
-        missing = [n for n, key in enumerate(wanted) if key not in self._known]
+        key = rank.astype(np.int64)
+        for k in range(units.shape[1]):
+            key = key * (len(self.prefix) + 1) + units[:, k]
+        distinct, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        wanted = distinct.tolist()
+        missing = [n for n, one in enumerate(wanted) if one not in self._known]
         if missing:
-            found = self._search(distinct[missing, 0], distinct[missing, 1:])
+            found = self._search(rank[first[missing]], units[first[missing]])
             self._known.update(zip((wanted[n] for n in missing), found.tolist(), strict=True))
-        return np.array([self._known[key] for key in wanted], dtype=np.int64)[inverse.ravel()]
+        return np.array([self._known[one] for one in wanted], dtype=np.int64)[inverse]
 
     def _search(self, rank: IntArray, units: IntArray) -> IntArray:
         """Bisection: memory falls with every block that is recomputed."""

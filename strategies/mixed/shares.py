@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Shape", "assign", "least_slowest", "vectors"]
+__all__ = ["Shape", "assign", "least_slowest", "num_vectors", "vectors"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -20,10 +20,6 @@ class Shape:
 
     replicas: int
     micro_batch: int
-
-    def most(self, global_batch: int) -> int:
-        """Micro-batches of the busiest replica if there were no other pipelines."""
-        return -(-(global_batch // self.micro_batch) // self.replicas)
 
 
 def assign(shapes: Sequence[Shape], most: Sequence[int], global_batch: int) -> tuple[int, ...] | None:
@@ -63,25 +59,29 @@ def _repeated(bits: int, width: int, steps: int) -> int:
     return result
 
 
-def vectors(shapes: Sequence[Shape], global_batch: int) -> Iterator[tuple[int, ...]]:
-    """Micro-batches of the busiest replica of each shape: all vectors that leave enough for the last shape and no more than it needs.
+def vectors(shapes: Sequence[Shape], global_batch: int) -> IntArray:
+    """Micro-batches of the busiest replica of each shape, the fewest of the last one that the others leave room for: array (n, shapes).
 
-    >>> list(vectors([Shape(replicas=1, micro_batch=1), Shape(replicas=1, micro_batch=1)], 3))
-    [(1, 2), (2, 1)]
+    Whether the counts add up exactly is for `assign` to find; where they do not, the last one needs more.
+
+    >>> vectors([Shape(replicas=1, micro_batch=1), Shape(replicas=1, micro_batch=1)], 3).tolist()
+    [[1, 2], [2, 1]]
     """
-    first, *others = shapes
-    if not others:
-        if first.replicas * first.micro_batch <= global_batch:
-            yield (first.most(global_batch),)
-        return
-    least_rest = sum(shape.replicas * shape.micro_batch for shape in others)
-    room = global_batch - least_rest
-    unit = first.replicas * first.micro_batch
-    for m in range(1, -(-room // unit) + 1 if room >= unit else 0):
-        # The others make up for the fullest that these replicas can be; `assign` finds the counts.
-        rest = max(global_batch - min(m * unit, room), least_rest)
-        for tail in vectors(others, rest):
-            yield (m, *tail)
+    units = [shape.replicas * shape.micro_batch for shape in shapes]
+    if sum(units) > global_batch:
+        return np.zeros((0, len(shapes)), dtype=np.int64)
+    room = global_batch - sum(units)
+    ranges = [np.arange(1, -(-(room + unit) // unit) + 1, dtype=np.int64) for unit in units[:-1]]
+    grid = np.stack([x.reshape(-1) for x in np.meshgrid(*ranges, indexing="ij")], axis=1) if ranges else np.zeros((1, 0), dtype=np.int64)
+    left = np.maximum(global_batch - grid @ np.array(units[:-1], dtype=np.int64), 1)
+    return np.concatenate([grid, -(-left // units[-1])[:, None]], axis=1)
+
+
+def num_vectors(shapes: Sequence[Shape], global_batch: int) -> int:
+    """Length of `vectors`."""
+    units = [shape.replicas * shape.micro_batch for shape in shapes]
+    room = global_batch - sum(units)
+    return int(np.prod([float(-(-(room + unit) // unit)) for unit in units[:-1]])) if room >= 0 else 0
 
 
 def least_slowest(times_s: Sequence[FloatArray], shapes: Sequence[Shape], global_batch: int) -> tuple[float, tuple[int, ...]] | None:

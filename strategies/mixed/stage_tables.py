@@ -68,6 +68,7 @@ class StageChoices:
     recompute: IntArray
     recompute_blocks: IntArray
     least_bytes: FloatArray  # with the recomputation that needs least memory
+    least_option: IntArray  # which that is; "full" means all blocks
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,7 +183,7 @@ class StageTables:
         option = np.argmin(times, axis=0)
         backward = times[option, np.arange(len(blocks))]
         possible = np.isfinite(backward)
-        least = memory.min(axis=0) if self.may_recompute else memory[0]
+        thrifty = memory[[0, 1, 3]] if self.may_recompute else memory[:1]
         return StageChoices(
             forward_s=np.where(possible, table.forward_s[0], np.inf),
             backward_s=backward,
@@ -190,6 +191,7 @@ class StageTables:
             end_s=np.where(possible, table.end_s[0], np.inf),
             recompute=np.array([_NONE, _SELECTIVE, _FULL])[option],
             recompute_blocks=np.where(option == 2, count, 0).astype(np.int64),
-            least_bytes=np.where(blocks > 0, least, np.inf),
+            least_bytes=np.where(blocks > 0, thrifty.min(axis=0), np.inf),
+            least_option=np.argmin(thrifty, axis=0),
         )
 

@@ -39,14 +39,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.pipeline.behind import build_behind, reduce_groups
+from strategies.pipeline.behind import BehindTable, build_behind
 from strategies.pipeline.bounds import SAFETY, Tables, build_tables, stage_starts, workers_behind, workers_needed
 from strategies.pipeline.levels import Levels, depth_levels, most_behind_s, through_cut
 from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from strategies.pipeline.rows import RowTable, TableFullError, reduce_groups
 
 __all__ = ["FrontTable", "build_front"]
 
-_MOST_ENTRIES = 1 << 23  # of H: 64 MiB, and as much again for each of Y, G, Z and Q
+_MOST_ENTRIES = 1 << 26  # replica counts, cuts, levels and workers: some seconds, and mostly one in ten is ever reached
 _CHUNK = 1 << 19  # entries looked at together
 
 
@@ -58,12 +59,10 @@ class FrontTable:
     threshold_s: float
     counts: IntArray  # (K,), replicas of the rows
     levels: Levels
-    front_s: FloatArray  # (L + 1, K, D, W + 1): H; inf where no plan below the threshold passes
-    behind_s: FloatArray  # same axes: Y
-    # G and Z by the workers in front of a stage of row k that starts at the cut, plus r_k; the last but one axis is 0 for a stage
-    # with none behind it, else 1 + the stage's own level.
-    entered_s: FloatArray  # (K, L + 1, D + 1, W + 1)
-    entered_behind_s: FloatArray  # same axes
+    front: RowTable  # H and -Y by the workers in front
+    # G and -Z by the workers in front of a stage of row k that starts at the cut, plus r_k; the level is 0 for a stage with none behind
+    # it, else 1 + the stage's own level.
+    entered: RowTable
 
     def serves(self, problem: PartitionProblem, threshold_s: float) -> bool:
         """Whether the bounds hold for plans of a problem below a threshold.
@@ -95,18 +94,18 @@ class FrontTable:
             and all(np.array_equal(a, b) for a, b in pairs)
         )
 
-    def entered(
+    def before(
         self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray
     ) -> tuple[FloatArray, FloatArray]:
         """G and Z for stages that start at layers `first`, their replicas, stages behind them, workers in front of them."""
         level = np.searchsorted(self.levels.first, depth, side="right")
-        where = (np.searchsorted(self.counts, counts), first, level, left + counts)
-        return self.entered_s[where], self.entered_behind_s[where]
+        front_s, behind_s = self.entered.at(np.searchsorted(self.counts, counts), first, level, left + counts)
+        return front_s, -behind_s
 
     def at(self, first: IntArray, counts: IntArray, depth: IntArray, left: IntArray) -> tuple[FloatArray, FloatArray]:
         """H and Y for cuts before layers `first`, replicas of the stages that end there, stages behind, workers in front."""
-        where = (first, np.searchsorted(self.counts, counts), self.levels.of(depth), left)
-        return self.front_s[where], self.behind_s[where]
+        front_s, behind_s = self.front.at(np.searchsorted(self.counts, counts), first, self.levels.of(depth), left)
+        return front_s, -behind_s
 
     def least_s(self, behind_s: FloatArray, most_s: FloatArray) -> FloatArray:
         """Bound on the step of plans with ``D + c = behind_s`` where Y (or Z) is ``most_s``."""
@@ -144,38 +143,44 @@ def build_front(
     """
     tables = build_tables(problem) if tables is None else tables
     most_depth = max(min(problem.num_micro_batches, problem.num_workers) - 1, 1)
-    levels = depth_levels(most_depth, most_levels)
     entries = (problem.num_layers + 1) * len(tables.counts) * (problem.num_workers + 1)
-    while entries * len(levels) > _MOST_ENTRIES and len(levels) > 1:
-        levels = depth_levels(most_depth, len(levels) // 2)
-    if entries * len(levels) > _MOST_ENTRIES:
-        return None
+    most_levels = min(most_levels, most_depth, _MOST_ENTRIES // entries)
+    while most_levels > 0:
+        try:
+            return _build(problem, tables, threshold_s, depth_levels(most_depth, most_levels), deadline)
+        except TableFullError:
+            most_levels //= 2
+    return None
+
+
+def _build(
+    problem: PartitionProblem, tables: Tables, threshold_s: float, levels: Levels, deadline: float
+) -> FrontTable | None:
+    """The table with these levels; None if time ran out."""
     limit_s = threshold_s / SAFETY
     starts = stage_starts(problem, tables, limit_s)
-    behind = build_behind(problem, tables, starts, levels, limit_s, deadline)
+    # A coarse table without Q keeps Q small, and Q the fine one.
+    coarse = _Builder(problem, tables, depth_levels(int(levels.last[-1]), 1), limit_s, starts)
+    if not coarse.run(None, deadline):
+        return None
+    behind = build_behind(problem, tables, starts, levels, limit_s, coarse.entered, deadline)
     if behind is None:
         return None
     builder = _Builder(problem, tables, levels, limit_s, starts)
-    with np.errstate(invalid="ignore"):
-        for i in range(1, problem.num_layers):
-            if time.perf_counter() > deadline:
-                return None
-            builder.fill(i, behind.by_front(i))
+    if not builder.run(behind, deadline):
+        return None
     if not problem.uses_all_workers:
-        for array in (builder.front_s, builder.entered_s, builder.least_behind_s, builder.entered_behind_s):
-            np.minimum.accumulate(array, axis=-1, out=array)
-    for array in (builder.least_behind_s, builder.entered_behind_s):
-        np.negative(array, out=array)
+        builder.front.accumulate()
+        builder.entered.accumulate()
     return FrontTable(
         problem=problem,
         threshold_s=threshold_s,
         counts=tables.counts,
         levels=levels,
-        front_s=builder.front_s,
-        behind_s=builder.least_behind_s,
-        entered_s=builder.entered_s,
-        entered_behind_s=builder.entered_behind_s,
+        front=builder.front,
+        entered=builder.entered,
     )
+
 
 class _Builder:
     """The arrays of one dynamic program; Y and Z with the opposite sign, so that all are at their least."""
@@ -198,39 +203,45 @@ class _Builder:
         self.capacity = problem.memory_capacity_bytes * (1 + 1e-11)
         self.needed = np.maximum.accumulate(workers_needed(tables, self.starts)[:-1])
         self.most = problem.num_workers - workers_behind(tables, self.starts)
-        size = (len(tables.counts), problem.num_layers + 1, len(levels), problem.num_workers + 1)
-        self.front_s = np.full((size[1], size[0], *size[2:]), np.inf)  # H
-        self.least_behind_s = np.full_like(self.front_s, np.inf)  # -Y
-        # As `FrontTable` describes them. No stage can stand in front of the greatest depth.
-        self.entered_s = np.full((*size[:2], size[2] + 1, size[3]), np.inf)  # G
-        self.entered_behind_s = np.full_like(self.entered_s, np.inf)  # -Z
+        size = (len(tables.counts), problem.num_layers + 1, len(levels))
+        self.front = RowTable(*size, num_workers=self.workers, planes=2)  # H, -Y
+        # As `FrontTable` describes it. No stage can stand in front of the greatest depth.
+        self.entered = RowTable(*size[:2], size[2] + 1, num_workers=self.workers, planes=2)
         # Least over the workers, (K, D + 1, L + 1).
-        self.least_entered_s = np.full((size[0], size[2] + 1, size[1]), np.inf)
-        self.least_entered_behind_s = np.full_like(self.least_entered_s, np.inf)
+        self.least_entered_s = np.full((2, size[0], size[2] + 1, size[1]), np.inf)
+
+    def run(self, behind: BehindTable | None, deadline: float) -> bool:
+        """Fill all cuts; False if time ran out."""
+        none_s = np.full((len(self.tables.counts), len(self.levels), self.workers + 1), -np.inf)
+        with np.errstate(invalid="ignore"):
+            for i in range(1, len(self.needed)):
+                if time.perf_counter() > deadline:
+                    return False
+                self.fill(i, none_s if behind is None else behind.by_front(i))
+        return True
 
     def fill(self, i: int, behind_s: FloatArray) -> None:
         """All four of the cut before layer i, where Q is behind_s, (K, D, W + 1)."""
         low, high = int(self.needed[i]), int(self.most[i])
         if low > high:
             return
-        self.first_stage(i, behind_s)
-        self.stages(i, behind_s)
-        workers = slice(low, high + 1)
-        if not np.isfinite(self.front_s[i, :, :, workers]).any():
+        counts, workers = self.tables.counts, slice(low, high + 1)
+        here = [np.full((len(counts), len(self.levels), self.workers + 1), np.inf) for _ in range(2)]
+        self.first_stage(i, behind_s, here)
+        self.stages(i, behind_s, here)
+        here = [value[:, :, workers] for value in here]
+        if not self.front.put(i, here, low):
             return
-        entered = through_cut(self.cut_s[i], self.front_s[i, :, :, workers], self.least_behind_s[i, :, :, workers])
-        tables = (self.entered_s, self.least_entered_s), (self.entered_behind_s, self.least_entered_behind_s)
-        for value, (into, least) in zip(entered, tables, strict=True):
-            value = np.concatenate([value, np.full((len(value), 1, value.shape[2]), np.inf)], axis=1)
+        entered = through_cut(self.cut_s[i], *here)
+        for x, (value, least) in enumerate(zip(entered, self.least_entered_s, strict=True)):
+            deeper = np.concatenate([value, np.full((len(value), 1, value.shape[2]), np.inf)], axis=1)
             for level in self.levels.wide.tolist():
-                np.minimum(value[:, level + 1], value[:, level], out=value[:, level + 1])
-            least[:, :, i] = value.min(axis=2)
-            for k, r in enumerate(self.tables.counts.tolist()):
-                stop = min(high, self.workers - r) + 1
-                if low < stop:
-                    into[k, i, :, low + r : stop + r] = value[k, :, : stop - low]
+                np.minimum(deeper[:, level + 1], value[:, level], out=deeper[:, level + 1])
+            least[:, :, i] = deeper.min(axis=2)
+            entered[x] = deeper
+        self.entered.put(i, entered, low, counts)
 
-    def first_stage(self, i: int, least_s: FloatArray) -> None:
+    def first_stage(self, i: int, least_s: FloatArray, here: list[FloatArray]) -> None:
         """The stages of all layers before i."""
         tables, counts = self.tables, self.tables.counts
         back_s = self.least_back_s[:, i]
@@ -244,10 +255,10 @@ class _Builder:
             & (slack_s > 0)
             & (self.starts[:, i, None] == 0)
         )
-        self.front_s[i, row, level, counts[row]] = self.stage_s[row, i] + after_s[row]
-        self.least_behind_s[i, row, level, counts[row]] = -behind_s[row, level]
+        here[0][row, level, counts[row]] = self.stage_s[row, i] + after_s[row]
+        here[1][row, level, counts[row]] = -behind_s[row, level]
 
-    def stages(self, i: int, least_s: FloatArray) -> None:
+    def stages(self, i: int, least_s: FloatArray, here: list[FloatArray]) -> None:
         """H and Y over the stages that end before layer i and have others in front of them; least_s is Q there."""
         tables, counts = self.tables, self.tables.counts
         first = max(int(self.starts[:, i].min()), 1)
@@ -264,8 +275,8 @@ class _Builder:
         single, both = most_behind_s(forward_s[:, None], backward_s[:, None], self.levels.last[:, None], self.m)
         slack_s, back_s = slack_s[:, None], back_s[:, None]
         single, both = slack_s + single + back_s, 0.5 * (slack_s + both) + back_s
-        before_s, most_s = self.least_entered_s[:, 1:, begins], -self.least_entered_behind_s[:, 1:, begins]
-        behind_s = np.minimum(np.minimum(single - before_s, both - 0.5 * before_s), most_s - length_s[:, None])
+        before_s, most_s = self.least_entered_s[:, :, 1:, begins]
+        behind_s = np.minimum(np.minimum(single - before_s, both - 0.5 * before_s), -most_s - length_s[:, None])
         ok = (behind_s > least_s.min(axis=2)[:, :, None]) & (before_s < slack_s) & open_[:, None]
         if np.isfinite(self.capacity):
             ok &= self.used[:, :, i, None] - self.used[:, :, begins] <= self.capacity
@@ -277,12 +288,11 @@ class _Builder:
         workers = slice(low, int(self.most[i]) + 1)
         if low >= workers.stop:
             return
-        into = [self.front_s[i, :, :, workers], self.least_behind_s[i, :, :, workers]]
+        into = [value[:, :, workers] for value in here]
         step = max(_CHUNK // (workers.stop - low), 1)
         for a in range(0, len(row), step):
             b = slice(a, a + step)
-            where = (row[b], first + begin[b], level[b] + 1, workers)
-            before_s, most_s = self.entered_s[where], self.entered_behind_s[where]
+            before_s, most_s = self.entered.take(row[b], first + begin[b], level[b] + 1, workers)
             behind_s = np.minimum(single[b, None] - before_s, both[b, None] - 0.5 * before_s)
             np.minimum(behind_s, -most_s - length_s[b, None], out=behind_s)
             taken = (behind_s > least_s[row[b], level[b], workers]) & (before_s < slack_s[b, None])

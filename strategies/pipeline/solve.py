@@ -69,7 +69,7 @@ _LONG = 20_000_000  # same, before the guesses begin
 _STEP = 0.2  # how far the first guess of the cost lies above the bound; later ones rise faster
 _GUESSES = 8
 _STALE = 1e-3  # a front table for a threshold so little higher is as good as a new one
-FRONT_LEVELS = 16  # depths that the front table tells apart
+FRONT_LEVELS = 64  # depths that the front table tells apart, memory permitting
 _MOST_PENDING = 4_000_000  # labels in memory, 100 bytes each
 
 
@@ -319,7 +319,7 @@ class _Search:
             return stage, before
         # Without the transfer into the stage, which adds at least itself to V + H.
         below_s, path_s, _ = self.closed(labels.value, labels.state[:, 2], *stages.T).T
-        in_front_s, behind_s = self.front.entered(first, tables.counts[k], labels.state[:, 2], left)
+        in_front_s, behind_s = self.front.before(first, tables.counts[k], labels.state[:, 2], left)
         bound = np.maximum(path_s + in_front_s, self.front.least_s(below_s, behind_s))
         kept = np.flatnonzero(bound * SAFETY < self.threshold_s)
         first, k, depth, left, path_s = first[kept], k[kept], depth[kept], left[kept], path_s[kept]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.mesh.keys import combined
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.costs import ServingCosts
 from costmodel.serving.model import ServingModel
@@ -139,8 +140,7 @@ class _Best:
         plans, costs = plans.take(kept), costs.take(kept)
         keys = (score_of(settings.objective, plans, costs), costs.request_s, -costs.output_tokens_per_s, plans.workers)
         degrees = np.stack([plans.tp, plans.pp, plans.ep, plans.etp, plans.dp], axis=1)
-        _, group = np.unique(degrees, axis=0, return_inverse=True)
-        group = group.reshape(-1)
+        _, group = combined(*degrees.T)
         order = np.lexsort((*reversed(keys), group))
         first = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
         for n in first:

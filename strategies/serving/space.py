@@ -83,7 +83,9 @@ def _expert_degrees(
     shape: NetworkShape, tp: int, replicas: int, allowed: Mapping[str, Bounds]
 ) -> Iterator[tuple[int, int]]:
     if not shape.experts:
-        yield from ((ep, etp) for ep in _values(allowed.get("ep"), (1,), 1) for etp in _values(allowed.get("etp"), (1,), 1))
+        yield from (
+            (ep, etp) for ep in _values(allowed.get("ep"), (1,), 1) for etp in _values(allowed.get("etp"), (1,), 1)
+        )
         return
     common = int(np.gcd.reduce(np.array(shape.experts, dtype=np.int64)))
     for ep in _values(allowed.get("ep"), divisors(common), tp * replicas):
@@ -94,14 +96,15 @@ def _expert_degrees(
 
 
 def _prefills(prompt_tokens: int, allowed: Mapping[str, Bounds]) -> Iterator[tuple[int, int]]:
-    """(chunk, prompts per pass); a chunk as long as the prompt is a whole prompt."""
-    chunks = _values(allowed.get("prefill_chunk"), (0, *(c for c in _CHUNKS if c < prompt_tokens)), 1 << 30)
+    """(chunk, prompts per pass): whole prompts alone, parts of one prompt beside the decoding, whole prompts beside it."""
+    shorter = (c for c in _CHUNKS if c < prompt_tokens)
+    chunks = _values(allowed.get("prefill_chunk"), (0, *shorter, prompt_tokens), 1 << 30)
     whole = [1]
     while 2 * whole[-1] * prompt_tokens <= MOST_PROMPT_TOKENS and 2 * whole[-1] <= MOST_BATCH:
         whole.append(2 * whole[-1])
-    several = list(_values(allowed.get("prefill_batch"), whole, MOST_BATCH))
     for chunk in chunks:
-        for number in several if chunk == 0 else [n for n in several if n == 1]:
+        usual = whole if chunk == 0 or chunk >= prompt_tokens else [1]
+        for number in _values(allowed.get("prefill_batch"), usual, MOST_BATCH):
             yield chunk, number
 
 

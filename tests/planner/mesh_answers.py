@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
+from costmodel.mesh.breakdown import LayerRow, StageRow
 from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
 from costmodel.mesh.plan import MeshPlan
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
@@ -101,14 +101,20 @@ def make_result(**changes: Any) -> MeshResult:
     return dataclasses.replace(result, **changes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Stands for a row of costmodel.mesh.breakdown."""
+def make_layer(**changes: Any) -> LayerRow:
+    row = LayerRow(
+        unit="blocks.1", count=80, name="qkv", kind="linear", split="column", forward_s=0.004, backward_s=0.008,
+        tp_exchange_s=0.001, weight_count=83_886_080, weights_per_rank=10_485_760,
+    )  # fmt: skip
+    return dataclasses.replace(row, **changes)
 
-    name: str
-    count: int
-    forward_s: float
-    weight_bytes: float
+
+def make_stage(**changes: Any) -> StageRow:
+    row = StageRow(
+        rank=0, blocks="20", forward_s=0.15, backward_s=0.3, recompute_s=0.0, transfer_s=0.001, memory_bytes=56.0 * GIB,
+        weight_bytes=4.0 * GIB, gradient_bytes=8.0 * GIB, optimizer_bytes=12.0 * GIB, activation_bytes=28.0 * GIB,
+    )  # fmt: skip
+    return dataclasses.replace(row, **changes)
 
 
 def make_breakdown(**changes: Any) -> MeshBreakdown:
@@ -117,11 +123,8 @@ def make_breakdown(**changes: Any) -> MeshBreakdown:
         seq=8192,
         objective="step_time",
         ranked=make_ranked(step=25.0, gap=0.25),
-        layers=(
-            Row(name="qkv", count=80, forward_s=0.004, weight_bytes=3e9),
-            Row(name="add", count=160, forward_s=0.0, weight_bytes=0.0),
-        ),
-        stages=(Row(name="0", count=20, forward_s=1.5, weight_bytes=1e10),),
+        layers=(make_layer(), make_layer(name="add", kind="add", split="whole", tp_exchange_s=0.0, weight_count=0)),
+        stages=(make_stage(), make_stage(rank=1, activation_bytes=21.0 * GIB)),
         best=make_ranked(),
         comparison=(("pipeline bubble", 2.5, 2.0), ("compute", 17.5, 14.0), ("offload", 0.0, 0.0)),
         assumptions=(Assumption(name="cluster", value="dgx-h100", source="default"),),

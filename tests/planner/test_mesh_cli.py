@@ -244,8 +244,8 @@ def test_what_is_left_open_has_a_default(document: Any, options: str, plan: dict
 
 def test_defaults_are_printed(answer: Any) -> None:
     text = " ".join(answer("estimate", *SMALL.split(), "--tp", "2").split())
-    assert "plan with dp 2, zero stage 0, micro batch 1, num micro batches 8" in text
-    assert "sequence parallel on" in text
+    assert "plan with dp 2, zero 0, micro-batch 1, num-micro-batches 8" in text
+    assert "sequence-parallel on" in text
     assert "(left open)" in text
 
 
@@ -373,7 +373,8 @@ def test_a_plan_that_cannot_be_says_everything_that_is_wrong(fails: Any, command
         ("--num-micro-batches 3", "num-micro-batches 3 does not divide --batch 16 (nearby: 15 or 18)"),
         ("--dp 2 --micro-batch 3", "dp 2 x micro-batch 3 = 6 does not divide --batch 16 (nearby: 12 or 18)"),
         ("--ep 2", "the network has none"),
-        ("--tp 3,5", "heads"),
+        ("--tp 3,5", "tp 5 does not divide the 16 attention heads"),
+        ("--tp 3..2000 --pp 4", "tp 3 x pp 4 = 12 is more than --gpus 4"),
     ],
 )
 def test_a_restriction_that_excludes_everything_names_the_rule(fails: Any, options: str, message: str) -> None:

@@ -22,7 +22,6 @@ from planner.request import Request
 from planner.schema.mesh import MeshEntry
 from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
 
-
 PER_STAGE = ("stage_blocks", "stage_recompute")
 
 

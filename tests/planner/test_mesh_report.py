@@ -6,11 +6,12 @@ import csv
 import io
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pytest
 
+from costmodel.mesh.breakdown import LayerRow, StageRow
 from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
 from costmodel.mesh.plan import MeshPlan
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
@@ -20,7 +21,13 @@ from planner.report.mesh import mesh_estimate_report, mesh_explain_report, mesh_
 from planner.report.rows import rows_table
 from planner.report.text import plain_text
 from planner.schema import json_schema, schema_of
-from planner.schema.mesh_result import MeshBreakdownDocument, MeshPlanCost, MeshResultDocument
+from planner.schema.mesh_result import (
+    MeshBreakdownDocument,
+    MeshLayerEntry,
+    MeshPlanCost,
+    MeshResultDocument,
+    MeshStageEntry,
+)
 from tests.planner.mesh_answers import GIB, PLAN, make_breakdown, make_ranked, make_result
 
 
@@ -151,7 +158,7 @@ def test_the_parts_add_up_to_the_step_and_to_the_memory() -> None:
 def test_explain_compares_with_the_best() -> None:
     text = plain_text(mesh_explain_report(make_breakdown()).blocks(), 160)
     assert "Against the best plan: +25.0 % against 20.0 s of tp 8" in text
-    assert "Layer by layer" in text
+    assert "Layer by layer (of one rank, one micro-batch)" in text
     assert any(line.split() == ["compute", "17.5", "14.0", "+3.50"] for line in text.splitlines())
     best = make_breakdown(ranked=make_ranked())
     assert "No plan of the stated space is better." in plain_text(mesh_explain_report(best).blocks(), 160)
@@ -217,6 +224,23 @@ def test_json_has_the_promised_keys() -> None:
     assert math.fsum(plan[name] for name in TIME_PARTS) == pytest.approx(plan["step_time_s"], rel=1e-12)
     assert math.fsum(plan[name] for name in MEMORY_PARTS) == pytest.approx(plan["memory_bytes_per_gpu"], rel=1e-12)
     assert MeshPlan(**plan["plan"]) == PLAN
+
+
+def test_the_rows_have_the_keys_of_the_schema() -> None:
+    for row, entry in ((LayerRow, MeshLayerEntry), (StageRow, MeshStageEntry)):
+        assert [field.name for field in fields(row)] == list(entry.model_fields)
+
+
+def test_rounding_errors_are_not_shown() -> None:
+    times = {**make_ranked().time_parts, "offload_s": -1e-17, "recompute_s": 1e-16}
+    ranked = make_ranked(time_parts=times)
+    comparison = (("recomputation", 1e-16, 0.0), ("compute", 14.0, 13.0))
+    text = plain_text(
+        mesh_explain_report(make_breakdown(ranked=ranked, comparison=comparison, best=make_ranked(step=19.0))).blocks(),
+        160,
+    )
+    assert "recomputation" not in text
+    assert "offload" not in text
 
 
 def test_the_published_schema_covers_both_spaces() -> None:

@@ -1,0 +1,235 @@
+"""The space of mixed plans, from coarse to fine, and what no plan of a part of it can beat.
+
+A *part* is a set of groups that one kind of pipeline crosses; the parts of a plan are disjoint. A *family* of a part fixes the order of its groups, their tensor-parallel
+degrees, the number of replicas and the micro-batch; its *shapes* differ in the stages per group.
+
+Work is measured in units that every group does at a rate of its own, the most favourable of its kinds of blocks: a group's stage of time t holds at most
+``rate t`` of it. So with n_g stages per group and the slowest stage T,
+
+    sum over groups of n_g rate_g T  >=  work of the blocks + rate_first front + rate_last back
+
+and each replica needs T for every micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.rules import broken_rules
+from costmodel.mixed.model import MixedModel
+from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
+from costmodel.precision import Precision
+from strategies.mixed.settings import MixedSettings
+
+__all__ = ["Family", "RateBook", "Rates", "Shapes", "families_of", "partitions", "shapes_of"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """One group at a tensor-parallel degree and micro-batch."""
+
+    rate: float  # work per second of one stage
+    front_s: float  # forward and backward of one micro-batch
+    back_s: float
+    room_bytes: float  # of a device
+    held_bytes: float  # weights and gradients of the smallest block
+    state_bytes: float  # its optimizer state, which replicas may share
+
+    def most_blocks(self, replicas: int) -> float:
+        """Blocks that weights, gradients and state alone leave room for."""
+        each = self.held_bytes + self.state_bytes / replicas
+        return float(np.floor(max(self.room_bytes, 0.0) / each)) if each > 0 else np.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Pipelines over ordered groups."""
+
+    groups: tuple[int, ...]
+    tps: tuple[int, ...]
+    replicas: int
+    micro_batch: int
+    most_stages: tuple[int, ...]  # per group
+    least_bottleneck_s: float  # slowest stage of any of its shapes, at least
+
+    @property
+    def samples_per_s(self) -> float:
+        """No shape of the family is faster."""
+        return self.replicas * self.micro_batch / self.least_bottleneck_s
+
+
+def partitions(groups: Sequence[int]) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Every way to use some of the groups, in disjoint parts.
+
+    >>> list(partitions((0, 1)))
+    [((0,),), ((1,),), ((0,), (1,)), ((0, 1),)]
+    """
+    if not groups:
+        return
+    *others, last = groups
+    before = list(partitions(tuple(others)))
+    yield from before
+    yield ((last,),)
+    for parts in before:
+        yield (*parts, (last,))
+        for i, part in enumerate(parts):
+            yield (*parts[:i], (*part, last), *parts[i + 1 :])
+
+
+class RateBook:
+    """Rates of every group, tensor-parallel degree and micro-batch, each asked of the cost model once.
+
+    Parameters
+    ----------
+    model : MixedModel
+    settings : MixedSettings
+    capacity_bytes : tuple of float
+        Memory of each group's devices.
+    """
+
+    def __init__(self, model: MixedModel, settings: MixedSettings, capacity_bytes: tuple[float, ...]) -> None:
+        self.model, self.settings, self.capacity_bytes = model, settings, capacity_bytes
+        self.degrees = legal_degrees(model, settings)
+        self._known: dict[tuple[int, str, int, int], Rates] = {}
+        kinds = len(model.units.kinds)
+        self._counts = np.bincount(model.units.blocks, minlength=kinds).astype(np.float64)
+        # Any positive weights will do; time on the first group makes the bound tight where groups differ by a factor.
+        first = self._costs(0, model.precision_of((0,)), self.degrees[0], 1)
+        self._work = np.where(self._counts > 0, first.forward_s + first.plain_backward_s, 0.0)
+        self.work = float(self._counts @ self._work)  # of all blocks
+
+    def _costs(self, group: int, precision: Precision, tp: int, micro_batch: int) -> StageCosts:
+        """One unit of each kind, without replicas."""
+        model = self.model
+        zeros = dict.fromkeys(("recompute", "recompute_blocks", "zero_stage", "position", "order", "cross_latency_s"), 0)
+        ones = dict.fromkeys(("num_micro_batches", "stages", "group_stages", "replicas", "shapes", "fewest_ranks", "cross_bytes_per_s"), 1)
+        sequence = int(model.is_sequence_parallel(tp, self.settings.sequence_parallel))
+        own = {"tp": tp, "etp": model.expert_tp(tp), "sequence_parallel": sequence, "micro_batch": micro_batch}
+        rows = StageRows.repeat(np.eye(len(model.units.kinds)), **zeros, **ones, **own)
+        return cost_stages(model.group_model(group, precision), rows)
+
+    def rates(self, group: int, precision: Precision, tp: int, micro_batch: int) -> Rates:
+        """Rates of one group."""
+        key = group, precision.name, tp, micro_batch
+        if key not in self._known:
+            costs = self._costs(*key[:1], precision, tp, micro_batch)
+            times, there = costs.forward_s + costs.plain_backward_s, self._counts > 0
+            held = costs.memory_parts["weight_bytes"] + costs.memory_parts["gradient_bytes"]
+            state = costs.memory_parts["optimizer_bytes"]
+            smallest = int(np.argmin(np.where(there, held + state, np.inf)))
+            self._known[key] = Rates(
+                rate=float(np.max(self._work[there] / times[there])),
+                front_s=float(times[self.model.units.kind_of[0]]),
+                back_s=float(times[self.model.units.kind_of[-1]]),
+                room_bytes=self.capacity_bytes[group] - float(costs.memory_parts["context_bytes"][0]),
+                held_bytes=float(held[smallest]),
+                state_bytes=float(state[smallest]),
+            )
+        return self._known[key]
+
+
+def legal_degrees(model: MixedModel, settings: MixedSettings) -> tuple[int, ...]:
+    """Tensor-parallel degrees that the network's rules allow, inside a unit of the innermost level."""
+    inside = model.cluster.levels[0].size
+    most = inside if inside is not None else max(group.num_devices or 1 for group in model.cluster.groups)
+    most = most if settings.most_tp is None else min(most, settings.most_tp)
+    found = []
+    for tp in range(1, most + 1):
+        sequence = model.is_sequence_parallel(tp, settings.sequence_parallel)
+        plan = MeshPlan(tp=tp, sequence_parallel=sequence, etp=model.expert_tp(tp), num_micro_batches=model.shape.global_batch)
+        if (inside is None or inside % tp == 0) and not broken_rules(model.shape, plan):
+            found.append(tp)
+    return tuple(found)
+
+
+def families_of(book: RateBook, part: tuple[int, ...], precision: Precision, devices: Sequence[int], *, alone: bool) -> list[Family]:
+    """Families of a part, the fastest first.
+
+    Parameters
+    ----------
+    book : RateBook
+    part : tuple of int
+        Groups.
+    precision : Precision
+    devices : sequence of int
+        Of every group of the cluster.
+    alone : bool
+        The part takes the whole batch, which the micro-batch then divides.
+    """
+    batch, blocks = book.model.shape.global_batch, book.model.shape.num_blocks
+    sizes = [b for b in book.settings.micro_batches if b <= batch and not (alone and batch % b)]
+    result = []
+    for groups in permutations(part):
+        for tps, micro_batch in product(product(book.degrees, repeat=len(groups)), sizes):
+            rates = [book.rates(g, precision, tp, micro_batch) for g, tp in zip(groups, tps, strict=True)]
+            most = min(devices[g] // tp for g, tp in zip(groups, tps, strict=True))
+            for replicas in range(1, min(most, batch // micro_batch) + 1):
+                stages = tuple(
+                    min(devices[g] // (tp * replicas), blocks - len(groups) + 1) for g, tp in zip(groups, tps, strict=True)
+                )
+                if min(stages) < 1:
+                    continue
+                slowest = float(_bottleneck_s(book.work, rates, np.array([stages]))[0])
+                family = Family(
+                    groups=groups, tps=tps, replicas=replicas, micro_batch=micro_batch, most_stages=stages, least_bottleneck_s=slowest
+                )
+                result.append(family)
+    return sorted(result, key=lambda family: -family.samples_per_s)
+
+
+def _bottleneck_s(work: float, rates: Sequence[Rates], stages: IntArray) -> FloatArray:
+    """Slowest stage of shapes with so many stages per group (n, groups), at least."""
+    rate = np.array([r.rate for r in rates])
+    ends = rates[0].rate * rates[0].front_s + rates[-1].rate * rates[-1].back_s
+    return np.asarray((work + ends) / (stages @ rate))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Shapes of one family: stages per group (n, groups), and what bounds their times (n,)."""
+
+    stages: IntArray
+    bottleneck_s: FloatArray
+    rates: tuple[Rates, ...]
+    work: float
+
+    def least_s(self, num_micro_batches: IntArray | int) -> FloatArray:
+        """Forwards and backwards of that many micro-batches take at least this; broadcasts against (n,).
+
+        ``m T`` for the slowest stage T, and where ``m >= S`` (`strategies.mixed.division`) ``sum t + (m - 1 - (S - 1)/2) T``. The sum is least when the groups that
+        do most work per second are full, so the sum of both is least at one of the points where the next group is needed.
+        """
+        m = np.asarray(num_micro_batches, dtype=np.float64)
+        rate = np.array([r.rate for r in self.rates])
+        total = self.stages.sum(axis=1)
+        done = self.bottleneck_s * (self.stages @ rate)  # work, front and back included
+        order = np.argsort(-rate, kind="stable")
+        best = np.full(np.broadcast_shapes(m.shape, total.shape), np.inf)
+        for used in range(1, len(order) + 1):
+            some = order[:used]
+            slowest = done / (self.stages[:, some] @ rate[some])
+            spent = slowest * self.stages[:, some].sum(axis=1)
+            best = np.minimum(best, spent + np.maximum(m - 1.0 - (total - 1.0) / 2.0, 0.0) * slowest)
+        lone = done / rate.max()
+        return np.asarray(np.maximum(m * self.bottleneck_s, np.where(m >= total, best, lone)))
+
+
+def shapes_of(book: RateBook, family: Family, precision: Precision) -> Shapes:
+    """Shapes of a family whose weights can fit at all."""
+    rates = tuple(book.rates(g, precision, tp, family.micro_batch) for g, tp in zip(family.groups, family.tps, strict=True))
+    ranges = [np.arange(1, most + 1, dtype=np.int64) for most in family.most_stages]
+    stages = np.stack([x.reshape(-1) for x in np.meshgrid(*ranges, indexing="ij")], axis=1)
+    blocks = book.model.shape.num_blocks
+    sharing = family.replicas if max(book.settings.zero_stages) > 0 else 1
+    capacity = stages @ np.array([min(r.most_blocks(sharing), blocks) for r in rates])
+    stages = stages[(stages.sum(axis=1) <= blocks) & (capacity >= blocks)]
+    return Shapes(stages=stages, bottleneck_s=_bottleneck_s(book.work, rates, stages), rates=rates, work=book.work)

@@ -1,0 +1,125 @@
+"""Small random transformers and clusters for tests of the mesh search."""
+
+from __future__ import annotations
+
+import random
+
+from costmodel.device import Device
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.workload import Workload
+
+
+def decoder(
+    *,
+    blocks: int,
+    features: int = 64,
+    heads: int = 4,
+    kv_heads: int = 2,
+    ffn: int = 128,
+    vocabulary: int = 512,
+    positions: int = 16,
+    experts: int = 0,
+    dense_blocks: int = 0,
+) -> Graph:
+    """A decoder of ``blocks`` blocks; with experts, those after the first ``dense_blocks`` are mixtures."""
+    specs = [
+        LayerSpec(name="tokens", kind="input", params=params_from("input", {"shape": (1, positions)})),
+        LayerSpec(
+            name="embedding",
+            kind="embedding",
+            params=params_from("embedding", {"num_embeddings": vocabulary, "dim": features}),
+            inputs=("tokens",),
+        ),
+    ]
+    previous = "embedding"
+    for n in range(blocks):
+        block = f"blocks.{n}"
+
+        def add(name: str, kind: str, *inputs: str, block: str = block, **params: object) -> str:
+            specs.append(
+                LayerSpec(
+                    name=f"{block}.{name}", kind=kind, params=params_from(kind, params), inputs=inputs, block=block
+                )
+            )
+            return f"{block}.{name}"
+
+        dim = features // heads
+        norm = add("norm1", "rms_norm", previous)
+        qkv = add("qkv", "linear", norm, out_features=(heads + 2 * kv_heads) * dim, bias=False)
+        attention = add("attention", "self_attention", qkv, heads=heads, kv_heads=kv_heads, head_dim=dim)
+        add1 = add("add1", "add", add("proj", "linear", attention, out_features=features, bias=False), previous)
+        norm = add("norm2", "rms_norm", add1)
+        if experts and n >= dense_blocks:
+            inner = add("experts", "moe", norm, experts=experts, top_k=2, ffn=ffn)
+        else:
+            gate = add("glu", "glu", add("up", "linear", norm, out_features=2 * ffn, bias=False), function="silu")
+            inner = add("down", "linear", gate, out_features=features, bias=False)
+        previous = add("add2", "add", inner, add1)
+    specs += [
+        LayerSpec(name="norm", kind="rms_norm", params=params_from("rms_norm", {}), inputs=(previous,)),
+        LayerSpec(
+            name="head",
+            kind="linear",
+            params=params_from("linear", {"out_features": vocabulary, "bias": False}),
+            inputs=("norm",),
+        ),
+        LayerSpec(name="loss", kind="softmax", params=params_from("softmax", {}), inputs=("head",)),
+    ]
+    return Graph.build("decoder", specs)
+
+
+def two_level_cluster(
+    *,
+    per_node: int = 4,
+    peak: float = 100e12,
+    memory: float = 16e9,
+    inside: float = 100e9,
+    outside: float = 10e9,
+) -> Cluster:
+    """Nodes of equal devices."""
+    device = Device(
+        name="d",
+        peak_flop_per_s={"fp32": peak / 8, "bf16": peak},
+        memory_bytes=memory,
+        memory_bandwidth_bytes_per_s=1e12,
+        launch_overhead_s=1e-6,
+    )
+    levels = (
+        Level(name="node", size=per_node, bandwidth_bytes_per_s=inside, latency_s=1e-6),
+        Level(name="fabric", size=None, bandwidth_bytes_per_s=outside, latency_s=5e-6),
+    )
+    return Cluster(name="c", groups=(DeviceGroup(device=device),), levels=levels)
+
+
+def workload_of(graph: Graph, cluster: Cluster, batch: int, precision: str = "bf16") -> Workload:
+    """Adam training."""
+    chosen, optimizer = PRECISIONS[precision], OPTIMIZERS["adam"]
+    compute = RooflineCompute(device=cluster.device, precision=chosen, optimizer=optimizer)
+    return Workload(
+        graph=graph, global_batch=batch, precision=chosen, optimizer=optimizer, compute=compute, context_bytes=0
+    )
+
+
+def random_case(seed: int) -> tuple[Workload, Cluster, int]:
+    """A small network, a cluster and how many devices of it to use."""
+    rng = random.Random(seed)
+    features = rng.choice([64, 256, 1024])
+    graph = decoder(
+        blocks=rng.choice([2, 3, 4]),
+        features=features,
+        heads=4,
+        kv_heads=rng.choice([1, 2, 4]),
+        ffn=2 * features,
+        vocabulary=rng.choice([256, 4096]),
+        positions=rng.choice([8, 64, 512]),
+        experts=rng.choice([0, 0, 2, 4]),
+        dense_blocks=rng.choice([0, 1]),
+    )
+    cluster = two_level_cluster(
+        per_node=rng.choice([2, 4]), inside=rng.choice([20e9, 300e9]), outside=rng.choice([2e9, 25e9])
+    )
+    return workload_of(graph, cluster, rng.choice([4, 6, 8])), cluster, rng.choice([2, 4, 6])

@@ -1,0 +1,252 @@
+"""Uneven layouts against brute force over all of them, and what the bound promises."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.device import Device
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshPlan
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.workload import Workload
+from strategies.mesh.refine import refine, refine_top, refinement
+from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
+
+LONG = 1e9  # seconds: no limit
+
+
+def network(rng: np.random.Generator, blocks: int) -> Graph:
+    """A small decoder whose first blocks may be wider than the rest, with an embedding and a head that weigh."""
+    dim = int(rng.choice([256, 512]))
+    heads, vocabulary, positions = dim // 64, int(rng.choice([1_000, 8_000, 40_000])), int(rng.choice([128, 512]))
+    wider = int(rng.integers(0, 3)) if rng.random() < 0.4 else 0
+    fused = bool(rng.random() < 0.7)
+    specs: list[LayerSpec] = []
+
+    def add(name: str, kind: str, *inputs: str, block: str = "", **values: Any) -> str:
+        specs.append(LayerSpec(name=name, kind=kind, params=params_from(kind, values), inputs=inputs, block=block))
+        return name
+
+    last = add(
+        "embedding", "embedding", add("tokens", "input", shape=(1, positions)), num_embeddings=vocabulary, dim=dim
+    )
+    for n in range(blocks):
+        b = f"blocks.{n}"
+        width = dim * (8 if n < wider else 3)
+        norm = add(f"{b}.norm1", "rms_norm", last, block=b)
+        qkv = add(f"{b}.qkv", "linear", norm, block=b, out_features=3 * dim, bias=False)
+        mixed = add(f"{b}.attention", "self_attention", qkv, block=b, heads=heads, head_dim=64, fused=fused)
+        proj = add(f"{b}.proj", "linear", mixed, block=b, out_features=dim, bias=False)
+        middle = add(f"{b}.add1", "add", proj, last, block=b)
+        norm = add(f"{b}.norm2", "rms_norm", middle, block=b)
+        up = add(f"{b}.up", "linear", norm, block=b, out_features=width, bias=False)
+        act = add(f"{b}.gelu", "activation", up, block=b, function="gelu")
+        down = add(f"{b}.down", "linear", act, block=b, out_features=dim, bias=False)
+        last = add(f"{b}.add2", "add", down, middle, block=b)
+    logits = add("head", "linear", add("norm", "rms_norm", last), out_features=vocabulary, bias=False)
+    add("loss", "softmax", logits)
+    return Graph.build("small", specs)
+
+
+DEVICE = Device(
+    name="d",
+    peak_flop_per_s={"fp32": 20e12, "bf16": 100e12},
+    memory_bytes=16e9,
+    memory_bandwidth_bytes_per_s=900e9,
+    clock_hz=1e9,
+)
+CLUSTER = Cluster(
+    name="c",
+    groups=(DeviceGroup(device=DEVICE),),
+    levels=(
+        Level(name="node", size=4, bandwidth_bytes_per_s=50e9, latency_s=3e-6),
+        Level(name="fabric", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),
+    ),
+)
+
+
+def model_of(graph: Graph, batch: int, *, training: bool = True) -> MeshModel:
+    precision, optimizer = PRECISIONS["bf16"], OPTIMIZERS["adam"]
+    compute = RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer)
+    workload = Workload(
+        graph=graph, global_batch=batch, precision=precision, optimizer=optimizer, compute=compute, training=training
+    )
+    return MeshModel.build(workload, CLUSTER)
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    for bars in itertools.combinations(range(1, total), parts - 1):
+        ends = (0, *bars, total)
+        yield tuple(b - a for a, b in itertools.pairwise(ends))
+
+
+def all_plans(plan: MeshPlan, blocks: int) -> Iterator[MeshPlan]:
+    """Every layout of a plan's degrees, with every recomputation."""
+    bare = replace(plan, recompute="none", recompute_blocks=0, stage_blocks=(), stage_recompute=())
+    for lengths in compositions(blocks, plan.pp * plan.vpp):
+        yield replace(bare, stage_blocks=lengths)
+        yield replace(bare, stage_blocks=lengths, recompute="selective")
+        for again in itertools.product(*(range(n + 1) for n in lengths)):
+            if any(again):
+                yield replace(
+                    bare, stage_blocks=lengths, recompute="full", recompute_blocks=max(again), stage_recompute=again
+                )
+
+
+def random_case(seed: int) -> tuple[MeshModel, MeshPlan, list[MeshPlan]]:
+    rng = np.random.default_rng(seed)
+    pp, vpp = [(2, 1), (3, 1), (4, 1), (2, 2)][int(rng.integers(4))]
+    schedule = "interleaved" if vpp > 1 else str(rng.choice(["gpipe", "1f1b", "1f1b", "zero_bubble"]))
+    blocks = int(rng.integers(pp * vpp, 8 if pp * vpp == 4 else 9))
+    zero, dp = int(rng.integers(4)), int(rng.choice([1, 2]))
+    if dp == 1:
+        zero = 0
+    plan = MeshPlan(
+        pp=pp,
+        vpp=vpp,
+        schedule=schedule,
+        dp_replicate=dp if zero == 0 else 1,
+        dp_shard=dp if zero else 1,
+        zero_stage=zero,
+        tp=int(rng.choice([1, 2])),
+        micro_batch=int(rng.choice([1, 4, 8])),
+        num_micro_batches=pp * int(rng.choice([1, 2, 4])),
+        offload_activations=bool(rng.random() < 0.1),
+        order=str(rng.choice(["tp-cp-dp-pp", "tp-cp-pp-dp"])),
+    )
+    model = model_of(network(rng, blocks), plan.global_batch)
+    return model, plan, list(all_plans(plan, blocks))
+
+
+def capacity_of(memory: np.ndarray, rng: np.random.Generator) -> float:
+    """A tight one, mostly: little above what the leanest plans need."""
+    return float(np.quantile(memory, rng.choice([0.02, 0.1, 0.3, 0.7, 1.0])) * (1 + 1e-9))
+
+
+@pytest.mark.parametrize("seed", range(64))
+def test_equals_brute_force(seed: int) -> None:
+    model, plan, plans = random_case(seed)
+    costs = model.evaluate_plans(plans)
+    capacity = capacity_of(costs.memory_bytes, np.random.default_rng(seed + 1000))
+    times = np.where(costs.memory_bytes <= capacity, costs.step_time_s, np.inf)
+    found = refinement(model, plan, capacity, LONG)
+    assert found.plan is not None
+    # Side by side: sums of other batches differ in the last digit.
+    again = model.evaluate_plans([found.plan, plans[int(np.argmin(times))]])
+    assert again.memory_bytes[0] <= capacity
+    assert again.step_time_s[0] == pytest.approx(again.step_time_s[1], rel=1e-13)
+    assert found.is_proven
+    assert found.bound_s == found.step_time_s
+
+
+@pytest.mark.parametrize("seed", range(64, 88))
+def test_the_bound_holds_when_the_search_is_cut_short(seed: int) -> None:
+    model, plan, plans = random_case(seed)
+    costs = model.evaluate_plans(plans)
+    capacity = capacity_of(costs.memory_bytes, np.random.default_rng(seed))
+    best = float(np.min(costs.step_time_s[costs.memory_bytes <= capacity]))
+    short = refinement(model, plan, capacity, LONG, most_layouts=0)
+    assert short.bound_s <= best * (1 + 1e-12) <= short.step_time_s * (1 + 2e-12)
+    if short.plan is not None:
+        assert bool(model.evaluate_plans([short.plan]).memory_bytes[0] <= capacity)
+
+
+def test_nothing_fits() -> None:
+    model, plan, plans = random_case(3)
+    least = float(np.min(model.evaluate_plans(plans).memory_bytes))
+    found = refinement(model, plan, 0.99 * least, LONG)
+    assert found.plan is None
+    assert found.bound_s == float("inf")
+    assert refine(model, plan, 0.99 * least, LONG) is None
+
+
+def heavy_head(blocks: int = 12) -> MeshModel:
+    """A network whose head is worth some blocks."""
+    return model_of(network(np.random.default_rng(2), blocks), 32)
+
+
+def test_never_slower_than_the_given_plan_and_fits() -> None:
+    model = heavy_head()
+    plan = MeshPlan(pp=4, num_micro_batches=32)
+    uniform = model.evaluate_plans([plan])
+    for share in (1.0, 0.9, 0.8, 0.7):
+        capacity = share * float(uniform.memory_bytes[0])
+        better = refine(model, plan, capacity, LONG)
+        if better is not None:
+            costs = model.evaluate_plans([better])
+            assert costs.memory_bytes[0] <= capacity
+            assert share < 1.0 or costs.step_time_s[0] < uniform.step_time_s[0]
+
+
+def test_the_first_stage_recomputes_most_under_1f1b() -> None:
+    """It keeps most micro-batches; the last keeps one and need not recompute."""
+    model = heavy_head()
+    plan = MeshPlan(pp=4, micro_batch=4, num_micro_batches=8)
+    whole = MeshPlan(pp=4, micro_batch=4, num_micro_batches=8, recompute="full", recompute_blocks=3)
+    capacity = float(np.mean(model.evaluate_plans([plan, whole]).memory_bytes))
+    found = refinement(model, plan, capacity, LONG, recompute=("none", "full"))
+    assert found.plan is not None
+    assert found.plan.stage_recompute[0] == max(found.plan.stage_recompute) > found.plan.stage_recompute[-1]
+
+
+def test_inference_recomputes_nothing() -> None:
+    model = model_of(network(np.random.default_rng(5), 8), 8, training=False)
+    found = refinement(model, MeshPlan(pp=4, num_micro_batches=8), 1e12, LONG)
+    assert found.plan is not None
+    assert found.plan.recompute == "none"
+
+
+def test_a_required_recomputation_stays() -> None:
+    model = heavy_head()
+    found = refinement(model, MeshPlan(pp=2, num_micro_batches=32), 1e12, LONG, recompute=("full",))
+    assert found.plan is not None
+    assert found.plan.recompute == "full"
+    assert sum(found.plan.stage_recompute) == 1
+
+
+def outcome_of(model: MeshModel, plans: Sequence[MeshPlan]) -> MeshOutcome:
+    times = model.evaluate_plans(plans).step_time_s
+    return MeshOutcome(
+        candidates=[
+            MeshCandidate(plan=p, score=8 * float(t), step_time_s=float(t)) for p, t in zip(plans, times, strict=True)
+        ]
+    )
+
+
+def test_refine_top_adds_faster_plans_marked_by_their_layout() -> None:
+    model = heavy_head()
+    plans = [
+        MeshPlan(pp=4, num_micro_batches=32, recompute="full", recompute_blocks=3),
+        MeshPlan(dp_replicate=4, num_micro_batches=8),
+        MeshPlan(pp=2, num_micro_batches=32, recompute="full", recompute_blocks=6),
+    ]
+    outcome = outcome_of(model, plans)
+    settings = MeshSettings(max_workers=4, capacity_bytes=1e12)
+    refined = refine_top(model, outcome, settings, wall_s=LONG)
+    assert len(refined) == 2
+    assert all(len(c.plan.stage_blocks) == c.plan.pp for c in refined)
+    assert refined == sorted(refined, key=lambda c: c.score)
+    for candidate in refined:
+        assert candidate.score == pytest.approx(8 * candidate.step_time_s)
+        before = next(c for c in outcome.candidates if c.plan.pp == candidate.plan.pp)
+        assert candidate.step_time_s < before.step_time_s
+
+
+def test_refine_top_obeys_restrictions() -> None:
+    model = heavy_head()
+    outcome = outcome_of(model, [MeshPlan(pp=4, num_micro_batches=32, recompute="full", recompute_blocks=3)])
+    full = MeshRestriction(names={"recompute": ("full",)})
+    refined = refine_top(model, outcome, MeshSettings(max_workers=4, capacity_bytes=1e12, restriction=full), LONG)
+    assert [c.plan.recompute for c in refined] == ["full"]
+    fixed = MeshRestriction(degrees={"recompute_blocks": Bounds(values=(3,))})
+    assert refine_top(model, outcome, MeshSettings(max_workers=4, capacity_bytes=1e12, restriction=fixed), LONG) == []
