@@ -211,7 +211,8 @@ class CoreMemory:
     def least_recomputed(self, index: IntArray, division: Division, capacity_bytes: float) -> IntArray:
         """Fewest blocks per chunk that must be recomputed in full to fit, cores with recompute "full" being given; (n,).
 
-        Memory falls linearly with them, kind of rank by kind of rank. More than a chunk has where even all are not enough.
+        Memory falls linearly with them, kind of rank by kind of rank. More than a chunk has where even all are not enough. Where the memory
+        equals the capacity to the last digits, it may be one too few.
         """
         none = self.divided(index, division).total_bytes
         kept, share, blocks = self.kept_bytes[index], self.share[index], np.maximum(self.blocks[index], 1.0)
@@ -219,7 +220,8 @@ class CoreMemory:
         # What is recomputed already in the cores given is added back.
         over = none + share * whole - capacity_bytes
         needed = np.where(over > 0, over / np.maximum(whole, 1.0), 0.0)
-        needed = np.where(needed > 1.0, np.inf, np.ceil(needed * blocks - 1e-9))
+        # The sums are in another order than those of `divided`: what is even to nine digits is for the caller to check.
+        needed = np.where(needed > 1.0 + 1e-9, np.inf, np.ceil(needed * blocks - 1e-9))
         return np.asarray(np.minimum(np.max(np.where(self.exists[index], needed, 0.0), axis=1), 2.0**31), dtype=np.int64)
 
 

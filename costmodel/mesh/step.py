@@ -12,8 +12,8 @@ from costmodel.mesh.cores import Cores, pipeline_s
 from costmodel.mesh.costs import MEMORY_PARTS, MeshCosts
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.memory import CoreMemory
-from costmodel.mesh.passes import weigh
-from costmodel.mesh.plan import RECOMPUTE
+from costmodel.mesh.passes import LayoutArrays, recomputed_share, weigh
+from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
 from costmodel.workload import Workload
 
@@ -110,19 +110,38 @@ def _gathered_flush(
         table.dense_count[unit] * precision.weight_bytes, table.expert_count[unit] * precision.weight_bytes
     )
     forward = np.maximum(gather - overlap * passes.forward_s[unit], 0.0)
-    backward = np.zeros_like(forward)
+    layouts, batch = cores.layouts.take(core), cores.batch.take(core)
+    run_forward, extra = weigh(layouts.run_units, forward), weigh(layouts.rank_units, forward)
+    run_backward = np.zeros_like(run_forward)
     if workload.training:
         width = _gradient_width(workload, times.groups)
-        reduce = some.reduce_s(table.dense_trainable[unit] * width, table.expert_trainable[unit] * width)
-        hiding = passes.backward_s[unit] + passes.recompute_s[unit]
-        backward = np.maximum(gather + reduce - overlap * hiding, 0.0)
-    layouts, batch = cores.layouts.take(core), cores.batch.take(core)
-    runs = cores.runs(core, weigh(layouts.run_units, forward), weigh(layouts.run_units, backward))
-    extra = weigh(layouts.rank_units, forward + backward)
+        moved = gather + some.reduce_s(table.dense_trainable[unit] * width, table.expert_trainable[unit] * width)
+        hiding = passes.backward_s[unit]
+        plain = np.maximum(moved - overlap * hiding, 0.0)
+        # A unit that is recomputed gathers its weights once for both passes, and hides them behind both.
+        again = np.maximum(moved - overlap * (hiding + passes.recompute_s[unit]), 0.0)
+        run_share, rank_share = _recomputed(cores, layouts, batch)
+        run_backward = _mixed(layouts.run_units, plain, again, run_share)
+        extra = extra + _mixed(layouts.rank_units, plain, again, rank_share)
+    runs = cores.runs(core, run_forward, run_backward)
     busy = cores.busy_s[core] + extra
     flush[chosen] = pipeline_s(batch, layouts, runs, cores.chunks.weight_s[core], busy, exact=exact)
     waiting[chosen] = extra
     return flush, waiting
+
+
+def _recomputed(cores: Cores, layouts: LayoutArrays, batch: MeshBatch) -> tuple[FloatArray, FloatArray]:
+    """Share of the blocks of every run and rank that is recomputed, (n, R) and (n, Q)."""
+    is_block, kind, blocks = cores.is_block, batch.recompute, batch.recompute_blocks
+    return (
+        recomputed_share(layouts.run_units, is_block, kind, blocks, layouts.run_recompute),
+        recomputed_share(layouts.rank_units, is_block, kind, blocks * batch.vpp, layouts.rank_recompute),
+    )
+
+
+def _mixed(units: FloatArray, plain: FloatArray, again: FloatArray, share: FloatArray) -> FloatArray:
+    """Sum over units of which a share takes ``again`` and the rest ``plain``."""
+    return share * weigh(units, again) + (1.0 - share) * weigh(units, plain)
 
 
 def _gradient_width(workload: Workload, groups: GroupTimes) -> float:

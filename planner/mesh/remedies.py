@@ -66,7 +66,9 @@ def _excluded(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) ->
         docs = {rule.name: rule.doc for rule in RULES}
         rules = sorted(outcome.illegal, key=lambda name: (-outcome.illegal[name], name))
         listed = "; ".join(f"{name} ({docs[name]})" if name in docs else name for name in rules)
-        said = f"rules that exclude all of them: {listed}" if listed else "nothing obeys all rules of the space; fix less"
+        said = (
+            f"rules that exclude all of them: {listed}" if listed else "nothing obeys all rules of the space; fix less"
+        )
     flags = _flags(settings.restriction)
     fixed = f" with {', '.join(dict.fromkeys(flags.values()))} as given" if flags else ""
     setting = judge.resolved.setting

@@ -10,9 +10,9 @@ whose slowest chunk takes t per micro-batch needs at least
     1f1b, m <= pp       max(m t, 2 T m / (pp + 1))         the path e = pp - m takes 2 T less pp - m + 1 stages of at most t; t may be more
     all other           m max(t, T / pp)                   the slowest rank is busy
 
-which never falls as t grows. So layouts with slow chunks are left out first: all layouts up to some bottleneck are judged, and once the bound of
-the next slower one is no better than the best, that is proven best of all. Where the layouts are too many, single blocks are moved
-from chunk to chunk while that helps, and the bound says how much better any layout could be.
+which never falls as t grows. So layouts with slow chunks are left out first: all layouts up to some bottleneck are judged, and once
+the bound of the next slower one is no better than the best, that is proven best of all. Where the layouts are too many, single blocks
+are moved from chunk to chunk while that helps, and the bound says how much better any layout could be.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _MOST_LAYOUTS = 20_000
 # Steps of the search block by block: chunks that blocks are taken from, ways to divide recomputation over the chunks of a rank.
 _SOURCES = 6
 _SHARES = 4
+# Of each of several plans: proofs that hardly ever need all of the time, so that the clock hardly ever decides.
+_MOST_EACH = 500
 # Rounding of sums in another order, relative.
 _ROUNDING = 1e-9
 
@@ -174,7 +176,12 @@ def refine_top(
             break
         plan = candidate.plan
         found = refinement(
-            model, plan, settings.capacity_bytes, left / (len(pipelines) - n), recompute=_allowed(settings, plan)
+            model,
+            plan,
+            settings.capacity_bytes,
+            left / (len(pipelines) - n),
+            recompute=_allowed(settings, plan),
+            most_layouts=_MOST_EACH,
         )
         if found.plan is not None and found.step_time_s < candidate.step_time_s * (1.0 - _ROUNDING):
             # Every objective is proportional to the step at a given number of workers.

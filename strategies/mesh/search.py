@@ -352,7 +352,18 @@ class _Run:
         place = np.searchsorted(allowed, np.maximum(blocks, 1))
         chosen = allowed[np.minimum(place, len(allowed) - 1)]
         rows = np.flatnonzero((place < len(allowed)) & (chosen <= most) & (blocks <= most))
-        return replace(batch.take(rows), recompute_blocks=chosen[rows]), rows
+        batch, chosen, place, most = batch.take(rows), chosen[rows], place[rows], most[rows]
+        # One more where rounding made it one too few.
+        over = self._memory_bytes(replace(batch, recompute_blocks=chosen)) > self.settings.capacity_bytes
+        following = allowed[np.minimum(place + 1, len(allowed) - 1)]
+        return replace(batch, recompute_blocks=np.where(over & (following <= most), following, chosen)), rows
+
+    def _memory_bytes(self, batch: MeshBatch) -> FloatArray:
+        if not len(batch):
+            return np.zeros(0)
+        division = Division.of(batch, mesh_strides(batch))
+        filled = self.model.core_memory(batch).divided(np.arange(len(batch)), division)
+        return np.asarray(np.max(filled.total_bytes, axis=1))
 
 
 def _pieces(columns: Columns) -> list[Columns]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from costmodel.mixed.model import pipeline_flush_s, tail_s
 
-__all__ = ["Division", "DivisionProblem", "Front", "divide", "least_bottleneck"]
+__all__ = ["Division", "DivisionProblem", "Front", "backward_share", "divide", "flush_bound_s", "greedy_division", "least_bottleneck", "turns_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -96,7 +96,28 @@ def least_bottleneck(times: FloatArray) -> tuple[FloatArray, FloatArray]:
     return longest, total
 
 
-def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) -> Front:
+def flush_bound_s(
+    num_micro_batches: FloatArray | int, stages: FloatArray | int, longest_s: FloatArray | float, total_s: FloatArray | float, backward_share: float
+) -> FloatArray:
+    """No pipeline takes less whose slowest stage takes ``longest_s`` and whose stages take ``total_s`` together, per micro-batch.
+
+    Two of the longest path's candidates, T of stage e with B of it backward, at least a share b: ``m T``, and turning forward at the last stage and
+    backward at e, ``sum t + (m - 1) B + max(m - 1 - w_e, 0) F`` with ``w_e <= S - 1``.
+
+    >>> float(flush_bound_s(8, 4, 3.0, 12.0, 2.0 / 3.0))  # equal stages of F = 1, B = 2 take 33
+    30.0
+    """
+    turns = turns_of(num_micro_batches, stages, backward_share)
+    return np.asarray(np.maximum(num_micro_batches * np.asarray(longest_s), total_s + turns * longest_s))
+
+
+def turns_of(num_micro_batches: FloatArray | int, stages: FloatArray | int, backward_share: float) -> FloatArray:
+    """How often the slowest stage counts in `flush_bound_s` beside the sum of all."""
+    m, extra = np.asarray(num_micro_batches, dtype=np.float64), np.asarray(stages, dtype=np.float64) - 1.0
+    return np.asarray((m - 1.0) * backward_share + np.maximum(m - 1.0 - extra, 0.0) * (1.0 - backward_share))
+
+
+def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000, *, best_only: bool = False) -> Front:
     """Find the divisions with flush + tail below a limit that none dominates.
 
     Parameters
@@ -106,25 +127,28 @@ def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) 
         Divisions at or above are of no interest.
     most_states : int
         Ways kept per stage; with more the least promising are dropped and the front is not complete.
+    best_only : bool
+        The one with the least flush + tail will do.
 
     Returns
     -------
     Front
     """
     times = problem.forward_s + problem.backward_s
-    longest, total = least_bottleneck(times)
-    bound = _first_bound(problem, longest[0, 0], total[0, 0])
+    sweep = _Sweep(problem, times, limit_s, most_states)
+    bound = sweep.first_bound_s
     if not np.isfinite(bound) or bound >= limit_s:
         return Front(divisions=(), bound_s=bound, is_complete=True)
     quickest = _longest_quickest(np.where(np.isfinite(times), problem.plain_s, -np.inf))
-    sweep = _Sweep(problem, times, longest, total, limit_s, most_states)
-    optimistic, whole = sweep.run(quickest, 0.0)
-    if not optimistic:
+    ways, guesses, whole = sweep.run(quickest, 0.0)
+    if not len(ways):
         return Front(divisions=(), bound_s=max(bound, limit_s) if whole else bound, is_complete=whole)
-    found = [_judged(problem, cuts) for cuts, _ in optimistic]
-    low = max(bound, min(guess for _, guess in optimistic)) if whole else bound
-    exact = all(d.total_s <= guess + _SLACK * abs(guess) for d, (_, guess) in zip(found, optimistic, strict=True))
+    found = _judged(problem, ways)
+    true = np.array([d.total_s for d in found])
+    low = max(bound, float(guesses.min())) if whole else bound
+    exact = bool(true.min() <= low * (1.0 + _SLACK)) if best_only else bool(np.all(true <= guesses * (1.0 + _SLACK)))
     if not exact:
+        sweep.limit_s = min(limit_s, float(true.min())) if best_only else limit_s
         more, tried_all = _by_quickest(problem, sweep, times, quickest)
         found, whole = found + more, whole and tried_all
     front = _front([d for d in found if d.total_s < limit_s])
@@ -133,12 +157,19 @@ def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) 
     return Front(divisions=tuple(front), bound_s=low, is_complete=whole)
 
 
-def _first_bound(problem: DivisionProblem, longest: float, total: float) -> float:
-    """No division takes less: the slowest stage works for all micro-batches, and half the fill and drain of the longest path counts."""
-    m, stages = problem.num_micro_batches, len(problem.forward_s)
-    bound = max(m * longest, total)
-    # Mean of the paths that turn at stage e and at the last: sum t + (m - 1 - w_e/2) t_e.
-    return float(max(bound, total + (m - 1 - (stages - 1) / 2.0) * longest)) if m >= stages else float(bound)
+def greedy_division(problem: DivisionProblem) -> Division | None:
+    """A good division, fast: the least slowest stage, and among those the least sum; None where nothing fits."""
+    times = problem.forward_s + problem.backward_s
+    longest, _ = least_bottleneck(times)
+    if not np.isfinite(longest[0, 0]):
+        return None
+    allowed = np.where(times <= longest[0, 0] * (1.0 + _SLACK), times, np.inf)
+    _, total = least_bottleneck(allowed)
+    at, ends = 0, []
+    for s in range(len(times)):
+        at = int(np.argmin(allowed[s, at] + total[s + 1]))
+        ends.append(at)
+    return _judged(problem, np.array([ends]))[0]
 
 
 def _longest_quickest(plain_s: FloatArray) -> float:
@@ -156,29 +187,32 @@ def _by_quickest(
 ) -> tuple[list[Division], bool]:
     """Solve for every shortest backward pass in turn: all stages have at least q, and the tail is counted with q."""
     plain = np.unique(problem.plain_s[np.isfinite(times)])
-    values = plain[(plain <= longest_quickest)][::-1]
+    values = plain[plain <= longest_quickest][::-1]
     # Values that rounding alone keeps apart are one.
     values = values[np.concatenate([[True], np.diff(values) < -_SLACK * values[:-1]])] if len(values) else values
     found: list[Division] = []
     whole = True
     for value in values[:_MOST_QUICKEST]:
         low = float(value) * (1.0 - _SLACK)
-        ways, complete = sweep.run(low, low)
+        ways, _, complete = sweep.run(low, low)
         whole = whole and complete
-        found += [_judged(problem, cuts) for cuts, _ in ways]
+        found += _judged(problem, ways) if len(ways) else []
     return found, whole and len(values) <= _MOST_QUICKEST
 
 
-def _judged(problem: DivisionProblem, cuts: tuple[int, ...]) -> Division:
-    """Exact times of a division, by the formulas of the cost model."""
-    ends = np.array(cuts)
-    starts = np.concatenate([[0], ends[:-1]])
-    stages = np.arange(len(cuts))
+def _judged(problem: DivisionProblem, ends: IntArray) -> list[Division]:
+    """Exact times of divisions (n, S), by the formulas of the cost model."""
+    starts = np.concatenate([np.zeros((len(ends), 1), dtype=np.int64), ends[:, :-1]], axis=1)
+    stages = np.broadcast_to(np.arange(ends.shape[1]), ends.shape)
     forward, backward, plain, end = (
-        array[stages, starts, ends][None, :] for array in (problem.forward_s, problem.backward_s, problem.plain_s, problem.end_s)
+        array[stages, starts, ends] for array in (problem.forward_s, problem.backward_s, problem.plain_s, problem.end_s)
     )
-    flush = float(pipeline_flush_s(problem.num_micro_batches, forward, backward)[0])
-    return Division(blocks=tuple(int(x) for x in ends - starts), flush_s=flush, tail_s=float(tail_s(end, plain)[0]))
+    flush = pipeline_flush_s(problem.num_micro_batches, forward, backward)
+    tail = tail_s(end, plain)
+    return [
+        Division(blocks=tuple(int(x) for x in row), flush_s=float(f), tail_s=float(t))
+        for row, f, t in zip(ends - starts, flush, tail, strict=True)
+    ]
 
 
 def _front(divisions: list[Division]) -> list[Division]:
@@ -192,20 +226,19 @@ def _front(divisions: list[Division]) -> list[Division]:
 class _Sweep:
     """The dynamic program; one run per assumed shortest backward pass."""
 
-    def __init__(
-        self,
-        problem: DivisionProblem,
-        times: FloatArray,
-        longest: FloatArray,
-        total: FloatArray,
-        limit_s: float,
-        most_states: int,
-    ) -> None:
-        self.problem, self.times, self.longest, self.total = problem, times, longest, total
-        self.limit_s, self.most_states = limit_s, most_states
+    def __init__(self, problem: DivisionProblem, times: FloatArray, limit_s: float, most_states: int) -> None:
+        self.problem, self.times, self.limit_s, self.most_states = problem, times, limit_s, most_states
+        self.longest, self.total = least_bottleneck(times)
+        self.backward_share = backward_share(problem)
 
-    def run(self, quickest_s: float, least_plain_s: float) -> tuple[list[tuple[tuple[int, ...], float]], bool]:
-        """Cuts (ends of the stages) with their flush + tail as counted, and whether nothing was dropped."""
+    @property
+    def first_bound_s(self) -> float:
+        """No division takes less."""
+        m, stages = self.problem.num_micro_batches, len(self.times)
+        return float(flush_bound_s(m, stages, self.longest[0, 0], self.total[0, 0], self.backward_share))
+
+    def run(self, quickest_s: float, least_plain_s: float) -> tuple[IntArray, FloatArray, bool]:
+        """Ends of the stages (n, S) with their flush + tail as counted (n,), and whether nothing was dropped."""
         stages = len(self.times)
         at, values = np.zeros(1, dtype=np.int64), np.zeros((1, 8))
         values[0, [_E, _EP, _EQ]] = -np.inf
@@ -214,7 +247,7 @@ class _Sweep:
         for s in range(stages):
             parent, end = self._moves(s, at, values, least_plain_s)
             if not len(parent):
-                return [], whole
+                return np.zeros((0, stages), dtype=np.int64), np.zeros(0), whole
             grown = self._grow(s, at[parent], end, values[parent], quickest_s)
             keep = np.flatnonzero(self._bound(s, end, grown) < self.limit_s)
             keep = keep[_undominated(end[keep], grown[keep])]
@@ -223,14 +256,12 @@ class _Sweep:
                 keep = keep[np.argsort(self._bound(s, end[keep], grown[keep]), kind="stable")[: self.most_states]]
             at, values = end[keep], grown[keep]
             history.append((parent[keep], at))
-        ways = []
-        for n in range(len(at)):
-            cuts, place = [], n
-            for parents, ends in reversed(history):
-                cuts.append(int(ends[place]))
-                place = int(parents[place])
-            ways.append((tuple(reversed(cuts)), float(values[n, _FLUSH] + values[n, _TAIL])))
-        return ways, whole
+        ways, place = np.zeros((len(at), stages), dtype=np.int64), np.arange(len(at))
+        for s in reversed(range(stages)):
+            parents, ends = history[s]
+            ways[:, s] = ends[place]
+            place = parents[place]
+        return ways, values[:, _FLUSH] + values[:, _TAIL], whole
 
     def _moves(self, s: int, at: IntArray, values: FloatArray, least_plain_s: float) -> tuple[IntArray, IntArray]:
         """States and the ends of their next stage, quick bounds applied."""
@@ -239,7 +270,7 @@ class _Sweep:
         usable = np.isfinite(t) & np.isfinite(self.total[s + 1])[None, :] & (self.problem.plain_s[s][at] >= least_plain_s)
         if last:
             usable[:, :-1] = False
-        usable &= values[:, [_A]] + self.problem.num_micro_batches * t < self.limit_s if self._alternates(s) else True
+        usable &= values[:, [_A]] + self.problem.num_micro_batches * t < self.limit_s
         parent, end = np.nonzero(usable)
         return parent, end
 
@@ -269,9 +300,20 @@ class _Sweep:
         low = np.maximum(values[:, _FLUSH], values[:, _A] + rest)
         low = np.maximum(low, values[:, _E] + 2.0 * rest)
         low = np.maximum(low, np.maximum(values[:, _EP], values[:, _EQ]) + rest)
-        if self._alternates(s + 1):
-            low = np.maximum(low, values[:, _A] + self.problem.num_micro_batches * longest)
+        if s + 1 < len(self.times):
+            # What comes is a pipeline of its own behind the stages that were passed.
+            m, left = self.problem.num_micro_batches, len(self.times) - 1 - s
+            low = np.maximum(low, values[:, _A] + flush_bound_s(m, left, longest, rest, self.backward_share))
         return low + values[:, _TAIL]
+
+
+def backward_share(problem: DivisionProblem) -> float:
+    """Least share of a stage's time that its backward pass takes."""
+    possible = np.isfinite(problem.backward_s)
+    if not possible.any():
+        return 0.0
+    both = problem.forward_s[possible] + problem.backward_s[possible]
+    return float(np.min(problem.backward_s[possible] / np.maximum(both, 1e-300)))
 
 
 def _undominated(group: IntArray, values: FloatArray) -> IntArray:

@@ -25,6 +25,7 @@ from costmodel.mesh.rules import broken_rules
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import Precision
+from strategies.mixed.division import turns_of
 from strategies.mixed.settings import MixedSettings
 
 __all__ = ["Family", "RateBook", "Rates", "Shapes", "families_of", "partitions", "shapes_of"]
@@ -40,6 +41,7 @@ class Rates:
     rate: float  # work per second of one stage
     front_s: float  # forward and backward of one micro-batch
     back_s: float
+    backward_share: float  # of the time of any unit, at least
     room_bytes: float  # of a device
     held_bytes: float  # weights and gradients of the smallest block
     state_bytes: float  # its optimizer state, which replicas may share
@@ -130,6 +132,7 @@ class RateBook:
                 rate=float(np.max(self._work[there] / times[there])),
                 front_s=float(times[self.model.units.kind_of[0]]),
                 back_s=float(times[self.model.units.kind_of[-1]]),
+                backward_share=float(np.min(costs.plain_backward_s[times > 0] / times[times > 0])),
                 room_bytes=self.capacity_bytes[group] - float(costs.memory_parts["context_bytes"][0]),
                 held_bytes=float(held[smallest]),
                 state_bytes=float(state[smallest]),
@@ -205,22 +208,22 @@ class Shapes:
     def least_s(self, num_micro_batches: IntArray | int) -> FloatArray:
         """Forwards and backwards of that many micro-batches take at least this; broadcasts against (n,).
 
-        ``m T`` for the slowest stage T, and where ``m >= S`` (`strategies.mixed.division`) ``sum t + (m - 1 - (S - 1)/2) T``. The sum is least when the groups that
-        do most work per second are full, so the sum of both is least at one of the points where the next group is needed.
+        As `strategies.mixed.division.flush_bound_s`, of slowest stage and sum. The sum is least when the groups that do most work per second are full, so the bound is
+        least at one of the points where the next group is needed.
         """
-        m = np.asarray(num_micro_batches, dtype=np.float64)
         rate = np.array([r.rate for r in self.rates])
+        share = min(r.backward_share for r in self.rates)
         total = self.stages.sum(axis=1)
         done = self.bottleneck_s * (self.stages @ rate)  # work, front and back included
         order = np.argsort(-rate, kind="stable")
+        m = np.asarray(num_micro_batches, dtype=np.float64)
         best = np.full(np.broadcast_shapes(m.shape, total.shape), np.inf)
         for used in range(1, len(order) + 1):
             some = order[:used]
             slowest = done / (self.stages[:, some] @ rate[some])
             spent = slowest * self.stages[:, some].sum(axis=1)
-            best = np.minimum(best, spent + np.maximum(m - 1.0 - (total - 1.0) / 2.0, 0.0) * slowest)
-        lone = done / rate.max()
-        return np.asarray(np.maximum(m * self.bottleneck_s, np.where(m >= total, best, lone)))
+            best = np.minimum(best, spent + turns_of(m, total, share) * slowest)
+        return np.asarray(np.maximum(m * self.bottleneck_s, best))
 
 
 def shapes_of(book: RateBook, family: Family, precision: Precision) -> Shapes:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from strategies.mixed.division import Division, Front, divide
-from strategies.mixed.families import Family, Shapes
+from strategies.mixed.division import Division, Front, backward_share, divide, flush_bound_s, greedy_division, least_bottleneck
+from strategies.mixed.families import Family
 from strategies.mixed.settings import MixedSettings
-from strategies.mixed.shares import Shape, assign, num_vectors, vectors
+from strategies.mixed.shares import Shape, assign, least_slowest, num_vectors, vectors
 from strategies.mixed.stage_tables import StageTables
 
 __all__ = ["Leaf", "LeafSolver"]
@@ -33,7 +33,26 @@ class Leaf:
 
     families: tuple[Family, ...]
     stages: tuple[tuple[int, ...], ...]  # per part and group
-    shapes: tuple[Shapes, ...]  # of one row each, for bounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Least:
+    """What bounds a pipeline's times: one micro-batch in flight, and as many as the pipeline has stages."""
+
+    stages: int
+    share: float
+    longest_s: tuple[float, float]
+    total_s: tuple[float, float]
+
+    def times_s(self, most: int) -> FloatArray:
+        """Least time with 0 to ``most`` micro-batches: grows in them."""
+        m = np.arange(most + 1, dtype=np.float64)
+        few, many = (
+            flush_bound_s(m, self.stages, longest, total, self.share) for longest, total in zip(self.longest_s, self.total_s, strict=True)
+        )
+        times = np.where(m >= self.stages, many, few)
+        times[0] = 0.0
+        return np.maximum.accumulate(times)
 
 
 @dataclass(slots=True)
@@ -45,25 +64,106 @@ class LeafSolver:
     capacity_bytes: tuple[float, ...]
     divisions: int = 0
     tables: StageTables = field(init=False)
+    _least: dict[tuple[object, ...], _Least] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start with empty tables."""
         self.tables = StageTables(model=self.model, capacity_bytes=self.capacity_bytes, may_recompute=self.settings.recompute)
+
+    def bound_s(self, leaf: Leaf) -> float:
+        """No plan of the leaf takes less; memory and recomputation are looked at, ends of steps and transfers not."""
+        times, shapes = self._times(leaf)
+        found = least_slowest(times, shapes, self.model.shape.global_batch)
+        return np.inf if found is None else found[0]
+
+    def quick(self, leaf: Leaf) -> MixedPlan | None:
+        """A plan that is probably good: shares by speed, slowest stages as fast as can be."""
+        times, shapes = self._times(leaf)
+        found = least_slowest(times, shapes, self.model.shape.global_batch)
+        if found is None or not np.isfinite(found[0]):
+            return None
+        draft = self._draft(leaf, max(self.settings.zero_stages), self.settings.orders[0])
+        counts, chosen = found[1], []
+        for pipeline, count in zip(draft.pipelines, counts, strict=True):
+            sized = _sized(pipeline, -(-count // pipeline.replicas), 0)
+            division = greedy_division(self.tables.problem(draft, sized))
+            if division is None:
+                return None
+            chosen.append(division)
+        return self.plan(draft, counts, chosen)
 
     def solve(self, leaf: Leaf, limit_s: float, deadline: float) -> Iterator[tuple[MixedPlan | None, float]]:
         """Plans below a limit, better and better, among them the best of the leaf; (None, bound) for what stays unresolved."""
         for zero, order in self._variants(leaf):
             draft = self._draft(leaf, zero, order)
             tied = max(self.model.tied_s(draft, pipeline) for pipeline in draft.pipelines)
-            for plan, total in _Shares(self, leaf, draft, deadline).best(limit_s - tied):
+            for plan, total in _Shares(self, draft, self._times(leaf)[0], deadline).best(limit_s - tied):
                 if plan is not None:
                     limit_s = min(limit_s, total + tied)
                 yield plan, total + tied
 
+    def plan(self, draft: MixedPlan, counts: Sequence[int], chosen: Sequence[Division]) -> MixedPlan:
+        """A draft with its blocks, recomputation and shares filled in."""
+        pipelines = []
+        for pipeline, count, division in zip(draft.pipelines, counts, chosen, strict=True):
+            sized = _sized(pipeline, *divmod(count, pipeline.replicas))
+            pipelines.append(self._with_blocks(draft, sized, division.blocks))
+        return MixedPlan(
+            pipelines=tuple(pipelines), zero_stage=draft.zero_stage, sequence_parallel=draft.sequence_parallel, order=draft.order
+        )
+
+    def _with_blocks(self, draft: MixedPlan, pipeline: MixedPipeline, blocks: Sequence[int]) -> MixedPipeline:
+        stages, start = [], 0
+        for s, (stage, count) in enumerate(zip(pipeline.stages, blocks, strict=True)):
+            choices = self.tables.choices(draft, pipeline, s)
+            row = int(self.tables.contents.of_range[start, start + count])
+            recompute, again = RECOMPUTE[int(choices.recompute[row])], int(choices.recompute_blocks[row])
+            stages.append(MixedStage(group=stage.group, tp=stage.tp, blocks=count, recompute=recompute, recompute_blocks=again))
+            start += count
+        return MixedPipeline(
+            stages=tuple(stages),
+            replicas=pipeline.replicas,
+            micro_batch=pipeline.micro_batch,
+            num_micro_batches=pipeline.num_micro_batches,
+            longer=pipeline.longer,
+        )
+
+    def _times(self, leaf: Leaf) -> tuple[list[FloatArray], list[Shape]]:
+        """Least time of every pipeline by micro-batches, and the shapes that share the batch."""
+        batch = self.model.shape.global_batch
+        shapes = [Shape(replicas=family.replicas, micro_batch=family.micro_batch) for family in leaf.families]
+        times = []
+        for p, (family, shape) in enumerate(zip(leaf.families, shapes, strict=True)):
+            most = -(-batch // (shape.micro_batch * shape.replicas))
+            times.append(self._least_of(leaf, p, family, lone=len(shapes) == 1, most=most).times_s(most))
+        return times, shapes
+
+    def _least_of(self, leaf: Leaf, p: int, family: Family, *, lone: bool, most: int) -> _Least:
+        # Alone, a pipeline has just the micro-batches that the batch gives; else any number.
+        used = tuple(sorted({g for f in leaf.families for g in f.groups}))
+        precision = self.model.precision_of(used).name
+        key = (family.groups, family.tps, family.replicas, family.micro_batch, leaf.stages[p], precision, most if lone else 0)
+        found = self._least.get(key)
+        if found is None:
+            draft = self._draft(leaf, max(self.settings.zero_stages), self.settings.orders[0])
+            pipeline = draft.pipelines[p]
+            stages = len(pipeline.stages)
+            few, many = (most, most) if lone else (1, stages)
+            problems = [self.tables.problem(draft, _sized(pipeline, m, 0), transfers=False) for m in (few, many)]
+            ends = [least_bottleneck(problem.forward_s + problem.backward_s) for problem in problems]
+            found = self._least[key] = _Least(
+                stages=stages,
+                share=min(backward_share(problem) for problem in problems),
+                longest_s=(float(ends[0][0][0, 0]), float(ends[1][0][0, 0])),
+                total_s=(float(ends[0][1][0, 0]), float(ends[1][1][0, 0])),
+            )
+        return found
+
     def _variants(self, leaf: Leaf) -> list[tuple[int, str]]:
         several = any(family.replicas > 1 for family in leaf.families)
         shared = any(family.replicas > 1 and sum(n) > 1 for family, n in zip(leaf.families, leaf.stages, strict=True))
-        zeros = self.settings.zero_stages if several else self.settings.zero_stages[:1]
+        # What probably is best comes first: shared state, and replicas next to each other.
+        zeros = sorted(self.settings.zero_stages, reverse=True) if several else [min(self.settings.zero_stages)]
         orders = self.settings.orders if shared else self.settings.orders[:1]
         return list(product(zeros, orders))
 
@@ -85,28 +185,40 @@ class LeafSolver:
         return MixedPlan(pipelines=pipelines, zero_stage=zero, sequence_parallel=sequence, order=order)
 
 
+def _sized(pipeline: MixedPipeline, num_micro_batches: int, longer: int) -> MixedPipeline:
+    return MixedPipeline(
+        stages=pipeline.stages,
+        replicas=pipeline.replicas,
+        micro_batch=pipeline.micro_batch,
+        num_micro_batches=num_micro_batches,
+        longer=longer,
+    )
+
+
 class _Shares:
     """Shares of the batch for one draft, each pipeline's divisions solved as they are needed."""
 
-    def __init__(self, solver: LeafSolver, leaf: Leaf, draft: MixedPlan, deadline: float) -> None:
-        self.solver, self.leaf, self.draft, self.deadline = solver, leaf, draft, deadline
+    def __init__(self, solver: LeafSolver, draft: MixedPlan, least_s: Sequence[FloatArray], deadline: float) -> None:
+        self.solver, self.draft, self.deadline = solver, draft, deadline
         self.batch = solver.model.shape.global_batch
         self.shapes = [Shape(replicas=p.replicas, micro_batch=p.micro_batch) for p in draft.pipelines]
         self.fronts: dict[tuple[int, int], Front] = {}
-        self.least: list[FloatArray] = []  # pipeline -> by micro-batches (from 0), the least of its time that is known
+        self.least = [times.copy() for times in least_s]  # by micro-batches, the least of a pipeline's time that is known
 
     def best(self, limit_s: float) -> Iterator[tuple[MixedPlan | None, float]]:
         """Plans with flush + tail below the limit, and bounds of what could not be resolved."""
+        queue: list[tuple[float, tuple[int, ...]]] = []
         if num_vectors(self.shapes, self.batch) > _MOST_VECTORS:
-            yield None, self._floor_s()
-            return
-        wanted = vectors(self.shapes, self.batch)
-        if not len(wanted):
-            return
-        most = wanted.max(axis=0)
-        self.least = [s.least_s(np.arange(int(m) + 2)[:, None])[:, 0] for s, m in zip(self.leaf.shapes, most, strict=True)]
-        bounds = np.max(np.stack([t[wanted[:, p]] for p, t in enumerate(self.least)]), axis=0)
-        queue = [(float(b), tuple(int(x) for x in v)) for b, v in zip(bounds, wanted, strict=True) if b < limit_s]
+            found = least_slowest(self.least, self.shapes, self.batch)
+            if found is None:
+                return
+            yield None, found[0]
+            queue = [(found[0], tuple(-(-count // shape.replicas) for count, shape in zip(found[1], self.shapes, strict=True)))]
+        else:
+            wanted = vectors(self.shapes, self.batch)
+            wanted = wanted[np.all(wanted < np.array([len(t) for t in self.least]), axis=1)]
+            bounds = np.max(np.stack([t[wanted[:, p]] for p, t in enumerate(self.least)]), axis=0, initial=0.0)
+            queue = [(float(b), tuple(int(x) for x in v)) for b, v in zip(bounds, wanted, strict=True) if b < limit_s]
         heapq.heapify(queue)
         while queue:
             bound, vector = heapq.heappop(queue)
@@ -115,31 +227,24 @@ class _Shares:
             if time.monotonic() > self.deadline:
                 yield None, bound
                 return
-            known = max(self._least_s(p, m) for p, m in enumerate(vector))
+            known = max(float(self.least[p][m]) for p, m in enumerate(vector))
             if known > bound:
                 heapq.heappush(queue, (known, vector))
                 continue
             counts = assign(self.shapes, vector, self.batch)
             if counts is None:
-                longer = (*vector[:-1], vector[-1] + 1)
-                if vector[-1] * self.shapes[-1].micro_batch * self.shapes[-1].replicas < self.batch:
-                    heapq.heappush(queue, (max(bound, self._least_s(len(vector) - 1, longer[-1])), longer))
+                longer = vector[-1] + 1
+                if longer < len(self.least[-1]):
+                    heapq.heappush(queue, (max(bound, float(self.least[-1][longer])), (*vector[:-1], longer)))
                 continue
             fronts = self._fronts(vector, limit_s)
             loose = [front.bound_s for front in fronts if not front.is_complete]
             if loose:
                 yield None, max(bound, max(loose))
-            for chosen in _best_of(fronts, limit_s):
+            chosen = _best_of(fronts, len(self.shapes), limit_s)
+            if chosen is not None:
                 limit_s = max(d.flush_s for d in chosen) + max(d.tail_s for d in chosen)
-                yield self._plan(counts, chosen), limit_s
-
-    def _floor_s(self) -> float:
-        rates = (s.replicas * s.micro_batch / float(shape.bottleneck_s[0]) for s, shape in zip(self.shapes, self.leaf.shapes, strict=True))
-        return self.batch / sum(rates)
-
-    def _least_s(self, p: int, m: int) -> float:
-        least = self.least[p]
-        return float(least[m]) if m < len(least) else float(self.leaf.shapes[p].least_s(m)[0])
+                yield self.solver.plan(self.draft, counts, chosen), limit_s
 
     def _fronts(self, vector: Sequence[int], limit_s: float) -> list[Front]:
         """Divisions of every pipeline below the limit; none after the first that has none."""
@@ -147,79 +252,30 @@ class _Shares:
         for p, m in enumerate(vector):
             front = self.fronts.get((p, m))
             if front is None:
-                front = self.fronts[p, m] = self._divide(p, m, limit_s)
-                low = min((d.flush_s for d in front.divisions), default=limit_s) if front.is_complete else front.bound_s
-                # With more micro-batches it takes no less.
-                self.least[p][m:] = np.maximum(self.least[p][m:], min(low, limit_s))
+                problem = self.solver.tables.problem(self.draft, _sized(self.draft.pipelines[p], m, 0))
+                front = divide(problem, limit_s, self.solver.settings.most_states, best_only=len(vector) == 1)
+                self.fronts[p, m] = front
+                self.solver.divisions += 1
+                if front.is_complete and len(vector) > 1:
+                    low = min((d.flush_s for d in front.divisions), default=limit_s)
+                    # With more micro-batches it takes no less.
+                    self.least[p][m:] = np.maximum(self.least[p][m:], low)
             found.append(front)
             if not front.divisions:
                 break
         return found
 
-    def _divide(self, p: int, m: int, limit_s: float) -> Front:
-        pipeline = self.draft.pipelines[p]
-        sized = MixedPipeline(stages=pipeline.stages, replicas=pipeline.replicas, micro_batch=pipeline.micro_batch, num_micro_batches=m)
-        self.solver.divisions += 1
-        return divide(self.solver.tables.problem(self.draft, sized), limit_s, self.solver.settings.most_states)
 
-    def _plan(self, counts: Sequence[int], chosen: Sequence[Division]) -> MixedPlan:
-        pipelines = []
-        for p, (count, division) in enumerate(zip(counts, chosen, strict=True)):
-            draft = self.draft.pipelines[p]
-            m, longer = divmod(count, draft.replicas)
-            sized = MixedPipeline(
-                stages=draft.stages, replicas=draft.replicas, micro_batch=draft.micro_batch, num_micro_batches=m, longer=longer
-            )
-            pipelines.append(_with_blocks(self.solver.tables, self.draft, sized, division.blocks))
-        draft_plan = self.draft
-        return MixedPlan(
-            pipelines=tuple(pipelines),
-            zero_stage=draft_plan.zero_stage,
-            sequence_parallel=draft_plan.sequence_parallel,
-            order=draft_plan.order,
-        )
-
-
-def _with_blocks(tables: StageTables, draft: MixedPlan, pipeline: MixedPipeline, blocks: Sequence[int]) -> MixedPipeline:
-    """Fill in the blocks, and the recomputation that the division assumed."""
-    stages, start = [], 0
-    for s, (stage, count) in enumerate(zip(pipeline.stages, blocks, strict=True)):
-        choices = tables.choices(draft, pipeline, s)
-        row = int(tables.contents.of_range[start, start + count])
-        stages.append(
-            MixedStage(
-                group=stage.group,
-                tp=stage.tp,
-                blocks=count,
-                recompute=RECOMPUTE[int(choices.recompute[row])],
-                recompute_blocks=int(choices.recompute_blocks[row]),
-            )
-        )
-        start += count
-    return MixedPipeline(
-        stages=tuple(stages),
-        replicas=pipeline.replicas,
-        micro_batch=pipeline.micro_batch,
-        num_micro_batches=pipeline.num_micro_batches,
-        longer=pipeline.longer,
-    )
-
-
-def _best_of(fronts: Sequence[Front], limit_s: float) -> list[tuple[Division, ...]]:
+def _best_of(fronts: Sequence[Front], pipelines: int, limit_s: float) -> tuple[Division, ...] | None:
     """The choice of one division per pipeline with the least slowest flush plus longest tail, if below the limit."""
-    if any(not front.divisions for front in fronts):
-        return []
     best: tuple[Division, ...] | None = None
     # Allowing tails up to each that occurs, every pipeline takes its quickest division: fronts are sorted by flush, tails falling.
     for tail in sorted({d.tail_s for front in fronts for d in front.divisions}):
-        chosen = []
-        for front in fronts:
-            allowed = [d for d in front.divisions if d.tail_s <= tail]
-            if not allowed:
-                break
-            chosen.append(allowed[0])
-        if len(chosen) == len(fronts):
-            total = max(d.flush_s for d in chosen) + max(d.tail_s for d in chosen)
-            if total < limit_s:
-                best, limit_s = tuple(chosen), total
-    return [] if best is None else [best]
+        chosen = [next((d for d in front.divisions if d.tail_s <= tail), None) for front in fronts]
+        known = tuple(d for d in chosen if d is not None)
+        if len(known) < pipelines:
+            continue
+        total = max(d.flush_s for d in known) + max(d.tail_s for d in known)
+        if total < limit_s:
+            best, limit_s = known, total
+    return best

@@ -11,15 +11,14 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.links import MixedError, group_ranges
 from costmodel.mixed.model import MixedModel, cost_plans
-from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_names
+from costmodel.mixed.plan import MixedPlan, group_names
 from costmodel.network import Cluster
 from costmodel.precision import Precision
 from costmodel.workload import Workload
@@ -34,6 +33,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _MOST_GROUPS = 4  # beyond, the orders of the groups alone are too many
+_OF_INTEREST = 1.05  # times the best: what is solved for the ranking besides
 _BLOCK = 200_000  # combinations of shapes of several parts that are looked at together
 
 
@@ -62,16 +62,28 @@ def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings =
     return _Search(model, settings).run()
 
 
-@dataclass(slots=True)
-class _Node:
-    """A part of the space in the queue: families of each part, or shapes of them from one on, sorted by bound."""
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One family per part; those after it, from a position on, are not queued yet."""
 
     parts: tuple[tuple[int, ...], ...]
+    lists: list[list[Family]]
+    index: tuple[int, ...]
+    position: int
+
+
+@dataclass(slots=True)
+class _Node:
+    """Shapes of one choice of families, by bound."""
+
     families: tuple[Family, ...]
-    choice: IntArray | None = None  # (n, parts) rows of the shapes; None before they are listed
-    bounds_s: FloatArray | None = None
-    next: int = 0
-    shapes: tuple[Shapes, ...] = ()
+    shapes: tuple[Shapes, ...]
+    choice: IntArray  # (n, parts) rows of the shapes
+    bounds_s: FloatArray
+    next: int
+
+
+_Entry = tuple[float, int, "_Choice | _Node | Leaf"]
 
 
 class _Search:
@@ -96,58 +108,65 @@ class _Search:
         self.counts: Counter[str] = Counter()
         self.deadline = time.monotonic() + settings.wall_s
         self.best: dict[object, MixedCandidate] = {}  # by pipelines: one of each
+        self.number = itertools.count()  # of equal bounds the first comes first
 
     def run(self) -> MixedOutcome:
         """Each group alone, then all together."""
         usable = tuple(g for g, count in enumerate(self.devices) if count)
-        bounds = []
         for group in usable:
             before = dict(self.best)
             self.best = {}
-            bound = self._explore([((group,),)], most=1)
+            bound = self._explore([((group,),)])
             found = self._ranked()
             candidate = found[0] if found else None
             self.outcome.baselines.append(MixedBaseline(group=group, candidate=candidate, bound_s=bound))
-            bounds.append(bound)
             self.best = before | self.best
         # The groups alone take part again, so that the ranking is of the whole space; what they cost is remembered.
-        bound = self._explore(list(partitions(usable)), most=self.settings.top)
+        bound = self._explore(list(partitions(usable)))
         self._finish(bound)
         return self.outcome
 
     # -- the queue ------------------------------------------------------------------------------------------------------
 
-    def _limit_s(self, most: int) -> float:
-        ranked = self._ranked()
-        return ranked[most - 1].step_time_s if len(ranked) >= most else np.inf
-
     def _ranked(self) -> list[MixedCandidate]:
         return sorted(self.best.values(), key=lambda c: (c.step_time_s, c.plan))
 
-    def _explore(self, wanted: Sequence[tuple[tuple[int, ...], ...]], most: int) -> float:
-        """Work through some partitions until the best ``most`` plans are proven or time is up; a bound on all of their plans."""
-        queue: list[tuple[float, int, object]] = []
-        number = itertools.count()
+    def _limits_s(self) -> tuple[float, float]:
+        """What a plan must stay below to be the best, and to be of interest."""
+        ranked = self._ranked()
+        if not ranked:
+            return np.inf, np.inf
+        best = ranked[0].step_time_s
+        last = ranked[self.settings.top - 1].step_time_s if len(ranked) >= self.settings.top else np.inf
+        return best, max(best, min(last, best * _OF_INTEREST))
+
+    def _explore(self, wanted: Sequence[tuple[tuple[int, ...], ...]]) -> float:
+        """Work through some partitions until the best plan is proven or time is up; a bound on all of their plans."""
+        queue: list[_Entry] = []
         for parts in wanted:
             lists = self._family_lists(parts)
             if all(lists):
                 start = (0,) * len(parts)
-                heapq.heappush(queue, (self._families_bound_s(lists, start), next(number), (parts, lists, start, 0)))
+                self._push(queue, self._families_bound_s(lists, start), _Choice(parts, lists, start, 0))
         unresolved = np.inf
         while queue:
             bound, _, item = heapq.heappop(queue)
-            limit = self._limit_s(most)
-            best = self._limit_s(1)
-            if bound >= limit or (bound >= best * (1.0 - self.settings.gap) and self.settings.gap > 0):
+            best, limit = self._limits_s()
+            if bound >= best * (1.0 - self.settings.gap):
                 return float(min(bound, unresolved, best))
             if time.monotonic() > self.deadline:
                 self.outcome.out_of_time = True
                 return float(min(bound, unresolved, best))
-            if isinstance(item, _Node):
-                unresolved = min(unresolved, self._take_shape(item, queue, number, limit))
+            if isinstance(item, _Choice):
+                self._list_shapes(item, queue, limit)
+            elif isinstance(item, _Node):
+                self._look_at_shape(item, queue, limit)
             else:
-                self._split_families(item, queue, number, limit)  # type: ignore[arg-type]
-        return float(min(unresolved, self._limit_s(1)))
+                unresolved = min(unresolved, self._solve(item, bound, limit))
+        return float(min(unresolved, self._limits_s()[0]))
+
+    def _push(self, queue: list[_Entry], bound: float, item: _Choice | _Node | Leaf) -> None:
+        heapq.heappush(queue, (bound, next(self.number), item))
 
     def _precision(self, parts: Sequence[tuple[int, ...]]) -> Precision:
         return self.model.precision_of(tuple(sorted(g for part in parts for g in part)))
@@ -162,23 +181,18 @@ class _Search:
         batch = self.model.shape.global_batch
         return batch / sum(family.samples_per_s for family in families)
 
-    def _split_families(
-        self,
-        item: tuple[tuple[tuple[int, ...], ...], list[list[Family]], tuple[int, ...], int],
-        queue: list[tuple[float, int, object]],
-        number: itertools.count[int],
-        limit: float,
-    ) -> None:
+    def _list_shapes(self, item: _Choice, queue: list[_Entry], limit: float) -> None:
         """List the shapes of one choice of families, and queue the choices that come after it."""
-        parts, lists, index, position = item
-        for p in range(position, len(index)):
+        lists, index = item.lists, item.index
+        for p in range(item.position, len(index)):
             following = (*index[:p], index[p] + 1, *index[p + 1 :])
             if following[p] < len(lists[p]):
-                heapq.heappush(queue, (self._families_bound_s(lists, following), next(number), (parts, lists, following, p)))
+                self._push(queue, self._families_bound_s(lists, following), _Choice(item.parts, lists, following, p))
         families = tuple(found[i] for found, i in zip(lists, index, strict=True))
+        if sum(family.replicas * family.micro_batch for family in families) > self.model.shape.global_batch:
+            return
         self.counts["families"] += 1
-        precision = self._precision(parts)
-        shapes = tuple(shapes_of(self.book, family, precision) for family in families)
+        shapes = tuple(shapes_of(self.book, family, self._precision(item.parts)) for family in families)
         sizes = [len(s.stages) for s in shapes]
         if not min(sizes):
             return
@@ -188,8 +202,7 @@ class _Search:
             good = np.flatnonzero(bounds < limit)
             if len(good):
                 good = good[np.argsort(bounds[good], kind="stable")]
-                node = _Node(parts, families, choice[good], bounds[good], 0, shapes)
-                heapq.heappush(queue, (float(bounds[good[0]]), next(number), node))
+                self._push(queue, float(bounds[good[0]]), _Node(families, shapes, choice[good], bounds[good], 0))
 
     def _shapes_bound_s(self, families: tuple[Family, ...], shapes: tuple[Shapes, ...], choice: IntArray) -> FloatArray:
         batch = self.model.shape.global_batch
@@ -202,27 +215,32 @@ class _Search:
             rate += family.replicas * family.micro_batch / some.bottleneck_s[choice[:, p]]
         return np.asarray(batch / rate)
 
-    def _take_shape(self, node: _Node, queue: list[tuple[float, int, object]], number: itertools.count[int], limit: float) -> float:
-        """Solve the next shape of a node; a bound on what is left of it unresolved."""
-        assert node.choice is not None
-        assert node.bounds_s is not None
-        chosen = node.choice[node.next]
-        bound = float(node.bounds_s[node.next])
+    def _look_at_shape(self, node: _Node, queue: list[_Entry], limit: float) -> None:
+        """Bound the next shape of a node with its memory, and try a plan that is probably good."""
+        chosen, bound = node.choice[node.next], float(node.bounds_s[node.next])
         node.next += 1
         if node.next < len(node.choice):
-            heapq.heappush(queue, (float(node.bounds_s[node.next]), next(number), node))
-        leaf = Leaf(
-            families=node.families,
-            stages=tuple(tuple(int(x) for x in s.stages[row]) for s, row in zip(node.shapes, chosen, strict=True)),
-            shapes=tuple(replace(s, stages=s.stages[[row]], bottleneck_s=s.bottleneck_s[[row]]) for s, row in zip(node.shapes, chosen, strict=True)),
-        )
+            self._push(queue, float(node.bounds_s[node.next]), node)
+        stages = tuple(tuple(int(x) for x in s.stages[row]) for s, row in zip(node.shapes, chosen, strict=True))
+        leaf = Leaf(families=node.families, stages=stages)
+        self.counts["bounded shapes"] += 1
+        bound = max(bound, self.solver.bound_s(leaf))
+        if bound >= limit:
+            return
+        plan = self.solver.quick(leaf)
+        if plan is not None:
+            self._offer(plan)
+        self._push(queue, bound, leaf)
+
+    def _solve(self, leaf: Leaf, bound: float, limit: float) -> float:
+        """Find the best plan of a leaf; a bound on what is left unresolved."""
         self.counts["solved shapes"] += 1
         unresolved = np.inf
         for plan, low in self.solver.solve(leaf, limit, self.deadline):
             if plan is None:
                 unresolved = min(unresolved, max(low, bound))
-                continue
-            self._offer(plan)
+            else:
+                self._offer(plan)
         self.counts["divisions"] = self.solver.divisions
         return unresolved
 

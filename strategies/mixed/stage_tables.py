@@ -119,15 +119,15 @@ class StageTables:
             chosen = self._choices[*key, alive] = self._cheapest(table, alive, self.capacity_bytes[group])
         return chosen
 
-    def problem(self, plan: MixedPlan, pipeline: MixedPipeline) -> DivisionProblem:
-        """Arrays for `strategies.mixed.division.divide`."""
+    def problem(self, plan: MixedPlan, pipeline: MixedPipeline, *, transfers: bool = True) -> DivisionProblem:
+        """Arrays for `strategies.mixed.division.divide`; without transfers, for bounds."""
         of_range = self.contents.of_range
         found = [self.choices(plan, pipeline, s) for s in range(len(pipeline.stages))]
         forward, backward, plain, end = (
             np.stack([getattr(choice, name)[of_range] for choice in found]) for name in ("forward_s", "backward_s", "plain_s", "end_s")
         )
         cuts = np.array(self.model.units.cut_elements[1:], dtype=np.float64)  # into the unit that block i is; L + 1 of them
-        for s in range(1, len(pipeline.stages)):
+        for s in range(1, len(pipeline.stages) if transfers else 1):
             moved = self.model.transfer_s(plan, pipeline, s, cuts)
             forward[s] += moved[:, None]
             backward[s - 1] += np.where(backward[s - 1] > 0, moved[None, :], 0.0)

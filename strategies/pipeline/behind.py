@@ -32,7 +32,7 @@ from strategies.pipeline.rows import RowTable, reduce_groups
 
 __all__ = ["BehindTable", "build_behind"]
 
-_CHUNK = 1 << 19  # entries looked at together
+_CHUNK = 1 << 17  # entries looked at together: 1 MiB each
 
 
 class BehindTable:
@@ -52,7 +52,9 @@ class BehindTable:
         used = np.searchsorted(problem.replica_counts, tables.counts)
         forward_s = problem.cut_forward_s[np.ix_(used, used)]
         backward_s = problem.cut_backward_s[np.ix_(used, used)]
-        self.cut_s = np.ascontiguousarray((forward_s + backward_s).transpose(2, 1, 0))  # (cut, row behind, row in front)
+        self.cut_s = np.ascontiguousarray(
+            (forward_s + backward_s).transpose(2, 1, 0)
+        )  # (cut, row behind, row in front)
         self.least_back_s, self.least_in_s = backward_s.min(axis=1), forward_s.min(axis=0)
         self.once_s = np.where(np.isfinite(self.least_in_s), self.least_in_s, 0.0)
         self.stage_s = tables.forward_s + tables.backward_s

@@ -48,7 +48,7 @@ from strategies.pipeline.rows import RowTable, TableFullError, reduce_groups
 __all__ = ["FrontTable", "build_front"]
 
 _MOST_ENTRIES = 1 << 26  # replica counts, cuts, levels and workers: some seconds, and mostly one in ten is ever reached
-_CHUNK = 1 << 19  # entries looked at together
+_CHUNK = 1 << 17  # entries looked at together: 1 MiB each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,9 @@ def search_pipelines(
         if front is None and exact and pipeline_lower_bound(problem, enough_s=limits.cutoff_s) < limits.cutoff_s:
             # One table serves every smaller worker count and every lower cutoff.
             left_s = deadline - time.monotonic()
-            front = build_front(problem, limits.cutoff_s, most_levels=FRONT_LEVELS, deadline=time.perf_counter() + left_s)
+            front = build_front(
+                problem, limits.cutoff_s, most_levels=FRONT_LEVELS, deadline=time.perf_counter() + left_s
+            )
         solution = solve_pipeline(problem, limits, front=front)
         found([_plan(tables, plan) for plan in solution.plans])
         if solution.status is Status.INFEASIBLE:

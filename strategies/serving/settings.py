@@ -39,7 +39,7 @@ class ServingSettings:
     objective : str
         A name of SERVING_OBJECTIVES.
     max_ttft_s, max_tpot_s : float
-        Limits on the time to first token and the time per output token.
+        Limits on the time to first token and the time per output token, above 0.
     degrees : mapping
         Field of ServingPlan -> allowed values.
     """

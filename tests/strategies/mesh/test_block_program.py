@@ -153,7 +153,7 @@ def test_megatron_without_sequence_parallelism(name: str, tp: int) -> None:
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("tp", [2, 4, 8])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_costs_what_the_mesh_model_says(name: str, tp: int, sequence_parallel: bool) -> None:  # noqa: FBT001
+def test_costs_what_the_mesh_model_says(name: str, tp: int, sequence_parallel: bool) -> None:
     """Passes and collectives of Megatron's split, from two sources that share no formula for communication."""
     graph = NETWORKS[name]()
     work, kind = workload(graph), block_of(graph)

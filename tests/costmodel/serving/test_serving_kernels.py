@@ -1,0 +1,156 @@
+"""Kernels of a pass: experts that are hit, caches, attention of chunks."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import Layer, params_from
+from costmodel.serving.kernels import (
+    PassKeys,
+    attention_kernels,
+    cache_elements,
+    expected_experts,
+    mixture_kernels,
+    query_context,
+)
+from costmodel.serving.workload import ServingWorkload
+
+
+def one(value: int) -> np.ndarray:
+    return np.array([value], dtype=np.int64)
+
+
+def keys(
+    *, tp: int = 1, ep: int = 1, etp: int = 1, prompts: int = 0, chunk: int = 0, decodes: int = 0
+) -> PassKeys:
+    return PassKeys(
+        tp=one(tp), ep=one(ep), etp=one(etp), prompts=one(prompts), chunk=one(chunk), decodes=one(decodes)
+    )
+
+
+def attention(kind: str = "self_attention", positions: int = 16, **params: object) -> Layer:
+    shapes = {
+        "self_attention": [((params.get("heads", 8) + 2 * (params.get("kv_heads") or params.get("heads", 8))) * 4,)],
+    }
+    if kind == "self_attention":
+        inputs = ((shapes[kind][0][0], positions),)
+        out = (params.get("heads", 8) * 4, positions)
+        values = {"heads": 8, "head_dim": 4, **params}
+    else:
+        inputs = ((8 * 6, positions), (8 * 8, positions), (16 + 2, positions))
+        out = (8 * 4, positions)
+        values = {"heads": 8, "nope_dim": 4, "rope_dim": 2, "value_dim": 4}
+    return Layer(
+        name="a",
+        kind=kind,
+        params=params_from(kind, values),
+        inputs=("x",) * len(inputs),
+        input_shapes=inputs,
+        output_shape=out,
+    )
+
+
+def served(prompt: int = 64, output: int = 9) -> ServingWorkload:
+    return ServingWorkload(graph=Graph(name="g", layers=(), edges=()), prompt_tokens=prompt, output_tokens=output)
+
+
+@pytest.mark.parametrize(("experts", "top_k", "tokens", "held"), [(4, 2, 2, 2), (4, 1, 3, 4), (5, 3, 1, 5), (3, 2, 3, 1)])
+def test_expected_experts_is_the_mean_over_all_routings(experts: int, top_k: int, tokens: int, held: int) -> None:
+    choices = list(itertools.combinations(range(experts), top_k))
+    routings = itertools.product(choices, repeat=tokens)
+    hit = [len({e for choice in routing for e in choice if e < held}) for routing in routings]
+    found = expected_experts(np.array([float(held)]), float(experts), float(top_k), np.array([float(tokens)]))
+    # On the fullest rank at least one expert works.
+    assert found[0] == pytest.approx(max(np.mean(hit), 1.0))
+
+
+def moe(**params: object) -> Layer:
+    values = {"experts": 8, "top_k": 2, "ffn": 32, **params}
+    return Layer(
+        name="m",
+        kind="moe",
+        params=params_from("moe", values),
+        inputs=("x",),
+        input_shapes=((16, 1),),
+        output_shape=(16, 1),
+    )
+
+
+def test_a_mixture_reads_the_experts_that_are_hit_and_computes_every_token() -> None:
+    layer = moe(shared_experts=1)
+    kernels = mixture_kernels(layer, keys(decodes=3))
+    hit = 8 * (1 - 0.75**3)
+    expert, router, shared = 3 * 16 * 32, 16 * 8, 3 * 16 * 32
+    assert sum(float(k.weights[0]) for k in kernels) == pytest.approx(hit * expert + router + shared)
+    products = sum(float(k.kernel.flop[0]) for k in kernels if k.kernel.gemm is not None)
+    assert products == pytest.approx(2 * 3 * (2 * expert + router + shared))
+
+
+def test_experts_over_ranks_share_tokens_and_weights() -> None:
+    """ep 4 in one replica of tp 4: a rank holds 2 experts and gets a quarter of the 2 x 64 token copies."""
+    whole, share = (mixture_kernels(moe(), keys(decodes=64)), mixture_kernels(moe(), keys(tp=4, ep=4, decodes=64)))
+    up = 3  # after router, choice and dispatch
+    assert float(whole[up].weights[0]) == pytest.approx(4 * float(share[up].weights[0]), rel=1e-6)
+    assert float(whole[up].kernel.flop[0]) == pytest.approx(4 * float(share[up].kernel.flop[0]))
+    # Shared by 4 replicas of 64 sequences, the same experts see four times as many tokens.
+    shared = mixture_kernels(moe(), keys(ep=4, decodes=64))
+    assert float(shared[up].kernel.flop[0]) == pytest.approx(4 * float(share[up].kernel.flop[0]))
+
+
+def test_cache_keeps_every_kv_head_once_and_repeats_them_over_more_ranks() -> None:
+    layer = attention(kv_heads=2)
+    assert cache_elements(layer, np.array([1, 2, 4, 8])).tolist() == [2 * 2 * 4, 2 * 4, 2 * 4, 2 * 4]
+
+
+def test_latent_cache_is_the_compressed_vector_on_every_rank() -> None:
+    layer = attention("latent_attention")
+    assert cache_elements(layer, np.array([1, 4])).tolist() == [18.0, 18.0]
+
+
+def test_a_window_caps_what_a_token_sees() -> None:
+    assert query_context(attention(window=10), 1000.0) == 10.0
+    assert query_context(attention(), 1000.0) == 1000.0
+    whole = attention_kernels(attention(), keys(decodes=1), served())[-1]
+    capped = attention_kernels(attention(window=8), keys(decodes=1), served())[-1]
+    per_position = 2 * 8 * 4
+    assert float(whole.cached[0]) == pytest.approx((64 + 4.5 + 1) * per_position)
+    assert float(capped.cached[0]) == pytest.approx((8 + 1) * per_position)
+
+
+@pytest.mark.parametrize("chunk", [64, 32, 16, 8])
+def test_chunks_compute_the_pairs_of_the_whole_prompt(chunk: int) -> None:
+    kernel = attention_kernels(attention(), keys(prompts=1, chunk=chunk), served())[0]
+    pieces = 64 // chunk
+    assert pieces * float(kernel.kernel.flop[0]) == pytest.approx(2 * 8 * (64 * 64 / 2) * (4 + 4))
+    # Piece i reads i chunks of keys and values; the mean times the pieces is their sum. Each is written once.
+    read = sum(range(1, pieces + 1)) * chunk
+    assert pieces * float(kernel.cached[0]) == pytest.approx((read + 64) * 2 * 8 * 4)
+
+
+def test_latent_chunks_expand_the_earlier_cache_again() -> None:
+    layer = attention("latent_attention")
+    whole = attention_kernels(layer, keys(prompts=1, chunk=64), served())
+    pieces = attention_kernels(layer, keys(prompts=1, chunk=16), served())
+    assert not whole[1].runs[0]
+    # Chunks 2, 3 and 4 see 16, 32 and 48 earlier positions; each is expanded from 16 to 8 x (4 + 4) features.
+    assert 4 * float(pieces[1].kernel.flop[0]) == pytest.approx(2 * (16 + 32 + 48) * 16 * 64)
+
+
+def test_specs_build() -> None:
+    """The hand-made layers above are what a graph would infer."""
+    specs = [
+        LayerSpec(name="x", kind="input", params=params_from("input", {"shape": (48, 16)})),
+        LayerSpec(
+            name="a",
+            kind="self_attention",
+            params=params_from("self_attention", {"heads": 8, "kv_heads": 2, "head_dim": 4}),
+            inputs=("x",),
+        ),
+    ]
+    layer = Graph.build("g", specs).layers[1]
+    assert layer.input_shapes == attention(kv_heads=2).input_shapes
+    assert layer.output_shape == attention(kv_heads=2).output_shape

@@ -1,0 +1,379 @@
+"""The serving model against hand-computed numbers, simulations of the queue, and properties."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.device import Device
+from costmodel.efficiency import Efficiency
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.mesh.rules import NetworkShape
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.serving.assumptions import ServingAssumptions
+from costmodel.serving.costs import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingCosts
+from costmodel.serving.kernels import PassKeys
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.rules import broken_serving_rules
+from costmodel.serving.workload import WEIGHT_FORMATS, ServingError, ServingWorkload
+from tests.strategies.mesh.networks import decoder
+
+P = ServingPlan
+IDEAL = Efficiency(
+    matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0, split_depth=1
+)
+NO_OVERHEAD = ServingAssumptions(kernel_overhead_s=0.0, memory_utilisation=1.0, page_tokens=1.0)
+
+
+def cluster(
+    *,
+    memory_bandwidth: float = 1e12,
+    peak: float = 1e18,
+    link: float = 100e9,
+    latency: float = 1e-6,
+    per_node: int = 8,
+    efficiency: Efficiency = IDEAL,
+) -> Cluster:
+    """Devices that are limited by their memory alone unless a peak is given."""
+    device = Device(
+        name="d",
+        peak_flop_per_s={"fp32": peak, "bf16": peak, "fp8": 2 * peak},
+        memory_bytes=80e9,
+        memory_bandwidth_bytes_per_s=memory_bandwidth,
+        efficiency=efficiency,
+    )
+    levels = (
+        Level(name="node", size=per_node, bandwidth_bytes_per_s=link, latency_s=latency),
+        Level(name="fabric", size=None, bandwidth_bytes_per_s=link / 8, latency_s=2 * latency),
+    )
+    return Cluster(name="c", groups=(DeviceGroup(device=device),), levels=levels)
+
+
+def large(**changes: int) -> Graph:
+    """Wide enough that weights outweigh activations."""
+    sizes = {"blocks": 4, "features": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocabulary": 32000, "positions": 128}
+    return decoder(**(sizes | changes))
+
+
+def model(
+    graph: Graph,
+    prompt: int = 512,
+    output: int = 64,
+    *,
+    where: Cluster | None = None,
+    weights: str = "bf16",
+    kv_bytes: float = 2.0,
+    assumptions: ServingAssumptions = NO_OVERHEAD,
+) -> ServingModel:
+    work = ServingWorkload(
+        graph=graph,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        weights=WEIGHT_FORMATS[weights],
+        kv_bytes=kv_bytes,
+        context_bytes=0,
+    )
+    return ServingModel.build(work, where or cluster(), assumptions)
+
+
+def costs_of(found: ServingModel, plan: ServingPlan) -> ServingCosts:
+    return found.evaluate_plans([plan])
+
+
+# -- by hand ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_sequence_on_one_device_reads_every_weight_once_per_token() -> None:
+    """4 blocks of (4096 x 6144 + 4096 x 4096 + 3 x 4096 x 14336) and a head of 4096 x 32000, 2 bytes each; and 8 x 128 x 2 keys and values."""
+    block = 4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336
+    weights = 2.0 * (4 * block + 4096 * 32000)
+    cache = 2.0 * 4 * (2 * 8 * 128) * (512 + 32 + 1)
+    tpot = float(costs_of(model(large()), P()).tpot_s[0])
+    assert (weights + cache) / 1e12 <= tpot <= 1.005 * (weights + cache) / 1e12
+
+
+def test_fp8_halves_the_blocks_but_not_the_head() -> None:
+    block = 4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336
+    found = costs_of(model(large(), weights="fp8"), P())
+    assert float(found.tpot_s[0]) == pytest.approx((4 * block + 2 * 4096 * 32000 + 2 * 4 * 2048 * 545) / 1e12, rel=0.01)
+    embedding_and_norms = 2 * (4096 * 32000 + 9 * 4096)
+    assert float(found.weight_bytes[0]) == 4 * block + 2 * 4096 * 32000 + embedding_and_norms
+
+
+def test_prefill_of_a_compute_bound_prompt_is_two_flop_per_weight_and_token() -> None:
+    block = 4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336
+    attention = 4 * 2 * 32 * (2048 * 2048 / 2) * 2 * 128
+    flop = 2.0 * 2048 * 4 * block + attention + 2 * 4096 * 32000  # the head works on the last position only
+    where = cluster(peak=1e12, memory_bandwidth=1e15)
+    found = costs_of(model(large(), prompt=2048, where=where), P())
+    # Element-wise kernels run at the fp32 rate; their few operations per element are within a percent.
+    assert float(found.ttft_s[0]) == pytest.approx(flop / 1e12, rel=0.01)
+
+
+def test_tensor_parallelism_divides_the_weights_and_adds_reductions() -> None:
+    """Per pass an all-reduce of 4096 x 2 bytes after the embedding and twice per block: over 2 devices one exchange, a + B/G."""
+    one, two = (costs_of(model(large()), P(tp=tp)) for tp in (1, 2))
+    assert float(two.decode_compute_s[0]) == pytest.approx(float(one.decode_compute_s[0]) / 2, rel=0.01)
+    reductions = (1 + 2 * 4) * (1e-6 + 4096 * 2 / 100e9)
+    softmax = float(two.decode_tp_s[0]) - reductions
+    assert 0.0 <= softmax <= 2 * (1e-6 + 1e-9)  # a maximum and a sum per row
+    assert not one.decode_tp_s[0]
+    assert not one.decode_pp_s[0]
+
+
+def test_small_reductions_are_dominated_by_latency() -> None:
+    slow = costs_of(model(large(), where=cluster(latency=50e-6)), P(tp=8))
+    fast = costs_of(model(large(), where=cluster(latency=1e-6)), P(tp=8))
+    # log2(8) rounds for each of at least 9 all-reduces.
+    assert float(slow.decode_tp_s[0] - fast.decode_tp_s[0]) >= 9 * 3 * 49e-6 * 0.999
+
+
+def test_cache_fills_memory_linearly_in_the_batch() -> None:
+    found = model(large())
+    kept = [float(costs_of(found, P(max_batch=b)).kv_bytes[0]) for b in (1, 2, 10)]
+    assert kept == [b * 2 * 2 * 8 * 128 * 4 * (512 + 64) for b in (1, 2, 10)]
+    pages = model(large(), assumptions=replace(NO_OVERHEAD, page_tokens=100.0, output_share=0.5))
+    assert float(costs_of(pages, P()).kv_bytes[0]) == 2 * 2 * 8 * 128 * 4 * 600
+
+
+def test_key_value_heads_are_repeated_beyond_their_number() -> None:
+    found = model(large(kv_heads=2))
+    kept = [float(costs_of(found, P(tp=tp)).kv_bytes[0]) for tp in (1, 2, 4, 8)]
+    assert kept[0] == 2 * kept[1] == 2 * kept[2] == 2 * kept[3]
+
+
+def test_stages_hold_their_blocks() -> None:
+    found = costs_of(model(large(vocabulary=64)), P(pp=4, max_batch=8))
+    block = 4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336 + 2 * 4096
+    back = 64 * 4096 + 4096  # head and norm make the last stage the fullest
+    assert float(found.weight_bytes[0]) == 2 * (block + back)
+    assert float(found.kv_bytes[0]) == 8 * 2 * 2 * 8 * 128 * (512 + 64)
+
+
+def test_one_output_token_needs_no_decoding() -> None:
+    found = costs_of(model(large(), output=1), P(max_batch=4))
+    assert not found.tpot_s[0]
+    assert not found.waiting_s[0]
+    assert float(found.requests_per_s[0]) == pytest.approx(1 / float(found.ttft_s[0]))
+
+
+# -- simulations: they share nothing with the closed form but the times of single passes -----------------------------------
+
+
+def simulated_whole(places: int, rounds: int, decode_s: float, prefill_s: float, requests: int) -> float:
+    """Requests per second of a server of one stage that reads a prompt as soon as a place is free, and otherwise decodes."""
+    clock, finished, left = 0.0, 0, [0] * places
+    started_at = 0.0
+    for done in range(requests):
+        while all(left):
+            clock += decode_s
+            left = [n - 1 for n in left]
+        free = left.index(0)
+        clock += prefill_s
+        # Spread the first requests, so that the places do not stay in step.
+        left[free] = rounds if done >= places else max(1, rounds * (done + 1) // places)
+        finished += 1
+        if done == requests // 2:
+            started_at, counted = clock, finished
+    return (finished - counted) / (clock - started_at)
+
+
+@pytest.mark.parametrize("places", [1, 2, 7, 32])
+@pytest.mark.parametrize("output", [17, 64])
+def test_throughput_of_one_stage_equals_a_simulation(places: int, output: int) -> None:
+    found = costs_of(model(large(), output=output), P(max_batch=places))
+    simulated = simulated_whole(
+        places, output - 1, float(found.decode_pass_s[0]), float(found.ttft_s[0]), requests=40 * places
+    )
+    assert float(found.requests_per_s[0]) == pytest.approx(simulated, rel=0.03)
+
+
+def simulated_stages(stage_s: list[float], groups: int, rounds: int) -> float:
+    """Time per round of groups that follow each other through stages; a group starts again when it leaves the last."""
+    free, ready, ends = [0.0] * len(stage_s), [0.0] * groups, []
+    for _ in range(rounds):
+        for g in range(groups):
+            for s, duration in enumerate(stage_s):
+                ready[g] = free[s] = max(ready[g], free[s]) + duration
+        ends.append(max(ready))
+    half = rounds // 2
+    return (ends[-1] - ends[half - 1]) / (rounds - half)
+
+
+@pytest.mark.parametrize(("blocks", "pp"), [(4, 2), (4, 4), (5, 3), (7, 4)])
+@pytest.mark.parametrize("places", [1, 2, 12])
+def test_time_per_token_of_a_pipeline_equals_a_simulation(blocks: int, pp: int, places: int) -> None:
+    """A prompt of one token costs a pass like any other: with many output tokens decoding alone counts."""
+    found = model(large(blocks=blocks), prompt=1, output=4000)
+    plan = P(pp=pp, max_batch=places)
+    one = np.ones(1, dtype=np.int64)
+    unit_s = found.timer.passes(
+        PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=plan.group_batch * one)
+    ).total_s[0]
+    layout = found.layout(pp)
+    # Every stage but the first receives 4096 x 2 bytes per sequence inside the node.
+    send = 1e-6 + plan.group_batch * 4096 * 2 / 100e9
+    stage_s = []
+    for s, count in enumerate(layout.blocks):
+        inside = count * unit_s[1] + (unit_s[0] if s == 0 else 0.0) + (unit_s[-1] if s == pp - 1 else 0.0)
+        stage_s.append(inside + (send if s else 0.0))
+    expected = simulated_stages(stage_s, plan.groups, 200)
+    assert float(costs_of(found, plan).tpot_s[0]) == pytest.approx(expected, rel=0.01)
+
+
+# -- properties ---------------------------------------------------------------------------------------------------------
+
+
+def plans() -> st.SearchStrategy[ServingPlan]:
+    return st.builds(
+        P,
+        tp=st.sampled_from([1, 2, 4]),
+        pp=st.sampled_from([1, 2, 3, 4]),
+        dp=st.sampled_from([1, 2]),
+        max_batch=st.integers(4, 200),
+        prefill_chunk=st.sampled_from([0, 0, 32, 100, 512]),
+        prefill_batch=st.sampled_from([1, 2, 4]),
+    )
+
+
+REAL = Efficiency()
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=plans(), factor=st.floats(1.0, 8.0), what=st.sampled_from(["memory_bandwidth", "peak", "link"]))
+def test_better_hardware_never_makes_requests_slower(plan: ServingPlan, factor: float, what: str) -> None:
+    base = {"memory_bandwidth": 1e12, "peak": 100e12, "link": 20e9}
+    before = costs_of(model(large(), where=cluster(**base, efficiency=REAL)), plan)
+    after = costs_of(model(large(), where=cluster(**(base | {what: factor * base[what]}), efficiency=REAL)), plan)
+    for name in ("ttft_s", "request_s", "decode_pass_s"):
+        assert float(getattr(after, name)[0]) <= float(getattr(before, name)[0]) * (1 + 1e-9), name
+    assert float(after.output_tokens_per_s[0]) >= float(before.output_tokens_per_s[0]) * (1 - 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plan=plans(), output=st.sampled_from([1, 2, 50]))
+def test_parts_add_up_and_places_are_never_empty(plan: ServingPlan, output: int) -> None:
+    found = costs_of(model(large(), output=output, where=cluster(peak=100e12, efficiency=REAL)), plan)
+    for total, parts in (("tpot_s", TPOT_PARTS), ("ttft_s", TTFT_PARTS), ("memory_bytes", SERVING_MEMORY_PARTS)):
+        summed = sum(float(getattr(found, name)[0]) for name in parts)
+        assert summed == pytest.approx(float(getattr(found, total)[0]), rel=1e-9), total
+    if output > 1:  # Little's law: requests in the system = rate x time in it
+        assert float(found.requests_per_s[0] * found.request_s[0]) == pytest.approx(plan.concurrency)
+    for item in fields(ServingCosts):
+        assert np.all(np.isfinite(getattr(found, item.name))), item.name
+        assert np.all(getattr(found, item.name) >= 0.0), item.name
+
+
+def test_costs_of_a_batch_are_those_of_its_plans() -> None:
+    found = model(large())
+    several = [P(), P(tp=4, max_batch=9), P(pp=3, max_batch=6, prefill_chunk=100), P(tp=2, pp=2, max_batch=5, prefill_batch=2)]
+    together = found.evaluate_plans(several)
+    for n, plan in enumerate(several):
+        alone = costs_of(found, plan)
+        for item in fields(ServingCosts):
+            assert getattr(together, item.name)[n] == getattr(alone, item.name)[0], item.name
+
+
+def test_links_are_free_for_degrees_of_one() -> None:
+    good, bad = (model(large(), where=cluster(link=link, latency=a)) for link, a in ((1e12, 0.0), (1e3, 1.0)))
+    plan = P(dp=4, max_batch=8)
+    for item in fields(ServingCosts):
+        assert getattr(costs_of(good, plan), item.name)[0] == getattr(costs_of(bad, plan), item.name)[0]
+
+
+def test_largest_batch_is_the_last_that_fits() -> None:
+    found = model(large())
+    several = [P(), P(tp=4), P(pp=2), P(pp=4, prefill_chunk=64)]
+    capacity = 2.0e9
+    largest = found.largest_batch(ServingBatch.from_plans(several), 5000, capacity)
+    for plan, most in zip(several, largest.tolist(), strict=True):
+        if most:
+            assert float(costs_of(found, replace(plan, max_batch=most)).memory_bytes[0]) <= capacity
+        if most < 5000:
+            assert float(costs_of(found, replace(plan, max_batch=most + 1)).memory_bytes[0]) > capacity
+    assert min(largest.tolist()) == 0 < max(largest.tolist())
+
+
+# -- mixtures -----------------------------------------------------------------------------------------------------------
+
+
+def test_few_tokens_wake_few_experts_and_many_wake_all() -> None:
+    graph = large(experts=8, ffn=4096, blocks=2)
+    expert, rest = 3 * 4096 * 4096, 4096 * 6144 + 4096 * 4096 + 8 * 4096
+    found = model(graph, prompt=1, output=9)
+    for sequences, hit in ((1, 2.0), (3, 8 * (1 - 0.75**3))):
+        weights = 2.0 * (2 * (hit * expert + rest) + 4096 * 32000)
+        tpot = float(costs_of(found, P(max_batch=sequences)).decode_pass_s[0])
+        assert tpot == pytest.approx(weights / 1e12, rel=0.02)
+
+
+def test_experts_shared_by_replicas_take_less_memory_and_trade_tokens() -> None:
+    found = model(large(experts=8, ffn=4096, blocks=2))
+    alone, shared = costs_of(found, P(dp=4, max_batch=4)), costs_of(found, P(dp=4, ep=4, max_batch=4))
+    experts = 2.0 * 2 * 8 * 3 * 4096 * 4096
+    assert float(alone.weight_bytes[0] - shared.weight_bytes[0]) == pytest.approx(experts * 3 / 4)
+    assert not alone.decode_ep_s[0]
+    # Twice per block an all-to-all of 4 sequences x 2 experts x 4096 features, of which 3 of 4 parts leave.
+    sent = 4 * 2 * 4096 * 2.0 * 3 / 4 / 100e9
+    assert float(shared.decode_ep_s[0]) == pytest.approx(2 * 2 * (sent + 1e-6), rel=1e-5)
+
+
+# -- rules and refusals ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (P(tp=3), "heads"),
+        (P(tp=64), "heads"),
+        (P(pp=5), "blocks"),
+        (P(ep=2), "experts"),
+        (P(etp=2), "etp"),
+        (P(max_batch=2, prefill_batch=3), "prefill batch 3"),
+        (P(dp=0), "at least 1"),
+    ],
+)
+def test_rules_name_what_is_wrong(plan: ServingPlan, words: str) -> None:
+    found = model(large())
+    shape = NetworkShape.of(found.workload.graph, found.units, 1)
+    messages = broken_serving_rules(shape, plan)
+    assert any(words in message for message in messages), messages
+    assert not broken_serving_rules(shape, P(tp=8, pp=4, dp=3, max_batch=7))
+
+
+def test_experts_must_fill_the_ranks() -> None:
+    found = model(large(experts=8, ffn=4096))
+    shape = NetworkShape.of(found.workload.graph, found.units, 1)
+    assert not broken_serving_rules(shape, P(tp=4, ep=2, etp=2))
+    assert not broken_serving_rules(shape, P(tp=2, ep=8, dp=4))
+    assert any("multiple" in m for m in broken_serving_rules(shape, P(tp=4, ep=2)))
+    assert any("multiple" in m for m in broken_serving_rules(shape, P(tp=1, ep=8, dp=6)))
+
+
+def encoder() -> Graph:
+    specs = [
+        LayerSpec(name="x", kind="input", params=params_from("input", {"shape": (48, 16)})),
+        LayerSpec(
+            name="a",
+            kind="self_attention",
+            params=params_from("self_attention", {"heads": 4, "head_dim": 4, "causal": False}),
+            inputs=("x",),
+            block="b.0",
+        ),
+        LayerSpec(name="n", kind="rms_norm", params=params_from("rms_norm", {}), inputs=("a",)),
+    ]
+    return Graph.build("encoder", specs)
+
+
+def test_networks_that_do_not_generate_are_refused() -> None:
+    with pytest.raises(ServingError, match="sees later positions"):
+        model(encoder())
+    for lengths in ({"prompt": 0}, {"output": 0}):
+        with pytest.raises(ServingError, match="at least 1"):
+            model(large(), **lengths)

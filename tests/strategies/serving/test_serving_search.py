@@ -1,0 +1,186 @@
+"""The search over serving plans against brute force, one plan at a time."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.mesh.rules import NetworkShape
+from costmodel.network import Cluster
+from costmodel.serving.assumptions import ServingAssumptions
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.rules import broken_serving_rules
+from costmodel.serving.workload import ServingWorkload
+from strategies.mesh.settings import Bounds
+from strategies.serving.search import score_of, search_serving
+from strategies.serving.settings import SERVING_OBJECTIVES, ServingSettings
+from strategies.serving.space import batches_of, outlines
+from tests.strategies.mesh.networks import decoder, two_level_cluster
+
+MOST = 6  # sequences per replica in the small cases
+
+
+def case(seed: int) -> tuple[ServingModel, ServingSettings]:
+    rng = random.Random(seed)
+    features = rng.choice([64, 256, 1024])
+    graph = decoder(
+        blocks=rng.choice([1, 2, 3]),
+        features=features,
+        kv_heads=rng.choice([1, 2, 4]),
+        ffn=2 * features,
+        vocabulary=rng.choice([256, 4096]),
+        experts=rng.choice([0, 0, 2, 4]),
+    )
+    where = two_level_cluster(per_node=rng.choice([2, 4]), inside=rng.choice([20e9, 300e9]), outside=rng.choice([2e9, 25e9]))
+    work = ServingWorkload(
+        graph=graph, prompt_tokens=rng.choice([64, 300, 600]), output_tokens=rng.choice([1, 8, 100]), context_bytes=0
+    )
+    model = ServingModel.build(work, where, ServingAssumptions())
+    settings = ServingSettings(
+        max_workers=rng.choice([1, 2, 3, 4, 6]),
+        capacity_bytes=1e18,
+        objective=rng.choice(SERVING_OBJECTIVES),
+        degrees={"max_batch": Bounds(low=1, high=MOST)},
+    )
+    every = brute_force(model, settings)
+    costs = model.evaluate(ServingBatch.from_plans(every))
+    if rng.random() < 0.6:  # memory that excludes some plans
+        settings = replace(settings, capacity_bytes=float(np.quantile(costs.memory_bytes, rng.uniform(0.0, 0.9))))
+    if rng.random() < 0.5:
+        settings = replace(settings, max_ttft_s=float(np.quantile(costs.ttft_s, rng.uniform(0.1, 0.9))))
+    if rng.random() < 0.5:
+        settings = replace(settings, max_tpot_s=max(float(np.quantile(costs.tpot_s, rng.uniform(0.1, 0.9))), 1e-9))
+    return model, settings
+
+
+def brute_force(model: ServingModel, settings: ServingSettings) -> list[ServingPlan]:
+    """Every combination of small numbers that breaks no rule, with full groups and the ways to read prompts of the space."""
+    shape = NetworkShape.of(model.workload.graph, model.units, 1)
+    prompt, most = model.workload.prompt_tokens, settings.max_workers
+    degrees = range(1, most + 1)
+    found = []
+    for tp, pp, ep, etp, dp in itertools.product(degrees, degrees, degrees, degrees, degrees):
+        if tp * pp * dp > most or (not shape.experts and ep * etp > 1) or ep * etp > tp * dp:
+            continue
+        for batch, several, chunk in itertools.product(range(1, MOST + 1), (1, 2, 4), (0, 256, 512, prompt)):
+            if (batch > pp and batch % pp) or 256 == chunk > prompt or 512 == chunk > prompt:
+                continue
+            if several > 1 and 0 < chunk < prompt:
+                continue
+            plan = ServingPlan(
+                tp=tp, pp=pp, ep=ep, etp=etp, dp=dp, max_batch=batch, prefill_chunk=chunk, prefill_batch=several
+            )
+            if not broken_serving_rules(shape, plan):
+                found.append(plan)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_best_plan_is_that_of_brute_force(seed: int) -> None:
+    model, settings = case(seed)
+    every = ServingBatch.from_plans(brute_force(model, settings))
+    costs = model.evaluate(every)
+    kept = (
+        (costs.memory_bytes <= settings.capacity_bytes)
+        & (costs.ttft_s <= settings.max_ttft_s)
+        & (costs.tpot_s <= settings.max_tpot_s)
+    )
+    outcome = search_serving(model, settings)
+    assert outcome.is_complete
+    if not kept.any():
+        assert not outcome.candidates
+        assert outcome.nearest_miss is not None
+        assert outcome.nearest_miss.fits == bool((costs.memory_bytes <= settings.capacity_bytes).any())
+        return
+    best = float(np.min(score_of(settings.objective, every, costs)[kept]))
+    assert outcome.candidates[0].score == pytest.approx(best, rel=1e-12)
+    assert outcome.searched["enumerated"] + outcome.searched["do not fit"] == outcome.space_size
+
+
+def serving(where: Cluster | None = None, **sizes: int) -> ServingModel:
+    graph = decoder(**({"blocks": 4, "features": 256, "ffn": 512} | sizes))
+    work = ServingWorkload(graph=graph, prompt_tokens=300, output_tokens=50, context_bytes=0)
+    return ServingModel.build(work, where or two_level_cluster())
+
+
+def test_candidates_keep_the_limits_and_differ_in_their_degrees() -> None:
+    model = serving()
+    free = search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, objective="latency"))
+    quick = model.evaluate_plans([free.candidates[0].plan])
+    limit = 1.5 * float(quick.tpot_s[0])
+    outcome = search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, max_tpot_s=limit, top=50))
+    plans = [c.plan for c in outcome.candidates]
+    assert len({(p.tp, p.pp, p.ep, p.etp, p.dp) for p in plans}) == len(plans) > 1
+    assert np.all(model.evaluate_plans(plans).tpot_s <= limit)
+    scores = [c.score for c in outcome.candidates]
+    assert scores == sorted(scores)
+
+
+def test_more_time_is_never_worse() -> None:
+    model = serving()
+    best = [
+        -search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, max_tpot_s=limit)).candidates[0].score
+        for limit in (1.2e-4, 1.5e-4, 1e-3, 1.0)
+    ]
+    assert best == sorted(best)
+
+
+def test_what_the_user_fixes_is_kept() -> None:
+    model = serving()
+    degrees = {"tp": Bounds(values=(2,)), "pp": Bounds(low=1, high=2), "max_batch": Bounds(values=(7, 9)), "dp": Bounds(values=(1,))}
+    settings = ServingSettings(max_workers=8, capacity_bytes=1e18, degrees=degrees, top=100)
+    plans = [c.plan for c in search_serving(model, settings).candidates]
+    assert {p.tp for p in plans} == {2}
+    assert {p.pp for p in plans} == {1, 2}
+    assert {p.dp for p in plans} == {1}
+    assert {p.max_batch for p in plans} <= {7, 9}
+    chunks = replace(settings, degrees={**degrees, "prefill_chunk": Bounds(values=(64,))})
+    assert {c.plan.prefill_chunk for c in search_serving(model, chunks).candidates} == {64}
+
+
+def test_what_cannot_be_is_an_empty_space() -> None:
+    settings = ServingSettings(max_workers=8, capacity_bytes=1e18, degrees={"tp": Bounds(values=(3,))})
+    outcome = search_serving(serving(), settings)
+    assert (outcome.space_size, outcome.candidates, outcome.nearest_miss) == (0, [], None)
+
+
+def test_replicas_take_all_devices_that_are_left() -> None:
+    model = serving()
+    shape = NetworkShape.of(model.workload.graph, model.units, 1)
+    found = outlines(shape, 300, ServingSettings(max_workers=7, capacity_bytes=1.0)).plans
+    assert np.all(found.dp == 7 // (found.tp * found.pp))
+
+
+def test_groups_are_full_or_smaller_than_the_stages() -> None:
+    numbers = batches_of(3, 2, ServingSettings(max_workers=1, capacity_bytes=1.0))
+    assert numbers[:4].tolist() == [2, 3, 6, 9]
+    assert numbers[-1] == 1023
+
+
+def test_a_time_limit_stops_the_search_unproven() -> None:
+    many = ServingSettings(max_workers=64, capacity_bytes=1e18, wall_s=0.0)
+    outcome = search_serving(serving(blocks=24), many)
+    assert not outcome.is_complete
+    assert outcome.candidates
+
+
+def test_an_interruption_keeps_the_best_so_far() -> None:
+    def interrupt(stage: str, share: float) -> None:
+        raise KeyboardInterrupt
+
+    outcome = search_serving(serving(), ServingSettings(max_workers=4, capacity_bytes=1e18), interrupt)
+    assert outcome.interrupted
+    assert not outcome.is_complete
+    assert outcome.candidates
+
+
+def test_an_unknown_objective_is_an_error() -> None:
+    model = serving()
+    plans = ServingBatch.from_plans([ServingPlan()])
+    with pytest.raises(ValueError, match="unknown objective 'speed'"):
+        score_of("speed", plans, model.evaluate(plans))
