@@ -243,10 +243,16 @@ def _offload_per_micro_batch_s(groups: GroupTimes, cores: Cores, index: IntArray
         return np.zeros(len(index))
     assumptions, batch = groups.assumptions, cores.batch
     unit, is_block = cores.pass_of, cores.is_block
-    recompute = batch.recompute[:, None]
-    kept = np.where(recompute == _SELECTIVE, cores.table.saved_selective_bytes[unit], cores.table.saved_bytes[unit])
-    kept = np.where(recompute == _FULL, cores.table.input_bytes[unit], kept)
-    one_way = weigh(cores.layouts.rank_units, np.where(is_block, kept, 0.0)) / assumptions.host_bytes_per_s
-    forward = weigh(cores.layouts.rank_units, cores.passes.compute_forward_s, unit)
+    units, table = cores.layouts.rank_units, cores.table
+    selective = np.where(is_block, table.saved_selective_bytes, 0.0)
+    kept = weigh(units, np.where(is_block, table.saved_bytes, 0.0), unit)
+    if np.any(batch.recompute == _SELECTIVE):
+        kept = np.where(batch.recompute[:, None] == _SELECTIVE, weigh(units, selective, unit), kept)
+    if np.any(batch.recompute == _FULL):
+        _, share = _recomputed(cores, cores.layouts, batch)
+        inputs = weigh(units, np.where(is_block, table.input_bytes, 0.0), unit)
+        kept = np.where(batch.recompute[:, None] == _FULL, kept + share * (inputs - kept), kept)
+    one_way = kept / assumptions.host_bytes_per_s
+    forward = weigh(units, cores.passes.compute_forward_s, unit)
     exposed = np.max(2.0 * np.maximum(one_way - assumptions.offload_overlap * forward, 0.0), axis=1)
     return np.where(division.offload_activations > 0, exposed[index], 0.0)

@@ -13,8 +13,8 @@ a threshold C:
 
     sum of t in front + m t_s + g_s + X_0 < C
 
-The stages in front count at their least, from a front table with a single level, and so do the transfers that are not known yet. As ``m t_s + g_s`` does not fall
-with c while D + c stays the same (`strategies.pipeline.solve`), Q and the least transfer c stand for D and c.
+The stages in front count at their least (G of a front table with a single level), and so do the transfers that are not known yet. As
+``m t_s + g_s`` does not fall with c while D + c stays the same (`strategies.pipeline.solve`), Q and the least transfer c stand for D and c.
 
 Depths are put together in levels (`strategies.pipeline.levels`).
 """
@@ -52,9 +52,7 @@ class BehindTable:
         used = np.searchsorted(problem.replica_counts, tables.counts)
         forward_s = problem.cut_forward_s[np.ix_(used, used)]
         backward_s = problem.cut_backward_s[np.ix_(used, used)]
-        self.cut_s = np.ascontiguousarray(
-            (forward_s + backward_s).transpose(2, 1, 0)
-        )  # (cut, row behind, row in front)
+        self.cut_s = np.ascontiguousarray((forward_s + backward_s).transpose(2, 1, 0))  # cut, row behind, row in front
         self.least_back_s, self.least_in_s = backward_s.min(axis=1), forward_s.min(axis=0)
         self.once_s = np.where(np.isfinite(self.least_in_s), self.least_in_s, 0.0)
         self.stage_s = tables.forward_s + tables.backward_s

@@ -17,7 +17,10 @@ with ``min(m, d + 1)`` micro-batches in flight, and if on its own it leaves the 
 There the transfer into the stage in front (known in the minimum only) and the gradient over cut i (not known yet) count at
 their least.
 
-What the stages in front leave to those behind is bounded by the same recursion. Stage s needs ``g_s(D_s) < C - X_0 - sum of t in front - m t_s``,
+What the stages in front leave to those behind is bounded by the same recursion. Stage s needs
+
+    g_s(D_s) < C - X_0 - sum of t in front - m t_s
+
 and g increases with D, so ``D + c`` of a cut is at most (`strategies.pipeline.levels` solves for D)
 
     Y[i, k, w, d] = max_j  min( D_s + c at their most,  Z[j, k, w - r_k, d + 1] - t_k(j, i) )
@@ -29,7 +32,7 @@ fast as C, ``T >= C - 2 (Y - D - c)``.
 
 Depths may be put together in a few levels (`strategies.pipeline.levels`), which only lowers H and raises Y.
 
-H does not depend on how many workers there are behind the cut, so one table serves every smaller cluster, and every lower threshold.
+Q counts at most so many workers behind, so one table serves every smaller cluster, and every lower threshold.
 """
 
 from __future__ import annotations
@@ -122,7 +125,7 @@ def build_front(
     deadline: float = float("inf"),
     tables: Tables | None = None,
 ) -> FrontTable | None:
-    """Fill H for the plans of a problem below a threshold.
+    """Fill H and Y for the plans of a problem below a threshold.
 
     Parameters
     ----------
@@ -143,7 +146,7 @@ def build_front(
     """
     tables = build_tables(problem) if tables is None else tables
     most_depth = max(min(problem.num_micro_batches, problem.num_workers) - 1, 1)
-    entries = (problem.num_layers + 1) * len(tables.counts) * (problem.num_workers + 1)
+    entries = (problem.num_layers + 1) * max(len(tables.counts), 1) * (problem.num_workers + 1)
     most_levels = min(most_levels, most_depth, _MOST_ENTRIES // entries)
     while most_levels > 0:
         try:

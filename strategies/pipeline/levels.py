@@ -1,4 +1,4 @@
-"""Depths of a pipeline, told apart exactly or in ranges, and how much time a stage leaves to the stages behind it.
+"""Steps that the tables in front of and behind a cut share: levels of depth, what a stage leaves to others, transfers.
 
 Notes
 -----
@@ -97,7 +97,9 @@ def through_cut(cut_s: FloatArray, *values: FloatArray) -> list[FloatArray]:
     if len(place):
         begins = np.flatnonzero(np.concatenate([[True], place[1:] != place[:-1]]))
         transfer_s = cut_s[row]
+        closed = ~np.isfinite(transfer_s)
         for part, result in zip(flat, results, strict=True):
             sums = transfer_s + part[row, place][:, None]
+            sums[closed] = np.inf  # a value of -inf does not open a cut that cannot be crossed
             result[:, place[begins]] = np.minimum.reduceat(sums, begins, axis=0).T
     return [result.reshape(-1, *values[0].shape[1:]) for result in results]

@@ -26,9 +26,10 @@ A label is also dropped when no completion can beat the best known plan or the c
 
 (``q >= worker-seconds of q / workers left``; u = most stages that can be behind it; the last term only if u <= m - 2; it is
 ``m t + X + g`` with ``t <= q / m``, and increases with q as u < m), and by (3) of `strategies.pipeline.bounds`. The stages in
-front must also exist: N[i] workers, as defined there, must be left. Where this is not enough, the sum of t in front comes
-from `strategies.pipeline.front`, which is far stronger where transfers or the memory matter, and all the more the lower the
-threshold is; so the search then guesses the best cost from below (`_Search.solve`).
+front must also exist: N[i] workers, as defined there, must be left. Where this is not enough, the sum of t in front, and the
+most that D + c may be, come from `strategies.pipeline.front`. That table is far stronger where transfers or the memory matter,
+and all the more the lower the threshold is: with a cutoff from other plans it mostly leaves no label at all. Where it leaves too many, the
+search guesses the best cost from below (`_Search.solve`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,183 @@
+"""Small networks, random clusters, and brute force over mixed plans."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import permutations, product
+
+from costmodel.device import Device
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.mixed.model import MixedModel, cost_plans
+from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.workload import Workload
+from strategies.mixed.settings import MixedSettings
+
+
+def transformer(blocks: int, d: int = 64, heads: int = 4, ffn: int = 128, vocab: int = 256, seq: int = 32, wide: int = 0) -> Graph:
+    """A llama; the first ``wide`` blocks have a feed-forward layer twice as wide, so that blocks are of two kinds."""
+    specs = [
+        LayerSpec(name="tokens", kind="input", params=params_from("input", {"shape": (1, seq)})),
+        LayerSpec(name="embedding", kind="embedding", params=params_from("embedding", {"num_embeddings": vocab, "dim": d}), inputs=("tokens",)),
+    ]
+    before = "embedding"
+
+    def add(name: str, kind: str, inputs: Sequence[str], block: str = "", **params: object) -> str:
+        specs.append(LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=tuple(inputs), block=block))
+        return name
+
+    for i in range(blocks):
+        block = f"blocks.{i}"
+        width = ffn * (2 if i < wide else 1)
+        norm = add(f"{block}.norm1", "rms_norm", [before], block)
+        qkv = add(f"{block}.qkv", "linear", [norm], block, out_features=3 * d, bias=False)
+        attention = add(f"{block}.attention", "self_attention", [qkv], block, heads=heads, kv_heads=heads, head_dim=d // heads)
+        proj = add(f"{block}.proj", "linear", [attention], block, out_features=d, bias=False)
+        middle = add(f"{block}.add1", "add", [proj, before], block)
+        norm = add(f"{block}.norm2", "rms_norm", [middle], block)
+        up = add(f"{block}.up", "linear", [norm], block, out_features=2 * width, bias=False)
+        glu = add(f"{block}.glu", "glu", [up], block, function="silu")
+        down = add(f"{block}.down", "linear", [glu], block, out_features=d, bias=False)
+        before = add(f"{block}.add2", "add", [down, middle], block)
+    add("norm", "rms_norm", [before])
+    add("head", "linear", ["norm"], out_features=vocab, bias=False)
+    add("loss", "softmax", ["head"])
+    return Graph.build("llama", specs)
+
+
+def workload_of(graph: Graph, batch: int, device: Device, precision: str = "fp16") -> Workload:
+    number_format, optimizer = PRECISIONS[precision], OPTIMIZERS["adam"]
+    compute = RooflineCompute(device=device, precision=number_format, optimizer=optimizer)
+    # Without a context, memory limits can be tight for small networks.
+    return Workload(graph=graph, global_batch=batch, precision=number_format, optimizer=optimizer, compute=compute, context_bytes=0)
+
+
+def device_of(name: str, speed: float, memory_bytes: float, formats: Sequence[str] = ("fp32", "fp16")) -> Device:
+    peaks = {key: speed * (1.0 if key == "fp32" else 4.0) * 1e11 for key in formats}
+    return Device(
+        name=name, peak_flop_per_s=peaks, memory_bytes=memory_bytes, memory_bandwidth_bytes_per_s=speed * 1e10, launch_overhead_s=1e-7
+    )
+
+
+def random_cluster(rng: random.Random, groups: int, most_devices: int, memory_bytes: Sequence[float]) -> Cluster:
+    """Groups of whole nodes of two, on a fabric; the last level is slow."""
+    counts = [2] * groups
+    while sum(counts) + 2 <= most_devices and rng.random() < 0.6:
+        counts[rng.randrange(groups)] += 2
+    node = Level(name="node", size=2, bandwidth_bytes_per_s=rng.choice([1e9, 1e10]), latency_s=1e-6)
+    fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=rng.choice([1e7, 1e8, 1e9]), latency_s=rng.choice([1e-6, 1e-4]), shared_by=rng.choice([1, 2]))
+    made = tuple(
+        DeviceGroup(device=device_of(f"d{g}", rng.choice([1.0, 1.5, 2.0, 3.7]), rng.choice(memory_bytes)), num_devices=count)
+        for g, count in enumerate(counts)
+    )
+    return Cluster(name="random", groups=made, levels=(node, fabric))
+
+
+# -- brute force ------------------------------------------------------------------------------------------------------------
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """Ordered sums of positive numbers."""
+    if parts == 1:
+        if total >= 1:
+            yield (total,)
+        return
+    for first in range(1, total - parts + 2):
+        for rest in compositions(total - first, parts - 1):
+            yield (first, *rest)
+
+
+def stage_rows(groups: Sequence[int], tps: Sequence[int], counts: Sequence[int], blocks: int) -> Iterator[tuple[tuple[int, int, int], ...]]:
+    """Group, tp and blocks of every stage."""
+    flat = [(g, tp) for g, tp, n in zip(groups, tps, counts, strict=True) for _ in range(n)]
+    for division in compositions(blocks, len(flat)):
+        yield tuple((g, tp, k) for (g, tp), k in zip(flat, division, strict=True))
+
+
+def recomputations(row: tuple[int, int, int], allowed: bool) -> list[MixedStage]:
+    g, tp, k = row
+    stages = [MixedStage(group=g, tp=tp, blocks=k)]
+    if allowed:
+        stages.append(MixedStage(group=g, tp=tp, blocks=k, recompute="selective"))
+        stages += [MixedStage(group=g, tp=tp, blocks=k, recompute="full", recompute_blocks=n) for n in range(1, k + 1)]
+    return stages
+
+
+def subsets_in_parts(groups: Sequence[int]) -> set[frozenset[frozenset[int]]]:
+    """Sets of disjoint sets of groups, by labelling every group with a part or none."""
+    found = set()
+    for labels in product(range(-1, len(groups)), repeat=len(groups)):
+        parts = frozenset(
+            frozenset(g for g, label in zip(groups, labels, strict=True) if label == p) for p in set(labels) if p >= 0
+        )
+        if parts:
+            found.add(parts)
+    return found
+
+
+def all_plans(model: MixedModel, settings: MixedSettings, degrees: Sequence[int]) -> Iterator[MixedPlan]:
+    """Every plan of the space that `MixedSettings` describes, by plain loops."""
+    batch, blocks = model.shape.global_batch, model.shape.num_blocks
+    devices = [group.num_devices or 0 for group in model.cluster.groups]
+    for parts in subsets_in_parts(range(len(devices))):
+        lists = []
+        for part in parts:
+            shapes = []
+            for groups in permutations(sorted(part)):
+                for tps in product(degrees, repeat=len(groups)):
+                    for counts in product(range(1, blocks + 1), repeat=len(groups)):
+                        if sum(counts) > blocks:
+                            continue
+                        for replicas in range(1, batch + 1):
+                            if any(n * tp * replicas > devices[g] for g, tp, n in zip(groups, tps, counts, strict=True)):
+                                continue
+                            shapes += [(groups, tps, counts, replicas, b) for b in settings.micro_batches]
+            lists.append(shapes)
+        for chosen in product(*lists):
+            yield from _plans_of(chosen, batch, blocks, settings)
+
+
+def _plans_of(chosen: Sequence[tuple], batch: int, blocks: int, settings: MixedSettings) -> Iterator[MixedPlan]:
+    sized = []
+    for groups, tps, counts, replicas, b in chosen:
+        rows = [
+            stages
+            for row in stage_rows(groups, tps, counts, blocks)
+            for stages in product(*(recomputations(stage, settings.recompute) for stage in row))
+        ]
+        sized.append((rows, replicas, b))
+    ranges = [range(replicas, batch // b + 1) for _, replicas, b in sized]
+    for micro_batches in product(*ranges):
+        if sum(m * b for m, (_, _, b) in zip(micro_batches, sized, strict=True)) != batch:
+            continue
+        for stages in product(*(rows for rows, _, _ in sized)):
+            pipelines = tuple(
+                MixedPipeline(stages=s, replicas=r, micro_batch=b, num_micro_batches=m // r, longer=m % r)
+                for s, m, (_, r, b) in zip(stages, micro_batches, sized, strict=True)
+            )
+            sequence = settings.sequence_parallel and any(x.tp > 1 for p in pipelines for x in p.stages)
+            for zero, order in product(settings.zero_stages, settings.orders):
+                yield MixedPlan(pipelines=pipelines, zero_stage=zero, sequence_parallel=sequence, order=order)
+
+
+def brute_force(model: MixedModel, settings: MixedSettings, degrees: Sequence[int], most: int) -> tuple[float, int] | None:
+    """Least step time of the plans that fit, and how many there are; None if there are more than ``most``."""
+    best, count, waiting = float("inf"), 0, []
+
+    def judge() -> float:
+        costs = cost_plans(model, waiting)
+        return float(min(costs.step_time_s[costs.fits], default=float("inf")))
+
+    for plan in all_plans(model, settings, degrees):
+        count += 1
+        if count > most:
+            return None
+        waiting.append(plan)
+        if len(waiting) == 2000:
+            best = min(best, judge())
+            waiting = []
+    return (min(best, judge()) if waiting else best), count
