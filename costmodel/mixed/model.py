@@ -21,7 +21,7 @@ from costmodel.mesh.plan import ORDERS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPla
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mesh.schedule import ChunkRuns, flush_s
 from costmodel.mesh.units import Units, fold
-from costmodel.mixed.links import MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
+from costmodel.mixed.links import Crossing, MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage, group_names
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.network import Cluster
@@ -82,6 +82,11 @@ class MixedCosts:
 class _Cache:
     models: dict[tuple[int, str], MeshModel] = field(default_factory=dict)
     groups: dict[int, GroupTimes] = field(default_factory=dict)
+    precisions: dict[tuple[int, ...], Precision] = field(default_factory=dict)
+    crossings: dict[tuple[tuple[int, ...], tuple[int, ...]], Crossing] = field(default_factory=dict)
+    transfers: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)  # per cut
+    tied: dict[tuple[object, ...], float] = field(default_factory=dict)
+    faults: dict[tuple[int, bool], list[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +121,13 @@ class MixedModel:
 
         Gradients are added up across groups, so that all use the same: V100 has no bf16, and with it A100 runs fp16 (with loss scaling), too.
         """
+        key = tuple(groups)
+        found = self._cache.precisions.get(key)
+        if found is None:
+            found = self._cache.precisions[key] = self._best_precision(key)
+        return found
+
+    def _best_precision(self, groups: tuple[int, ...]) -> Precision:
         wanted = self.workload.precision
         shared = frozenset.intersection(*(self.cluster.groups[g].device.formats for g in groups))
         for name in (wanted.compute, *_FALLBACKS.get(wanted.compute, ())):
@@ -144,6 +156,16 @@ class MixedModel:
         """Whether a stage cuts tensors along the positions."""
         return wanted and tp > 1
 
+    def degree_faults(self, tp: int, *, sequence_parallel: bool) -> list[str]:
+        """Rules of the network that a tensor-parallel degree breaks."""
+        found = self._cache.faults.get((tp, sequence_parallel))
+        if found is None:
+            sequence = self.is_sequence_parallel(tp, sequence_parallel)
+            batch = self.shape.global_batch
+            plan = MeshPlan(tp=tp, sequence_parallel=sequence, etp=self.expert_tp(max(tp, 1)), num_micro_batches=batch)
+            found = self._cache.faults[tp, sequence_parallel] = broken_rules(self.shape, plan)
+        return found
+
     # -- rows of stages -------------------------------------------------------------------------------------------------
 
     def stage_values(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> dict[str, float]:
@@ -151,7 +173,7 @@ class MixedModel:
         stage = pipeline.stages[s]
         link_rate, link_latency = 1.0, 0.0
         if len(plan.pipelines) > 1:
-            link = crossing(self.cluster, plan.groups, tuple(plan.devices_of(g) for g in plan.groups))
+            link = self.crossing(plan.groups, tuple(plan.devices_of(g) for g in plan.groups))
             link_rate, link_latency = link.bytes_per_s, link.latency_s
         return {
             "tp": stage.tp,
@@ -185,16 +207,33 @@ class MixedModel:
         kinds[-1, self.units.kind_of[-1]] += 1
         return kinds
 
-    def transfer_s(self, plan: MixedPlan, pipeline: MixedPipeline, s: int, elements: FloatArray | float) -> FloatArray:
-        """Time to send so many elements per sample from stage ``s - 1`` to stage ``s``: every rank its share (sequence parallel) or the whole.
+    def crossing(self, groups: tuple[int, ...], flows: tuple[int, ...]) -> Crossing:
+        """The link between groups; see `costmodel.mixed.links.crossing`."""
+        found = self._cache.crossings.get((groups, flows))
+        if found is None:
+            found = self._cache.crossings[groups, flows] = crossing(self.cluster, groups, flows)
+        return found
 
-        Without sequence parallelism, a rank that has several counterparts serves them one after the other.
+    def transfers_s(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> FloatArray:
+        """Time to send what crosses a cut from stage ``s - 1`` to stage ``s``, for every cut that a stage could start at: (blocks + 1,).
+
+        Every rank sends its share (sequence parallel) or the whole; in the latter case a rank that has several counterparts serves them one after the other.
         """
+        sender, receiver = pipeline.stages[s - 1], pipeline.stages[s]
+        near = pipeline.stages_of(sender.group) if sender.group == receiver.group else 0
+        ends = (sender.group, sender.tp, receiver.group, receiver.tp)
+        key = (*ends, near, pipeline.replicas, pipeline.micro_batch, plan.order, plan.sequence_parallel, self.precision_of(plan.groups).name)
+        found = self._cache.transfers.get(key)
+        if found is None:
+            found = self._cache.transfers[key] = self._transfers_s(plan, pipeline, s)
+        return found
+
+    def _transfers_s(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> FloatArray:
         sender, receiver = pipeline.stages[s - 1], pipeline.stages[s]
         low, high = sorted((sender.tp, receiver.tp))
         share = 1.0 / low if plan.sequence_parallel else float(-(-high // low))
         width = self.precision_of(plan.groups).activation_bytes
-        message = np.atleast_1d(np.asarray(elements, dtype=np.float64)) * (pipeline.micro_batch * share * width)
+        message = np.array(self.units.cut_elements[1:], dtype=np.float64) * (pipeline.micro_batch * share * width)
         if sender.group == receiver.group:
             one = np.ones(len(message), dtype=np.int64)
             order, tp = ORDERS.index(plan.order) * one, high * one
@@ -202,8 +241,7 @@ class MixedModel:
             groups = self._group_times(sender.group)
             time = groups.time_s("point_to_point", groups.find(2 * one, stride), message)
         else:
-            pair = sender.group, receiver.group
-            link = crossing(self.cluster, pair, (sender.tp * pipeline.replicas, receiver.tp * pipeline.replicas))
+            link = self.crossing((sender.group, receiver.group), (sender.tp * pipeline.replicas, receiver.tp * pipeline.replicas))
             time = np.where(message > 0, message / link.bytes_per_s + link.latency_s, 0.0)
         return np.asarray(time * (1.0 - self.assumptions.pp_overlap))
 
@@ -216,9 +254,19 @@ class MixedModel:
 
     def tied_s(self, plan: MixedPlan, pipeline: MixedPipeline) -> float:
         """The first and the last stage of a pipeline add up the gradients of the embedding that they share."""
-        first, last = pipeline.stages[0], pipeline.stages[-1]
-        if len(pipeline.stages) == 1 or not self.workload.training:
+        first, last, count = pipeline.stages[0], pipeline.stages[-1], len(pipeline.stages)
+        if count == 1 or not self.workload.training:
             return 0.0
+        inside = pipeline.stages_of(first.group) == count
+        ends = (first.group, first.tp, last.group, last.tp)
+        key = (*ends, count if inside else 0, pipeline.replicas, plan.order, plan.sequence_parallel, self.precision_of(plan.groups).name)
+        found = self._cache.tied.get(key)
+        if found is None:
+            found = self._cache.tied[key] = self._tied_s(plan, pipeline)
+        return found
+
+    def _tied_s(self, plan: MixedPlan, pipeline: MixedPipeline) -> float:
+        first, last = pipeline.stages[0], pipeline.stages[-1]
         precision = self.precision_of(plan.groups)
         width = max(self.assumptions.main_gradient_bytes, float(precision.gradient_bytes))
         message = 0.0
@@ -235,8 +283,7 @@ class MixedModel:
             near = strides(ORDERS.index(plan.order) * one, first.tp * one, one, pipeline.replicas * one, count * one)["pp"]
             groups = self._group_times(first.group)
             return float(groups.time_s("all_reduce", groups.find(2 * one, near * (count - 1)), np.array([message]))[0])
-        pair = (first.group, last.group)
-        link = crossing(self.cluster, pair, (first.tp * pipeline.replicas, last.tp * pipeline.replicas))
+        link = self.crossing((first.group, last.group), (first.tp * pipeline.replicas, last.tp * pipeline.replicas))
         return float(all_reduce_across_s(message, 2, link.bytes_per_s, link.latency_s))
 
     # -- plans ----------------------------------------------------------------------------------------------------------
@@ -250,7 +297,7 @@ class MixedModel:
         return _reports(self, [plan])[0]
 
 
-def pipeline_flush_s(num_micro_batches: int, forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:
+def pipeline_flush_s(num_micro_batches: int | IntArray, forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:
     """Time of the forwards and backwards of pipelines of the same length; arrays (n, S) of stage times, transfers included.
 
     >>> pipeline_flush_s(8, np.array([[1.0] * 4]), np.array([[2.0] * 4])).tolist()  # (m + S - 1) (F + B)
@@ -299,7 +346,9 @@ def cost_plans(model: MixedModel, plans: Sequence[MixedPlan]) -> MixedCosts:
         broken = model.broken_rules(plan)
         if broken:
             raise MixedError("; ".join(broken))
-    rows = [_combine(model, plan, reports) for plan, reports in zip(plans, _reports(model, plans), strict=True)]
+    found = _reports(model, plans)
+    flushes = _flushes(plans, found)
+    rows = [_combine(model, plan, reports, own) for plan, reports, own in zip(plans, found, flushes, strict=True)]
     columns = {item.name: np.array([row[item.name] for row in rows], dtype=np.float64) for item in fields(MixedCosts)}
     fits = columns.pop("fits") > 0
     return MixedCosts(fits=fits, **columns)
@@ -367,16 +416,32 @@ def _move_s(model: MixedModel, plan: MixedPlan, pipeline: MixedPipeline, s: int)
     """Transfer into stage s of a pipeline; its gradient takes as long on the way back."""
     if not 0 < s < len(pipeline.stages):
         return 0.0
-    start = 1 + sum(stage.blocks for stage in pipeline.stages[:s])
-    return float(model.transfer_s(plan, pipeline, s, float(model.units.cut_elements[start]))[0])
+    return float(model.transfers_s(plan, pipeline, s)[sum(stage.blocks for stage in pipeline.stages[:s])])
 
 
-def _combine(model: MixedModel, plan: MixedPlan, reports: list[StageReport]) -> dict[str, float]:
-    flushes, tails, tied = [], [], 0.0
+def _flushes(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> list[list[float]]:
+    """Forwards and backwards of every pipeline, those of one length together."""
+    by_length: dict[int, list[tuple[int, int, int, list[StageReport]]]] = {}
+    result = [[0.0] * len(plan.pipelines) for plan in plans]
+    for n, (plan, reports) in enumerate(zip(plans, found, strict=True)):
+        start = 0
+        for p, pipeline in enumerate(plan.pipelines):
+            own = reports[start : start + len(pipeline.stages)]
+            start += len(own)
+            by_length.setdefault(len(own), []).append((n, p, pipeline.most_micro_batches, own))
+    for entries in by_length.values():
+        forward = np.array([[r.forward_s for r in own] for _, _, _, own in entries])
+        backward = np.array([[r.backward_s for r in own] for _, _, _, own in entries])
+        times = pipeline_flush_s(np.array([m for _, _, m, _ in entries], dtype=np.int64), forward, backward)
+        for (n, p, _, _), flush in zip(entries, times, strict=True):
+            result[n][p] = float(flush)
+    return result
+
+
+def _combine(model: MixedModel, plan: MixedPlan, reports: list[StageReport], flushes: list[float]) -> dict[str, float]:
+    tails, tied = [], 0.0
     for p, pipeline in enumerate(plan.pipelines):
         own = [r for r in reports if r.pipeline == p]
-        forward, backward = np.array([[r.forward_s for r in own]]), np.array([[r.backward_s for r in own]])
-        flushes.append(float(pipeline_flush_s(pipeline.most_micro_batches, forward, backward)[0]))
         ends = np.array([[r.exchange_s + r.update_s for r in own]])
         tails.append(float(tail_s(ends, np.array([[r.plain_backward_s for r in own]]))[0]))
         tied = max(tied, model.tied_s(plan, pipeline))
@@ -419,9 +484,7 @@ def _broken_rules(model: MixedModel, plan: MixedPlan) -> list[str]:
     for p, pipeline in enumerate(plan.pipelines):
         messages += [f"pipeline {p}: {text}" for text in _pipeline_faults(pipeline, shape.num_blocks)]
     for tp in sorted({stage.tp for pipeline in plan.pipelines for stage in pipeline.stages}):
-        sequence = model.is_sequence_parallel(tp, plan.sequence_parallel)
-        alone = MeshPlan(tp=tp, sequence_parallel=sequence, etp=model.expert_tp(max(tp, 1)), num_micro_batches=shape.global_batch)
-        messages += broken_rules(shape, alone)
+        messages += model.degree_faults(tp, sequence_parallel=plan.sequence_parallel)
     return messages
 
 

@@ -1,4 +1,4 @@
-"""What `--json` prints about plans over a device mesh, and the union of the answers of both spaces."""
+"""What `--json` prints about plans over a device mesh, and the union of the answers of all spaces."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from planner.schema.result import (
     Seconds,
     Tail,
 )
+from planner.schema.serving_result import ServingBreakdownDocument, ServingResultDocument
 
 __all__ = ["AnyBreakdown", "AnyResult", "MeshBreakdownDocument", "MeshPlanCost", "MeshResultDocument"]
 
@@ -155,9 +156,9 @@ class MeshBreakdownDocument(Tail, MeshHead):
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
 
 
-class AnyResult(RootModel[ResultDocument | MeshResultDocument]):
-    """Answer of `planner optimize --json`: of plans over a device mesh where `space` is mesh, else of plans with a split per layer."""
+class AnyResult(RootModel[ResultDocument | MeshResultDocument | ServingResultDocument]):
+    """Answer of `planner optimize --json`: by `space` of plans over a device mesh or of serving, without it of a split per layer."""
 
 
-class AnyBreakdown(RootModel[BreakdownDocument | MeshBreakdownDocument]):
-    """Answer of `planner explain --json` and `planner estimate --json`, of either space."""
+class AnyBreakdown(RootModel[BreakdownDocument | MeshBreakdownDocument | ServingBreakdownDocument]):
+    """Answer of `planner explain --json` and `planner estimate --json`, of any space."""

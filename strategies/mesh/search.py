@@ -27,7 +27,7 @@ from costmodel.mesh.sharding import Division
 from costmodel.network import Cluster
 from costmodel.workload import Workload
 from strategies.mesh.incumbents import Incumbents
-from strategies.mesh.settings import MeshOutcome, MeshSettings, NearestMiss
+from strategies.mesh.settings import Bounds, MeshOutcome, MeshSettings, NearestMiss
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
 __all__ = ["search_mesh"]
@@ -41,6 +41,9 @@ _CHUNK = 16_384
 _CELLS = 1_024
 _CORES = 1_024
 _RADIX = 1 << 40
+_POWERS = tuple(1 << n for n in range(21))
+# How good the plans of the corner that is searched first must be, among its own.
+_SEED_GAP = 0.05
 _SLACK = 1 - 1e-9
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
 
@@ -75,7 +78,8 @@ def search_mesh(
     model = MeshModel.build(workload, cluster, assumptions)
     run = _Run(model=model, space=MeshSpace.of(model, settings), settings=settings, progress=progress)
     try:
-        run.search()
+        run.seed()
+        run.settle()
     except KeyboardInterrupt:
         run.outcome.interrupted = True
     return run.finish()
@@ -98,7 +102,7 @@ class _Run:
 
     # -- levels -----------------------------------------------------------------------------------------------------------
 
-    def search(self) -> None:
+    def settle(self) -> None:
         """Bound all cells, then open them best first."""
         cells, bounds = self._bounded_cells()
         order = np.argsort(bounds, kind="stable")
@@ -116,8 +120,9 @@ class _Run:
             position += size
             size = min(2 * size, _CELLS)
             self._report(position, len(order))
-        self.outcome.searched["cells opened"] = min(position, len(order))
-        self.outcome.searched["cells bounded away"] = len(order) - min(position, len(order))
+        opened = min(position, len(order))
+        self.outcome.searched["cells opened"] = opened
+        self.outcome.searched["cells bounded away"] = self.outcome.searched.pop("cells") - opened
         rest = float(bounds[order[position]]) if position < len(order) else float("inf")
         best = self.incumbents.best
         self.outcome.bound_score = min(best, rest) if np.isfinite(best) or np.isfinite(rest) else float("inf")
@@ -139,26 +144,44 @@ class _Run:
         return step_s if self.settings.objective in ("step_time", "tokens_per_s") else step_s * workers
 
     def _bounded_cells(self) -> tuple[Columns, FloatArray]:
+        """Cells that may hold a better plan than those at hand, with their bounds."""
         pieces: list[Columns] = []
         bounds: list[FloatArray] = []
+        total = 0
         for cells in self.space.cells():
             self.outcome.space_size += self.space.count(cells)
-            pieces.append({name: column.astype(np.int32) for name, column in cells.items()})
-            bounds.append(self._cell_bounds(cells))
+            bound = self._cell_bounds(cells)
+            total += len(bound)
+            kept = np.flatnonzero(bound < self._goal())
+            pieces.append({name: column[kept].astype(np.int32) for name, column in cells.items()})
+            bounds.append(bound[kept])
+        self.outcome.searched["cells"] = total
         if not pieces:
             return {"tp": np.zeros(0, dtype=np.int64)}, np.zeros(0)
         return {name: np.concatenate([p[name] for p in pieces]) for name in pieces[0]}, np.concatenate(bounds)
 
     def _cell_bounds(self, cells: Columns) -> FloatArray:
         names = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch")
-        key = np.zeros(len(cells["tp"]), dtype=np.int64)
-        for name in names:
-            key = key * (int(cells[name].max()) + 1) + cells[name]
-        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        first, inverse = combined(*(cells[name] for name in names))
         total, forward = self.model.work_s(batch_of({name: cells[name][first] for name in names}))
         pp, m = cells["pp"], cells["num_micro_batches"]
         bound = m * total[inverse] / pp + (pp - 1) * forward[inverse]
         return self._score(bound, cells["tp"] * cells["cp"] * pp * cells["dp"]) * _SLACK
+
+    def seed(self) -> None:
+        """Find some good plans in a corner of the space, degrees that are powers of two, so that few cells of the whole are kept."""
+        known = self.settings.restriction
+        corner: dict[str, Bounds] = {}
+        for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch"):
+            bounds = known.degrees.get(name, Bounds())
+            corner[name] = Bounds(values=tuple(v for v in _POWERS if bounds.allows(v)) or (0,))
+        restriction = replace(known, degrees={**known.degrees, **corner})
+        settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, _SEED_GAP))
+        run = _Run(model=self.model, space=MeshSpace.of(self.model, settings), settings=settings, progress=None)
+        run.settle()
+        self.incumbents = run.incumbents
+        self.outcome.out_of_time = run.outcome.out_of_time
+        self.outcome.nearest_miss = run.outcome.nearest_miss
 
     def _open(self, cells: Columns) -> None:
         cores = self.space.with_orders(self.space.with_pipelines(cells))

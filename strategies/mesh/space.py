@@ -10,7 +10,7 @@ schedule, vpp and order: the pipeline's time without data parallelism. A *plan* 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +30,7 @@ Columns = dict[str, IntArray]
 _INTERLEAVED, _1F1B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
 _FULL = RECOMPUTE.index("full")
 _ANY = Bounds()
+_LARGEST_LISTED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,30 +81,45 @@ class MeshSpace:
     # -- cells ------------------------------------------------------------------------------------------------------------
 
     def cells(self) -> Iterator[Columns]:
-        """All cells, one piece per tp and sequence parallelism: columns tp, sequence_parallel, cp, cp_kind, ep, etp, micro_batch, dp,
-        pp, num_micro_batches."""
-        most = self.settings.max_workers
-        if self.settings.worker_counts is not None:
-            most = max(self.settings.worker_counts)
+        """All cells in pieces with one tp, sequence parallelism, cp and kind each.
+
+        Columns tp, sequence_parallel, cp, cp_kind, ep, etp, micro_batch, dp, pp, num_micro_batches.
+        """
+        most = self.settings.max_workers if self.settings.worker_counts is None else max(self.settings.worker_counts)
         limit = min(most, max(self.shape.heads, default=1))
         tps = {"tp": self.values("tp", list(range(1, limit + 1)))}
-        first = self._join(_where(tps, holds(self.shape, tps)), "sequence_parallel", self.flags("sequence_parallel"))
+        tensor = self._join(_where(tps, holds(self.shape, tps)), "sequence_parallel", self.flags("sequence_parallel"))
         lengths = self.shape.positions or (1,)
         cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= most])
+        context = self._join(self._join(tensor, "cp", cps), "cp_kind", self.categories("cp_kind", CP_KINDS))
         replicas = self._batch_pairs(most)
         pps = self.values("pp", list(range(1, min(self.shape.num_blocks, most) + 1)))
-        for n in range(len(first["tp"])):
-            cell = {name: column[n : n + 1] for name, column in first.items()}
-            cell = self._join(cell, "cp", cps)
-            cell = self._join(cell, "cp_kind", self.categories("cp_kind", CP_KINDS))
-            cell = self._join(cell, "pp", pps)
-            cell = _where(cell, cell["tp"] * cell["cp"] * cell["pp"] <= most)
-            cell = self._cross(cell, replicas)
-            cell = _where(cell, self._counts(cell["tp"] * cell["cp"] * cell["pp"] * cell["dp"]))
-            cell = self._join(cell, "ep", self._expert_values("ep"))
-            cell = self._join(cell, "etp", self._expert_values("etp"))
+        for n in range(len(context["tp"])):
+            tp, cp = int(context["tp"][n]), int(context["cp"][n])
+            stages = pps[tp * cp * pps <= most]
+            size, count = len(stages), len(replicas["dp"])
+            workers = (tp * cp * stages)[:, None] * replicas["dp"][None, :]
+            kept = np.flatnonzero(self._counts(workers).ravel())
+            if not size * count * len(kept):
+                continue
+            cell = {name: np.full(len(kept), column[n]) for name, column in context.items()}
+            cell |= {name: column[kept % count] for name, column in replicas.items()}
+            cell["pp"] = stages[kept // count]
+            cell = self._with_experts(cell, tp, cp)
             if len(cell["tp"]):
                 yield cell
+
+    def _with_experts(self, cell: Columns, tp: int, cp: int) -> Columns:
+        """Every way to lay experts over the ranks of a stage; tp and cp are the same in all rows."""
+        eps, etps = self._expert_values("ep"), self._expert_values("etp")
+        pairs = {"ep": np.repeat(eps, len(etps)), "etp": np.tile(etps, len(eps))}
+
+        def legal(dp: int) -> list[tuple[int, int]]:
+            same = np.ones(len(pairs["ep"]), dtype=np.int64)
+            mask = holds(self.shape, {**pairs, "tp": tp * same, "cp": cp * same, "dp": dp * same}, frozenset(pairs))
+            return list(zip(pairs["ep"][mask].tolist(), pairs["etp"][mask].tolist(), strict=True))
+
+        return self._by_value(cell, "dp", ("ep", "etp"), legal, are_legal=True)
 
     def _counts(self, workers: IntArray) -> NDArray[np.bool_]:
         if self.settings.worker_counts is None:
@@ -195,10 +211,17 @@ class MeshSpace:
         joined = self._by_value(cores, "dp", ("zero_stage", "dp_replicate", "dp_shard"), self.shardings)
         return _where(joined, holds(self.shape, joined, frozenset({"zero_stage", "dp_shard"})))
 
-    def _by_value(self, columns: Columns, name: str, new: tuple[str, ...], options: object) -> Columns:
-        """Join each row with the options of its value of a column."""
-        assert callable(options)
-        values, inverse = np.unique(columns[name], return_inverse=True)
+    def _by_value(
+        self,
+        columns: Columns,
+        name: str,
+        new: tuple[str, ...],
+        options: Callable[[int], Sequence[tuple[int, ...]]],
+        *,
+        are_legal: bool = False,
+    ) -> Columns:
+        """Join each row with the options of its value of a column; rules are applied unless the options already obey them."""
+        values, inverse = _distinct(columns[name])
         lists = [options(int(v)) for v in values]
         counts = np.array([len(x) for x in lists], dtype=np.int64)[inverse]
         flat = np.array([row for x in lists for row in x], dtype=np.int64).reshape(-1, len(new))
@@ -208,7 +231,7 @@ class MeshSpace:
         chosen = flat[np.repeat(starts, counts) + within] if len(flat) else flat
         joined = {key: column[index] for key, column in columns.items()}
         joined |= {key: chosen[:, n] for n, key in enumerate(new)}
-        if not len(index):
+        if not len(index) or are_legal:
             return joined
         return _where(joined, holds(self.shape, joined, frozenset(new)))
 
@@ -229,20 +252,21 @@ class MeshSpace:
     # -- counting ---------------------------------------------------------------------------------------------------------
 
     def count(self, cells: Columns) -> int:
-        """Distinct legal plans in some cells."""
+        """Distinct legal plans in cells with the same tp and cp."""
         orders = np.array([len(self.orders(mask)) for mask in range(8)], dtype=np.int64)
         spread = (cells["cp"] > 1) * 4 + (cells["dp"] > 1) * 2 + (cells["pp"] > 1)
         offloads = len(self.flags("offload_optimizer")) * len(self.flags("offload_activations"))
         per_cell = orders[spread] * self._pipeline_counts(cells) * self._sharding_counts(cells) * offloads
-        return int(np.sum(per_cell, dtype=object)) if len(per_cell) else 0
+        # 63 bits hold a cell's plans; the sum of all may need more.
+        high, low = np.divmod(per_cell, 1 << 32)
+        return (int(high.sum()) << 32) + int(low.sum())
 
     def _pipeline_counts(self, cells: Columns) -> IntArray:
         """Schedules, chunks and recomputations of every cell."""
-        degrees, inverse = np.unique(cells["pp"], return_inverse=True)
-        counts = [self._counted(pp) for pp in degrees.tolist()]
-        fixed, grouped = [c[0] for c in counts], [c[1] for c in counts]
+        degrees, inverse = _distinct(cells["pp"])
+        counts = np.array([self._counted(pp) for pp in degrees.tolist()], dtype=np.int64)[inverse]
         whole = cells["num_micro_batches"] % cells["pp"] == 0
-        return np.array(fixed, dtype=np.int64)[inverse] + np.where(whole, np.array(grouped, dtype=np.int64)[inverse], 0)
+        return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0))
 
     def _counted(self, pp: int) -> tuple[int, int]:
         """Schedules, chunks and recomputations of a pipeline degree: those of any, and those of a divisible number of micro-batches."""
@@ -259,17 +283,32 @@ class MeshSpace:
         return sum(len(self.recompute_counts(self._longest(chunks))) if kind == _FULL else 1 for kind in kinds)
 
     def _sharding_counts(self, cells: Columns) -> IntArray:
-        total = np.zeros(len(cells["dp"]), dtype=np.int64)
-        need = cells["ep"] * cells["etp"]
-        for dp in np.unique(cells["dp"]).tolist():
-            rows = cells["dp"] == dp
-            cp, ranks = cells["cp"][rows], (cells["tp"] * cells["cp"])[rows]
-            counts = np.zeros(int(rows.sum()), dtype=np.int64)
+        """Divisions of dp of every cell; tp and cp are the same in all."""
+        if not len(cells["tp"]):
+            return np.zeros(0, dtype=np.int64)
+        tp, cp = int(cells["tp"][0]), int(cells["cp"][0])
+        dps, row = _distinct(cells["dp"])
+        needs, column = _distinct(cells["ep"] * cells["etp"])
+        table = np.zeros((len(dps), len(needs)), dtype=np.int64)
+        for n, dp in enumerate(dps.tolist()):
             for zero, _, shard in self.shardings(dp):
-                legal = (shard * cp > 1) & ((ranks * shard) % need[rows] == 0) if zero else np.ones_like(cp, dtype=np.bool_)
-                counts += legal
-            total[rows] = counts
-        return total
+                if zero == 0:
+                    table[n] += 1
+                elif shard * cp > 1:
+                    table[n] += (tp * cp * shard) % needs == 0
+        return table[row, column]
+
+
+def _distinct(column: IntArray) -> tuple[IntArray, IntArray]:
+    """Distinct values of a column, ascending, and which of them every row has; for values of moderate size without sorting."""
+    largest = int(column.max(initial=0))
+    if largest > _LARGEST_LISTED:
+        values, inverse = np.unique(column, return_inverse=True)
+        return values, inverse.reshape(-1)
+    seen = np.zeros(largest + 1, dtype=np.bool_)
+    seen[column] = True
+    place = np.cumsum(seen) - 1
+    return np.flatnonzero(seen), place[column]
 
 
 def _where(columns: Mapping[str, IntArray], mask: NDArray[np.bool_]) -> Columns:

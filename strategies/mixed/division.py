@@ -108,7 +108,9 @@ def flush_bound_s(
     30.0
     """
     turns = turns_of(num_micro_batches, stages, backward_share)
-    return np.asarray(np.maximum(num_micro_batches * np.asarray(longest_s), total_s + turns * longest_s))
+    possible = np.isfinite(longest_s)
+    slowest = np.where(possible, longest_s, 0.0)
+    return np.where(possible, np.maximum(num_micro_batches * slowest, total_s + turns * slowest), np.inf)
 
 
 def turns_of(num_micro_batches: FloatArray | int, stages: FloatArray | int, backward_share: float) -> FloatArray:

@@ -20,8 +20,6 @@ from itertools import permutations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mesh.plan import MeshPlan
-from costmodel.mesh.rules import broken_rules
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import Precision
@@ -147,9 +145,8 @@ def legal_degrees(model: MixedModel, settings: MixedSettings) -> tuple[int, ...]
     most = most if settings.most_tp is None else min(most, settings.most_tp)
     found = []
     for tp in range(1, most + 1):
-        sequence = model.is_sequence_parallel(tp, settings.sequence_parallel)
-        plan = MeshPlan(tp=tp, sequence_parallel=sequence, etp=model.expert_tp(tp), num_micro_batches=model.shape.global_batch)
-        if (inside is None or inside % tp == 0) and not broken_rules(model.shape, plan):
+        fits = inside is None or inside % tp == 0
+        if fits and not model.degree_faults(tp, sequence_parallel=settings.sequence_parallel):
             found.append(tp)
     return tuple(found)
 

@@ -46,11 +46,9 @@ class _Least:
 
     def times_s(self, most: int) -> FloatArray:
         """Least time with 0 to ``most`` micro-batches: grows in them."""
-        if not np.isfinite(self.total_s[0]):
-            return np.concatenate([[0.0], np.full(most, np.inf)])
         m = np.arange(1, most + 1, dtype=np.float64)
         few, many = (
-            flush_bound_s(m, self.stages, longest, total, self.share) if np.isfinite(total) else np.full(most, np.inf)
+            flush_bound_s(m, self.stages, longest, total, self.share)
             for longest, total in zip(self.longest_s, self.total_s, strict=True)
         )
         return np.maximum.accumulate(np.concatenate([[0.0], np.where(m >= self.stages, many, few)]))

@@ -126,9 +126,8 @@ class StageTables:
         forward, backward, plain, end = (
             np.stack([getattr(choice, name)[of_range] for choice in found]) for name in ("forward_s", "backward_s", "plain_s", "end_s")
         )
-        cuts = np.array(self.model.units.cut_elements[1:], dtype=np.float64)  # into the unit that block i is; L + 1 of them
         for s in range(1, len(pipeline.stages) if transfers else 1):
-            moved = self.model.transfer_s(plan, pipeline, s, cuts)
+            moved = self.model.transfers_s(plan, pipeline, s)
             forward[s] += moved[:, None]
             backward[s - 1] += np.where(backward[s - 1] > 0, moved[None, :], 0.0)
         m = pipeline.most_micro_batches

@@ -111,10 +111,10 @@ class FrontTable:
         return front_s, -behind_s
 
     def least_s(self, behind_s: FloatArray, most_s: FloatArray) -> FloatArray:
-        """Bound on the step of plans with ``D + c = behind_s`` where Y (or Z) is ``most_s``."""
+        """Bound on the step of plans with ``D + c = behind_s`` where Y (or Z) is ``most_s``; inf for plans past the threshold."""
         if np.isinf(self.threshold_s):
             return np.where(most_s > behind_s, -np.inf, np.inf)
-        return self.threshold_s - 2.0 * np.maximum(most_s - behind_s, 0.0)
+        return np.where(most_s > behind_s, self.threshold_s - 2.0 * (most_s - behind_s), np.inf)
 
 
 def build_front(

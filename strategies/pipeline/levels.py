@@ -99,7 +99,8 @@ def through_cut(cut_s: FloatArray, *values: FloatArray) -> list[FloatArray]:
         transfer_s = cut_s[row]
         closed = ~np.isfinite(transfer_s)
         for part, result in zip(flat, results, strict=True):
-            sums = transfer_s + part[row, place][:, None]
+            with np.errstate(invalid="ignore"):
+                sums = transfer_s + part[row, place][:, None]
             sums[closed] = np.inf  # a value of -inf does not open a cut that cannot be crossed
             result[:, place[begins]] = np.minimum.reduceat(sums, begins, axis=0).T
     return [result.reshape(-1, *values[0].shape[1:]) for result in results]

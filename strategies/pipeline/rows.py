@@ -27,7 +27,7 @@ class RowTable:
     >>> rows, level = np.array([0, 1]), np.array([2, 2])
     >>> table.take(rows, 3, level)[0].tolist()
     [[inf, 7.0, 7.0, inf, inf], [inf, inf, inf, inf, 7.0]]
-    >>> table.take(rows, 2, level)[0].max()
+    >>> float(table.take(rows, 2, level)[0].min())
     inf
     """
 

@@ -18,6 +18,9 @@ from strategies.pipeline import (
     stage_memory_bytes,
     stage_times_s,
 )
+from strategies.pipeline.behind import build_behind
+from strategies.pipeline.bounds import SAFETY, build_tables, stage_starts
+from strategies.pipeline.levels import depth_levels
 
 INF = float("inf")
 
@@ -103,7 +106,7 @@ def test_table_bounds_the_front_of_every_plan() -> None:
         threshold = float(np.quantile([cost for cost, _ in plans], 0.5)) * (1 + 1e-9)
         table = build_front(problem, threshold, most_levels=levels)
         assert table is not None
-        for _, plan in (p for p in plans if p[0] < threshold):
+        for cost, plan in (p for p in plans if p[0] < threshold):
             forward, backward, after = stage_times_s(problem, plan)
             for s, cut in enumerate(plan.cuts):
                 depth = max(1, min(problem.num_micro_batches - 1, len(plan.cuts) - s))
@@ -111,12 +114,82 @@ def test_table_bounds_the_front_of_every_plan() -> None:
                 row = problem.replica_counts.tolist()
                 c = problem.cut_backward_s[row.index(plan.replicas[s]), row.index(plan.replicas[s + 1]), cut]
                 where = (np.array([x]) for x in (cut, plan.replicas[s], depth, sum(plan.replicas[: s + 1])))
-                front_s, slowest_s = table.at(*where)
-                total = (forward + backward)[: s + 1].sum() - c + after[0]
-                assert front_s[0] <= total * (1 + 1e-10)
-                assert slowest_s[0] <= max(forward[: s + 1].max(), backward[: s + 1].max()) * (1 + 1e-10)
+                front_s, behind_s = table.at(*where)
+                stages = forward + backward
+                assert front_s[0] <= (stages[: s + 1].sum() - c + after[0]) * (1 + 1e-10)
+                assert behind_s[0] >= (stages[s + 1 :].sum() + c) * (1 - 1e-10)
+                # Y falls at least half as fast as the threshold.
+                assert table.least_s(stages[s + 1 :].sum() + c, behind_s)[0] <= cost * (1 + 1e-10)
+                cut_s = problem.cut_forward_s[row.index(plan.replicas[s]), row.index(plan.replicas[s + 1]), cut] + c
+                where = (np.array([x]) for x in (cut, plan.replicas[s + 1], depth - 1, sum(plan.replicas[: s + 1])))
+                entered_s, left_s = table.before(*where)
+                assert entered_s[0] <= front_s[0] + cut_s + 1e-10
+                assert left_s[0] >= behind_s[0] - cut_s - 1e-10
                 checked += 1
     assert checked > 500
+
+
+@pytest.mark.parametrize("levels", [1, 2, 16])
+def test_least_behind_bounds_every_plan(levels: int) -> None:
+    rng = np.random.default_rng(levels)
+    checked, exact = 0, 0
+    for _ in range(12):
+        problem = realistic(rng)
+        roomy = float(rng.choice([1.0, 2.0])) * problem.memory_capacity_bytes
+        problem = replace(problem, num_micro_batches=int(rng.choice([4, 8])), memory_capacity_bytes=roomy)
+        plans = plans_of(problem)
+        if not plans:
+            continue
+        threshold = plans[len(plans) // 2][0] * (1 + 1e-9)
+        tables, starts = build_tables(problem), stage_starts(problem, build_tables(problem), threshold)
+        most_depth = min(problem.num_micro_batches, problem.num_workers) - 1
+        coarse = build_front(problem, threshold)
+        assert coarse is not None
+        behind = build_behind(
+            problem, tables, starts, depth_levels(most_depth, levels), threshold / SAFETY, coarse.entered
+        )
+        assert behind is not None
+        for _, plan in (p for p in plans if p[0] < threshold):
+            forward, backward, _ = stage_times_s(problem, plan)
+            rows = [problem.replica_counts.tolist().index(r) for r in plan.replicas]
+            for s, cut in enumerate(plan.cuts):
+                level = int(behind.levels.of(np.array(len(plan.cuts) - s)))
+                least_s = behind.by_front(cut)[rows[s], level, sum(plan.replicas[: s + 1])]
+                total = (forward + backward)[s + 1 :].sum() + problem.cut_backward_s[rows[s], rows[s + 1], cut]
+                assert least_s <= total * (1 + 1e-10)
+                exact += least_s >= total * (1 - 1e-10)
+                checked += 1
+    assert checked > 200
+    assert exact > 20
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("m", [4, 8])
+def test_tight_memory_with_many_micro_batches(seed: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capacity is that of some plan, so that few fit, and cutoffs lie around the best of them."""
+    rng = np.random.default_rng(100 * m + seed)
+    if seed % 2:
+        small_passes(monkeypatch)
+        monkeypatch.setattr("strategies.pipeline.solve.FRONT_LEVELS", 2)
+    fewer, proved = 0, 0
+    for _ in range(6):
+        problem = replace(realistic(rng), num_micro_batches=m, memory_capacity_bytes=INF)
+        every = plans_of(problem)
+        needs = sorted(stage_memory_bytes(problem, plan).max() for _, plan in every)
+        problem = replace(problem, memory_capacity_bytes=float(needs[int(rng.integers(len(needs) // 5))]))
+        plans = plans_of(problem)
+        assert plans
+        fewer += len(plans) < len(every) / 4
+        for cutoff in (plans[0][0] * (1 - 1e-6), plans[0][0] * (1 + 1e-6), plans[min(6, len(plans) - 1)][0], INF):
+            solution = solve_pipeline(problem, Limits(cutoff_s=cutoff, num_solutions=3))
+            wanted = [cost for cost, _ in plans if cost < cutoff][:3]
+            assert solution.objectives_s == pytest.approx(wanted, rel=1e-10)
+            assert solution.bound_s <= plans[0][0] * (1 + 1e-10)
+            assert solution.rest_bound_s <= (plans[len(wanted)][0] if len(plans) > len(wanted) else INF) * (1 + 1e-10)
+            assert solution.status in {Status.OPTIMAL, Status.CUT_OFF}
+            proved += solution.status is Status.CUT_OFF
+    assert fewer >= 3
+    assert proved >= 6
 
 
 def fewer_workers(problem: PartitionProblem, workers: int) -> PartitionProblem:
@@ -180,7 +253,10 @@ def best_by_brute_force(problem: PartitionProblem) -> float:
 def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = realistic(np.random.default_rng(4))
     assert build_front(problem, INF, deadline=-1.0) is None
-    monkeypatch.setattr("strategies.pipeline.front._MOST_ENTRIES", 10)
+    with monkeypatch.context() as patch:
+        patch.setattr("strategies.pipeline.front._MOST_ENTRIES", 10)
+        assert build_front(problem, INF) is None
+    monkeypatch.setattr("strategies.pipeline.rows._MOST_ENTRIES", 10)
     assert build_front(problem, INF) is None
     small_passes(monkeypatch)
     assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)

@@ -24,12 +24,8 @@ def one(value: int) -> np.ndarray:
     return np.array([value], dtype=np.int64)
 
 
-def keys(
-    *, tp: int = 1, ep: int = 1, etp: int = 1, prompts: int = 0, chunk: int = 0, decodes: int = 0
-) -> PassKeys:
-    return PassKeys(
-        tp=one(tp), ep=one(ep), etp=one(etp), prompts=one(prompts), chunk=one(chunk), decodes=one(decodes)
-    )
+def keys(*, tp: int = 1, ep: int = 1, etp: int = 1, prompts: int = 0, chunk: int = 0, decodes: int = 0) -> PassKeys:
+    return PassKeys(tp=one(tp), ep=one(ep), etp=one(etp), prompts=one(prompts), chunk=one(chunk), decodes=one(decodes))
 
 
 def attention(kind: str = "self_attention", positions: int = 16, **params: object) -> Layer:
@@ -58,7 +54,9 @@ def served(prompt: int = 64, output: int = 9) -> ServingWorkload:
     return ServingWorkload(graph=Graph(name="g", layers=(), edges=()), prompt_tokens=prompt, output_tokens=output)
 
 
-@pytest.mark.parametrize(("experts", "top_k", "tokens", "held"), [(4, 2, 2, 2), (4, 1, 3, 4), (5, 3, 1, 5), (3, 2, 3, 1)])
+@pytest.mark.parametrize(
+    ("experts", "top_k", "tokens", "held"), [(4, 2, 2, 2), (4, 1, 3, 4), (5, 3, 1, 5), (3, 2, 3, 1)]
+)
 def test_expected_experts_is_the_mean_over_all_routings(experts: int, top_k: int, tokens: int, held: int) -> None:
     choices = list(itertools.combinations(range(experts), top_k))
     routings = itertools.product(choices, repeat=tokens)

@@ -57,7 +57,15 @@ def cluster(
 
 def large(**changes: int) -> Graph:
     """Wide enough that weights outweigh activations."""
-    sizes = {"blocks": 4, "features": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocabulary": 32000, "positions": 128}
+    sizes = {
+        "blocks": 4,
+        "features": 4096,
+        "heads": 32,
+        "kv_heads": 8,
+        "ffn": 14336,
+        "vocabulary": 32000,
+        "positions": 128,
+    }
     return decoder(**(sizes | changes))
 
 
@@ -90,7 +98,7 @@ def costs_of(found: ServingModel, plan: ServingPlan) -> ServingCosts:
 
 
 def test_one_sequence_on_one_device_reads_every_weight_once_per_token() -> None:
-    """4 blocks of (4096 x 6144 + 4096 x 4096 + 3 x 4096 x 14336) and a head of 4096 x 32000, 2 bytes each; and 8 x 128 x 2 keys and values."""
+    """4 blocks of 4096 x 6144 + 4096 x 4096 + 3 x 4096 x 14336 and a head of 4096 x 32000; and 2 x 8 x 128 keys and values per position."""
     block = 4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336
     weights = 2.0 * (4 * block + 4096 * 32000)
     cache = 2.0 * 4 * (2 * 8 * 128) * (512 + 32 + 1)
@@ -272,7 +280,12 @@ def test_parts_add_up_and_places_are_never_empty(plan: ServingPlan, output: int)
 
 def test_costs_of_a_batch_are_those_of_its_plans() -> None:
     found = model(large())
-    several = [P(), P(tp=4, max_batch=9), P(pp=3, max_batch=6, prefill_chunk=100), P(tp=2, pp=2, max_batch=5, prefill_batch=2)]
+    several = [
+        P(),
+        P(tp=4, max_batch=9),
+        P(pp=3, max_batch=6, prefill_chunk=100),
+        P(tp=2, pp=2, max_batch=5, prefill_batch=2),
+    ]
     together = found.evaluate_plans(several)
     for n, plan in enumerate(several):
         alone = costs_of(found, plan)

@@ -26,7 +26,7 @@ MOST = 6  # sequences per replica in the small cases
 
 
 def case(seed: int) -> tuple[ServingModel, ServingSettings]:
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - cases, not secrets
     features = rng.choice([64, 256, 1024])
     graph = decoder(
         blocks=rng.choice([1, 2, 3]),
@@ -36,7 +36,9 @@ def case(seed: int) -> tuple[ServingModel, ServingSettings]:
         vocabulary=rng.choice([256, 4096]),
         experts=rng.choice([0, 0, 2, 4]),
     )
-    where = two_level_cluster(per_node=rng.choice([2, 4]), inside=rng.choice([20e9, 300e9]), outside=rng.choice([2e9, 25e9]))
+    where = two_level_cluster(
+        per_node=rng.choice([2, 4]), inside=rng.choice([20e9, 300e9]), outside=rng.choice([2e9, 25e9])
+    )
     work = ServingWorkload(
         graph=graph, prompt_tokens=rng.choice([64, 300, 600]), output_tokens=rng.choice([1, 8, 100]), context_bytes=0
     )
@@ -124,7 +126,9 @@ def test_candidates_keep_the_limits_and_differ_in_their_degrees() -> None:
 def test_more_time_is_never_worse() -> None:
     model = serving()
     best = [
-        -search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, max_tpot_s=limit)).candidates[0].score
+        -search_serving(model, ServingSettings(max_workers=4, capacity_bytes=1e18, max_tpot_s=limit))
+        .candidates[0]
+        .score
         for limit in (1.2e-4, 1.5e-4, 1e-3, 1.0)
     ]
     assert best == sorted(best)
@@ -132,7 +136,12 @@ def test_more_time_is_never_worse() -> None:
 
 def test_what_the_user_fixes_is_kept() -> None:
     model = serving()
-    degrees = {"tp": Bounds(values=(2,)), "pp": Bounds(low=1, high=2), "max_batch": Bounds(values=(7, 9)), "dp": Bounds(values=(1,))}
+    degrees = {
+        "tp": Bounds(values=(2,)),
+        "pp": Bounds(low=1, high=2),
+        "max_batch": Bounds(values=(7, 9)),
+        "dp": Bounds(values=(1,)),
+    }
     settings = ServingSettings(max_workers=8, capacity_bytes=1e18, degrees=degrees, top=100)
     plans = [c.plan for c in search_serving(model, settings).candidates]
     assert {p.tp for p in plans} == {2}

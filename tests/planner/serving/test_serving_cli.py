@@ -1,0 +1,223 @@
+"""Serving on the command line: answers in every form, and one clear error per mistake."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from planner.cli import run
+from planner.schema import schema_of
+from planner.schema.serving_result import ServingBreakdownDocument, ServingResultDocument
+
+Ask = Callable[..., str]
+
+LLAMA = ("optimize", "llama3-8b", "--mode", "inference", "--gpus", "2")
+ESTIMATE = ("estimate", "llama3-8b", "--mode", "inference", "--gpus", "2", "--tp", "2")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = run(list(arguments))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "internal error" not in err
+    return code, err
+
+
+def test_the_table_names_the_best_plan_its_times_and_the_proof(answer: Ask) -> None:
+    text = answer(*LLAMA, "--prompt", "500", "--output-tokens", "100", "--max-tpot", "20ms")
+    assert "Best: " in text
+    assert "first token after" in text
+    assert "every plan of the stated space that fits was scored" in text
+    assert "time per token at most 20.0 ms" in text
+    assert "prompt 500 tokens (given)" in text
+    assert "memory_utilisation 0.9" in text
+
+
+def test_json_follows_the_schema_and_has_the_keys_of_training(answer: Ask) -> None:
+    served = json.loads(answer(*LLAMA, "--json", "--objective", "latency"))
+    trained = json.loads(answer("optimize", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--json"))
+    assert set(trained) <= set(served)
+    ServingResultDocument.model_validate(served)
+    schema_of("result").model_validate(served)
+    best = served["plans"][0]
+    assert best["request_s"] == pytest.approx(best["ttft_s"] + 255 * best["tpot_s"])
+    assert served["objective"] == "latency"
+    assert served["proven_optimal"]
+    assert best["plan"]["tp"] == 2
+    parts = ("weight_bytes", "kv_bytes", "working_bytes", "logits_bytes", "buffer_bytes", "context_bytes")
+    assert sum(best[name] for name in parts) == pytest.approx(best["memory_bytes_per_gpu"])
+
+
+def test_estimate_json_follows_the_schema(answer: Ask) -> None:
+    found = json.loads(answer(*ESTIMATE, "--max-batch", "16", "--json"))
+    ServingBreakdownDocument.model_validate(found)
+    schema_of("breakdown").model_validate(found)
+    assert found["plans"][0]["plan"] == {
+        "tp": 2, "pp": 1, "ep": 1, "etp": 1, "dp": 1, "max_batch": 16, "prefill_chunk": 0, "prefill_batch": 1,
+    }  # fmt: skip
+    assert found["global_batch"] == 16
+
+
+def test_estimate_of_the_best_plan_says_the_same(answer: Ask) -> None:
+    best = json.loads(answer(*LLAMA, "--json"))["plans"][0]
+    plan = best["plan"]
+    options = [
+        f"--{name.replace('_', '-')}={plan[name]}"
+        for name in ("tp", "pp", "max_batch", "prefill_chunk", "prefill_batch")
+    ]
+    alone = json.loads(
+        answer("estimate", "llama3-8b", "--mode", "inference", "--gpus", str(best["workers"]), *options, "--json")
+    )
+    for name in ("ttft_s", "tpot_s", "output_tokens_per_s", "memory_bytes_per_gpu", "summary"):
+        assert alone["plans"][0][name] == best[name], name
+
+
+def test_estimate_shows_where_time_and_memory_go(answer: Ask) -> None:
+    text = answer(*ESTIMATE, "--max-batch", "16")
+    for words in (
+        "Where the time per token goes",
+        "Where the time to the first token goes",
+        "What fills the memory",
+        "keys and values",
+    ):
+        assert words in text
+
+
+def test_estimate_holds_as_many_sequences_as_fit_unless_told(answer: Ask) -> None:
+    found = json.loads(answer(*ESTIMATE, "--prompt", "30000", "--json"))
+    best = found["plans"][0]
+    assert best["plan"]["max_batch"] == best["largest_batch"] > 1
+    assert any("left open" in a["source"] for a in found["assumptions"])
+
+
+def test_a_plan_that_does_not_fit_is_shown_with_the_way_out(answer: Ask) -> None:
+    text = answer(*ESTIMATE, "--prompt", "100000", "--max-batch", "500")
+    assert "does not fit" in text
+    assert "it fits with --max-batch" in text
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown", "yaml"])
+def test_other_forms(answer: Ask, form: str) -> None:
+    text = answer(*LLAMA, "--format", form, "--top", "2")
+    if form == "csv":
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert [row["rank"] for row in rows] == ["1", "2"]
+        assert float(rows[0]["tpot_s"]) > 0
+    else:
+        assert "tp" in text
+
+
+def test_fixed_degrees_are_kept(answer: Ask) -> None:
+    found = json.loads(
+        answer(
+            "optimize", "llama3-8b", "--mode", "inference", "--gpus", "4", "--pp", "2", "--max-batch", "8,16", "--json"
+        )
+    )
+    assert {entry["plan"]["pp"] for entry in found["plans"]} == {2}
+    assert {entry["plan"]["max_batch"] for entry in found["plans"]} <= {8, 16}
+
+
+def test_formats_of_weights_and_cache_halve_the_memory(answer: Ask) -> None:
+    wide = json.loads(answer(*ESTIMATE, "--max-batch", "16", "--json"))["plans"][0]
+    narrow = json.loads(
+        answer(*ESTIMATE, "--max-batch", "16", "--precision", "fp8", "--kv-precision", "fp8", "--json")
+    )["plans"][0]
+    assert narrow["kv_bytes"] == wide["kv_bytes"] / 2
+    assert 0.5 * wide["weight_bytes"] < narrow["weight_bytes"] < 0.6 * wide["weight_bytes"]
+    assert narrow["tpot_s"] < wide["tpot_s"]
+
+
+def test_memory_limit_and_utilisation(answer: Ask) -> None:
+    limited = json.loads(answer(*ESTIMATE, "--memory-limit", "20 GiB", "--json"))["setting"]["memory_capacity_bytes"]
+    shared = json.loads(answer(*ESTIMATE, "--assume", "memory_utilisation=0.5", "--json"))["setting"][
+        "memory_capacity_bytes"
+    ]
+    assert (limited, shared) == (20 * 2**30, 40 * 2**30)
+
+
+def test_convolutional_networks_keep_their_search(answer: Ask) -> None:
+    found = json.loads(answer("optimize", "alexnet", "--mode", "inference", "--gpus", "2", "--top", "1", "--json"))
+    assert "space" not in found
+    assert found["setting"]["mode"] == "inference"
+
+
+def test_a_split_per_layer_of_a_transformer_can_still_be_asked_for(answer: Ask) -> None:
+    found = json.loads(
+        answer("estimate", "gpt2-1.5b", "--mode", "inference", "--gpus", "2", "--family", "data", "--json")
+    )
+    assert found.get("space") != "serving"
+
+
+def test_nothing_fits_names_the_nearest_miss_and_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = refused(capsys, "optimize", "llama3-70b", "--mode", "inference", "--gpus", "1")
+    assert code == 1
+    assert "nothing fits: the nearest miss (one GPU" in err
+    assert "the largest part is weights" in err
+    assert "with --gpus 2 it works" in err
+
+
+def test_a_limit_that_excludes_everything_says_by_how_much(capsys: pytest.CaptureFixture[str]) -> None:
+    code, err = refused(capsys, *LLAMA, "--max-tpot", "0.001ms")
+    assert code == 1
+    assert "no plan that fits keeps the limits" in err
+    assert "at most 1.00 us asked for" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("optimize", "llama3-8b", "--gpus", "2", "--prompt", "5"), "--prompt: only has a meaning with --mode inference"),
+        ((*LLAMA, "--prompt", "0"), "--prompt 0: must be at least 1"),
+        ((*LLAMA, "--output-tokens", "many"), "--output-tokens many: must be a whole number"),
+        ((*LLAMA, "--max-ttft", "soon"), "--max-ttft soon: must be a time"),
+        ((*LLAMA, "--kv-precision", "fp4"), "--kv-precision fp4: must be"),
+        ((*LLAMA, "--objective", "mfu"), "--objective mfu: must be throughput"),
+        ((*LLAMA, "--objective", "latencies"), "did you mean 'latency'"),
+        ((*LLAMA, "--batch", "8"), "--batch: is for training"),
+        ((*LLAMA, "--seq", "8"), "--prompt and --output-tokens say how long"),
+        ((*LLAMA, "--cp", "2"), "--cp: is for training"),
+        ((*LLAMA, "--zero", "1"), "--zero: is for training"),
+        ((*LLAMA, "--assume", "dp_overlap=0.5"), "no such assumption"),
+        ((*LLAMA, "--assume", "memory_utilisation=1.5"), "is a share"),
+        ((*LLAMA, "--prompt", "9", "--family", "data"), "leave one of them out"),
+        ((*LLAMA, "--export", "plan.yaml"), "--export: writes plans of training"),
+        ((*LLAMA, "--cluster", "dgx-a100", "--precision", "fp8"), "no rate for precision 'fp8'"),
+        (("optimize", "alexnet", "--mode", "inference", "--gpus", "2", "--prompt", "9"), "does not generate text"),
+        (("optimize", "t5-11b", "--mode", "inference", "--gpus", "2", "--max-tpot", "9s"), "does not generate text"),
+        (("optimize", "bert-large", "--mode", "inference", "--gpus", "2", "--prompt", "9"), "does not generate text"),
+        (
+            ("optimize", "gpt2-1.5b", "--mode", "inference", "--gpus", "2", "--prompt", "1000", "--output-tokens", "25"),
+            "1025 positions; 'positions' of network 'gpt2-1.5b' has 1024",
+        ),
+        (("estimate", "llama3-8b", "--mode", "inference", "--gpus", "8", "--tp", "3"), "use --gpus 6 or 9"),
+        (("estimate", "llama3-8b", "--mode", "inference", "--gpus", "6", "--tp", "6"), "does not divide the 32 attention heads"),
+        (("estimate", "llama3-8b", "--mode", "inference", "--gpus", "64", "--pp", "64"), "more than the 32 blocks"),
+        (("estimate", "llama3-8b", "--mode", "inference", "--gpus", "2", "--ep", "2"), "the network has none"),
+        (("estimate", "mixtral-8x7b", "--mode", "inference", "--gpus", "4", "--tp", "4", "--ep", "3"), "experts"),
+        ((*ESTIMATE, "--max-batch", "1..8"), "leaves open which plan is meant"),
+        ((*ESTIMATE, "--max-batch", "2", "--prefill-batch", "4"), "prefill batch 4 is more than the 2 sequences"),
+        ((*ESTIMATE, "--dp", "2"), "use --gpus 4"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_clear_error(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, err = refused(capsys, *arguments)
+    assert code == 2
+    assert words in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_mistakes_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = refused(capsys, *LLAMA, "--prompt", "0", "--max-tpot", "soon", "--kv-precision", "x")
+    assert len(err.strip().splitlines()) == 3
