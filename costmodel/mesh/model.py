@@ -25,7 +25,7 @@ from costmodel.mesh.passes import LayoutArrays, stack_layouts, unit_passes
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
-from costmodel.mesh.step import step_costs
+from costmodel.mesh.step import step_costs, step_times
 from costmodel.mesh.tables import RowKeys, UnitTable, unit_table
 from costmodel.mesh.units import MeshError, Units, fold
 from costmodel.network import Cluster
@@ -219,6 +219,13 @@ class MeshModel:
         Without ``exact`` (and with cores built so), the step times of interleaved pipelines are lower bounds.
         """
         return step_costs(self.workload, self.groups, cores, memory, index, division, exact=exact)
+
+    def totals(
+        self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, *, exact: bool = True
+    ) -> tuple[FloatArray, FloatArray]:
+        """Step time and memory of plans that share pipelines, as `divided` has them, without their parts."""
+        time = step_times(self.workload, self.groups, cores, memory, index, division, exact=exact)
+        return time, np.asarray(np.max(memory.divided(index, division).total_bytes, axis=1))
 
     def evaluate_plans(self, plans: Sequence[MeshPlan]) -> MeshCosts:
         """Score plans, those with a layout of their own included.

@@ -5,6 +5,8 @@ Shapes: n plans, R runs of chunks, Q kinds of ranks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,7 @@ from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
 from costmodel.workload import Workload
 
-__all__ = ["step_costs"]
+__all__ = ["step_costs", "step_times"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -54,39 +56,86 @@ def step_costs(
     -------
     MeshCosts
     """
-    times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-    flush, gathering = _gathered_flush(workload, cores, times, index, division, exact=exact)
+    totals = _Totals.of(workload, groups, cores, memory, index, division, exact=exact)
     m = cores.batch.num_micro_batches[index]
     exists = cores.layouts.rank_first[index] >= 0
     parts = {name: value[index] for name, value in cores.rank_parts.items()}
-    load = sum(parts.values()) + gathering
+    load = sum(parts.values()) + totals.gathering_s
     slowest = np.argmax(np.where(exists, load, -1.0), axis=1)
     rows = np.arange(len(index))
     picked = {name: m * value[rows, slowest] for name, value in parts.items()}
-    gather_s = m * gathering[rows, slowest]
-    end = _StepEnd(workload, groups, cores, memory, times, index, division)
-    exchange_s, update_s, end_offload_s = end.parts()
-    offload_s = end_offload_s + m * _offload_per_micro_batch_s(groups, cores, index, division)
+    gather_s = m * totals.gathering_s[rows, slowest]
     filled = memory.divided(index, division)
     total = filled.total_bytes
     fullest = np.argmax(total, axis=1)
     return MeshCosts(
-        step_time_s=flush + exchange_s + update_s + offload_s,
+        step_time_s=totals.step_time_s,
         compute_s=picked["compute_s"],
         recompute_s=picked["recompute_s"],
         tp_exposed_s=picked["tp_s"],
         cp_exposed_s=picked["cp_s"],
         ep_exposed_s=picked["ep_s"],
         pp_exposed_s=picked["transfer_s"],
-        dp_exposed_s=gather_s + exchange_s,
-        bubble_s=flush - sum(picked.values()) - gather_s,
-        optimizer_s=update_s,
-        offload_s=offload_s,
+        dp_exposed_s=gather_s + totals.exchange_s,
+        bubble_s=totals.flush_s - sum(picked.values()) - gather_s,
+        optimizer_s=totals.update_s,
+        offload_s=totals.offload_s,
         memory_bytes=total[rows, fullest],
         host_bytes=filled.host_bytes[rows, fullest],
         stage=cores.layouts.rank_first[index][rows, fullest],
         **{name: filled.parts[name][rows, fullest] for name in MEMORY_PARTS},
     )
+
+
+def step_times(
+    workload: Workload,
+    groups: GroupTimes,
+    cores: Cores,
+    memory: CoreMemory,
+    index: IntArray,
+    division: Division,
+    *,
+    exact: bool = True,
+) -> FloatArray:
+    """Step times alone, (n,): what `step_costs` says, without the parts."""
+    return _Totals.of(workload, groups, cores, memory, index, division, exact=exact).step_time_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Totals:
+    """The terms of the step, arrays (n,)."""
+
+    flush_s: FloatArray
+    gathering_s: FloatArray  # (n, Q) of flush_s, per micro-batch: waiting for weights
+    exchange_s: FloatArray
+    update_s: FloatArray
+    offload_s: FloatArray
+
+    @property
+    def step_time_s(self) -> FloatArray:
+        """Their sum."""
+        return self.flush_s + self.exchange_s + self.update_s + self.offload_s
+
+    @classmethod
+    def of(
+        cls,
+        workload: Workload,
+        groups: GroupTimes,
+        cores: Cores,
+        memory: CoreMemory,
+        index: IntArray,
+        division: Division,
+        *,
+        exact: bool,
+    ) -> _Totals:
+        times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
+        flush, gathering = _gathered_flush(workload, cores, times, index, division, exact=exact)
+        exchange_s, update_s, hosted_s = _StepEnd(workload, groups, cores, memory, times, index, division).parts()
+        m = cores.batch.num_micro_batches[index]
+        offload_s = hosted_s + m * _offload_per_micro_batch_s(groups, cores, index, division)
+        return cls(
+            flush_s=flush, gathering_s=gathering, exchange_s=exchange_s, update_s=update_s, offload_s=offload_s
+        )
 
 
 def _gathered_flush(

@@ -63,12 +63,7 @@ def _miss(judge: MeshJudge, miss: NearestMiss) -> str:
 def _excluded(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) -> str:
     said = "; ".join(_contradictions(judge, settings.restriction))
     if not said:
-        docs = {rule.name: rule.doc for rule in RULES}
-        rules = sorted(outcome.illegal, key=lambda name: (-outcome.illegal[name], name))
-        listed = "; ".join(f"{name} ({docs[name]})" if name in docs else name for name in rules)
-        said = (
-            f"rules that exclude all of them: {listed}" if listed else "nothing obeys all rules of the space; fix less"
-        )
+        said = "nothing obeys all rules of the space; fix less"
     flags = _flags(settings.restriction)
     fixed = f" with {', '.join(dict.fromkeys(flags.values()))} as given" if flags else ""
     setting = judge.resolved.setting

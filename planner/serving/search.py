@@ -149,6 +149,8 @@ def _notes(judge: ServingJudge, outcome: ServingOutcome, best: RankedServingPlan
         notes.append("interrupted: the best so far is shown")
     elif not outcome.is_complete:
         notes.append("stopped by the time limit: --time-limit gives the search longer")
+    if judge.objective in ("throughput", "tokens_per_s_per_gpu") and not judge.limits:
+        notes.append("the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be")
     if best.plan.max_batch >= MOST_BATCH and "max_batch" not in judge.degrees:
         notes.append(
             f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more"

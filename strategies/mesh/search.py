@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.cores import CORE_FIELDS, mesh_strides
+from costmodel.mesh.cores import CORE_FIELDS, core_columns, mesh_strides
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
@@ -148,6 +148,7 @@ class _Run:
         pieces: list[Columns] = []
         bounds: list[FloatArray] = []
         total = 0
+        self.model.rows(batch_of(self.space.shares()))  # all at once is quicker than piece by piece
         for cells in self.space.cells():
             self.outcome.space_size += self.space.count(cells)
             bound = self._cell_bounds(cells)
@@ -348,12 +349,13 @@ class _Run:
         if not len(batch):
             return score, fits
         self._tally("plans", len(batch))
-        if plain:
-            costs = self.model.divided(self.model.cores(cores, exact=False), memory, index, division, exact=False)
-        else:
-            costs = self.model.evaluate(batch, exact=False)
-        score[rows] = self._score(costs.step_time_s, batch.workers)
-        fits[rows] = costs.memory_bytes <= self.settings.capacity_bytes
+        if not plain:
+            first, index = combined(*core_columns(batch))
+            cores = batch.take(first)
+            division, memory = Division.of(batch, mesh_strides(batch)), self.model.core_memory(cores)
+        time, needed = self.model.totals(self.model.cores(cores, exact=False), memory, index, division, exact=False)
+        score[rows] = self._score(time, batch.workers)
+        fits[rows] = needed <= self.settings.capacity_bytes
         self._keep(batch.take(np.flatnonzero(fits[rows] & (score[rows] <= self.incumbents.worst))))
         return score, fits
 

@@ -99,6 +99,5 @@ class MeshOutcome:
     space_size: int = 0  # distinct legal plans of the stated space, fitting or not
     searched: dict[str, int] = field(default_factory=dict)  # plans by how they were handled: "enumerated", "bounded away"
     nearest_miss: NearestMiss | None = None
-    illegal: dict[str, int] = field(default_factory=dict)  # rule -> combinations it excluded, where nothing is left
     out_of_time: bool = False
     interrupted: bool = False

@@ -80,18 +80,36 @@ class MeshSpace:
 
     # -- cells ------------------------------------------------------------------------------------------------------------
 
+    @property
+    def _most(self) -> int:
+        """Most workers that a plan may use."""
+        counts = self.settings.worker_counts
+        return self.settings.max_workers if counts is None else max(counts)
+
+    def _inner(self) -> Columns:
+        """Every tp, sequence parallelism and cp."""
+        limit = min(self._most, max(self.shape.heads, default=1))
+        tps = {"tp": self.values("tp", list(range(1, limit + 1)))}
+        tensor = self._join(_where(tps, holds(self.shape, tps)), "sequence_parallel", self.flags("sequence_parallel"))
+        lengths = self.shape.positions or (1,)
+        cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= self._most])
+        inner = self._join(tensor, "cp", cps)
+        return _where(inner, inner["tp"] * inner["cp"] <= self._most)
+
+    def shares(self) -> Columns:
+        """What decides the cost of a unit, for all cells and some more: tp, sequence_parallel, cp, ep, etp, micro_batch."""
+        rows = self._inner()
+        rows = self._join(rows, "micro_batch", np.unique(self._batch_pairs(self._most)["micro_batch"]))
+        rows = self._join(rows, "ep", self._expert_values("ep"))
+        return self._join(rows, "etp", self._expert_values("etp"))
+
     def cells(self) -> Iterator[Columns]:
         """All cells in pieces with one tp, sequence parallelism, cp and kind each.
 
         Columns tp, sequence_parallel, cp, cp_kind, ep, etp, micro_batch, dp, pp, num_micro_batches.
         """
-        most = self.settings.max_workers if self.settings.worker_counts is None else max(self.settings.worker_counts)
-        limit = min(most, max(self.shape.heads, default=1))
-        tps = {"tp": self.values("tp", list(range(1, limit + 1)))}
-        tensor = self._join(_where(tps, holds(self.shape, tps)), "sequence_parallel", self.flags("sequence_parallel"))
-        lengths = self.shape.positions or (1,)
-        cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= most])
-        context = self._join(self._join(tensor, "cp", cps), "cp_kind", self.categories("cp_kind", CP_KINDS))
+        most = self._most
+        context = self._join(self._inner(), "cp_kind", self.categories("cp_kind", CP_KINDS))
         replicas = self._batch_pairs(most)
         pps = self.values("pp", list(range(1, min(self.shape.num_blocks, most) + 1)))
         for n in range(len(context["tp"])):

@@ -14,7 +14,7 @@ a threshold C:
     sum of t in front + m t_s + g_s + X_0 < C
 
 The stages in front count at their least (G of a front table with a single level), and so do the transfers that are not known yet. As
-``m t_s + g_s`` does not fall with c while D + c stays the same (`strategies.pipeline.solve`), Q and the least transfer c stand for D and c.
+``m t_s + g_s`` does not fall with c while D + c stays the same (`strategies.pipeline.sweep`), Q and the least transfer c stand for D and c.
 
 Depths are put together in levels (`strategies.pipeline.levels`).
 """

@@ -2,7 +2,7 @@
 
 Notes
 -----
-A plan whose stages behind a cut are known has ``T >= V + c + sum of t in front + X_0`` (see `strategies.pipeline.solve`). The
+A plan whose stages behind a cut are known has ``T >= V + c + sum of t in front + X_0`` (see `strategies.pipeline.sweep`). The
 last two terms are bounded from below by a dynamic program from the first layer to the last, over (cut i, replicas k of the
 stage that ends there, workers w in front, stages behind d):
 

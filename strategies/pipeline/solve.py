@@ -1,35 +1,10 @@
-"""Exact pipeline partition: labels from the last stage to the first, Pareto dominance, completion bounds.
+"""Exact pipeline partition: passes over all labels with falling thresholds, until nothing is left that could be better.
 
 Notes
 -----
-A state is (cut i, replicas of the stage that ends there, workers left, depth), where the depth is the number of stages
-behind the cut, of which no more than m - 1 make a difference. A label is a choice of the stages behind the cut, with
-
-    D    sum of t_j                V    longest path of the stages behind the cut (T_0 of their own pipeline)
-    c    backward transfer over the cut, paid by the stage in front of it
-    lag  tail - c                  what outlives the backward of the last closed stage, less c
-
-A stage in front of the cut with F, B (c included), t = F + B and X turns these into
-
-    V' = max(V + t, m t + g(D, depth, F, B)),   D' = D + t,   tail' = max(lag - (B - c), X)
-
-which is `critical_path_s` and the tail recursion of `strategies.pipeline.problem`. All of it increases with D, V, lag and c
-(keeping ``tail`` instead of ``lag`` would not do: a larger c would then reduce the later tail), so a label could be dropped when
-another one of its state is no worse in all four. It even may be when that one is no worse in V + c, D + c, lag and c: with D + c
-fixed, ``m t + g`` does not fall as c grows. And lag makes no difference up to ``X_0 + sum of B in front`` at their least. The
-forward transfer into a stage is known when the stage in front of it is chosen, which is why the state carries its replicas.
-
-A label is also dropped when no completion can beat the best known plan or the cutoff:
-
-    T >= V + c + sum of t in front + X_0,   T >= V + tail + sum of F in front,
-    T >= q + max(0, D - u q / 2 m, 2 D - u q / m)   for the stage in front with the largest q = m t + X
-
-(``q >= worker-seconds of q / workers left``; u = most stages that can be behind it; the last term only if u <= m - 2; it is
-``m t + X + g`` with ``t <= q / m``, and increases with q as u < m), and by (3) of `strategies.pipeline.bounds`. The stages in
-front must also exist: N[i] workers, as defined there, must be left. Where this is not enough, the sum of t in front, and the
-most that D + c may be, come from `strategies.pipeline.front`. That table is far stronger where transfers or the memory matter,
-and all the more the lower the threshold is: with a cutoff from other plans it mostly leaves no label at all. Where it leaves too many, the
-search guesses the best cost from below (`_Search.solve`).
+`strategies.pipeline.sweep` has the states and bounds of one pass. Its bounds are the stronger the lower the threshold is. Together with
+a table of `strategies.pipeline.front`, a cutoff from other plans mostly leaves no label at all. Where it leaves too many, a beam looks for
+better plans, and the search then guesses the best cost from below (`_Search.solve`).
 """
 
 from __future__ import annotations
@@ -39,30 +14,13 @@ import time
 import numpy as np
 
 from strategies.per_layer.problem import Limits, Status
-from strategies.pipeline.bounds import (
-    SAFETY,
-    build_tables,
-    mixed_bounds,
-    pipeline_lower_bound,
-    proves_none_below,
-    stage_starts,
-    workers_needed,
-)
+from strategies.pipeline.bounds import pipeline_lower_bound, proves_none_below
 from strategies.pipeline.front import FrontTable, build_front
-from strategies.pipeline.frontier import undominated
-from strategies.pipeline.labels import Labels, Trail, join
-from strategies.pipeline.problem import (
-    FloatArray,
-    IntArray,
-    PartitionProblem,
-    PipelinePlan,
-    PipelineSolution,
-    objective_s,
-)
+from strategies.pipeline.problem import PartitionProblem, PipelineSolution
+from strategies.pipeline.sweep import Sweep
 
 __all__ = ["FRONT_LEVELS", "solve_pipeline"]
 
-_CHUNK = 1 << 15  # pairs of label and stage looked at together: bounds memory and the time between looks at the clock
 _BEAM = 48  # labels per cut in the first pass, which only looks for good plans
 _FIRST = 10_000  # pairs of label and stage after which the first pass gives up and asks for a better bound
 _PROBE = 1_000_000  # pairs after which a pass gives up and asks for a better bound or a better plan first
@@ -71,51 +29,10 @@ _STEP = 0.2  # how far the first guess of the cost lies above the bound; later o
 _GUESSES = 8
 _STALE = 1e-3  # a front table for a threshold so little higher is as good as a new one
 FRONT_LEVELS = 64  # depths that the front table tells apart, memory permitting
-_MOST_PENDING = 4_000_000  # labels in memory, 100 bytes each
 
 
-class _Search:
-    """State of one call: the problem's tables, the best plans so far and the threshold that they set."""
-
-    def __init__(self, problem: PartitionProblem, limits: Limits, front: FrontTable | None) -> None:
-        self.problem = problem
-        self.limits = limits
-        self.tables = build_tables(problem)
-        self.plans: list[tuple[float, PipelinePlan]] = []
-        self.deadline = time.perf_counter() + limits.wall_s
-        self.most_depth = max(problem.num_micro_batches - 1, 1)
-        self.num_labels = 0
-        self.copies = limits.num_solutions
-        self.pending, self.crowd, self.pairs = 0, 0, 0
-        self.floor_s = 0.0  # no plan that is not found yet costs less
-        self.guess_s = float("inf")
-        self.mixed: tuple[FloatArray, FloatArray] | None = None
-        self.front = front
-        self.prepare()
-
-    @property
-    def threshold_s(self) -> float:
-        """Plans at or above this are left alone for now."""
-        return min(self.wanted_s, self.guess_s)
-
-    @property
-    def wanted_s(self) -> float:
-        """Plans at or above this are of no interest."""
-        if len(self.plans) < self.limits.num_solutions:
-            return self.limits.cutoff_s
-        return min(self.limits.cutoff_s, self.plans[-1][0] * (1.0 - self.limits.gap))
-
-    def prepare(self) -> None:
-        """Tables that depend on the threshold."""
-        self.starts = stage_starts(self.problem, self.tables, self.threshold_s)
-        needed = workers_needed(self.tables, self.starts)
-        self.possible = bool(needed[-1] <= self.problem.num_workers)
-        self.possible &= not proves_none_below(self.problem, self.tables, self.threshold_s)
-        # Only the last cut may need fewer than one before it (fewer micro-batches in flight); it starts no stage.
-        self.needed = np.maximum.accumulate(needed[:-1])
-        first = np.minimum(self.starts[:, :-1], self.problem.num_layers - 1)
-        none = first >= np.arange(self.problem.num_layers)
-        self.needed_with = np.where(none, np.int64(1) << 62, self.needed[first] + self.tables.counts[:, None])
+class _Search(Sweep):
+    """Passes of one call."""
 
     def run(self, beam: int | None = None, most_pairs: int | None = None) -> float | None:
         """Pass from the last cut to the first.
@@ -130,39 +47,6 @@ class _Search:
             self.copies = self.limits.num_solutions
             open_s = self.sweep(beam, most_pairs)
         return open_s
-
-    def sweep(self, beam: int | None, most_pairs: int | None) -> float | None:
-        """One pass with the current number of copies."""
-        problem, rows = self.problem, len(self.tables.counts)
-        if self.mixed is None:
-            self.mixed = mixed_bounds(problem, self.tables, np.arange(problem.num_workers + 1))
-            used = np.searchsorted(problem.replica_counts, self.tables.counts)
-            both = (problem.cut_forward_s + problem.cut_backward_s)[np.ix_(used, used)]
-            self.cut_s = np.ascontiguousarray(
-                both.transpose(2, 1, 0)
-            )  # both transfers, by cut, row behind, row in front
-        self.trail, self.pending, self.crowd, self.pairs = Trail(), 0, 0, 0
-        self.buckets: list[list[Labels]] = [[] for _ in range(problem.num_layers + 1)]
-        state = np.stack([np.arange(rows), np.full(rows, problem.num_workers), np.zeros(rows, dtype=np.int64)], axis=1)
-        self.buckets[-1].append(Labels(np.zeros((rows, 4)), np.zeros(rows), state, np.full(rows, -1)))
-        for cut in range(problem.num_layers, 0, -1):
-            if not self.buckets[cut]:
-                continue
-            self.pending -= sum(len(part) for part in self.buckets[cut])
-            labels = self.select(join(self.buckets[cut]), cut, beam if cut < problem.num_layers else None)
-            self.buckets[cut] = [labels]
-            if most_pairs is not None and self.pairs > most_pairs:
-                return None
-            if not self.expand(labels, cut):
-                return self.least_bound(cut)
-            self.buckets[cut] = []
-            if cut == problem.num_layers:
-                self.floor_s = max(self.floor_s, min(self.least_bound(cut), self.threshold_s))
-        return float("inf")
-
-    def least_bound(self, cut: int) -> float:
-        """What the labels at a cut and in front of it cost at least."""
-        return min((float(p.bound.min()) for b in self.buckets[: cut + 1] for p in b if len(p)), default=float("inf"))
 
     def solve(self) -> float:
         """Look at every label that may lead to a plan of interest.
@@ -224,188 +108,6 @@ class _Search:
         self.front = build_front(
             self.problem, self.threshold_s, most_levels=FRONT_LEVELS, deadline=self.deadline, tables=self.tables
         )
-
-    def rank(self, labels: Labels, cut: int) -> FloatArray:
-        """What dominance compares: V + c, D + c, c and what is left of lag behind the shortest backward passes in front."""
-        below_s, path_s, lag_s, cut_s = labels.value.T
-        hidden_s = self.tables.prefix_backward_s[cut, labels.state[:, 1]] + self.tables.first_after_s
-        return np.stack([path_s + cut_s, below_s + cut_s, np.maximum(lag_s, hidden_s), cut_s], axis=1)
-
-    def select(self, labels: Labels, cut: int, beam: int | None) -> Labels:
-        """Labels that may still lead to a plan of interest."""
-        labels = labels[labels.bound < self.threshold_s]
-        key = labels.state[:, 0] * (self.problem.num_workers + 1) + labels.state[:, 1]
-        key = key * (self.most_depth + 1) + labels.state[:, 2]
-        labels = labels[undominated(key, self.rank(labels, cut), self.copies, self.deadline)]
-        if beam is not None and len(labels) > beam:
-            labels = labels[np.sort(np.argsort(labels.bound, kind="stable")[:beam])]
-        return labels
-
-    def expand(self, labels: Labels, cut: int) -> bool:
-        """Put every possible stage in front of the labels of a cut; False when time is up."""
-        parents = self.trail.add(labels, cut)
-        self.num_labels += len(labels)
-        counts = self.tables.counts
-        left = labels.state[:, 1] - counts[labels.state[:, 0]]
-        # The layers in front need at least `needed` workers and can use at most counts[-1] each.
-        low = self.starts[labels.state[:, 0], cut]
-        if self.problem.uses_all_workers:
-            low = np.maximum(low, -(-left // counts[-1]))
-        elif cut == self.problem.num_layers:
-            low = np.maximum(low, 1)  # one stage of all layers is no pipeline
-        high = np.minimum(cut, np.searchsorted(self.needed, left, side="right"))
-        # The m-th stage from the end is the first: fewer micro-batches than stages never fill a pipeline.
-        high = np.where(labels.state[:, 2] + 1 >= self.problem.num_micro_batches, np.minimum(high, 1), high)
-        pairs = np.maximum(high - low, 0)
-        ends = np.cumsum(pairs)
-        done = 0
-        while done < len(labels):
-            if time.perf_counter() > self.deadline or not self.room(cut):
-                return False
-            start = int(ends[done - 1]) if done else 0
-            upto = max(done + 1, int(np.searchsorted(ends, start + _CHUNK, side="right")))
-            width = pairs[done:upto]
-            rows = np.repeat(np.arange(done, upto), width)
-            first = np.arange(len(rows)) - np.repeat(np.cumsum(width) - width, width) + low[rows]
-            self.add_stages(labels, parents, rows, first, cut)
-            done = upto
-        return True
-
-    def room(self, cut: int) -> bool:
-        """Whether more labels can be filed; past half of the limit those in front of a cut are looked through first."""
-        if self.pending + self.trail.size > _MOST_PENDING // 2 and self.pending > self.crowd:
-            for i, bucket in enumerate(self.buckets[:cut]):
-                if bucket:
-                    bucket[:] = [self.select(join(bucket), i, None)]
-            self.pending = sum(len(part) for bucket in self.buckets[1:cut] for part in bucket)
-            self.crowd = 2 * self.pending
-        return self.pending + self.trail.size <= _MOST_PENDING
-
-    def add_stages(self, labels: Labels, parents: IntArray, rows: IntArray, first: IntArray, cut: int) -> None:
-        """Put the stages that start at layers `first` in front of the labels `rows`."""
-        tables, m = self.tables, self.problem.num_micro_batches
-        k, depth = labels.state[rows, 0], labels.state[rows, 2]
-        left = labels.state[rows, 1] - tables.counts[k]
-        forward_s = tables.forward_s[k, cut] - tables.forward_s[k, first]
-        backward_s = tables.backward_s[k, cut] - tables.backward_s[k, first] + labels.value[rows, 3]
-        after_s = tables.after_s[k, cut] - tables.after_s[k, first]
-        used = tables.static_bytes[k, cut] - tables.static_bytes[k, first]
-        moving = tables.activation_bytes[k, cut] - tables.activation_bytes[k, first]
-        used += np.minimum(m, depth + 1) * moving
-        stage_s, front_s = forward_s + backward_s, tables.prefix_s[first, left]
-        bound = np.maximum(labels.value[rows, 1] + stage_s, m * stage_s) + front_s + tables.first_after_s
-        bound = np.maximum(bound, m * stage_s + after_s + tables.prefix_forward_s[first, left])
-        keep = (bound * SAFETY < self.threshold_s) & (used <= self.problem.memory_capacity_bytes)
-        whole = keep & (first == 0)
-        if whole.any():
-            value = self.closed(
-                labels.value[rows[whole]], depth[whole], forward_s[whole], backward_s[whole], after_s[whole]
-            )
-            self.finish(value[:, 1] + value[:, 2], parents[rows[whole]])
-        keep &= first > 0
-        stages = np.stack([forward_s, backward_s, after_s], axis=1)[keep]
-        rows, first = rows[keep], first[keep]
-        stage, before = self.rows_before(labels[rows], first, stages)
-        self.pairs += len(rows) + len(stage)
-        rows = rows[stage]
-        self.push(labels[rows], parents[rows], first[stage], before, stages[stage])
-
-    def rows_before(self, labels: Labels, first: IntArray, stages: FloatArray) -> tuple[IntArray, IntArray]:
-        """Pairs of a new stage and the row of the stage in front of it that may lead to a plan of interest."""
-        tables = self.tables
-        k, depth = labels.state[:, 0], np.minimum(labels.state[:, 2] + 1, self.most_depth)
-        left = labels.state[:, 1] - tables.counts[k]
-        if self.front is None:
-            stage, before = np.nonzero(self.needed_with.T[first] <= left[:, None])
-            return stage, before
-        # Without the transfer into the stage, which adds at least itself to V + H.
-        below_s, path_s, _ = self.closed(labels.value, labels.state[:, 2], *stages.T).T
-        in_front_s, behind_s = self.front.before(first, tables.counts[k], labels.state[:, 2], left)
-        bound = np.maximum(path_s + in_front_s, self.front.least_s(below_s, behind_s))
-        kept = np.flatnonzero(bound * SAFETY < self.threshold_s)
-        first, k, depth, left, path_s = first[kept], k[kept], depth[kept], left[kept], path_s[kept]
-        in_front_s, behind_s = self.front.at(first[:, None], tables.counts, depth[:, None], left[:, None])
-        cut_s = self.cut_s[first, k]
-        bound = path_s[:, None] + cut_s + in_front_s
-        bound = np.maximum(bound, self.front.least_s(below_s[kept, None] + cut_s, behind_s))
-        stage, before = np.nonzero((bound * SAFETY < self.threshold_s) & (self.needed_with.T[first] <= left[:, None]))
-        return kept[stage], before
-
-    def closed(
-        self, value: FloatArray, depth: IntArray, forward_s: FloatArray, backward_s: FloatArray, after_s: FloatArray
-    ) -> FloatArray:
-        """D, V, tail after one more stage; `backward_s` includes c."""
-        m = self.problem.num_micro_batches
-        below_s, path_s, lag_s, cut_s = value.T
-        both = np.maximum(below_s - depth * forward_s, 0.0) + np.maximum(below_s - depth * backward_s, 0.0)
-        one = np.maximum(below_s - (m - 1) * np.minimum(forward_s, backward_s), 0.0)
-        stage_s = forward_s + backward_s
-        path_s = np.maximum(path_s + stage_s, m * stage_s + np.where(depth <= m - 2, both, one))
-        return np.stack([below_s + stage_s, path_s, np.maximum(lag_s + cut_s - backward_s, after_s)], axis=1)
-
-    def push(
-        self,
-        labels: Labels,
-        parents: IntArray,
-        first: IntArray,
-        before: IntArray,
-        stages: FloatArray,
-    ) -> None:
-        """File the labels of the cut in front of the new stages, if they may lead to a plan of interest."""
-        problem, tables, m = self.problem, self.tables, self.problem.num_micro_batches
-        k = labels.state[:, 0]
-        rows = np.searchsorted(problem.replica_counts, tables.counts)
-        cut_forward_s = problem.cut_forward_s[rows[before], rows[k], first]
-        cut_backward_s = problem.cut_backward_s[rows[before], rows[k], first]
-        finite = np.isfinite(cut_forward_s + cut_backward_s)
-        closed = self.closed(
-            labels.value,
-            labels.state[:, 2],
-            stages[:, 0] + np.where(finite, cut_forward_s, 0.0),
-            stages[:, 1],
-            stages[:, 2],
-        )
-        below_s, path_s, tail_s = closed.T
-        left = labels.state[:, 1] - tables.counts[k]
-        depth = np.minimum(labels.state[:, 2] + 1, self.most_depth)
-        bound = np.maximum(
-            path_s + cut_backward_s + tables.prefix_s[first, left] + tables.first_after_s,
-            path_s + tail_s + tables.prefix_forward_s[first, left],
-        )
-        most = np.minimum(m - 1, depth + np.minimum(first, left // tables.counts[0]) - 1)
-        slowest_s = tables.prefix_work_s[first] / left
-        detour_s = np.maximum(below_s - most * slowest_s / (2 * m), 0.0)
-        detour_s = np.where(most <= m - 2, np.maximum(detour_s, 2 * below_s - most * slowest_s / m), detour_s)
-        bound = np.maximum(bound, slowest_s + detour_s)
-        assert self.mixed is not None
-        for weight, mixed_s in zip(*self.mixed, strict=True):
-            bound = np.maximum(bound, (1.0 - weight) * (path_s + cut_backward_s) + mixed_s[first, left])
-        if self.front is not None:
-            in_front_s, behind_s = self.front.at(first, tables.counts[before], depth, left)
-            bound = np.maximum(bound, path_s + cut_backward_s + in_front_s)
-            bound = np.maximum(bound, self.front.least_s(below_s + cut_backward_s, behind_s))
-        bound *= SAFETY
-        keep = np.nonzero(finite & (bound < self.threshold_s))[0]
-        keep = keep[np.argsort(first[keep], kind="stable")]
-        value = np.column_stack([below_s, path_s, tail_s - np.where(finite, cut_backward_s, 0.0), cut_backward_s])
-        new = Labels(value[keep], bound[keep], np.stack([before, left, depth], axis=1)[keep], parents[keep])
-        cuts, begins = np.unique(first[keep], return_index=True)
-        ends = np.append(begins[1:], len(keep))[: len(begins)]
-        for cut, begin, end in zip(cuts.tolist(), begins.tolist(), ends.tolist(), strict=True):
-            self.buckets[cut].append(new[begin:end])
-        self.pending += len(keep)
-
-    def finish(self, total_s: FloatArray, parents: IntArray) -> None:
-        """Enter complete plans into the list of the best, with the judge's figure."""
-        for i in np.argsort(total_s, kind="stable")[: self.limits.num_solutions].tolist():
-            if total_s[i] * SAFETY >= self.wanted_s:
-                break
-            plan = self.trail.plan(self.problem, self.tables.counts, int(parents[i]))
-            cost_s = objective_s(self.problem, plan)
-            if cost_s < self.limits.cutoff_s and all(plan != known for _, known in self.plans):
-                self.plans.append((cost_s, plan))
-                self.plans.sort(key=lambda p: (p[0], p[1].cuts, p[1].replicas))
-                del self.plans[self.limits.num_solutions :]
 
 
 def solve_pipeline(

@@ -99,13 +99,7 @@ def roles_in_blocks(graph: Graph) -> list[dict[str, str]]:
     ]
 
 
-# costmodel.mesh.roles takes the third layer in the graph's order for the third input of latent attention.
-_LATENT = pytest.mark.xfail(reason="the compressed keys are mistaken for the keys and values", strict=True)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=_LATENT) if name.startswith("deepseek") else name for name in PUBLISHED]
-)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_tensor_parallel_ranks_split_every_block_as_megatron_does(name: str, tmp_path: Path) -> None:
     """Columns of the first matrix of a part, rows of the last; heads in between: nothing imported stands in the way."""
     expected = {

@@ -121,7 +121,7 @@ def test_equals_brute_force_on_longer_chains() -> None:
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_small_chunks_beam_and_probe_change_nothing(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strategies.pipeline.solve._CHUNK", 3)
+    monkeypatch.setattr("strategies.pipeline.sweep._CHUNK", 3)
     monkeypatch.setattr("strategies.pipeline.solve._FIRST", 2)
     monkeypatch.setattr("strategies.pipeline.solve._PROBE", 5)
     monkeypatch.setattr("strategies.pipeline.solve._BEAM", 2)
@@ -207,7 +207,7 @@ def test_keyboard_interrupt_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("strategies.pipeline.solve.undominated", interrupt)
+    monkeypatch.setattr("strategies.pipeline.sweep.undominated", interrupt)
     with pytest.raises(KeyboardInterrupt):
         solve_pipeline(even_chain())
 

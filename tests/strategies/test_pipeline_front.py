@@ -66,7 +66,8 @@ def plans_of(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
 
 def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small problems take every pass that large ones take."""
-    for name, value in (("_FIRST", 2), ("_PROBE", 10), ("_BEAM", 2), ("_CHUNK", 7)):
+    monkeypatch.setattr("strategies.pipeline.sweep._CHUNK", 7)
+    for name, value in (("_FIRST", 2), ("_PROBE", 10), ("_BEAM", 2)):
         monkeypatch.setattr(f"strategies.pipeline.solve.{name}", value)
 
 
@@ -231,7 +232,7 @@ def test_table_of_another_problem_is_not_used() -> None:
 
 def test_label_limit_ends_the_search_with_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     small_passes(monkeypatch)
-    monkeypatch.setattr("strategies.pipeline.solve._MOST_PENDING", 20)
+    monkeypatch.setattr("strategies.pipeline.sweep._MOST_PENDING", 20)
     rng = np.random.default_rng(2)
     stopped = 0
     for _ in range(15):

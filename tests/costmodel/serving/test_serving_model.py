@@ -14,6 +14,7 @@ from costmodel.efficiency import Efficiency
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.mesh.rules import NetworkShape
+from costmodel.mesh.tables import RowKeys, unit_table
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.costs import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingCosts
@@ -22,7 +23,7 @@ from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.rules import broken_serving_rules
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingError, ServingWorkload
-from tests.strategies.mesh.networks import decoder
+from tests.strategies.mesh.networks import decoder, workload_of
 
 P = ServingPlan
 IDEAL = Efficiency(
@@ -169,6 +170,25 @@ def test_one_output_token_needs_no_decoding() -> None:
     assert not found.tpot_s[0]
     assert not found.waiting_s[0]
     assert float(found.requests_per_s[0]) == pytest.approx(1 / float(found.ttft_s[0]))
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize("experts", [0, 8])
+def test_a_whole_prompt_costs_what_a_forward_pass_of_training_costs(tp: int, experts: int) -> None:
+    """The mesh model costs the same block from other tables; it writes no cache and counts a launch per addition."""
+    graph = large(positions=2048, experts=experts, ffn=14336 if not experts else 4096)
+    where = cluster(peak=400e12, efficiency=Efficiency())
+    where = where.with_device(replace(where.device, launch_overhead_s=0.0))
+    found = model(graph, prompt=2048, where=where)
+    row = np.array([tp], dtype=np.int64)
+    one = np.ones_like(row)
+    etp = row if experts else one
+    ours = found.timer.passes(PassKeys(tp=row, ep=one, etp=etp, prompts=one, chunk=2048 * one, decodes=0 * one))
+    keys = RowKeys(tp=row, sequence_parallel=0 * one, cp=one, ep=one, etp=etp, micro_batch=one)
+    theirs = unit_table(workload_of(graph, where, 1), where, found.units, keys)
+    assert float(ours.compute_s[0, 1]) == pytest.approx(float(theirs.forward_s[0, 1]), rel=0.03)
+    if not experts:
+        assert float(ours.tp_s[0, 1]) == pytest.approx(float(theirs.tp_forward_s[0, 1]), rel=1e-6)
 
 
 # -- simulations: they share nothing with the closed form but the times of single passes -----------------------------------

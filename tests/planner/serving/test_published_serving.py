@@ -52,6 +52,18 @@ def test_llama_70b_in_bf16_fits_on_two_devices_but_not_on_one() -> None:
         assert (outcome.nearest_miss is None) == fits
 
 
+def test_decoding_of_deepseek_v3_is_near_its_operators_figures() -> None:
+    """14.8 k output tokens/s per node of eight at 20 to 22 tokens/s per user and 4,989 cached positions, experts over 18 nodes.
+
+    DeepSeek-AI, open-infra-index, "DeepSeek-V3/R1 inference system overview" (H800: the same memory and InfiniBand, less NVLink).
+    1,850 tokens/s per device at 21 per user are 88 sequences; here over 128 devices, which divide the 256 experts.
+    """
+    found = model("deepseek-v3", 4960, 60, "fp8")
+    costs = found.evaluate_plans([ServingPlan(ep=128, dp=128, max_batch=88)])
+    assert 88 / float(costs.decode_pass_s[0]) == pytest.approx(1850, rel=0.15)
+    assert 1 / float(costs.decode_pass_s[0]) == pytest.approx(21, rel=0.15)
+
+
 # TensorRT-LLM, docs/source/performance/perf-overview.md (v1.0): output tokens/s under maximum load on H100 SXM 80 GB, weights and
 # cache in fp8, by prompt and output tokens.
 PUBLISHED = {

@@ -134,6 +134,30 @@ def test_more_time_is_never_worse() -> None:
     assert best == sorted(best)
 
 
+@pytest.mark.parametrize("objective", SERVING_OBJECTIVES)
+def test_more_devices_are_never_worse(objective: str) -> None:
+    model = serving()
+    best = [
+        search_serving(model, ServingSettings(max_workers=gpus, capacity_bytes=1e18, objective=objective))
+        .candidates[0]
+        .score
+        for gpus in (1, 2, 3, 4, 6, 8)
+    ]
+    assert best == sorted(best, reverse=True)
+
+
+@pytest.mark.parametrize("objective", SERVING_OBJECTIVES)
+def test_more_memory_is_never_worse(objective: str) -> None:
+    model = serving()
+    best = [
+        search_serving(model, ServingSettings(max_workers=4, capacity_bytes=size, objective=objective))
+        .candidates[0]
+        .score
+        for size in (8e6, 12e6, 30e6, 1e9)
+    ]
+    assert best == sorted(best, reverse=True)
+
+
 def test_what_the_user_fixes_is_kept() -> None:
     model = serving()
     degrees = {

@@ -1,0 +1,258 @@
+"""What the columns about hardware mean: a device by the name that people give it, the links of a cluster, number formats.
+
+A device is taken from the bundled files (or named as one of them, or as a path); the links are those of a bundled cluster with the row's own
+bandwidths and nodes put in. `docs/measurements.md` lists the defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+from costmodel.device import Device
+from costmodel.network import Cluster, Level
+from costmodel.precision import PRECISIONS, Precision
+from planner.errors import PlannerError
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["Links", "Machine", "format_of", "links_of", "machine_of", "precision_of"]
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """Names of a device: a pattern in lower case, what it means by memory (GB), and the cluster that it usually stands in."""
+
+    pattern: str
+    device: str
+    cluster: str
+    by_memory: tuple[tuple[float, str], ...] = ()
+
+
+# The first pattern that is found decides, so that "gh200" and "dgx-2" come before "h200" and "v100".
+_KNOWN: tuple[_Known, ...] = (
+    _Known(pattern=r"gb\s?300", device="gb300", cluster="gb200-nvl72"),
+    _Known(pattern=r"gb\s?200", device="gb200", cluster="gb200-nvl72"),
+    _Known(pattern=r"gh\s?200", device="gh200", cluster="dgx-h100"),
+    _Known(pattern=r"b\s?300", device="b300", cluster="dgx-b200"),
+    _Known(pattern=r"b\s?200", device="b200", cluster="dgx-b200"),
+    _Known(pattern=r"h\s?200", device="h200", cluster="dgx-h100"),
+    _Known(pattern=r"h\s?20\b", device="h20", cluster="dgx-h100"),
+    _Known(pattern=r"h\s?100.*(pcie|nvl)", device="h100-pcie", cluster="pcie5-node"),
+    _Known(pattern=r"h\s?800", device="h100-sxm", cluster="hgx-h800"),
+    _Known(pattern=r"h\s?100|p5\b", device="h100-sxm", cluster="dgx-h100"),
+    _Known(pattern=r"a\s?800", device="a100-80gb", cluster="hgx-a800"),
+    _Known(
+        pattern=r"a\s?100.*pcie",
+        device="a100-pcie-80gb",
+        cluster="pcie4-node",
+        by_memory=((40, "a100-pcie-40gb"), (80, "a100-pcie-80gb")),
+    ),
+    _Known(
+        pattern=r"a\s?100|p4de?\b|selene",
+        device="a100-80gb",
+        cluster="dgx-a100",
+        by_memory=((40, "a100-40gb"), (80, "a100-80gb")),
+    ),
+    _Known(
+        pattern=r"v\s?100|dgx-?[12]\b|volta",
+        device="v100-16gb",
+        cluster="dgx1-v100",
+        by_memory=((16, "v100-16gb"), (32, "v100-32gb")),
+    ),
+    _Known(pattern=r"p\s?100", device="p100", cluster="dgx1-p100"),
+    _Known(pattern=r"m\s?40\b", device="m40", cluster="pcie3-fdr"),
+    _Known(pattern=r"k\s?80", device="k80", cluster="k80-8-node"),
+    _Known(pattern=r"k\s?40", device="k40", cluster="pcie3-fdr"),
+    _Known(pattern=r"k\s?20\s?x", device="k20x", cluster="titan"),
+    _Known(pattern=r"k\s?20", device="k20", cluster="k20-pcie"),
+    _Known(pattern=r"titan\s?xp", device="titan-xp", cluster="pcie3-fdr"),
+    _Known(pattern=r"titan\s?x.*pascal", device="titan-x-pascal", cluster="pcie3-fdr"),
+    _Known(pattern=r"titan\s?rtx|rtx\s?titan", device="titan-rtx", cluster="pcie3-fdr"),
+    _Known(pattern=r"titan\s?black(?!/x)", device="titan-black", cluster="pcie3-fdr"),
+    _Known(pattern=r"titan\s?(x|black/x)", device="titan-x", cluster="pcie3-fdr"),
+    _Known(pattern=r"1080\s?ti", device="gtx-1080ti", cluster="pcie3-fdr"),
+    _Known(pattern=r"2080\s?ti", device="rtx-2080ti", cluster="pcie3-fdr"),
+    _Known(pattern=r"3090", device="rtx-3090", cluster="pcie4-node"),
+    _Known(pattern=r"4090", device="rtx-4090", cluster="pcie4-node"),
+    _Known(pattern=r"a\s?6000|rtx\s?a6000", device="rtx-a6000", cluster="pcie4-node"),
+    _Known(pattern=r"l\s?40\s?s", device="l40s", cluster="pcie4-node"),
+    _Known(pattern=r"\ba\s?40\b", device="a40", cluster="pcie4-node"),
+    _Known(pattern=r"\ba\s?10g?\b", device="a10g", cluster="pcie4-node"),
+    _Known(pattern=r"\bt\s?4\b", device="t4", cluster="pcie3-fdr"),
+    _Known(pattern=r"mi\s?355", device="mi355x", cluster="mi300x-node"),
+    _Known(pattern=r"mi\s?325", device="mi325x", cluster="mi300x-node"),
+    _Known(pattern=r"mi\s?300", device="mi300x", cluster="mi300x-node"),
+    _Known(pattern=r"mi\s?250", device="mi250x-gcd", cluster="frontier"),
+    _Known(pattern=r"gaudi\s?3", device="gaudi3", cluster="pcie5-node"),
+    _Known(pattern=r"gaudi\s?2", device="gaudi2", cluster="pcie4-node"),
+)
+# Used where a bundled cluster of the table above does not exist (an older installation): better than a row that is not scored.
+_SPARE_CLUSTER = "dgx-h100"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What a row says about the links; None where it says nothing."""
+
+    gpus_per_node: int | None = None
+    intra_bytes_per_s: float | None = None  # per device and direction
+    inter_bytes_per_s: float | None = None  # per node and direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a row was measured."""
+
+    device: Device
+    cluster: Cluster
+    capacity_bytes: float
+
+
+def machine_of(row: Row, links: Links | None = None) -> Machine:
+    """The device and cluster of a row.
+
+    Parameters
+    ----------
+    row : Row
+    links : Links, optional
+        In place of what the row's columns say.
+
+    Raises
+    ------
+    RowSkipped
+        No device of that name is bundled.
+    """
+    text = row.text("device")
+    if not text:
+        raise RowSkipped("no device is stated", usable=True)
+    memory = row.positive("device_mem_gb")
+    name, cluster_name = _names(text, memory)
+    if name is None:
+        raise RowSkipped(f"device '{text}' is not known (planner list devices)", usable=True)
+    device = _device(name)
+    wanted = links or links_of(row)
+    cluster = _cluster(name, cluster_name, wanted)
+    if wanted.gpus_per_node is None and not row.defaults.get("gpus_per_node"):
+        row.default("gpus_per_node", _node_size(cluster))
+    return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
+
+
+def links_of(row: Row) -> Links:
+    """Links as the columns of plan-level tables state them."""
+    intra, inter = row.positive("intra_bw_GBps"), row.positive("inter_bw_Gbps_per_node")
+    return Links(
+        gpus_per_node=row.count("gpus_per_node") or row.count("nvlink_domain"),
+        intra_bytes_per_s=None if intra is None else intra * 1e9,
+        inter_bytes_per_s=None if inter is None else inter * 1e9 / 8,
+    )
+
+
+@cache
+def _names(text: str, memory: float | None) -> tuple[str | None, str]:
+    """Bundled device and cluster of a name; the device is None where it is not known."""
+    from planner.files.resources import bundled
+
+    devices = bundled("devices")
+    word = text.lower().replace("_", " ")
+    if text in devices:
+        usual = next((k.cluster for k in _KNOWN if re.search(k.pattern, word)), _SPARE_CLUSTER)
+        return text, usual
+    for known in _KNOWN:
+        if not re.search(known.pattern, word):
+            continue
+        name = known.device
+        stated = memory or next((float(size) for size in re.findall(r"(\d+)\s?gb\b", word)), None)
+        if stated is not None and known.by_memory:
+            name = min(known.by_memory, key=lambda pair: abs(pair[0] - stated))[1]
+        return (name if name in devices else None), known.cluster
+    return None, _SPARE_CLUSTER
+
+
+@cache
+def _device(name: str) -> Device:
+    from planner.loading import load_device
+
+    try:
+        return load_device(name).device
+    except PlannerError as error:
+        raise RowSkipped(str(error).splitlines()[0], usable=True) from None
+
+
+@cache
+def _cluster(device: str, base: str, links: Links) -> Cluster:
+    """The usual cluster of a device with other bandwidths and nodes."""
+    from planner.files.resources import bundled
+    from planner.loading import load_cluster
+
+    known = load_cluster(base if base in bundled("clusters") else _SPARE_CLUSTER).cluster
+    size = links.gpus_per_node or _node_size(known)
+    levels = [*known.levels[:-1]] if len(known.levels) > 1 else [known.levels[0]]
+    outer = known.levels[-1] if len(known.levels) > 1 else _lone_network(known.levels[0])
+    node = _node_level(levels, size, links.intra_bytes_per_s)
+    if links.inter_bytes_per_s is not None:
+        outer = replace(outer, bandwidth_bytes_per_s=links.inter_bytes_per_s / size, shared_by=1)
+    elif size % outer.shared_by:
+        outer = replace(outer, shared_by=1)
+    group = replace(known.groups[0], device=_device(device), num_devices=None, levels=())
+    return replace(known, name=f"{base} as measured", groups=(group,), levels=(*node, replace(outer, size=None)))
+
+
+def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tuple[Level, ...]:
+    """Levels inside a node of so many devices: the bundled ones where they fit, else one."""
+    inside = 1
+    for level in levels:
+        inside *= level.size or size
+    if inside == size and bandwidth is None:
+        return tuple(replace(level, size=level.size or size) for level in levels)
+    last = levels[-1]
+    rate = last.bandwidth_bytes_per_s if bandwidth is None else bandwidth
+    return (replace(last, size=size, bandwidth_bytes_per_s=rate, shared_by=1),)
+
+
+def _lone_network(level: Level) -> Level:
+    """A cluster of one machine has no network: machines joined by 10 Gb/s Ethernet."""
+    return Level(name="network", size=None, bandwidth_bytes_per_s=10e9 / 8 / (level.size or 1), latency_s=50e-6, efficiency=0.8)
+
+
+def _node_size(cluster: Cluster) -> int:
+    size = 1
+    for level in cluster.levels[:-1] or cluster.levels:
+        size *= level.size or 8
+    return size
+
+
+# Beginning of a precision -> number format; "amp" is PyTorch's and TensorFlow's automatic mixed precision, fp16 until bf16 became common.
+_FORMATS = (("fp8", "fp8"), ("amp_bf16", "bf16"), ("bf16", "bf16"), ("amp", "fp16"), ("fp16", "fp16"), ("half", "fp16"), ("tf32", "tf32"), ("fp32", "fp32"), ("float32", "fp32"))
+_FALLBACK = {"fp8": ("bf16", "fp16", "fp32"), "bf16": ("fp16", "fp32"), "fp16": ("bf16", "fp32"), "tf32": ("fp32",), "fp32": ()}
+
+
+def format_of(row: Row, default: str) -> str:
+    """Number format of a row.
+
+    Raises
+    ------
+    RowSkipped
+        It is none that is known.
+    """
+    text = row.text("precision").lower()
+    if not text:
+        return row.default("precision", default)
+    for start, name in _FORMATS:
+        if text.startswith(start):
+            return name
+    raise RowSkipped(f"precision '{row.text('precision')}' is not known (fp32, tf32, fp16, bf16, fp8)", usable=True)
+
+
+@cache
+def precision_of(name: str, formats: frozenset[str]) -> Precision:
+    """Number formats of a run: where a device does not compute in a format, it stores it and computes in the next wider one that it has.
+
+    >>> precision_of("fp16", frozenset({"fp32"})).compute, precision_of("fp16", frozenset({"fp32"})).activation_bytes
+    ('fp32', 2)
+    """
+    known = PRECISIONS[name]
+    compute = next(f for f in (known.compute, *_FALLBACK[name], "fp32") if f in formats)
+    return replace(known, compute=compute)

@@ -1,0 +1,251 @@
+"""Transformers from the columns of a row: hidden size, layers, heads, ... become a graph, in the style of GPT, Llama, Nemotron or BERT."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["TransformerShape", "bundled_name", "bundled_transformer", "shape_of", "transformer"]
+
+# Model and net texts in lower case -> style; the first that is found decides.
+_STYLES = (
+    (r"bert", "bert"),
+    (r"nemotron", "nemotron"),
+    (r"llama|mistral|internlm|qwen|yi\b|baichuan|vicuna|gemma|deepseek|smollm|olmo", "llama"),
+    (r"mpt|gpt|opt|bloom|megatron|turing|chinchilla|neox|pythia", "gpt"),
+)
+# Vocabulary where none is stated. GPT-2's 50,257 rows are padded by Megatron-LM to a multiple of 128; the others are those of the published
+# configurations (Devlin et al., arXiv:1810.04805; Touvron et al., arXiv:2302.13971; NVIDIA Nemotron-4, arXiv:2402.16819).
+_VOCABULARY = {"gpt": 50304, "llama": 32000, "nemotron": 256000, "bert": 30522}
+# Model texts -> bundled network, for rows without a shape.
+_BUNDLED = (
+    (r"qwen-?3.*30b", "qwen3-30b-a3b"),
+    (r"qwen-?3.*235b", "qwen3-235b-a22b"),
+    (r"mixtral.*8x7b", "mixtral-8x7b"),
+    (r"deepseek.*v3", "deepseek-v3"),
+    (r"gpt.?oss.*120b", "gpt-oss-120b"),
+    (r"gpt.?oss.*20b", "gpt-oss-20b"),
+    (r"bloom.*176b", "bloom-176b"),
+    (r"bert.?large", "bert-large"),
+    (r"llama.?3(\.\d)?.*405b", "llama3-405b"),
+    (r"llama.?3(\.\d)?.*70b", "llama3-70b"),
+    (r"llama.?3(\.\d)?.*8b", "llama3-8b"),
+    (r"llama.?2.*70b", "llama2-70b"),
+    (r"llama.?2.*13b", "llama2-13b"),
+    (r"llama.?2.*7b", "llama2-7b"),
+    (r"gpt.?3.*175b", "gpt3-175b"),
+    (r"gpt.?3.*13b", "gpt3-13b"),
+    (r"gpt.?3.*1\.3b", "gpt3-1.3b"),
+    (r"mpt.?(70|30|13|7|1)b", "mpt-{}b"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerShape:
+    """What decides the graph of a transformer."""
+
+    style: str  # "gpt", "llama", "nemotron" or "bert"
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    seq: int
+    fused: bool
+    dropout: bool
+    tied: bool
+    lora_rank: int = 0  # adapters beside the products of queries, keys and values; everything else is frozen then
+
+
+def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> TransformerShape:
+    """Read the shape of a row.
+
+    Raises
+    ------
+    RowSkipped
+        Hidden size, layers or heads are not stated, or contradict each other.
+    """
+    hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
+    if not (hidden and layers and heads):
+        raise RowSkipped("the model's shape is not stated (hidden, layers, heads) and no bundled model has its name")
+    style = _style(row, hidden)
+    if hidden % heads and not row.count("head_dim"):
+        raise RowSkipped("heads do not divide hidden, and head_dim is not stated")
+    kv_heads = row.count("kv_heads") or row.default("kv_heads", heads)
+    if heads % kv_heads:
+        raise RowSkipped("kv_heads do not divide heads")
+    tied = style in ("gpt", "bert")  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
+    return TransformerShape(
+        style=style,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=row.count("head_dim") or hidden // heads,
+        ffn=row.count("ffn") or row.default("ffn", _inner_width(style, hidden)),
+        vocab=row.count("vocab") or row.default("vocab", _VOCABULARY[style]),
+        seq=row.count("seq") or row.default("seq", 2048),
+        fused=fused,
+        dropout=(not fused and style in ("gpt", "bert")) if dropout is None else dropout,
+        tied=tied,
+    )
+
+
+def _style(row: Row, hidden: int) -> str:
+    for name in ("net", "model"):
+        text = row.text(name).lower()
+        for pattern, style in _STYLES:
+            if re.search(pattern, text):
+                return style
+    ffn = row.count("ffn")
+    # Gated feed-forward parts are rarely four times as wide as the model.
+    return row.default("net", "gpt" if ffn in (None, 4 * hidden) else "llama")
+
+
+def _inner_width(style: str, hidden: int) -> int:
+    """4 hidden; gated ones 8/3 hidden, rounded up to 256 (Touvron et al., arXiv:2302.13971, section 2.2 and its code)."""
+    return -(-8 * hidden // 3 // 256) * 256 if style == "llama" else 4 * hidden
+
+
+def bundled_name(row: Row) -> str | None:
+    """Bundled network of the model that a row names; None where there is none."""
+    from planner.files.resources import bundled
+
+    known = bundled("models")
+    text = row.text("model")
+    if text in known:
+        return text
+    word = text.lower().replace("_", "-")
+    for pattern, name in _BUNDLED:
+        found = re.search(pattern, word)
+        if found:
+            full = name.format(*found.groups()) if "{}" in name else name
+            return full if full in known else None
+    return None
+
+
+@cache
+def bundled_transformer(name: str, seq: int | None) -> Graph:
+    """Graph of a bundled network, at the sequence length given."""
+    from planner.loading import load_model
+
+    return load_model(name, seq=seq).graph
+
+
+class _Builder:
+    """Collects layers; each reads the one before unless told otherwise."""
+
+    def __init__(self, shape: TransformerShape) -> None:
+        self.shape = shape
+        self.specs: list[LayerSpec] = []
+        self.block = ""
+        self.last = ""
+
+    def add(self, name: str, kind: str, *, inputs: tuple[str, ...] | None = None, lora: int = 0, **params: Any) -> str:
+        full = f"{self.block}.{name}" if self.block else name
+        read = inputs if inputs is not None else ((self.last,) if self.last else ())
+        frozen = self.shape.lora_rank > 0 and not lora and kind in ("linear", "embedding", "layer_norm", "rms_norm", "position_embedding")
+        self.specs.append(
+            LayerSpec(name=full, kind=kind, params=params_from(kind, params), inputs=read, block=self.block, frozen=frozen, lora_rank=lora)
+        )
+        self.last = full
+        return full
+
+
+@cache
+def transformer(shape: TransformerShape) -> Graph:
+    """The graph of a shape.
+
+    Examples
+    --------
+    GPT-3 13B: 12.85 billion parameters with its own vocabulary and positions.
+
+    >>> gpt = TransformerShape(style="gpt", hidden=5120, layers=40, heads=40, kv_heads=40, head_dim=128, ffn=20480, vocab=50257, seq=2048,
+    ...     fused=True, dropout=False, tied=True)
+    >>> transformer(gpt).weight_count
+    12853473280
+    """
+    b = _Builder(shape)
+    bare = shape.style in ("llama", "nemotron")
+    b.add("tokens", "input", inputs=(), shape=(1, shape.seq))
+    b.add("embedding", "embedding", num_embeddings=shape.vocab, dim=shape.hidden)
+    if not bare:
+        b.add("positions", "position_embedding", max_positions=shape.seq)
+    if shape.style == "bert":
+        b.add("embedding_norm", "layer_norm")
+    if shape.dropout:
+        b.add("dropout", "dropout", keep=0.9)
+    for index in range(shape.layers):
+        b.block = f"blocks.{index}"
+        (_post_norm_block if shape.style == "bert" else _block)(b, bare=bare)
+    b.block = ""
+    if shape.style == "bert":  # the transform before the masked words are predicted
+        b.add("transform", "linear", out_features=shape.hidden)
+        b.add("gelu", "activation", function="gelu")
+    b.add("norm", _norm(shape))
+    b.add("head", "linear", out_features=shape.vocab, bias=False, tied=shape.tied)
+    b.add("loss", "softmax")
+    return Graph.build(shape.style, b.specs)
+
+
+def _norm(shape: TransformerShape) -> str:
+    return "rms_norm" if shape.style == "llama" else "layer_norm"
+
+
+def _attention(b: _Builder, *, bias: bool) -> None:
+    shape = b.shape
+    b.add("qkv", "linear", out_features=(shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=bias, lora=shape.lora_rank)
+    b.add(
+        "attention",
+        "self_attention",
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        causal=shape.style != "bert",
+        fused=shape.fused,
+        dropout=shape.dropout,
+    )
+    b.add("proj", "linear", out_features=shape.hidden, bias=bias)
+    if shape.dropout:
+        b.add("dropout1", "dropout", keep=0.9)
+
+
+def _feed_forward(b: _Builder, *, bias: bool) -> None:
+    shape = b.shape
+    if shape.style == "llama":
+        b.add("up", "linear", out_features=2 * shape.ffn, bias=bias)
+        b.add("glu", "glu", function="silu")
+    else:
+        b.add("up", "linear", out_features=shape.ffn, bias=bias)
+        b.add("gelu", "activation", function="relu" if shape.style == "nemotron" else "gelu")  # squared ReLU moves what ReLU moves
+    b.add("down", "linear", out_features=shape.hidden, bias=bias)
+    if shape.dropout:
+        b.add("dropout2", "dropout", keep=0.9)
+
+
+def _block(b: _Builder, *, bare: bool) -> None:
+    entered = b.last
+    b.add("norm1", _norm(b.shape))
+    _attention(b, bias=not bare)
+    attended = b.add("add1", "add", inputs=(b.last, entered))
+    b.add("norm2", _norm(b.shape))
+    _feed_forward(b, bias=not bare)
+    b.add("add2", "add", inputs=(b.last, attended))
+
+
+def _post_norm_block(b: _Builder, *, bare: bool) -> None:
+    entered = b.last
+    _attention(b, bias=not bare)
+    b.add("add1", "add", inputs=(b.last, entered))
+    attended = b.add("norm1", "layer_norm")
+    _feed_forward(b, bias=not bare)
+    b.add("add2", "add", inputs=(b.last, attended))
+    b.add("norm2", "layer_norm")

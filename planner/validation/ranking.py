@@ -1,0 +1,112 @@
+"""How well predictions order the alternatives of one question, and what following them costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["LEAST_ROWS", "RankingSummary", "kendall_tau", "pair_accuracy", "ranking_summary", "regret"]
+
+FloatArray = NDArray[np.float64]
+
+# Fewer alternatives than this say nothing about a ranking.
+LEAST_ROWS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingSummary:
+    """Means over groups; None where no group has enough rows."""
+
+    groups: int = 0
+    kendall_tau: float | None = None
+    pair_accuracy: float | None = None
+    regret_top1_mean: float | None = None
+    regret_top1_max: float | None = None
+    regret_top3_mean: float | None = None
+
+
+def _pair_signs(predicted: ArrayLike, measured: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Sign of the difference of every pair, in both."""
+    first, second = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+    i, j = np.triu_indices(len(first), k=1)
+    return np.sign(first[i] - first[j]), np.sign(second[i] - second[j])
+
+
+def kendall_tau(predicted: ArrayLike, measured: ArrayLike) -> float | None:
+    """Kendall's tau-b: concordant less discordant pairs, over the geometric mean of the pairs not tied in either; None where all are tied in one.
+
+    M. Kendall, The treatment of ties in ranking problems, Biometrika 33(3), 1945.
+
+    >>> kendall_tau([1, 2, 3], [10, 30, 20])  # two pairs right, one wrong
+    0.3333333333333333
+    """
+    a, b = _pair_signs(predicted, measured)
+    untied = math.sqrt(float(np.sum(a != 0)) * float(np.sum(b != 0)))
+    return float(np.sum(a * b)) / untied if untied > 0 else None
+
+
+def pair_accuracy(predicted: ArrayLike, measured: ArrayLike) -> float | None:
+    """Share of the pairs with different measurements that are predicted in the right order; a tied prediction is half right.
+
+    >>> pair_accuracy([1, 2, 3], [10, 30, 20])
+    0.6666666666666666
+    """
+    a, b = _pair_signs(predicted, measured)
+    told = b != 0
+    return float(np.mean(0.5 + 0.5 * (a * b)[told])) if np.any(told) else None
+
+
+def regret(predicted: ArrayLike, measured: ArrayLike, top: int = 1) -> float:
+    """Best measured of the ``top`` predicted best, over the best measured of all: 1 is no loss.
+
+    Where equal predictions compete for the last places, it is the mean over all ways to choose among them: the order of the rows decides nothing.
+
+    Parameters
+    ----------
+    predicted, measured : array (n,)
+    top : int
+
+    Examples
+    --------
+    >>> regret([1.0, 2.0, 3.0], [12.0, 10.0, 11.0]), regret([1.0, 2.0, 3.0], [12.0, 10.0, 11.0], top=2)
+    (1.2, 1.0)
+    >>> regret([1.0, 1.0, 3.0], [12.0, 10.0, 11.0])  # either of the first two
+    1.1
+    """
+    made, real = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+    top = min(top, len(made))
+    border = np.sort(made)[top - 1]
+    sure = real[made < border]
+    tied = np.sort(real[made == border])
+    places = top - len(sure)
+    best_sure = float(np.min(sure)) if len(sure) else math.inf
+    # The i-th smallest of t tied ones is the smallest of `places` chosen with probability C(t - 1 - i, places - 1) / C(t, places).
+    ways = [math.comb(len(tied) - 1 - i, places - 1) for i in range(len(tied))]
+    picked = sum(w * min(float(x), best_sure) for w, x in zip(ways, tied, strict=True)) / math.comb(len(tied), places)
+    return picked / float(np.min(real))
+
+
+def ranking_summary(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> RankingSummary:
+    """Summarise (predicted, measured) of every group; small groups are left out."""
+    pairs = [(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)) for a, b in groups]
+    pairs = [(a, b) for a, b in pairs if len(a) >= LEAST_ROWS]
+    if not pairs:
+        return RankingSummary()
+    first = [regret(a, b) for a, b in pairs]
+    return RankingSummary(
+        groups=len(pairs),
+        kendall_tau=_mean([kendall_tau(a, b) for a, b in pairs]),
+        pair_accuracy=_mean([pair_accuracy(a, b) for a, b in pairs]),
+        regret_top1_mean=_mean(first),
+        regret_top1_max=max(first),
+        regret_top3_mean=_mean([regret(a, b, top=3) for a, b in pairs]),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

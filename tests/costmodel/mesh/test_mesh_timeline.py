@@ -1,0 +1,240 @@
+"""Whole plans against the event-by-event timeline, which is fed with times of chunks that plain loops add up here."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from costmodel.collectives import collective_s, names_of
+from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.network import span
+from costmodel.timeline import Timeline, TimelineInput, simulate
+
+from tests.costmodel.mesh import plans as make
+
+
+def _message_s(model: MeshModel, operation: str, size: int, stride: int, message_bytes: float) -> float:
+    """The cheapest algorithm, asked one message at a time."""
+    if size == 1 or message_bytes == 0.0:
+        return 0.0
+    where = span(model.cluster, float(size), float(stride))
+    names = names_of(operation, by_default=True)
+    return min(float(collective_s(operation, name, message_bytes, where, model.cluster)) for name in names)
+
+
+class Chunks:
+    """Times of every chunk of one plan."""
+
+    def __init__(self, model: MeshModel, plan: MeshPlan) -> None:
+        self.model, self.plan = model, plan
+        batch = MeshBatch.from_plans([plan])
+        self.stride = {name: int(value[0]) for name, value in mesh_strides(batch).items()}
+        self.table = model.rows(batch)
+        kinds = model.units.kind_of
+        self.times = [self._unit(kind) for kind in range(len(model.units.kinds))]
+        blocks = plan.stage_blocks or model.blocks_of(plan.pp * plan.vpp)
+        self.forward, self.backward, self.weight, self.send = [], [], [], []
+        start = 1
+        for chunk, length in enumerate(blocks):
+            units = list(range(start, start + length))
+            recomputed = min(plan.recompute_blocks, length) if plan.recompute == "full" else length
+            if chunk:
+                self.send.append(self._transfer(units[0]))
+            if chunk == 0:
+                units.insert(0, 0)
+            if chunk == len(blocks) - 1:
+                units.append(len(kinds) - 1)
+            forward = backward = weight = 0.0
+            # The model spreads "the first n blocks" over the kinds of blocks of a chunk.
+            share = recomputed / length
+            for unit in units:
+                f, plain, again, w = self.times[kinds[unit]]
+                forward += f
+                backward += share * again + (1.0 - share) * plain if model.units.kinds[kinds[unit]].is_block else plain
+                weight += w
+            self.forward.append(forward)
+            self.backward.append(backward)
+            self.weight.append(weight)
+            start += length
+
+    def _value(self, name: str, kind: int) -> float:
+        return float(getattr(self.table, name)[0, kind])
+
+    def _unit(self, kind: int) -> tuple[float, float, float, float]:
+        """Forward, backward as it is, backward of a recomputed block, weight gradients."""
+        plan, shown = self.plan, self.model.assumptions
+        trains = self._value("backward_s", kind) > 0
+        cp_forward, cp_backward = self._context(kind) if plan.cp > 1 else (0.0, 0.0)
+        sent = _message_s(self.model, "all_to_all", plan.ep, self.stride["ep"], self._value("dispatch_bytes", kind))
+        ep = (2 * sent + self._value("etp_forward_s", kind)) * (1 - shown.ep_overlap)
+        tp = [self._value(name, kind) * (1 - shown.tp_overlap) for name in ("tp_forward_s", "tp_backward_s")]
+        forward = self._value("forward_s", kind) + tp[0] + cp_forward + ep
+        backward = self._value("backward_s", kind) + tp[1] + cp_backward + (ep if trains else 0.0)
+        again = {"none": 0.0, "selective": self._value("selective_s", kind), "full": forward}[plan.recompute]
+        extra = self._gathering(kind, forward, backward, again) if plan.zero_stage == 3 else (0.0, 0.0, 0.0)
+        weight = self._value("weight_s", kind)
+        return forward + extra[0], backward + extra[1], backward + again + extra[2], weight
+
+    def _context(self, kind: int) -> tuple[float, float]:
+        plan, model = self.plan, self.model
+        stride, cp = self.stride["cp"], plan.cp
+        kv = self._value("kv_bytes", kind)
+        if plan.cp_kind == "all_to_all":
+            each = _message_s(model, "all_to_all", cp, stride, self._value("heads_bytes", kind))
+            return each, each
+        if plan.cp_kind == "all_gather":
+            gather = _message_s(model, "all_gather", cp, stride, kv * cp)
+            return gather, gather + _message_s(model, "reduce_scatter", cp, stride, kv * cp)
+        result = []
+        for copies, name in ((1, "attention_forward_s"), (2, "attention_backward_s")):
+            sent = _message_s(model, "point_to_point", cp, stride, copies * kv)
+            hidden = model.assumptions.cp_overlap * self._value(name, kind) / cp
+            result.append(sum(max(sent - hidden, 0.0) for _ in range(cp - 1)))
+        return result[0], result[1]
+
+    def _gathering(self, kind: int, forward: float, backward: float, again: float) -> tuple[float, float, float]:
+        """ZeRO-3 of a dense unit: weights before both passes, gradients behind the backward one."""
+        plan, model = self.plan, self.model
+        ranks = plan.dp_shard * plan.cp
+        extent = max(
+            self.stride["dp"] * plan.dp_shard if plan.dp_shard > 1 else 1, self.stride["cp"] * plan.cp if plan.cp > 1 else 1
+        )
+        gather = _message_s(model, "all_gather", ranks, max(extent // ranks, 1), 2 * self._value("dense_count", kind))
+        scatter = _message_s(model, "reduce_scatter", ranks, max(extent // ranks, 1), 4 * self._value("dense_trainable", kind))
+        hide = model.assumptions.dp_overlap
+        return (
+            max(gather - hide * forward, 0.0),
+            max(gather + scatter - hide * backward, 0.0),
+            max(gather + scatter - hide * (backward + again), 0.0),
+        )
+
+    def _transfer(self, unit: int) -> float:
+        plan = self.plan
+        pieces = plan.cp * (plan.tp if plan.sequence_parallel else 1)
+        message = self.model.units.cut_elements[unit] * plan.micro_batch * 2 / pieces
+        sent = _message_s(self.model, "point_to_point", 2, self.stride["pp"], message)
+        return sent * (1 - self.model.assumptions.pp_overlap)
+
+    def timeline(self, exchange_s: tuple[float, ...] = (), optimizer_s: tuple[float, ...] = ()) -> Timeline:
+        """What happens."""
+        return simulate(
+            TimelineInput(
+                schedule=self.plan.schedule,
+                pp=self.plan.pp,
+                vpp=self.plan.vpp,
+                num_micro_batches=self.plan.num_micro_batches,
+                forward_s=tuple(self.forward),
+                backward_s=tuple(self.backward),
+                weight_s=tuple(self.weight) if self.plan.schedule == "zero_bubble" else (),
+                send_forward_s=tuple(self.send),
+                send_backward_s=tuple(self.send),
+                exchange_s=exchange_s,
+                optimizer_s=optimizer_s,
+            )
+        )
+
+
+def _cases(schedule: str, count: int, seed: int) -> list[tuple[MeshModel, MeshPlan]]:
+    rng = random.Random(f"{schedule} {seed}")
+    result: list[tuple[MeshModel, MeshPlan]] = []
+    while len(result) < count:
+        graph = make.network(rng, blocks=rng.choice([6, 8, 12]))
+        model = make.model_of(graph, 12, make.cluster(rng), make.assumptions(rng))
+        shape = make.shape_of(model)
+        for _ in range(8):
+            plan = make.random_plan(rng, shape, schedule=schedule, offload=False)
+            if plan.zero_stage == 3:
+                # Without replicas the whole exchange is inside the pipeline; mixtures have groups of their own.
+                m = plan.num_micro_batches * plan.dp_replicate
+                plan = replace(plan, dp_replicate=1, num_micro_batches=m, zero_stage=2 if shape.experts else 3)
+            result.append((model, make.uneven(rng, plan, model.num_blocks) if rng.random() < 0.7 else plan))
+    return result[:count]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero_bubble"])
+def test_pipelines_of_whole_plans_agree_with_the_timeline(schedule: str) -> None:
+    """What is left of the step without the exchange of gradients and the optimizer."""
+    errors = []
+    for model, plan in _cases(schedule, 80, seed=1):
+        costs = model.evaluate_plans([plan])
+        happened = Chunks(model, plan).timeline().flush_s
+        pipeline = float(costs.step_time_s[0] - costs.optimizer_s[0] - costs.offload_s[0])
+        if plan.zero_stage < 3:
+            pipeline -= float(costs.dp_exposed_s[0])
+        errors.append(pipeline / happened - 1.0)
+        assert abs(errors[-1]) <= 0.01, (plan, errors[-1])
+    assert np.mean(np.abs(errors) < 1e-9) > 0.9
+
+
+def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Exposed exchange and update of every pipeline rank; dense networks, ZeRO up to stage 1."""
+    table, stride = model.rows(MeshBatch.from_plans([plan])), mesh_strides(MeshBatch.from_plans([plan]))
+    chunks = Chunks(model, replace(plan, recompute="none", recompute_blocks=0))
+    blocks = plan.stage_blocks or model.blocks_of(plan.pp * plan.vpp)
+    kinds, starts = model.units.kind_of, np.cumsum([1, *blocks])
+    shared = plan.zero_stage == 1
+    extents = [1, *(int(stride[d][0]) * n for d, n in (("dp", plan.dp_shard if shared else plan.dp), ("cp", plan.cp)) if n > 1)]
+    ranks = (plan.dp_shard if shared else plan.dp) * plan.cp
+    apart = max(max(extents) // ranks, 1)
+    exchanges, updates = [], []
+    for rank in range(plan.pp):
+        units = [u for c in range(rank, len(blocks), plan.pp) for u in range(int(starts[c]), int(starts[c + 1]))]
+        units += [0] if rank == 0 else []
+        units += [len(kinds) - 1] if rank == plan.pp - 1 else []
+        count = sum(float(table.dense_trainable[0, kinds[u]]) for u in units)
+        backward = sum(chunks.times[kinds[u]][1] for u in units)
+        forward = sum(chunks.times[kinds[u]][0] for u in units)
+
+        def shown(time: float, size: float, hiding: float) -> float:
+            last = time * min(model.assumptions.bucket_bytes / max(size, 1.0), 1.0)
+            return max(time - model.assumptions.dp_overlap * hiding, last)
+
+        if shared:
+            reduce = _message_s(model, "reduce_scatter", ranks, apart, 4 * count)
+            outer = int(stride["dp"][0]) * plan.dp_shard
+            reduce += _message_s(model, "all_reduce", plan.dp_replicate, outer, 4 * count / ranks)
+            gather = _message_s(model, "all_gather", ranks, apart, 2 * count)
+            exchanges.append(shown(reduce, 4 * count, backward) + shown(gather, 2 * count, forward))
+            count /= ranks
+        else:
+            exchanges.append(shown(_message_s(model, "all_reduce", ranks, apart, 4 * count), 4 * count, backward))
+        updates.append(float(model.workload.compute.update_s(np.array(count))))
+    return tuple(exchanges), tuple(updates)
+
+
+_ENDS_EARLY = pytest.mark.xfail(
+    reason="step.py, _StepEnd.parts: stage s is taken to end s backward passes before the first, but under zero bubble weight gradients "
+    "that lag behind fill that time: all ranks end together, and the exchange of the later ones is hidden by nothing (8 % too short)"
+)
+_QUICKEST = pytest.mark.xfail(
+    reason="step.py, _StepEnd.parts: every stage before a rank is taken to be as quick as the quickest, where the sum of their backward "
+    "passes is known: uneven stages are up to 14 % too long"
+)
+
+
+def _errors(schedule: str) -> np.ndarray:
+    """Whole steps against the timeline: exchange and update of every rank included."""
+    errors = []
+    for model, plan in _cases(schedule, 120, seed=2):
+        if not make.shape_of(model).experts and plan.zero_stage <= 1:
+            happened = Chunks(model, plan).timeline(*_ends(model, plan)).makespan_s
+            errors.append(float(model.evaluate_plans([plan]).step_time_s[0]) / happened - 1.0)
+    assert len(errors) > 20
+    return np.array(errors)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", pytest.param("zero_bubble", marks=_ENDS_EARLY)])
+def test_whole_steps_are_not_shorter_than_the_timeline(schedule: str) -> None:
+    errors = _errors(schedule)
+    assert errors.min() >= -0.01
+    assert np.median(np.abs(errors)) < 1e-9
+
+
+@_QUICKEST
+def test_whole_steps_are_not_longer_than_the_timeline() -> None:
+    errors = np.concatenate([_errors("gpipe"), _errors("1f1b")])
+    assert errors.max() <= 0.01
