@@ -30,7 +30,7 @@ __all__ = ["CORE_FIELDS", "Cores"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_INTERLEAVED = SCHEDULES.index("interleaved")
+_INTERLEAVED, _ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero_bubble")
 # Sums in another order differ in the last digits.
 _SLACK = 1 - 1e-12
 
@@ -114,7 +114,7 @@ def build_cores(
     is_block : array (K,)
     activation_bytes : int
     exact : bool
-        False: ``flush_s`` of interleaved pipelines is a lower bound, which is much quicker.
+        False: ``flush_s`` of interleaved and zero-bubble pipelines is a lower bound, which is much quicker.
 
     Returns
     -------
@@ -164,31 +164,56 @@ def pipeline_s(
     *,
     exact: bool,
 ) -> FloatArray:
-    """Time of pipelines, (n,): `costmodel.mesh.schedule.flush_s`, or a lower bound where the schedule is interleaved.
+    """Time of pipelines, (n,): `costmodel.mesh.schedule.flush_s`, or a lower bound where the schedule is interleaved or zero-bubble.
 
-    The bound: a rank does all its work after the first micro-batch has come through the chunks before its first one, and its last backward pass is
-    followed by those of the same chunks. It is exact for equal chunks.
+    The bound follows one rank: it works after the first micro-batch has come through the chunks before its first one; its last backward pass is followed by those
+    of the same chunks. Weight gradients of a zero-bubble schedule may come before or after that. Exact for equal chunks (interleaved), or close to it.
     """
     arguments = (batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp)
-    interleaved = batch.schedule == _INTERLEAVED
-    if exact or not np.any(interleaved):
+    loose = (batch.schedule == _INTERLEAVED) | (batch.schedule == _ZERO_BUBBLE)
+    if exact or not np.any(loose):
         return flush_s(*arguments, runs, weight_s)
     total = np.empty(len(batch))
-    others = np.flatnonzero(~interleaved)
+    others = np.flatnonzero(~loose)
     if len(others):
         total[others] = flush_s(*(a[others] for a in arguments), runs.take(others), weight_s[others])
-    rows = np.flatnonzero(interleaved)
-    last = layouts.rank_last[rows]
-    before = np.zeros(last.shape)
-    start = np.zeros((len(rows), 1))
-    for r in range(runs.count.shape[1]):
-        count = runs.count[rows, r][:, None]
-        time = (runs.forward_s[rows, r] + runs.backward_s[rows, r])[:, None]
-        before += np.clip(last - start, 0, count) * time
-        start = start + count
-    paths = np.where(last >= 0, before + batch.num_micro_batches[rows][:, None] * busy_s[rows], 0.0)
-    total[rows] = np.max(paths, axis=1) * _SLACK
+    rows = np.flatnonzero(loose)
+    total[rows] = _one_rank_s(
+        batch.schedule[rows] == _ZERO_BUBBLE,
+        batch.num_micro_batches[rows][:, None],
+        layouts.rank_last[rows],
+        runs.take(rows),
+        weight_s[rows],
+        busy_s[rows],
+    )
     return total
+
+
+def _one_rank_s(
+    splits_backward: NDArray[np.bool_],
+    m: IntArray,
+    last: IntArray,
+    runs: ChunkRuns,
+    weight_s: FloatArray,
+    busy_s: FloatArray,
+) -> FloatArray:
+    """Longest path that stays on one rank between its first and its last pass; see `pipeline_s`."""
+    forwards, gradients, inner = np.zeros(last.shape), np.zeros(last.shape), np.zeros(last.shape)
+    start = np.zeros((len(last), 1))
+    for r in range(runs.count.shape[1]):
+        count = runs.count[:, r][:, None]
+        before = np.clip(last - start, 0, count)
+        split = np.where(splits_backward, weight_s[:, r], 0.0)[:, None]
+        forwards += before * runs.forward_s[:, r][:, None]
+        gradients += before * (runs.backward_s[:, r][:, None] - split)
+        inner = np.where((last >= start) & (last < start + count), split, inner)
+        start = start + count
+    # All of the rank's work and then nothing; or without its weight gradients, and then the gradients before it and one weight gradient there.
+    first_weight = np.where(splits_backward, weight_s[:, 0], 0.0)[:, None]
+    alone = forwards + m * busy_s
+    through = forwards + m * (busy_s - inner) + gradients + np.minimum(first_weight, inner)
+    paths = np.where(splits_backward[:, None], np.maximum(alone, through), alone + gradients)
+    return np.asarray(np.max(np.where(last >= 0, paths, 0.0), axis=1) * _SLACK)
 
 
 def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from costmodel.mesh.cores import Cores, pipeline_s
 from costmodel.mesh.costs import MEMORY_PARTS, MeshCosts
 from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.keys import combined
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.passes import LayoutArrays, recomputed_share, weigh
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
@@ -147,9 +148,13 @@ def _gathered_flush(
     """
     flush = cores.flush_s[index]
     waiting = np.zeros((len(index), cores.layouts.rank_first.shape[1]))
-    chosen = np.flatnonzero(division.zero_stage >= 3)
-    if not len(chosen):
+    rows = np.flatnonzero(division.zero_stage >= 3)
+    if not len(rows):
         return flush, waiting
+    # What is offloaded makes no difference here.
+    shared = division.copies.shard[rows], division.copies.expert_shard[rows]
+    first, same = combined(index[rows], *shared)
+    chosen = rows[first]
     core = index[chosen]
     unit = cores.pass_of[core]
     table, passes, precision = cores.table, cores.passes, workload.precision
@@ -174,8 +179,8 @@ def _gathered_flush(
         extra = extra + _mixed(layouts.rank_units, plain, again, rank_share)
     runs = cores.runs(core, run_forward, run_backward)
     busy = cores.busy_s[core] + extra
-    flush[chosen] = pipeline_s(batch, layouts, runs, cores.chunks.weight_s[core], busy, exact=exact)
-    waiting[chosen] = extra
+    time = pipeline_s(batch, layouts, runs, cores.chunks.weight_s[core], busy, exact=exact)
+    flush[rows], waiting[rows] = time[same], extra[same]
     return flush, waiting
 
 

@@ -1,8 +1,8 @@
 """Links inside and between device groups.
 
-Ranks fill the groups in order and the units of each level in order, so a group occupies a range of ranks. Inside a group everything is as in a cluster of its
-own, with the group's own links where it has some. Two groups meet at the innermost level that has them in one unit; a message between them leaves
-by the ports of the one and arrives by the ports of the other, and the slower side counts.
+Ranks fill the groups in order and the units of each level in order, so a group occupies a range of ranks. Inside a group everything is as in a
+cluster of its own, with the group's own links where it has some. Two groups meet at the innermost level that has them in one unit; a message
+between them leaves by the ports of the one and arrives by the ports of the other, and the slower side counts.
 """
 
 from __future__ import annotations
@@ -97,7 +97,10 @@ class Crossing:
 
 
 def all_reduce_across_s(
-    message_bytes: FloatArray | float, members: FloatArray | float, bytes_per_s: FloatArray | float, latency_s: FloatArray | float
+    message_bytes: FloatArray | float,
+    members: FloatArray | float,
+    bytes_per_s: FloatArray | float,
+    latency_s: FloatArray | float,
 ) -> FloatArray:
     """All-reduce of one rank per member over one link: the cheaper of a ring and of recursive doubling.
 

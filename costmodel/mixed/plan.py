@@ -88,7 +88,9 @@ class MixedPlan:
 def group_names(cluster: Cluster) -> tuple[str, ...]:
     """What to call the groups: their names, or their devices', numbered where several are alike."""
     names = [group.name or group.device.name for group in cluster.groups]
-    return tuple(f"{name} #{names[:i].count(name) + 1}" if names.count(name) > 1 else name for i, name in enumerate(names))
+    return tuple(
+        f"{name} #{names[:i].count(name) + 1}" if names.count(name) > 1 else name for i, name in enumerate(names)
+    )
 
 
 def describe(plan: MixedPlan, cluster: Cluster) -> str:
@@ -133,7 +135,11 @@ def _run_words(stages: list[MixedStage], first: int, names: tuple[str, ...]) -> 
     again = ["selective" if s.recompute == "selective" else str(s.recompute_blocks) for s in stages]
     if all(s.recompute == "none" for s in stages):
         return words
-    return words + f" ({'+'.join(again)} recomputed)" if set(again) != {"selective"} else words + " (selective recomputation)"
+    return (
+        words + f" ({'+'.join(again)} recomputed)"
+        if set(again) != {"selective"}
+        else words + " (selective recomputation)"
+    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,14 +1,17 @@
 """What single pipeline stages cost on one group of devices: any number of stages at a time.
 
-Everything is asked of the mesh model's own functions (`costmodel.mesh`), one row per stage, so that a pipeline on one group alone costs what `MeshModel` says.
+Everything is asked of the mesh model's own functions (`costmodel.mesh`), one row per stage, so that a pipeline on one group alone costs what
+`MeshModel` says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from costmodel.mesh.costs import MEMORY_PARTS
 from costmodel.mesh.groups import strides
@@ -75,14 +78,14 @@ class StageRows:
         return len(self.tp)
 
     @classmethod
-    def repeat(cls, units: FloatArray, **values: float) -> StageRows:
-        """Rows that differ in their units only."""
-        columns = {
-            item.name: np.full(len(units), values[item.name], dtype=np.float64 if item.name.startswith("cross") else np.int64)
-            for item in fields(cls)
-            if item.name != "units"
-        }
-        return cls(units=units, **columns)
+    def of(cls, units: FloatArray, columns: Mapping[str, ArrayLike]) -> StageRows:
+        """Rows from columns by name; a number is the same in every row."""
+        arrays: dict[str, Any] = {}
+        for item in fields(cls):
+            if item.name != "units":
+                number = np.float64 if item.name.startswith("cross") else np.int64
+                arrays[item.name] = np.broadcast_to(np.asarray(columns[item.name], dtype=number), len(units))
+        return cls(units=units, **arrays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +206,8 @@ def _step_end(
 ) -> tuple[FloatArray, FloatArray]:
     """Exposed exchange and update of every stage, as `costmodel.mesh.step` has them, with the way to unlike pipelines between.
 
-    Where there are unlike pipelines, the replicas of a stage first reduce its gradients into shares, then the shares cross to the other pipelines, at
-    last the replicas gather them (under ZeRO-1 the updated weights).
+    Where there are unlike pipelines, the replicas of a stage first reduce its gradients into shares, then the shares cross to the other
+    pipelines, at last the replicas gather them (under ZeRO-1 the updated weights).
     """
     workload, assumptions = model.workload, model.assumptions
     if not workload.training:
@@ -220,7 +223,9 @@ def _step_end(
     reduce = (times.reduce_s(dense * width, experts * width) + times.replicate_s(dense * width, experts * width))[:, 0]
     if np.any(unlike):
         shares = gradients * rows.tp / rows.fewest_ranks
-        across = all_reduce_across_s(shares, rows.shapes, rows.cross_bytes_per_s, rows.cross_latency_s)
+        across = all_reduce_across_s(
+            shares, rows.shapes.astype(np.float64), rows.cross_bytes_per_s, rows.cross_latency_s
+        )
         back = np.where(sharded, 0.0, times.gather_s(dense * width, experts * width)[:, 0])
         reduce = reduce + np.where(unlike, across + back, 0.0)
     exposed = exposed_exchange(assumptions, reduce, gradients, backward_s)

@@ -141,7 +141,7 @@ class ClusterFile(FileModel):
         """
         assert set(self.device_names) <= set(devices), "a device of the cluster was not loaded"
         if not self.groups:
-            groups = (DeviceGroup(device=devices[str(self.device)]),)
+            groups: tuple[DeviceGroup, ...] = (DeviceGroup(device=devices[str(self.device)]),)
         else:
             groups = tuple(
                 DeviceGroup(

@@ -148,7 +148,9 @@ class _Run:
         pieces: list[Columns] = []
         bounds: list[FloatArray] = []
         total = 0
-        self.model.rows(batch_of(self.space.shares()))  # all at once is quicker than piece by piece
+        shares = self.space.shares()
+        if len(shares["tp"]):
+            self.model.rows(batch_of(shares))  # all at once is quicker than piece by piece
         for cells in self.space.cells():
             self.outcome.space_size += self.space.count(cells)
             bound = self._cell_bounds(cells)

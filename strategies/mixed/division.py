@@ -1,14 +1,16 @@
 """Division of the blocks of a network over the stages of a pipeline: exact, for stages of any speed and memory.
 
-A dynamic program over (stage, blocks placed) keeps every way to get there that no other dominates. The time of a 1F1B pipeline is a longest path
+A dynamic program over (stage, blocks placed) keeps every way to get there that no other dominates. The time of a 1F1B pipeline is a longest
+path
 (`costmodel.mesh.schedule`):
 
     flush = max over e, a >= e, b >= e of  A_{e-1} - 2 A_e + (m - w_e) t_e + P_a + Q_b,   e >= S - m
     A_s = t_0 + .. + t_s,  w_s = S - 1 - s,  P_a = A_a + w_a max_{j<=a} F_j,  Q_b = A_b + w_b max_{j<=b} B_j
 
-which grows stage by stage: with E = max_e [A_{e-1} + (m - w_e) t_e - 2 A_e] + 2 A, EP = max [E-part + P_a] + A and EQ alike, a stage adds t to A, 2 t to E and t to
-EP and EQ, and offers new maxima. All are monotone, so componentwise smaller is never worse. The end of the step is max_s (end_s - s q), q the shortest
-backward pass; it is solved for the longest q there can be first, and for every q in turn if the answer does not turn out to be exact.
+which grows stage by stage: with E = max_e [A_{e-1} + (m - w_e) t_e - 2 A_e] + 2 A, EP = max [E-part + P_a] + A and EQ alike, a stage adds
+t to A, 2 t to E and t to EP and EQ, and offers new maxima. All are monotone, so componentwise smaller is never worse. The end of the step is
+max_s (end_s - s q), q the shortest backward pass; it is solved for the longest q there can be first, and for every q in turn if the answer
+does not turn out to be exact.
 """
 
 from __future__ import annotations
@@ -18,9 +20,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mixed.model import pipeline_flush_s, tail_s
+from costmodel.mixed.evaluate import pipeline_flush_s, tail_s
 
-__all__ = ["Division", "DivisionProblem", "Front", "backward_share", "divide", "flush_bound_s", "greedy_division", "least_bottleneck", "turns_of"]
+__all__ = [
+    "Division",
+    "DivisionProblem",
+    "Front",
+    "backward_share",
+    "divide",
+    "flush_bound_s",
+    "greedy_division",
+    "least_bottleneck",
+    "turns_of",
+]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -97,12 +109,16 @@ def least_bottleneck(times: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def flush_bound_s(
-    num_micro_batches: FloatArray | int, stages: FloatArray | int, longest_s: FloatArray | float, total_s: FloatArray | float, backward_share: float
+    num_micro_batches: FloatArray | int,
+    stages: FloatArray | int,
+    longest_s: FloatArray | float,
+    total_s: FloatArray | float,
+    backward_share: float,
 ) -> FloatArray:
     """No pipeline takes less whose slowest stage takes ``longest_s`` and whose stages take ``total_s`` together, per micro-batch.
 
-    Two of the longest path's candidates, T of stage e with B of it backward, at least a share b: ``m T``, and turning forward at the last stage and
-    backward at e, ``sum t + (m - 1) B + max(m - 1 - w_e, 0) F`` with ``w_e <= S - 1``.
+    Two of the longest path's candidates, T of stage e with B of it backward, at least a share b: ``m T``, and turning forward at the last
+    stage and backward at e, ``sum t + (m - 1) B + max(m - 1 - w_e, 0) F`` with ``w_e <= S - 1``.
 
     >>> float(flush_bound_s(8, 4, 3.0, 12.0, 2.0 / 3.0))  # equal stages of F = 1, B = 2 take 33
     30.0
@@ -269,7 +285,9 @@ class _Sweep:
         """States and the ends of their next stage, quick bounds applied."""
         t = self.times[s][at]
         last = s == len(self.times) - 1
-        usable = np.isfinite(t) & np.isfinite(self.total[s + 1])[None, :] & (self.problem.plain_s[s][at] >= least_plain_s)
+        usable = (
+            np.isfinite(t) & np.isfinite(self.total[s + 1])[None, :] & (self.problem.plain_s[s][at] >= least_plain_s)
+        )
         if last:
             usable[:, :-1] = False
         usable &= values[:, [_A]] + self.problem.num_micro_batches * t < self.limit_s

@@ -1,10 +1,10 @@
 """The space of mixed plans, from coarse to fine, and what no plan of a part of it can beat.
 
-A *part* is a set of groups that one kind of pipeline crosses; the parts of a plan are disjoint. A *family* of a part fixes the order of its groups, their tensor-parallel
-degrees, the number of replicas and the micro-batch; its *shapes* differ in the stages per group.
+A *part* is a set of groups that one kind of pipeline crosses; the parts of a plan are disjoint. A *family* of a part fixes the order of its
+groups, their tensor-parallel degrees, the number of replicas and the micro-batch; its *shapes* differ in the stages per group.
 
-Work is measured in units that every group does at a rate of its own, the most favourable of its kinds of blocks: a group's stage of time t holds at most
-``rate t`` of it. So with n_g stages per group and the slowest stage T,
+Work is measured in units that every group does at a rate of its own, the most favourable of its kinds of blocks: a group's stage of time t
+holds at most ``rate t`` of it. So with n_g stages per group and the slowest stage T,
 
     sum over groups of n_g rate_g T  >=  work of the blocks + rate_first front + rate_last back
 
@@ -110,11 +110,16 @@ class RateBook:
     def _costs(self, group: int, precision: Precision, tp: int, micro_batch: int) -> StageCosts:
         """One unit of each kind, without replicas."""
         model = self.model
-        zeros = dict.fromkeys(("recompute", "recompute_blocks", "zero_stage", "position", "order", "cross_latency_s"), 0)
-        ones = dict.fromkeys(("num_micro_batches", "stages", "group_stages", "replicas", "shapes", "fewest_ranks", "cross_bytes_per_s"), 1)
+        zeros = dict.fromkeys(
+            ("recompute", "recompute_blocks", "zero_stage", "position", "order", "cross_latency_s"), 0
+        )
+        ones = dict.fromkeys(
+            ("num_micro_batches", "stages", "group_stages", "replicas", "shapes", "fewest_ranks", "cross_bytes_per_s"),
+            1,
+        )
         sequence = int(model.is_sequence_parallel(tp, self.settings.sequence_parallel))
         own = {"tp": tp, "etp": model.expert_tp(tp), "sequence_parallel": sequence, "micro_batch": micro_batch}
-        rows = StageRows.repeat(np.eye(len(model.units.kinds)), **zeros, **ones, **own)
+        rows = StageRows.of(np.eye(len(model.units.kinds)), {**zeros, **ones, **own})
         return cost_stages(model.group_model(group, precision), rows)
 
     def rates(self, group: int, precision: Precision, tp: int, micro_batch: int) -> Rates:
@@ -151,7 +156,9 @@ def legal_degrees(model: MixedModel, settings: MixedSettings) -> tuple[int, ...]
     return tuple(found)
 
 
-def families_of(book: RateBook, part: tuple[int, ...], precision: Precision, devices: Sequence[int], *, alone: bool) -> list[Family]:
+def families_of(
+    book: RateBook, part: tuple[int, ...], precision: Precision, devices: Sequence[int], *, alone: bool
+) -> list[Family]:
     """Families of a part, the fastest first.
 
     Parameters
@@ -174,13 +181,19 @@ def families_of(book: RateBook, part: tuple[int, ...], precision: Precision, dev
             most = min(devices[g] // tp for g, tp in zip(groups, tps, strict=True))
             for replicas in range(1, min(most, batch // micro_batch) + 1):
                 stages = tuple(
-                    min(devices[g] // (tp * replicas), blocks - len(groups) + 1) for g, tp in zip(groups, tps, strict=True)
+                    min(devices[g] // (tp * replicas), blocks - len(groups) + 1)
+                    for g, tp in zip(groups, tps, strict=True)
                 )
                 if min(stages) < 1:
                     continue
                 slowest = float(_bottleneck_s(book.work, rates, np.array([stages]))[0])
                 family = Family(
-                    groups=groups, tps=tps, replicas=replicas, micro_batch=micro_batch, most_stages=stages, least_bottleneck_s=slowest
+                    groups=groups,
+                    tps=tps,
+                    replicas=replicas,
+                    micro_batch=micro_batch,
+                    most_stages=stages,
+                    least_bottleneck_s=slowest,
                 )
                 result.append(family)
     return sorted(result, key=lambda family: -family.samples_per_s)
@@ -205,8 +218,8 @@ class Shapes:
     def least_s(self, num_micro_batches: IntArray | int) -> FloatArray:
         """Forwards and backwards of that many micro-batches take at least this; broadcasts against (n,).
 
-        As `strategies.mixed.division.flush_bound_s`, of slowest stage and sum. The sum is least when the groups that do most work per second are full, so the bound is
-        least at one of the points where the next group is needed.
+        As `strategies.mixed.division.flush_bound_s`, of slowest stage and sum. The sum is least when the groups that do most work per second
+        are full, so the bound is least at one of the points where the next group is needed.
         """
         rate = np.array([r.rate for r in self.rates])
         share = min(r.backward_share for r in self.rates)
@@ -225,7 +238,9 @@ class Shapes:
 
 def shapes_of(book: RateBook, family: Family, precision: Precision) -> Shapes:
     """Shapes of a family whose weights can fit at all."""
-    rates = tuple(book.rates(g, precision, tp, family.micro_batch) for g, tp in zip(family.groups, family.tps, strict=True))
+    rates = tuple(
+        book.rates(g, precision, tp, family.micro_batch) for g, tp in zip(family.groups, family.tps, strict=True)
+    )
     ranges = [np.arange(1, most + 1, dtype=np.int64) for most in family.most_stages]
     stages = np.stack([x.reshape(-1) for x in np.meshgrid(*ranges, indexing="ij")], axis=1)
     blocks = book.model.shape.num_blocks

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from strategies.mixed.division import Division, Front, backward_share, divide, flush_bound_s, greedy_division, least_bottleneck
+from strategies.mixed.division import (
+    Division,
+    Front,
+    backward_share,
+    divide,
+    flush_bound_s,
+    greedy_division,
+    least_bottleneck,
+)
 from strategies.mixed.families import Family
 from strategies.mixed.settings import MixedSettings
 from strategies.mixed.shares import Shape, assign, least_slowest, num_vectors, vectors
@@ -67,7 +75,9 @@ class LeafSolver:
 
     def __post_init__(self) -> None:
         """Start with empty tables."""
-        self.tables = StageTables(model=self.model, capacity_bytes=self.capacity_bytes, may_recompute=self.settings.recompute)
+        self.tables = StageTables(
+            model=self.model, capacity_bytes=self.capacity_bytes, may_recompute=self.settings.recompute
+        )
 
     def bound_s(self, leaf: Leaf) -> float:
         """No plan of the leaf takes less; memory and recomputation are looked at, ends of steps and transfers not."""
@@ -108,7 +118,10 @@ class LeafSolver:
             sized = _sized(pipeline, *divmod(count, pipeline.replicas))
             pipelines.append(self._with_blocks(draft, sized, division.blocks))
         return MixedPlan(
-            pipelines=tuple(pipelines), zero_stage=draft.zero_stage, sequence_parallel=draft.sequence_parallel, order=draft.order
+            pipelines=tuple(pipelines),
+            zero_stage=draft.zero_stage,
+            sequence_parallel=draft.sequence_parallel,
+            order=draft.order,
         )
 
     def _with_blocks(self, draft: MixedPlan, pipeline: MixedPipeline, blocks: Sequence[int]) -> MixedPipeline:
@@ -117,7 +130,9 @@ class LeafSolver:
             choices = self.tables.choices(draft, pipeline, s)
             row = int(self.tables.contents.of_range[start, start + count])
             recompute, again = RECOMPUTE[int(choices.recompute[row])], int(choices.recompute_blocks[row])
-            stages.append(MixedStage(group=stage.group, tp=stage.tp, blocks=count, recompute=recompute, recompute_blocks=again))
+            stages.append(
+                MixedStage(group=stage.group, tp=stage.tp, blocks=count, recompute=recompute, recompute_blocks=again)
+            )
             start += count
         return MixedPipeline(
             stages=tuple(stages),
@@ -141,7 +156,15 @@ class LeafSolver:
         # Alone, a pipeline has just the micro-batches that the batch gives; else any number.
         used = tuple(sorted({g for f in leaf.families for g in f.groups}))
         precision = self.model.precision_of(used).name
-        key = (family.groups, family.tps, family.replicas, family.micro_batch, leaf.stages[p], precision, most if lone else 0)
+        key = (
+            family.groups,
+            family.tps,
+            family.replicas,
+            family.micro_batch,
+            leaf.stages[p],
+            precision,
+            most if lone else 0,
+        )
         found = self._least.get(key)
         if found is None:
             draft = self._draft(leaf, max(self.settings.zero_stages), self.settings.orders[0])
@@ -202,7 +225,9 @@ class _Shares:
         self.batch = solver.model.shape.global_batch
         self.shapes = [Shape(replicas=p.replicas, micro_batch=p.micro_batch) for p in draft.pipelines]
         self.fronts: dict[tuple[int, int], Front] = {}
-        self.least = [times.copy() for times in least_s]  # by micro-batches, the least of a pipeline's time that is known
+        self.least = [
+            times.copy() for times in least_s
+        ]  # by micro-batches, the least of a pipeline's time that is known
 
     def best(self, limit_s: float) -> Iterator[tuple[MixedPlan | None, float]]:
         """Plans with flush + tail below the limit, and bounds of what could not be resolved."""
@@ -212,7 +237,12 @@ class _Shares:
             if found is None:
                 return
             yield None, found[0]
-            queue = [(found[0], tuple(-(-count // shape.replicas) for count, shape in zip(found[1], self.shapes, strict=True)))]
+            queue = [
+                (
+                    found[0],
+                    tuple(-(-count // shape.replicas) for count, shape in zip(found[1], self.shapes, strict=True)),
+                )
+            ]
         else:
             wanted = vectors(self.shapes, self.batch)
             wanted = wanted[np.all(wanted < np.array([len(t) for t in self.least]), axis=1)]
@@ -239,7 +269,7 @@ class _Shares:
             fronts = self._fronts(vector, limit_s)
             loose = [front.bound_s for front in fronts if not front.is_complete]
             if loose:
-                yield None, max(bound, max(loose))
+                yield None, max([bound, *loose])
             chosen = _best_of(fronts, len(self.shapes), limit_s)
             if chosen is not None:
                 limit_s = max(d.flush_s for d in chosen) + max(d.tail_s for d in chosen)

@@ -1,7 +1,7 @@
 """Search over mixed plans, best bound first: coarse families, their shapes, and at last the division of blocks and shares of the batch.
 
-Every part of the space waits in one queue under a bound that none of its plans beats; the part with the least bound is split or solved next. When the
-least bound reaches the plans found, they are proven.
+Every part of the space waits in one queue under a bound that none of its plans beats; the part with the least bound is split or solved next.
+When the least bound reaches the best plan found, that is proven; the plans behind it are the best of those that were looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mixed.links import MixedError, group_ranges
-from costmodel.mixed.model import MixedModel, cost_plans
+from costmodel.mixed.evaluate import cost_plans, stage_reports
+from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, group_names
 from costmodel.network import Cluster
 from costmodel.precision import Precision
@@ -32,12 +33,13 @@ __all__ = ["search_mixed"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+_DEFAULTS = MixedSettings()
 _MOST_GROUPS = 4  # beyond, the orders of the groups alone are too many
 _OF_INTEREST = 1.05  # times the best: what is solved for the ranking besides
 _BLOCK = 200_000  # combinations of shapes of several parts that are looked at together
 
 
-def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings = MixedSettings()) -> MixedOutcome:
+def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings = _DEFAULTS) -> MixedOutcome:
     """Find the fastest plans on a cluster with several device groups.
 
     Parameters
@@ -50,8 +52,8 @@ def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings =
     Returns
     -------
     MixedOutcome
-        The best plans, a bound that no plan of the space (`MixedSettings`) beats, the best plan of each group alone, and if nothing fits the plan
-        that comes closest.
+        The best plans, a bound that no plan of the space (`MixedSettings`) beats, the best plan of each group alone, and if nothing fits the
+        plan that comes closest.
 
     Raises
     ------
@@ -91,11 +93,15 @@ class _Search:
         self.model, self.settings = model, settings
         groups = model.cluster.groups
         if len(groups) > _MOST_GROUPS:
-            raise MixedError(f"cluster '{model.cluster.name}' has {len(groups)} device groups; at most {_MOST_GROUPS} can be planned together")
+            raise MixedError(
+                f"cluster '{model.cluster.name}' has {len(groups)} device groups; at most {_MOST_GROUPS} can be planned together"
+            )
         self.devices = _devices(model.cluster, settings)
         own = settings.capacity_bytes or (None,) * len(groups)
         if len(own) != len(groups):
-            raise MixedError(f"capacity_bytes names {len(own)} groups, cluster '{model.cluster.name}' has {len(groups)}")
+            raise MixedError(
+                f"capacity_bytes names {len(own)} groups, cluster '{model.cluster.name}' has {len(groups)}"
+            )
         self.capacity = tuple(
             float(group.device.memory_bytes) if limit is None else min(limit, float(group.device.memory_bytes))
             for limit, group in zip(own, groups, strict=True)
@@ -247,8 +253,10 @@ class _Search:
     def _offer(self, plan: MixedPlan) -> None:
         """Let the cost model judge a plan, and keep it if it fits and is the best of its kind."""
         step = float(cost_plans(self.model, [plan]).step_time_s[0])
-        for report in self.model.stages_of(plan):
-            assert report.memory_bytes <= self.capacity[report.group] * (1.0 + 1e-9), "a stage was taken to fit that does not"
+        for report in stage_reports(self.model, plan):
+            assert report.memory_bytes <= self.capacity[report.group] * (1.0 + 1e-9), (
+                "a stage was taken to fit that does not"
+            )
         key = tuple((tuple((s.group, s.tp) for s in p.stages), p.replicas, p.micro_batch) for p in plan.pipelines)
         known = self.best.get(key)
         if known is None or (step, plan) < (known.step_time_s, known.plan):

@@ -72,7 +72,11 @@ def vectors(shapes: Sequence[Shape], global_batch: int) -> IntArray:
         return np.zeros((0, len(shapes)), dtype=np.int64)
     room = global_batch - sum(units)
     ranges = [np.arange(1, -(-(room + unit) // unit) + 1, dtype=np.int64) for unit in units[:-1]]
-    grid = np.stack([x.reshape(-1) for x in np.meshgrid(*ranges, indexing="ij")], axis=1) if ranges else np.zeros((1, 0), dtype=np.int64)
+    grid = (
+        np.stack([x.reshape(-1) for x in np.meshgrid(*ranges, indexing="ij")], axis=1)
+        if ranges
+        else np.zeros((1, 0), dtype=np.int64)
+    )
     left = np.maximum(global_batch - grid @ np.array(units[:-1], dtype=np.int64), 1)
     return np.concatenate([grid, -(-left // units[-1])[:, None]], axis=1)
 
@@ -84,7 +88,9 @@ def num_vectors(shapes: Sequence[Shape], global_batch: int) -> int:
     return int(np.prod([float(-(-(room + unit) // unit)) for unit in units[:-1]])) if room >= 0 else 0
 
 
-def least_slowest(times_s: Sequence[FloatArray], shapes: Sequence[Shape], global_batch: int) -> tuple[float, tuple[int, ...]] | None:
+def least_slowest(
+    times_s: Sequence[FloatArray], shapes: Sequence[Shape], global_batch: int
+) -> tuple[float, tuple[int, ...]] | None:
     """Shares with the least slowest replica; ``times_s[p][m]`` is the time of shape p with m micro-batches, growing in m.
 
     Returns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,7 +124,8 @@ class StageTables:
         of_range = self.contents.of_range
         found = [self.choices(plan, pipeline, s) for s in range(len(pipeline.stages))]
         forward, backward, plain, end = (
-            np.stack([getattr(choice, name)[of_range] for choice in found]) for name in ("forward_s", "backward_s", "plain_s", "end_s")
+            np.stack([getattr(choice, name)[of_range] for choice in found])
+            for name in ("forward_s", "backward_s", "plain_s", "end_s")
         )
         for s in range(1, len(pipeline.stages) if transfers else 1):
             moved = self.model.transfers_s(plan, pipeline, s)
@@ -140,16 +141,16 @@ class StageTables:
         units = contents.units.copy()
         units[:, self.model.units.kind_of[0]] += ends[0]
         units[:, self.model.units.kind_of[-1]] += ends[1]
-        options = ((_NONE, 0 * contents.blocks), (_SELECTIVE, 0 * contents.blocks), (_FULL, 0 * contents.blocks + 1), (_FULL, contents.blocks))
+        none = np.zeros_like(contents.blocks)
+        options = ((_NONE, none), (_SELECTIVE, none), (_FULL, none + 1), (_FULL, contents.blocks))
         count = len(units)
-        rows = StageRows.repeat(
-            np.tile(units, (8, 1)), **values, position=0, num_micro_batches=2, recompute=0, recompute_blocks=0, stages=1 + 2 * is_pipeline
-        )
         kinds = np.repeat([kind for kind, _ in options], count)
         blocks = np.concatenate([blocks for _, blocks in options])
         # The last stage of three keeps one micro-batch, the one before it two.
         position = np.repeat([2, 1] if is_pipeline else [0, 0], 4 * count)
-        rows = replace(rows, recompute=np.tile(kinds, 2), recompute_blocks=np.tile(blocks, 2), position=position)
+        changing = {"recompute": np.tile(kinds, 2), "recompute_blocks": np.tile(blocks, 2), "position": position}
+        fixed = {"num_micro_batches": 2, "stages": 3 if is_pipeline else 1}
+        rows = StageRows.of(np.tile(units, (8, 1)), {**values, **fixed, **changing})
         model = self.model.group_model(group, self.model.precision_of(plan.groups))
         costs: StageCosts = cost_stages(model, rows)
         once, twice = costs.memory_bytes.reshape(2, 4, count)
@@ -175,7 +176,9 @@ class StageTables:
         share = count / np.maximum(blocks, 1)
         again = share * (table.backward_s[3] - table.plain_s[3])
         times = np.stack([table.backward_s[0], table.backward_s[1], table.plain_s[3] + again])
-        fits = np.stack([memory[0] <= capacity_bytes, memory[1] <= capacity_bytes, (needed <= blocks) & (whole <= capacity_bytes)])
+        fits = np.stack(
+            [memory[0] <= capacity_bytes, memory[1] <= capacity_bytes, (needed <= blocks) & (whole <= capacity_bytes)]
+        )
         fits[1:] &= self.may_recompute
         fits &= blocks > 0
         times = np.where(fits, times, np.inf)
@@ -193,4 +196,3 @@ class StageTables:
             least_bytes=np.where(blocks > 0, thrifty.min(axis=0), np.inf),
             least_option=np.argmin(thrifty, axis=0),
         )
-

@@ -30,6 +30,11 @@ BARE = MeshAssumptions(
 )
 
 
+def spec(name: str, kind: str, *inputs: str, block: str = "", **params: object) -> LayerSpec:
+    """One layer."""
+    return LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=inputs, block=block)
+
+
 def gpt(
     *,
     blocks: int = 2,
@@ -46,7 +51,7 @@ def gpt(
 
     def add(name: str, kind: str, *inputs: str, block: str = "", **params: object) -> str:
         full = f"{block}.{name}" if block else name
-        specs.append(LayerSpec(name=full, kind=kind, params=params_from(kind, params), inputs=inputs, block=block))
+        specs.append(spec(full, kind, *inputs, block=block, **params))
         return full
 
     tokens = add("tokens", "input", shape=(1, positions))

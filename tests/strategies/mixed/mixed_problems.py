@@ -9,7 +9,8 @@ from itertools import permutations, product
 from costmodel.device import Device
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
-from costmodel.mixed.model import MixedModel, cost_plans
+from costmodel.mixed.evaluate import cost_plans
+from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.precision import OPTIMIZERS, PRECISIONS
@@ -18,16 +19,25 @@ from costmodel.workload import Workload
 from strategies.mixed.settings import MixedSettings
 
 
-def transformer(blocks: int, d: int = 64, heads: int = 4, ffn: int = 128, vocab: int = 256, seq: int = 32, wide: int = 0) -> Graph:
+def transformer(
+    blocks: int, d: int = 64, heads: int = 4, ffn: int = 128, vocab: int = 256, seq: int = 32, wide: int = 0
+) -> Graph:
     """A llama; the first ``wide`` blocks have a feed-forward layer twice as wide, so that blocks are of two kinds."""
     specs = [
         LayerSpec(name="tokens", kind="input", params=params_from("input", {"shape": (1, seq)})),
-        LayerSpec(name="embedding", kind="embedding", params=params_from("embedding", {"num_embeddings": vocab, "dim": d}), inputs=("tokens",)),
+        LayerSpec(
+            name="embedding",
+            kind="embedding",
+            params=params_from("embedding", {"num_embeddings": vocab, "dim": d}),
+            inputs=("tokens",),
+        ),
     ]
     before = "embedding"
 
     def add(name: str, kind: str, inputs: Sequence[str], block: str = "", **params: object) -> str:
-        specs.append(LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=tuple(inputs), block=block))
+        specs.append(
+            LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=tuple(inputs), block=block)
+        )
         return name
 
     for i in range(blocks):
@@ -35,7 +45,9 @@ def transformer(blocks: int, d: int = 64, heads: int = 4, ffn: int = 128, vocab:
         width = ffn * (2 if i < wide else 1)
         norm = add(f"{block}.norm1", "rms_norm", [before], block)
         qkv = add(f"{block}.qkv", "linear", [norm], block, out_features=3 * d, bias=False)
-        attention = add(f"{block}.attention", "self_attention", [qkv], block, heads=heads, kv_heads=heads, head_dim=d // heads)
+        attention = add(
+            f"{block}.attention", "self_attention", [qkv], block, heads=heads, kv_heads=heads, head_dim=d // heads
+        )
         proj = add(f"{block}.proj", "linear", [attention], block, out_features=d, bias=False)
         middle = add(f"{block}.add1", "add", [proj, before], block)
         norm = add(f"{block}.norm2", "rms_norm", [middle], block)
@@ -53,13 +65,19 @@ def workload_of(graph: Graph, batch: int, device: Device, precision: str = "fp16
     number_format, optimizer = PRECISIONS[precision], OPTIMIZERS["adam"]
     compute = RooflineCompute(device=device, precision=number_format, optimizer=optimizer)
     # Without a context, memory limits can be tight for small networks.
-    return Workload(graph=graph, global_batch=batch, precision=number_format, optimizer=optimizer, compute=compute, context_bytes=0)
+    return Workload(
+        graph=graph, global_batch=batch, precision=number_format, optimizer=optimizer, compute=compute, context_bytes=0
+    )
 
 
 def device_of(name: str, speed: float, memory_bytes: float, formats: Sequence[str] = ("fp32", "fp16")) -> Device:
     peaks = {key: speed * (1.0 if key == "fp32" else 4.0) * 1e11 for key in formats}
     return Device(
-        name=name, peak_flop_per_s=peaks, memory_bytes=memory_bytes, memory_bandwidth_bytes_per_s=speed * 1e10, launch_overhead_s=1e-7
+        name=name,
+        peak_flop_per_s=peaks,
+        memory_bytes=memory_bytes,
+        memory_bandwidth_bytes_per_s=speed * 1e10,
+        launch_overhead_s=1e-7,
     )
 
 
@@ -69,9 +87,17 @@ def random_cluster(rng: random.Random, groups: int, most_devices: int, memory_by
     while sum(counts) + 2 <= most_devices and rng.random() < 0.6:
         counts[rng.randrange(groups)] += 2
     node = Level(name="node", size=2, bandwidth_bytes_per_s=rng.choice([1e9, 1e10]), latency_s=1e-6)
-    fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=rng.choice([1e7, 1e8, 1e9]), latency_s=rng.choice([1e-6, 1e-4]), shared_by=rng.choice([1, 2]))
+    fabric = Level(
+        name="fabric",
+        size=None,
+        bandwidth_bytes_per_s=rng.choice([1e7, 1e8, 1e9]),
+        latency_s=rng.choice([1e-6, 1e-4]),
+        shared_by=rng.choice([1, 2]),
+    )
     made = tuple(
-        DeviceGroup(device=device_of(f"d{g}", rng.choice([1.0, 1.5, 2.0, 3.7]), rng.choice(memory_bytes)), num_devices=count)
+        DeviceGroup(
+            device=device_of(f"d{g}", rng.choice([1.0, 1.5, 2.0, 3.7]), rng.choice(memory_bytes)), num_devices=count
+        )
         for g, count in enumerate(counts)
     )
     return Cluster(name="random", groups=made, levels=(node, fabric))
@@ -91,7 +117,9 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def stage_rows(groups: Sequence[int], tps: Sequence[int], counts: Sequence[int], blocks: int) -> Iterator[tuple[tuple[int, int, int], ...]]:
+def stage_rows(
+    groups: Sequence[int], tps: Sequence[int], counts: Sequence[int], blocks: int
+) -> Iterator[tuple[tuple[int, int, int], ...]]:
     """Group, tp and blocks of every stage."""
     flat = [(g, tp) for g, tp, n in zip(groups, tps, counts, strict=True) for _ in range(n)]
     for division in compositions(blocks, len(flat)):
@@ -133,7 +161,9 @@ def all_plans(model: MixedModel, settings: MixedSettings, degrees: Sequence[int]
                         if sum(counts) > blocks:
                             continue
                         for replicas in range(1, batch + 1):
-                            if any(n * tp * replicas > devices[g] for g, tp, n in zip(groups, tps, counts, strict=True)):
+                            if any(
+                                n * tp * replicas > devices[g] for g, tp, n in zip(groups, tps, counts, strict=True)
+                            ):
                                 continue
                             shapes += [(groups, tps, counts, replicas, b) for b in settings.micro_batches]
             lists.append(shapes)
@@ -164,7 +194,9 @@ def _plans_of(chosen: Sequence[tuple], batch: int, blocks: int, settings: MixedS
                 yield MixedPlan(pipelines=pipelines, zero_stage=zero, sequence_parallel=sequence, order=order)
 
 
-def brute_force(model: MixedModel, settings: MixedSettings, degrees: Sequence[int], most: int) -> tuple[float, int] | None:
+def brute_force(
+    model: MixedModel, settings: MixedSettings, degrees: Sequence[int], most: int
+) -> tuple[float, int] | None:
     """Least step time of the plans that fit, and how many there are; None if there are more than ``most``."""
     best, count, waiting = float("inf"), 0, []
 

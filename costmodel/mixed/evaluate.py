@@ -1,0 +1,252 @@
+"""The judge of mixed plans.
+
+    step = slowest pipeline (1F1B over stages of any length) + what exchange and update leave behind the last backward pass
+
+Stage times and memory come from the mesh model of each group (`costmodel.mixed.stage_costs`), transfers from the link that really joins two
+stages (`costmodel.mixed.links`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.plan import SCHEDULES
+from costmodel.mesh.schedule import ChunkRuns, flush_s
+from costmodel.mixed.links import MixedError
+from costmodel.mixed.model import NO_OTHER_ASSUMPTIONS, MixedModel
+from costmodel.mixed.plan import MixedPipeline, MixedPlan
+from costmodel.mixed.rules import broken_mixed_rules
+from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
+from costmodel.network import Cluster
+from costmodel.precision import PRECISIONS, Precision
+from costmodel.workload import Workload
+
+__all__ = ["MixedCosts", "StageReport", "cost_plans", "evaluate_mixed", "pipeline_flush_s", "stage_reports", "tail_s"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_1F1B = SCHEDULES.index("1f1b")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReport:
+    """One stage of one pipeline of a plan."""
+
+    pipeline: int
+    stage: int
+    group: int
+    blocks: int
+    forward_s: float  # per micro-batch, the transfer it waits for included
+    backward_s: float  # recomputation and the transfer it waits for included
+    compute_s: float
+    tp_exposed_s: float
+    recompute_s: float
+    transfer_s: float
+    plain_backward_s: float
+    exchange_s: float
+    update_s: float
+    memory_bytes: float
+    capacity_bytes: float
+    memory_parts: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedCosts:
+    """Costs of mixed plans; arrays (n,). The times but step_time_s add up to it."""
+
+    step_time_s: FloatArray
+    compute_s: FloatArray  # of the busiest stage of the slowest pipeline
+    recompute_s: FloatArray
+    tp_exposed_s: FloatArray
+    pp_exposed_s: FloatArray
+    bubble_s: FloatArray
+    dp_exposed_s: FloatArray
+    optimizer_s: FloatArray
+    memory_bytes: FloatArray  # of the stage that is fullest for its device
+    capacity_bytes: FloatArray  # of that device
+    fits: NDArray[np.bool_]
+
+
+def pipeline_flush_s(num_micro_batches: int | IntArray, forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:
+    """Time of the forwards and backwards of pipelines of the same length; arrays (n, S) of stage times, transfers included.
+
+    >>> pipeline_flush_s(8, np.array([[1.0] * 4]), np.array([[2.0] * 4])).tolist()  # (m + S - 1) (F + B)
+    [33.0]
+    """
+    n, stages = forward_s.shape
+    one = np.ones(n, dtype=np.int64)
+    runs = ChunkRuns(count=np.ones((n, stages), dtype=np.int64), forward_s=forward_s, backward_s=backward_s)
+    return flush_s(_1F1B * one, num_micro_batches * one, stages * one, one, runs)
+
+
+def tail_s(end_s: FloatArray, plain_backward_s: FloatArray) -> FloatArray:
+    """What the ends of the stages leave behind the last backward pass, arrays (n, S).
+
+    Stage s ends its backwards s (shortest) of them before the first stage does, as in `costmodel.mesh.step`.
+    """
+    slack = np.arange(end_s.shape[1]) * np.min(plain_backward_s, axis=1, keepdims=True)
+    return np.asarray(np.maximum(np.max(end_s - slack, axis=1), 0.0))
+
+
+def evaluate_mixed(
+    workload: Workload,
+    cluster: Cluster,
+    plans: Sequence[MixedPlan],
+    assumptions: MeshAssumptions = NO_OTHER_ASSUMPTIONS,
+) -> MixedCosts:
+    """Score mixed plans.
+
+    Parameters
+    ----------
+    workload : Workload
+        Its compute model's device is replaced by each group's own.
+    cluster : Cluster
+    plans : sequence of MixedPlan
+    assumptions : MeshAssumptions
+
+    Returns
+    -------
+    MixedCosts
+
+    Raises
+    ------
+    MeshError
+        The network or the cluster cannot be planned like this, or a plan breaks a rule.
+    """
+    return cost_plans(MixedModel.build(workload, cluster, assumptions), plans)
+
+
+def cost_plans(model: MixedModel, plans: Sequence[MixedPlan]) -> MixedCosts:
+    """Score plans with a model that is there already; see `evaluate_mixed`."""
+    for plan in plans:
+        broken = broken_mixed_rules(model, plan)
+        if broken:
+            raise MixedError("; ".join(broken))
+    found = _reports(model, plans)
+    flushes = _flushes(plans, found)
+    rows = [_combine(model, plan, reports, own) for plan, reports, own in zip(plans, found, flushes, strict=True)]
+    columns = {item.name: np.array([row[item.name] for row in rows], dtype=np.float64) for item in fields(MixedCosts)}
+    fits = columns.pop("fits") > 0
+    return MixedCosts(fits=fits, **columns)
+
+
+def stage_reports(model: MixedModel, plan: MixedPlan) -> list[StageReport]:
+    """Every stage of every pipeline of a plan, one replica each."""
+    return _reports(model, [plan])[0]
+
+
+def _reports(model: MixedModel, plans: Sequence[MixedPlan]) -> list[list[StageReport]]:
+    """Cost the stages of all plans, those of one group and format together."""
+    wanted: dict[tuple[int, str], list[tuple[int, int, int, dict[str, float], FloatArray]]] = {}
+    for n, plan in enumerate(plans):
+        precision = model.precision_of(plan.groups)
+        for p, pipeline in enumerate(plan.pipelines):
+            units = model.units_of(pipeline)
+            for s, stage in enumerate(pipeline.stages):
+                row = (n, p, s, model.stage_values(plan, pipeline, s), units[s])
+                wanted.setdefault((stage.group, precision.name), []).append(row)
+    found: dict[tuple[int, int, int], tuple[StageCosts, int]] = {}
+    for (group, precision_name), entries in wanted.items():
+        units = np.stack([entry[4] for entry in entries])
+        rows = StageRows.of(units, {name: [entry[3][name] for entry in entries] for name in entries[0][3]})
+        costs = cost_stages(model.group_model(group, _precision(model, precision_name)), rows)
+        for i, entry in enumerate(entries):
+            found[entry[0], entry[1], entry[2]] = costs, i
+    return [
+        [
+            _report(model, plan, p, s, *found[n, p, s])
+            for p, pipeline in enumerate(plan.pipelines)
+            for s in range(len(pipeline.stages))
+        ]
+        for n, plan in enumerate(plans)
+    ]
+
+
+def _precision(model: MixedModel, name: str) -> Precision:
+    return model.workload.precision if model.workload.precision.name == name else PRECISIONS[name]
+
+
+def _report(model: MixedModel, plan: MixedPlan, p: int, s: int, costs: StageCosts, i: int) -> StageReport:
+    pipeline = plan.pipelines[p]
+    stage = pipeline.stages[s]
+    received, returned = (_move_s(model, plan, pipeline, x) for x in (s, s + 1))
+    backward = float(costs.backward_s[i])
+    returned = returned if backward > 0 else 0.0
+    return StageReport(
+        pipeline=p,
+        stage=s,
+        group=stage.group,
+        blocks=stage.blocks,
+        forward_s=float(costs.forward_s[i]) + received,
+        backward_s=backward + returned,
+        compute_s=float(costs.compute_s[i]),
+        tp_exposed_s=float(costs.tp_exposed_s[i]),
+        recompute_s=float(costs.recompute_s[i]),
+        transfer_s=received + returned,
+        plain_backward_s=float(costs.plain_backward_s[i]),
+        exchange_s=float(costs.exchange_s[i]),
+        update_s=float(costs.update_s[i]),
+        memory_bytes=float(costs.memory_bytes[i]),
+        capacity_bytes=float(model.cluster.groups[stage.group].device.memory_bytes),
+        memory_parts={name: float(value[i]) for name, value in costs.memory_parts.items()},
+    )
+
+
+def _move_s(model: MixedModel, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> float:
+    """Transfer into stage s of a pipeline; its gradient takes as long on the way back."""
+    if not 0 < s < len(pipeline.stages):
+        return 0.0
+    return float(model.transfers_s(plan, pipeline, s)[sum(stage.blocks for stage in pipeline.stages[:s])])
+
+
+def _flushes(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> list[list[float]]:
+    """Forwards and backwards of every pipeline, those of one length together."""
+    by_length: dict[int, list[tuple[int, int, int, list[StageReport]]]] = {}
+    result = [[0.0] * len(plan.pipelines) for plan in plans]
+    for n, (plan, reports) in enumerate(zip(plans, found, strict=True)):
+        start = 0
+        for p, pipeline in enumerate(plan.pipelines):
+            own = reports[start : start + len(pipeline.stages)]
+            start += len(own)
+            by_length.setdefault(len(own), []).append((n, p, pipeline.most_micro_batches, own))
+    for entries in by_length.values():
+        forward = np.array([[r.forward_s for r in own] for _, _, _, own in entries])
+        backward = np.array([[r.backward_s for r in own] for _, _, _, own in entries])
+        times = pipeline_flush_s(np.array([m for _, _, m, _ in entries], dtype=np.int64), forward, backward)
+        for (n, p, _, _), flush in zip(entries, times, strict=True):
+            result[n][p] = float(flush)
+    return result
+
+
+def _combine(model: MixedModel, plan: MixedPlan, reports: list[StageReport], flushes: list[float]) -> dict[str, float]:
+    tails, tied = [], 0.0
+    for p, pipeline in enumerate(plan.pipelines):
+        own = [r for r in reports if r.pipeline == p]
+        ends = np.array([[r.exchange_s + r.update_s for r in own]])
+        tails.append(float(tail_s(ends, np.array([[r.plain_backward_s for r in own]]))[0]))
+        tied = max(tied, model.tied_s(plan, pipeline))
+    slowest, last = int(np.argmax(flushes)), int(np.argmax(tails))
+    flush, tail = flushes[slowest], tails[last]
+    busiest = max((r for r in reports if r.pipeline == slowest), key=lambda r: r.forward_s + r.backward_s)
+    m = plan.pipelines[slowest].most_micro_batches
+    update = min(max(r.update_s for r in reports if r.pipeline == last), tail)
+    fullest = max(reports, key=lambda r: r.memory_bytes / r.capacity_bytes)
+    return {
+        "step_time_s": flush + tail + tied,
+        "compute_s": m * busiest.compute_s,
+        "recompute_s": m * busiest.recompute_s,
+        "tp_exposed_s": m * busiest.tp_exposed_s,
+        "pp_exposed_s": m * busiest.transfer_s,
+        "bubble_s": flush - m * (busiest.forward_s + busiest.backward_s),
+        "dp_exposed_s": tail - update + tied,
+        "optimizer_s": update,
+        "memory_bytes": fullest.memory_bytes,
+        "capacity_bytes": fullest.capacity_bytes,
+        "fits": float(fullest.memory_bytes <= fullest.capacity_bytes),
+    }

@@ -1,0 +1,142 @@
+"""What the columns of plan-level rows mean, and what is taken where they are empty; `docs/measurements.md` has the list."""
+
+from __future__ import annotations
+
+import re
+
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["flash_attention", "framework_default", "gradient_bytes", "recompute_of", "sharding_of", "step_time_s", "yes_or_no"]
+
+# Framework text in lower case -> what it does unless told otherwise.
+# nanotron: tensor parallelism by reduce-scatter ("sequence-parallel TP", read me of the benchmark).
+# NeMo and Megatron-Bridge: sequence parallelism and the distributed optimizer are on in its recipes (NeMo Framework performance guide).
+_FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
+    (r"nanotron", {"sequence_parallel": 1}),
+    (r"nemo|megatron-bridge", {"sequence_parallel": 1, "zero_stage": 1}),
+    (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3}),
+    (r"fsdp", {"zero_stage": 3}),
+)
+_YES = ("yes", "true", "1", "on")
+_NO = ("no", "false", "0", "off", "none")
+
+
+def yes_or_no(text: str) -> bool | None:
+    """Read a flag, which remarks may follow; None where it says neither.
+
+    >>> yes_or_no("yes (triton)"), yes_or_no("no"), yes_or_no("")
+    (True, False, None)
+    """
+    word = re.split(r"[\s(,;]", text.strip().lower(), maxsplit=1)[0]
+    return True if word in _YES else False if word in _NO else None
+
+
+def framework_default(row: Row, fact: str, column: str, otherwise: bool) -> bool:
+    """A flag: its column, else what the framework does, else ``otherwise``."""
+    stated = yes_or_no(row.text(column))
+    if stated is not None:
+        return stated
+    return bool(row.default(column, _of_framework(row).get(fact, int(otherwise))))
+
+
+def _of_framework(row: Row) -> dict[str, int]:
+    text = f"{row.text('framework')} {row.text('source')}".lower()
+    return next((facts for pattern, facts in _FRAMEWORKS if re.search(pattern, text)), {})
+
+
+def step_time_s(row: Row) -> float | None:
+    """Measured seconds of a step, from the time itself or a throughput; None where nothing is stated or it is 0.
+
+    >>> step_time_s(Row(line=2, cells={"tokens_per_s_per_gpu": "1000", "gpus": "8", "global_batch": "16", "seq": "2048"}))
+    4.096
+    """
+    time_ms = row.positive("step_time_ms")
+    if time_ms is not None:
+        return time_ms * 1e-3
+    batch = row.positive("global_batch")
+    samples = row.positive("samples_per_s")
+    if samples is not None and batch is not None:
+        return batch / samples
+    tokens, gpus, seq = row.positive("tokens_per_s_per_gpu"), row.positive("gpus"), row.positive("seq")
+    if tokens is not None and gpus is not None and seq is not None and batch is not None:
+        return batch * seq / (tokens * gpus)
+    return None
+
+
+def flash_attention(row: Row, number_format: str) -> bool:
+    """Whether attention is fused: where nothing is stated, in bf16 and fp8 (software since 2022), else not."""
+    stated = yes_or_no(row.text("flash_attention"))
+    return row.default("flash_attention", number_format in ("bf16", "fp8")) if stated is None else stated
+
+
+def recompute_of(row: Row) -> str:
+    """A name of `costmodel.mesh.plan.RECOMPUTE`.
+
+    Raises
+    ------
+    RowSkipped
+        The cell says something else.
+    """
+    text = row.text("recompute").lower()
+    if not text:
+        return row.default("recompute", "none")
+    for name in ("none", "selective", "full"):
+        if text.startswith(name):
+            return name
+    flag = yes_or_no(text)
+    if flag is None:
+        raise RowSkipped("column recompute is none of none, selective, full", usable=True)
+    return "full" if flag else "none"
+
+
+def sharding_of(row: Row, dp: int, cp: int) -> tuple[int, int, int]:
+    """ZeRO stage, replicas with a copy of their own, and ranks that share one.
+
+    Columns: ``zero_stage`` 0 to 3; ``fsdp`` FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD or the ranks that share (0 or 1: none);
+    ``zero1_group`` the ranks that share (-1: all).
+
+    >>> sharding_of(Row(line=2, cells={"zero_stage": "1", "zero1_group": "8 (node)"}), dp=64, cp=1)
+    (1, 8, 8)
+    """
+    stage, group = _stage_and_group(row)
+    if stage == 0 or (dp * cp == 1):
+        return 0, dp, 1
+    size = dp if group is None or group < 0 else int(group)
+    if size < 1 or dp % size:
+        return stage, 1, dp
+    return (stage, dp // size, size) if size * cp > 1 else (0, dp, 1)
+
+
+def _stage_and_group(row: Row) -> tuple[int, float | None]:
+    group = row.number("zero1_group")
+    sharded = row.text("fsdp").lower()
+    words = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "no_shard": 0, "yes": 3, "true": 3, "no": 0, "false": 0}
+    stated = row.number("zero_stage")
+    if sharded in words:
+        if sharded == "hybrid_shard":
+            group = row.number("gpus_per_node")
+        return (int(stated) if stated is not None else words[sharded]), group
+    ranks = row.number("fsdp")
+    if stated is None and ranks is not None and ranks > 1:
+        return 3, ranks
+    if stated is not None:
+        if stated not in (0, 1, 2, 3):
+            raise RowSkipped("column zero_stage is none of 0, 1, 2, 3")
+        return int(stated), group
+    if group is not None:
+        return 1, group
+    return row.default("zero_stage", _of_framework(row).get("zero_stage", 0)), None
+
+
+def gradient_bytes(row: Row, number_format: str) -> float:
+    """Bytes per weight of the gradients that accumulate and travel.
+
+    4 where the precision says so or FSDP keeps its default mixed precision (``mp_mode`` DEFAULT); 2 under PURE and in fp16 (Megatron-LM accumulates
+    in fp32 by default with bf16 only); else 4.
+    """
+    text, mode = row.text("precision").lower(), row.text("mp_mode").upper()
+    if "fp32 grad" in text or mode == "DEFAULT":
+        return 4.0
+    if mode == "PURE" or number_format == "fp16":
+        return 2.0
+    return 4.0

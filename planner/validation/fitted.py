@@ -1,0 +1,48 @@
+"""Which constants of a prediction were fitted to measurements, by what their sources say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+
+from costmodel.device import Device
+from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.mesh.assumptions import MeshAssumptions
+
+__all__ = ["fitted_in", "fitted_of"]
+
+_SAYS_SO = re.compile(r"\bfit(ted)?\b")
+
+
+def fitted_in(source: str, names: Iterable[str]) -> frozenset[str]:
+    """Names of constants whose clause of a source says "fit".
+
+    A source is a list of clauses, "a, b: fit to X; c: assumption". A clause without names is about all the names given.
+
+    >>> sorted(fitted_in("a and b: fit to the GEMMs of X. c: assumption", ["a", "b", "c"]))
+    ['a', 'b']
+    >>> sorted(fitted_in("fit to X", ["a"])), sorted(fitted_in("datasheet of X", ["a"]))
+    (['a'], [])
+    """
+    known = list(names)
+    found: set[str] = set()
+    for clause in re.split(r";|\.\s", source):
+        if _SAYS_SO.search(clause):
+            named = [name for name in known if re.search(rf"\b{name}\b", clause)]
+            found.update(named or known)
+    return frozenset(found)
+
+
+def fitted_of(device: Device, assumptions: MeshAssumptions | None = None) -> frozenset[str]:
+    """Fitted constants that a prediction on a device uses: common ones once, a device's own with its name before them."""
+    constants = [item.name for item in fields(Efficiency) if item.name != "source"]
+    common = fitted_in(DEFAULT_EFFICIENCY.source, constants)
+    own = [name for name in constants if getattr(device.efficiency, name) != getattr(DEFAULT_EFFICIENCY, name)]
+    found = {name for name in common if name not in own}
+    if device.efficiency.source != DEFAULT_EFFICIENCY.source:
+        found |= {f"{device.name}: {name}" for name in fitted_in(device.efficiency.source, own) if name in own}
+    for item in fields(assumptions) if assumptions is not None else ():
+        if _SAYS_SO.search(str(item.metadata.get("source", ""))):
+            found.add(item.name)
+    return frozenset(found)

@@ -1,0 +1,308 @@
+"""Plan-level rows: a transformer on a cluster with degrees, batches and a step time (or a failure)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from costmodel.graph import Graph
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.costs import MeshCosts
+from costmodel.mesh.flops import model_flops_per_step
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.rules import RULES, NetworkShape, columns_of
+from costmodel.mesh.units import MeshError
+from costmodel.precision import OPTIMIZERS, Precision
+from costmodel.roofline import RooflineCompute
+from costmodel.workload import Workload
+from planner.validation.facts import (
+    flash_attention,
+    framework_default,
+    gradient_bytes,
+    recompute_of,
+    sharding_of,
+    step_time_s,
+)
+from planner.validation.fitted import fitted_of
+from planner.validation.hardware import Machine, format_of, machine_of, precision_of
+from planner.validation.networks import bundled_name, bundled_transformer, shape_of, transformer
+from planner.validation.outcomes import Comparison, MemoryComparison, Outcome, skipped
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["predict"]
+
+_GIB = 2**30
+# A step can be no shorter than its FLOPs at the peak, nor 100,000 times longer: what lies outside has the wrong unit (ms for s, us for ms).
+_LONGEST = 1e5
+# NVIDIA NeMo's LoRA recipes: rank 32, on the products of queries, keys and values (NeMo Framework user guide, PEFT).
+_LORA_RANK = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """A row as the cost model takes it."""
+
+    row: Row
+    graph: Graph
+    machine: Machine
+    precision: Precision
+    assumptions: MeshAssumptions
+    plans: tuple[MeshPlan, ...]  # alternatives where the row leaves something open: the fastest that fits is meant
+    global_batch: int
+    measured_s: float | None
+    measured_bytes: float | None
+    failed: bool
+    ranking: Hashable
+
+    @property
+    def key(self) -> Hashable:
+        """Rows with equal keys share a model."""
+        return (id(self.graph), self.machine.cluster.name, id(self.machine.cluster), self.precision, self.assumptions)
+
+
+def predict(rows: Sequence[Row]) -> list[Outcome]:
+    """Predict rows of this kind, in the order given."""
+    outcomes: dict[int, Outcome] = {}
+    groups: dict[Hashable, list[tuple[int, _Question]]] = {}
+    for n, row in enumerate(rows):
+        try:
+            question = _question(row)
+            groups.setdefault(question.key, []).append((n, question))
+        except RowSkipped as trouble:
+            outcomes[n] = skipped(row, trouble.reason, usable=trouble.usable)
+    for members in groups.values():
+        found = _answers([question for _, question in members])
+        outcomes.update((n, outcome) for (n, _), outcome in zip(members, found, strict=True))
+    return [outcomes[n] for n in range(len(rows))]
+
+
+# -- from a row to a question -------------------------------------------------------------------------------------------------
+
+
+def _question(row: Row) -> _Question:
+    if row.text("suspect") not in ("", "0"):
+        raise RowSkipped("marked suspect: label and degrees disagree")
+    failed = bool(row.text("oom"))
+    measured_s = None if failed else step_time_s(row)
+    if measured_s is None and not failed:
+        raise RowSkipped("no measured time")
+    memory = row.positive("memory_gib")
+    graph, number_format = _network(row)
+    machine = machine_of(row)
+    if memory is not None and memory * _GIB > machine.capacity_bytes:
+        raise RowSkipped("memory above that of the device: wrong unit?")
+    plans, global_batch = _plans(row, len(graph.layers))
+    return _Question(
+        row=row,
+        graph=graph,
+        machine=machine,
+        precision=precision_of(number_format, machine.device.formats),
+        assumptions=_assumptions(gradient_bytes(row, number_format)),
+        plans=plans,
+        global_batch=global_batch,
+        measured_s=measured_s,
+        measured_bytes=None if memory is None else memory * _GIB,
+        failed=failed,
+        ranking=_ranking_key(row),
+    )
+
+
+def _ranking_key(row: Row) -> Hashable:
+    columns = ("dataset_group", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "device", "precision", "gpus")
+    return (*(row.text(name) for name in columns), row.text("global_batch"))
+
+
+def _assumptions(main_gradient_bytes: float) -> MeshAssumptions:
+    return replace(MeshAssumptions(), main_gradient_bytes=main_gradient_bytes)
+
+
+def _network(row: Row) -> tuple[Graph, str]:
+    """The graph and the number format."""
+    number_format = format_of(row, "bf16")
+    if not row.has("hidden", "layers", "heads"):
+        name = bundled_name(row)
+        if name is not None:
+            return bundled_transformer(name, row.count("seq")), number_format
+    shape = shape_of(row, fused=flash_attention(row, number_format))
+    if "task=lora" in row.text("notes").lower():
+        shape = replace(shape, lora_rank=row.count("lora_rank") or row.default("lora_rank", _LORA_RANK))
+    return transformer(shape), number_format
+
+
+def _degrees(row: Row) -> tuple[int, int, int, int]:
+    """tp, pp, cp, dp; they multiply to the devices.
+
+    Raises
+    ------
+    RowSkipped
+        They do not, or nothing says how many devices there are.
+    """
+    tp, pp, cp, dp = (row.count(name) for name in ("tp", "pp", "cp", "dp"))
+    gpus = row.count("gpus")
+    if gpus is None:
+        nodes, each = row.count("nodes"), row.count("gpus_per_node")
+        gpus = nodes * each if nodes and each else None
+    tp = tp or row.default("tp", 1)
+    pp = pp or row.default("pp", 1)
+    cp = cp or 1
+    if dp is None:
+        if gpus is None:
+            raise RowSkipped("neither gpus nor dp is stated")
+        if gpus % (tp * pp * cp):
+            raise RowSkipped("tp x pp x cp does not divide the GPUs")
+        dp = gpus // (tp * pp * cp)
+    if gpus is not None and tp * pp * cp * dp != gpus:
+        raise RowSkipped("tp x pp x cp x dp is not the number of GPUs")
+    return tp, pp, cp, dp
+
+
+def _plans(row: Row, most_layers: int) -> tuple[tuple[MeshPlan, ...], int]:
+    """The plan of a row (or those that it may mean) and its global batch."""
+    tp, pp, cp, dp = _degrees(row)
+    batches, global_batch = _batches(row, dp)
+    stage, replicate, shard = sharding_of(row, dp, cp)
+    ep = row.count("ep") or 1
+    sequence_parallel = tp > 1 and framework_default(row, "sequence_parallel", "sp", bool(ep > 1))
+    recompute = recompute_of(row)
+    vpp = row.count("vpp") or 1
+    plans = []
+    for micro_batch, count in batches:
+        interleaved = pp > 1 and vpp > 1 and count % pp == 0
+        if pp > 1 and vpp > 1 and not interleaved:
+            row.default("vpp", 1)
+        plans.append(
+            MeshPlan(
+                tp=tp,
+                pp=pp,
+                cp=cp,
+                ep=ep,
+                vpp=vpp if interleaved else 1,
+                schedule="interleaved" if interleaved else "1f1b",
+                sequence_parallel=sequence_parallel,
+                dp_replicate=replicate,
+                dp_shard=shard,
+                zero_stage=stage,
+                micro_batch=micro_batch,
+                num_micro_batches=count,
+                recompute=recompute,
+                recompute_blocks=most_layers if recompute == "full" else 0,  # cut to the blocks of the network later
+                offload_optimizer=row.text("cpu_offload").lower() in ("true", "yes", "1"),
+            )
+        )
+    return tuple(plans), global_batch
+
+
+def _batches(row: Row, dp: int) -> tuple[list[tuple[int, int]], int]:
+    """(micro-batch, micro-batches per step and replica), several where the row leaves it open; and the global batch."""
+    micro_batch, accumulated = row.count("micro_batch"), row.count("grad_accum")
+    global_batch = row.count("global_batch")
+    if global_batch is None:
+        each = row.count("batch_per_gpu")
+        if each is not None:
+            global_batch = each * dp
+        elif micro_batch is not None:
+            accumulated = accumulated or row.default("grad_accum", 1)
+            global_batch = micro_batch * accumulated * dp
+        else:
+            raise RowSkipped("neither global_batch nor micro_batch is stated")
+    per_replica = -(-global_batch // dp)
+    if micro_batch is not None:
+        return [(micro_batch, accumulated or -(-per_replica // micro_batch))], global_batch
+    if accumulated is not None:
+        return [(-(-per_replica // accumulated), accumulated)], global_batch
+    row.default("micro_batch", "tuned")
+    sizes = [2**n for n in range(per_replica.bit_length()) if per_replica % 2**n == 0]
+    return [(size, per_replica // size) for size in sizes], global_batch
+
+
+# -- from questions to outcomes -----------------------------------------------------------------------------------------------
+
+
+def _answers(questions: Sequence[_Question]) -> list[Outcome]:
+    """Predict rows that share a model."""
+    first = questions[0]
+    compute = RooflineCompute(device=first.machine.device, precision=first.precision, optimizer=OPTIMIZERS["adam"])
+    workload = Workload(
+        graph=first.graph, global_batch=1, precision=first.precision, optimizer=OPTIMIZERS["adam"], compute=compute
+    )
+    try:
+        model = MeshModel.build(workload, first.machine.cluster, first.assumptions)
+    except MeshError as error:
+        return [skipped(question.row, str(error), usable=True) for question in questions]
+    flat = [(n, _cut(plan, model.num_blocks)) for n, question in enumerate(questions) for plan in question.plans]
+    batch = MeshBatch.from_plans([plan for _, plan in flat])
+    broken = _broken(NetworkShape.of(first.graph, model.units, 1), batch)
+    legal = np.flatnonzero([not message for message in broken])
+    costs = model.evaluate(batch.take(legal)) if len(legal) else None
+    position = {int(index): k for k, index in enumerate(legal)}
+    flop = model_flops_per_step(workload)
+    peak = first.machine.device.peak(first.precision.compute)
+    fitted = fitted_of(first.machine.device, first.assumptions)
+    members: list[list[int]] = [[] for _ in questions]
+    for index, (n, _) in enumerate(flat):
+        members[n].append(index)
+    outcomes = []
+    for question, indices in zip(questions, members, strict=True):
+        chosen = _choose(indices, position, costs, question.machine.capacity_bytes)
+        if chosen is None:
+            outcomes.append(_impossible(question, broken[indices[0]]))
+            continue
+        assert costs is not None
+        ideal_s = flop * question.global_batch / (flat[indices[0]][1].workers * peak)
+        outcomes.append(_outcome(question, costs, chosen, ideal_s, fitted))
+    return outcomes
+
+
+def _cut(plan: MeshPlan, blocks: int) -> MeshPlan:
+    return replace(plan, recompute_blocks=blocks) if plan.recompute == "full" else plan
+
+
+def _broken(shape: NetworkShape, batch: MeshBatch) -> list[str]:
+    """What is wrong with each plan, the first rule that it breaks; empty where it is legal. The batch is checked when the plan is made."""
+    columns = columns_of(batch)
+    messages = [""] * len(batch)
+    for rule in RULES:
+        if rule.name == "batch":
+            continue
+        for n in np.flatnonzero(~np.broadcast_to(rule.test(shape, columns), len(batch))):
+            if not messages[n]:
+                messages[n] = rule.name
+    return messages
+
+
+def _choose(indices: Sequence[int], position: dict[int, int], costs: MeshCosts | None, capacity_bytes: float) -> int | None:
+    """Row of the costs that a question means: of several the fastest that fits, or the smallest; None where none is legal."""
+    rows = [position[index] for index in indices if index in position]
+    if not rows or costs is None:
+        return None
+    fitting = [k for k in rows if costs.memory_bytes[k] <= capacity_bytes]
+    if fitting:
+        return min(fitting, key=lambda k: float(costs.step_time_s[k]))
+    return min(rows, key=lambda k: float(costs.memory_bytes[k]))
+
+
+def _impossible(question: _Question, rule: str) -> Outcome:
+    """A plan that breaks a rule: right where the run failed, else a gap of the cost model."""
+    if question.failed:
+        return Outcome(row=question.row, failed=True, impossible=rule, ranking=question.ranking)
+    return skipped(question.row, f"the cost model takes the plan for impossible: rule '{rule}'", usable=True)
+
+
+def _outcome(question: _Question, costs: MeshCosts, k: int, ideal_s: float, fitted: frozenset[str]) -> Outcome:
+    memory = MemoryComparison(
+        predicted_bytes=float(costs.memory_bytes[k]),
+        capacity_bytes=question.machine.capacity_bytes,
+        measured_bytes=question.measured_bytes,
+    )
+    if question.failed:
+        return Outcome(row=question.row, failed=True, memory=memory, ranking=question.ranking, fitted=fitted)
+    measured_s = question.measured_s
+    assert measured_s is not None
+    if not ideal_s <= measured_s <= _LONGEST * ideal_s:
+        word = "shorter than the peak of the devices allows" if measured_s < ideal_s else "100,000 times what the devices need"
+        return skipped(question.row, f"step time {word}: wrong unit?", usable=False)
+    comparison = Comparison(what="step", predicted_s=float(costs.step_time_s[k]), measured_s=measured_s, ideal_s=ideal_s)
+    return Outcome(row=question.row, comparisons=(comparison,), memory=memory, ranking=question.ranking, fitted=fitted)

@@ -1,0 +1,236 @@
+"""Communication by hand: links without latency and nothing hidden, so that times are bytes over bandwidth.
+
+Ring formulas: an all-gather or a reduce-scatter of B bytes over n ranks moves (n - 1)/n B, an all-reduce twice that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from costmodel.graph import Graph
+from costmodel.mesh.costs import MeshCosts
+from costmodel.mesh.plan import MeshPlan
+
+from tests.costmodel.mesh import plans as make
+from tests.strategies.mesh.networks import decoder
+
+H, S, V = 64, 32, 512  # features, positions, vocabulary
+RATE = 1e9
+MICRO, M = 2, 3  # samples of a micro-batch, micro-batches
+
+
+def _gathered(n: int, size: float) -> float:
+    return (n - 1) / n * size / RATE
+
+
+def _reduced(n: int, size: float) -> float:
+    return 2 * _gathered(n, size)
+
+
+def _costs(graph: Graph, *plans: MeshPlan) -> MeshCosts:
+    batches = {plan.global_batch for plan in plans}
+    assert len(batches) == 1
+    model = make.model_of(graph, batches.pop(), make.ideal_cluster(bandwidth=RATE))
+    return model.evaluate_plans(plans)
+
+
+def _per_block(name: str, plan: MeshPlan, **network: object) -> float:
+    """What one more block adds, per micro-batch."""
+    make_graph = decoder if "experts" in network or "kv_heads" in network else make.gpt
+    found = [
+        float(getattr(_costs(make_graph(blocks=blocks, features=H, positions=S, **network), plan), name)[0])  # type: ignore[arg-type]
+        for blocks in (2, 3)
+    ]
+    return (found[1] - found[0]) / plan.num_micro_batches
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize("split", [False, True])
+def test_a_block_reduces_four_times(tp: int, split: bool) -> None:  # noqa: FBT001
+    """Shoeybi et al. (arXiv:1909.08053), figure 4: two all-reduces each way; Korthikanti et al.: the same bytes in halves."""
+    plan = MeshPlan(tp=tp, sequence_parallel=split, micro_batch=MICRO, num_micro_batches=M)
+    expected = 4 * _reduced(tp, MICRO * S * H * 2)
+    assert _per_block("tp_exposed_s", plan) == pytest.approx(expected, rel=1e-9)
+
+
+def test_embedding_and_head_reduce_once_each() -> None:
+    """Forward behind the rows of the table, backward before the columns of the head; two numbers per position for the loss."""
+    plan = MeshPlan(tp=4, micro_batch=MICRO, num_micro_batches=M)
+    whole = float(_costs(make.gpt(blocks=2), plan).tp_exposed_s[0])
+    rows = MICRO * S * 2
+    expected = M * ((2 * 4 + 2) * _reduced(4, rows * H) + 2 * _reduced(4, rows))
+    assert whole == pytest.approx(expected, rel=1e-9)
+
+
+def test_recomputation_communicates_again() -> None:
+    plan = MeshPlan(tp=4, micro_batch=MICRO, num_micro_batches=M)
+    again = MeshPlan(tp=4, micro_batch=MICRO, num_micro_batches=M, recompute="full", recompute_blocks=2)
+    forward = MeshPlan(micro_batch=MICRO, num_micro_batches=M)
+    costs = _costs(make.gpt(blocks=2), plan, again, forward)
+    assert costs.tp_exposed_s[1] == costs.tp_exposed_s[0]
+    assert costs.recompute_s[1] >= M * 2 * 2 * _reduced(4, MICRO * S * H * 2)
+
+
+# -- data parallelism ------------------------------------------------------------------------------------------------------
+
+PSI = V * H + 2 * (12 * H * H + 13 * H) + 2 * H + V * H  # weights of two blocks, with a head of its own
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (MeshPlan(dp_replicate=4, num_micro_batches=M), _reduced(4, 4 * PSI)),
+        (MeshPlan(dp_replicate=2, cp=2, num_micro_batches=2 * M), _reduced(4, 4 * PSI)),
+        (MeshPlan(dp_shard=4, zero_stage=1, num_micro_batches=M), _gathered(4, 4 * PSI) + _gathered(4, 2 * PSI)),
+        (MeshPlan(dp_shard=2, cp=2, zero_stage=1, num_micro_batches=2 * M), _gathered(4, 4 * PSI) + _gathered(4, 2 * PSI)),
+        (MeshPlan(dp_shard=4, zero_stage=2, num_micro_batches=M), M * _gathered(4, 4 * PSI) + _gathered(4, 2 * PSI)),
+        (MeshPlan(dp_shard=4, zero_stage=3, num_micro_batches=M), M * (2 * _gathered(4, 2 * PSI) + _gathered(4, 4 * PSI))),
+        # HSDP: the shards of the replicas are added up once a step.
+        (
+            MeshPlan(dp_shard=2, dp_replicate=2, zero_stage=3, num_micro_batches=M),
+            M * (2 * _gathered(2, 2 * PSI) + _gathered(2, 4 * PSI)) + _reduced(2, 4 * PSI / 2),
+        ),
+        (
+            MeshPlan(dp_shard=2, dp_replicate=2, zero_stage=1, num_micro_batches=M),
+            _gathered(2, 4 * PSI) + _gathered(2, 2 * PSI) + _reduced(2, 4 * PSI / 2),
+        ),
+    ],
+)
+def test_gradients_and_weights_travel_as_published(plan: MeshPlan, expected: float) -> None:
+    """Rajbhandari et al. (arXiv:1910.02054), section 7; gradients in 4 bytes, weights in 2."""
+    costs = _costs(make.gpt(blocks=2, tied=False), plan)
+    assert costs.dp_exposed_s[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_tied_gradients_meet_between_the_first_and_the_last_stage() -> None:
+    plan = MeshPlan(pp=2, num_micro_batches=4)
+    apart, tied = (_costs(make.gpt(blocks=2, tied=is_tied), plan) for is_tied in (False, True))
+    assert tied.dp_exposed_s[0] - apart.dp_exposed_s[0] == pytest.approx(_reduced(2, 4 * V * H), rel=1e-9)
+
+
+@pytest.mark.xfail(
+    reason="step.py, _gathered_flush: ZeRO-3 gathers table.dense_count, which leaves out the tied copy that the last stage holds and shards"
+)
+def test_tied_weights_are_gathered_on_the_last_stage_too() -> None:
+    plan = MeshPlan(pp=2, dp_shard=2, zero_stage=3, num_micro_batches=8, stage_blocks=(1, 1))
+    vocabulary = 100_000  # the last stage is the slowest
+    costs = _costs(make.gpt(blocks=2, vocabulary=vocabulary), plan)
+    last = vocabulary * H + (12 * H * H + 13 * H) + 2 * H
+    inside = 8 * (2 * _gathered(2, 2 * last) + _gathered(2, 4 * last))
+    assert costs.dp_exposed_s[0] >= inside
+
+
+# -- context, experts, stages ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cp", "tp"), [(2, 1), (4, 1), (2, 2)])
+def test_keys_and_values_travel_around_a_ring(cp: int, tp: int) -> None:
+    """cp - 1 times forward; backward their gradients travel along (Liu et al., arXiv:2310.01889, section 3)."""
+    plan = MeshPlan(cp=cp, tp=tp, micro_batch=MICRO, num_micro_batches=M)
+    kv_heads, dim = 2, H // 8
+    kv = 2 * MICRO * (S / cp) * (kv_heads / tp) * dim * 2
+    found = _per_block("cp_exposed_s", plan, kv_heads=kv_heads, heads=8)
+    assert found == pytest.approx(3 * (cp - 1) * kv / RATE, rel=1e-9)
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_gathered_keys_and_values(cp: int) -> None:
+    """Gathered forward, again backward, and their gradients scattered (Dubey et al., arXiv:2407.21783, section 3.3.2)."""
+    plan = MeshPlan(cp=cp, cp_kind="all_gather", micro_batch=MICRO, num_micro_batches=M)
+    kv = 2 * MICRO * S * 2 * (H // 8) * 2
+    assert _per_block("cp_exposed_s", plan, kv_heads=2, heads=8) == pytest.approx(3 * _gathered(cp, kv), rel=1e-9)
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_ulysses_trades_four_tensors_each_way(cp: int) -> None:
+    """Queries, keys, values and the output, each with 1/cp of the positions (Jacobs et al., arXiv:2309.14509, section 3.2)."""
+    plan = MeshPlan(cp=cp, cp_kind="all_to_all", micro_batch=MICRO, num_micro_batches=M)
+    one = MICRO * (S / cp) * H * 2
+    assert _per_block("cp_exposed_s", plan) == pytest.approx(2 * 4 * _gathered(cp, one), rel=1e-9)
+
+
+@pytest.mark.parametrize(("ep", "dp", "cp"), [(2, 2, 1), (4, 4, 1), (4, 2, 2)])
+def test_tokens_travel_to_two_experts_and_back(ep: int, dp: int, cp: int) -> None:
+    """Dispatch and combination, forward and backward, top_k copies of every token."""
+    plan = MeshPlan(ep=ep, dp_replicate=dp, cp=cp, micro_batch=MICRO, num_micro_batches=M)
+    tokens = MICRO * S / cp * 2 * H * 2
+    assert _per_block("ep_exposed_s", plan, experts=4) == pytest.approx(4 * _gathered(ep, tokens), rel=1e-9)
+
+
+def test_ranks_of_an_expert_gather_its_tokens() -> None:
+    """tp 2 x sequence parallel: each rank sends its half of the tokens; with etp 2 both ranks need both halves."""
+    plan = MeshPlan(tp=2, sequence_parallel=True, ep=2, etp=2, dp_replicate=2, micro_batch=MICRO, num_micro_batches=M)
+    own = MICRO * S / 2 * 2 * H * 2
+    expected = 4 * _gathered(2, own) + 4 * _gathered(2, 2 * own)
+    assert _per_block("ep_exposed_s", plan, experts=4) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(("tp", "split", "cp"), [(1, False, 1), (2, False, 1), (2, True, 1), (2, True, 2)])
+def test_stages_receive_activations_and_gradients(tp: int, split: bool, cp: int) -> None:  # noqa: FBT001
+    """A stage in the middle receives one tensor forward and one backward per micro-batch."""
+    plan = MeshPlan(pp=3, tp=tp, sequence_parallel=split, cp=cp, micro_batch=MICRO, num_micro_batches=M, stage_blocks=(1, 4, 1))
+    sent = MICRO * S * H * 2 / (cp * (tp if split else 1))
+    costs = _costs(make.gpt(blocks=6, vocabulary=16), plan)
+    assert costs.pp_exposed_s[0] == pytest.approx(M * 2 * sent / RATE, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["tp_overlap", "ep_overlap", "pp_overlap"])
+def test_overlaps_hide_the_share_that_they_state(name: str) -> None:
+    graph, cluster = decoder(blocks=4, experts=4), make.ideal_cluster(bandwidth=RATE)
+    plan = MeshPlan(tp=2, sequence_parallel=True, ep=2, pp=2, num_micro_batches=4)
+    shares = [
+        make.model_of(graph, 4, cluster, make.MeshAssumptions(dp_overlap=0.0, cp_overlap=0.0, **{name: value})).evaluate_plans([plan])
+        for value in (0.0, 0.75)
+    ]
+    column = name.replace("overlap", "exposed_s")
+    none, most = (float(getattr(costs, column)[0]) for costs in shares)
+    assert none > 0
+    assert most == pytest.approx(none / 4, rel=1e-9)
+
+
+def test_cross_attention_moves_the_keys_of_the_other_sequence() -> None:
+    """Decoder of 16 positions over an encoded sequence of 64: the ring carries 64 positions of keys and values, not 16."""
+    found = []
+    for blocks in (2, 3):
+        graph = cross_decoder(blocks)
+        plan = MeshPlan(cp=2, num_micro_batches=M)
+        found.append(float(_costs(graph, plan).cp_exposed_s[0]) / M)
+    kv = 2 * (64 / 2) * H * 2
+    assert found[1] - found[0] == pytest.approx(3 * kv / RATE, rel=1e-9)
+    traded = MeshPlan(cp=2, cp_kind="all_to_all", num_micro_batches=M)
+    values = [float(_costs(cross_decoder(blocks), traded).cp_exposed_s[0]) / M for blocks in (2, 3)]
+    elements = (2 * 16 + 2 * 64) / 2 * H * 2  # queries and output of the decoder, keys and values of the encoder
+    assert values[1] - values[0] == pytest.approx(2 * _gathered(2, elements), rel=1e-9)
+
+
+def cross_decoder(blocks: int) -> Graph:
+    """Blocks of cross-attention only."""
+    specs = [
+        make.spec("source", "input", shape=(1, 64)),
+        make.spec("encoded", "embedding", "source", num_embeddings=100, dim=H),
+        make.spec("target", "input", shape=(1, 16)),
+        make.spec("embedding", "embedding", "target", num_embeddings=100, dim=H),
+    ]
+    previous = "embedding"
+    for n in range(blocks):
+        block = f"blocks.{n}"
+        specs += [
+            make.spec(f"{block}.queries", "linear", previous, block=block, out_features=H),
+            make.spec(f"{block}.keys_values", "linear", "encoded", block=block, out_features=2 * H),
+            make.spec(
+                f"{block}.cross", "cross_attention", f"{block}.queries", f"{block}.keys_values", block=block, heads=4, head_dim=H // 4
+            ),
+            make.spec(f"{block}.add", "add", f"{block}.cross", previous, block=block),
+        ]
+        previous = f"{block}.add"
+    specs += [make.spec("head", "linear", previous, out_features=100), make.spec("loss", "softmax", "head")]
+    return Graph.build("cross", specs)
+
+
+def test_times_are_inverse_to_the_bandwidth() -> None:
+    plan = MeshPlan(tp=2, pp=2, cp=2, dp_replicate=2, num_micro_batches=4)
+    slow, fast = (
+        make.model_of(make.gpt(blocks=2), 8, make.ideal_cluster(bandwidth=rate)).evaluate_plans([plan]) for rate in (1e8, 1e9)
+    )
+    for name in ("tp_exposed_s", "cp_exposed_s", "pp_exposed_s"):
+        np.testing.assert_allclose(getattr(slow, name), 10 * getattr(fast, name), rtol=1e-9)
