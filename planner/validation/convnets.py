@@ -1,0 +1,166 @@
+"""Network-level rows: a bundled network for images on one device or data parallel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from costmodel.collectives import ALL_REDUCE_NAMES
+from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
+from costmodel.graph import Graph
+from costmodel.mesh.flops import model_flops_per_step
+from costmodel.precision import OPTIMIZERS
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from planner.validation.facts import step_time_s
+from planner.validation.fitted import fitted_of
+from planner.validation.hardware import Machine, format_of, machine_of, precision_of
+from planner.validation.outcomes import Comparison, MemoryComparison, Outcome, skipped
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["graph_of", "network_name", "predict"]
+
+_GIB = 2**30
+_LONGEST = 1e5  # times what the devices need at their peak
+
+# Model texts in lower case, without blanks and signs -> bundled network.
+_NAMES = (
+    (r"alexnet.*torchvision", "alexnet-torchvision"),
+    (r"alexnet", "alexnet"),
+    (r"overfeat", "overfeat"),
+    (r"oxfordnet.*a$|vgg.*(a|11)$", "vgg-a"),
+    (r"vgg.?16|vggd", "vgg16"),
+    (r"vgg.?19|vgge", "vgg19"),
+    (r"googlenet|inceptionv1", "googlenet"),
+    (r"inceptionv?3", "inception_v3"),
+    (r"inceptionv?4", "inception_v4"),
+    (r"resnet.?50", "resnet50"),
+    (r"resnet.?101", "resnet101"),
+    (r"resnet.?152", "resnet152"),
+    (r"^nin$|networkinnetwork", "nin"),
+)
+
+
+def network_name(row: Row) -> str | None:
+    """Bundled network that a row names in ``model`` or ``net``; None where it is not known."""
+    from planner.files.resources import bundled
+
+    known = bundled("models")
+    for column in ("model", "net"):
+        text = row.text(column)
+        if text in known and not re.search(r"bert|gpt|llama|mpt|bloom|t5|mixtral|qwen|deepseek|megatron|vit", text):
+            return text
+        name = _name_of(text)
+        if name in known:
+            return name
+    return None
+
+
+@cache
+def _name_of(text: str) -> str | None:
+    word = re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*?\)|\[fast\]", "", text.lower()))
+    return next((name for pattern, name in _NAMES if re.search(pattern, word)), None)
+
+
+@cache
+def graph_of(name: str) -> Graph:
+    """Graph of a bundled network."""
+    from planner.loading import load_model
+
+    return load_model(name).graph
+
+
+def predict(rows: Sequence[Row]) -> list[Outcome]:
+    """Predict rows of this kind, in the order given."""
+    known: dict[Hashable, tuple[CostBatch, float]] = {}
+    outcomes = []
+    for row in rows:
+        try:
+            outcomes.append(_outcome(row, known))
+        except RowSkipped as trouble:
+            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+    return outcomes
+
+
+def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]]) -> Outcome:
+    if row.text("suspect") not in ("", "0"):
+        raise RowSkipped("marked suspect: label and degrees disagree")
+    failed = bool(row.text("oom"))
+    # A table with the two passes has no optimizer step in its total.
+    passes = row.positive("forward_ms"), row.positive("backward_ms")
+    measured_s = step_time_s(row)
+    if measured_s is None and passes[0] and passes[1]:
+        measured_s = (passes[0] + passes[1]) * 1e-3
+    if measured_s is None and not failed:
+        raise RowSkipped("no measured time")
+    name = network_name(row)
+    if name is None:
+        raise RowSkipped("no bundled network has this name")
+    machine = machine_of(row)
+    workers = row.count("gpus") or row.default("gpus", 1)
+    batch = _global_batch(row, workers)
+    number_format = format_of(row, "fp32")
+    accumulated = row.count("grad_accum") or 1
+    key = (name, machine.device.name, id(machine.cluster), number_format, workers, batch, accumulated)
+    if key not in known:
+        known[key] = _costs(graph_of(name), machine, number_format, workers, batch, accumulated)
+    costs, ideal_s = known[key]
+    no_update = passes[0] is not None and passes[1] is not None
+    predicted_s = float(costs.compute_s[0] if no_update else costs.step_time_s[0])
+    memory = MemoryComparison(
+        predicted_bytes=float(costs.memory_bytes[0]),
+        capacity_bytes=machine.capacity_bytes,
+        measured_bytes=_measured_bytes(row, machine),
+    )
+    ranking = tuple(row.text(c) for c in ("dataset_group", "model", "device", "precision", "gpus", "global_batch"))
+    fitted = fitted_of(machine.device)
+    if failed or measured_s is None:
+        return Outcome(row=row, failed=True, memory=memory, ranking=ranking, fitted=fitted)
+    if not ideal_s / 4 <= measured_s <= _LONGEST * ideal_s:  # fast convolution algorithms need up to 4 times fewer operations
+        raise RowSkipped("step time far from what the peak of the devices allows: wrong unit?")
+    comparison = Comparison(what="step", predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
+    return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=ranking, fitted=fitted)
+
+
+def _measured_bytes(row: Row, machine: Machine) -> float | None:
+    memory = row.positive("memory_gib")
+    if memory is not None and memory * _GIB > machine.capacity_bytes:
+        raise RowSkipped("memory above that of the device: wrong unit?")
+    return None if memory is None else memory * _GIB
+
+
+def _global_batch(row: Row, workers: int) -> int:
+    total, each = row.count("global_batch"), row.count("batch_per_gpu") or row.count("batch")
+    if total is None and each is None:
+        raise RowSkipped("no batch is stated")
+    return total if total is not None else (each or 1) * workers
+
+
+def _costs(
+    graph: Graph, machine: Machine, number_format: str, workers: int, batch: int, accumulated: int
+) -> tuple[CostBatch, float]:
+    """Plain data parallelism, the cheapest collective per layer; and the time of the FLOPs at the peak."""
+    precision = precision_of(number_format, machine.device.formats)
+    optimizer = OPTIMIZERS["momentum"]
+    workload = Workload(
+        graph=graph,
+        global_batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        compute=RooflineCompute(device=machine.device, precision=precision, optimizer=optimizer),
+        collectives=ALL_REDUCE_NAMES,
+    )
+    if batch < workers:
+        raise RowSkipped("fewer samples than GPUs")
+    tables = CostTables(workload, machine.cluster, split_table([workers], batch_only=True), accumulated)
+    rows = np.zeros((1, 1), dtype=np.int64)
+    plans = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=(0,) * len(graph.layers))
+    costs = evaluate_on(tables, plans)
+    flop = model_flops_per_step(replace(workload, global_batch=1)) * batch
+    return costs, flop / (workers * machine.device.peak(precision.compute))

@@ -1,0 +1,182 @@
+"""The kinds of tables of measurements: which columns each needs, and who predicts its rows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from planner.errors import FileProblem, InputFileError
+from planner.validation.outcomes import Outcome
+from planner.validation.tables import Row, Table
+
+__all__ = ["KINDS", "Kind", "predict_table", "recognise", "template"]
+
+Predictor = Callable[[Sequence[Row]], list[Outcome]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of table.
+
+    Attributes
+    ----------
+    name : str
+    doc : str
+        What a row is, in words.
+    columns : tuple of tuples of str
+        Columns that a table needs; of each tuple, one.
+    module : str
+        Module of this package with ``predict(rows) -> outcomes``; imported when it is needed.
+    example : str
+        A row of the template, with the columns of its header.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[tuple[str, ...], ...]
+    module: str
+    example: tuple[tuple[str, str], ...]
+
+    def missing(self, columns: Sequence[str]) -> list[str]:
+        """Columns that a table lacks, alternatives joined by "or"."""
+        return [" or ".join(names) for names in self.columns if not any(name in columns for name in names)]
+
+    def predictor(self) -> Predictor:
+        """The function that predicts rows."""
+        found: Predictor = importlib.import_module(f"planner.validation.{self.module}").predict
+        return found
+
+
+def _example(text: str) -> tuple[tuple[str, str], ...]:
+    """``column=value`` pairs, separated by blanks."""
+    return tuple((name, value) for name, _, value in (pair.partition("=") for pair in text.split()))
+
+
+# The first kind whose columns are all there is the table's; where rows of a table are of two kinds, `predict_table` tells them apart.
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        name="convolution",
+        doc="a convolution: forward and gradients, or one pass",
+        columns=(("n",), ("c",), ("h",), ("w",), ("k",), ("r",), ("s",), ("device",), ("fwd_ms", "bwd_input_ms", "bwd_param_ms", "time_ms")),
+        module="convolutions",
+        example=_example(
+            "device=p100 precision=fp32 n=16 c=64 h=56 w=56 k=128 r=3 s=3 pad_h=1 pad_w=1 stride_h=1 stride_w=1 "
+            "fwd_ms=1.2 bwd_input_ms=1.3 bwd_param_ms=1.4"
+        ),
+    ),
+    Kind(
+        name="gemm",
+        doc="a matrix product of m x k by k x n",
+        columns=(("m",), ("n",), ("k",), ("device",), ("time_ms",)),
+        module="products",
+        example=_example("device=p100 precision=fp32 m=1024 n=512 k=2048 time_ms=0.3"),
+    ),
+    Kind(
+        name="recurrent",
+        doc="a recurrent layer over a sequence",
+        columns=(("cell",), ("hidden",), ("batch",), ("timesteps",), ("device",), ("fwd_ms",)),
+        module="recurrent",
+        example=_example(
+            "device=p100 precision=fp32 cell=LSTM hidden=1024 batch=32 timesteps=25 fwd_ms=5.1 bwd_input_ms=5.0 bwd_weight_ms=1.2"
+        ),
+    ),
+    Kind(
+        name="operator",
+        doc="an operator of a network as PyTorch prints it",
+        columns=(("op",), ("batch",), ("activation_bytes",), ("fwd_ms",)),
+        module="operators",
+        example=_example("device=v100-16gb net=vgg16 op=ReLU(inplace) batch=128 activation_bytes=1644167168 fwd_ms=2.1 bwd_ms=3.1"),
+    ),
+    Kind(
+        name="matmul-peak",
+        doc="the best matrix throughput of a device",
+        columns=(("device",), ("precision",), ("mamf_tflops",), ("best_mnk",)),
+        module="peaks",
+        example=_example("device=a100-80gb precision=bf16 mamf_tflops=271.2 best_mnk=1024x10240x5120"),
+    ),
+    Kind(
+        name="collective",
+        doc="a collective operation of some ranks",
+        columns=(("device",), ("ranks",), ("bytes",), ("time_us", "time_ms", "busbw_GBps", "algbw_GBps")),
+        module="collective_rows",
+        example=_example("collective=all_reduce device=h100-sxm nodes=2 ranks=16 bytes=268435456 time_us=1500"),
+    ),
+    Kind(
+        name="plan",
+        doc="a training run of a transformer: degrees, batches, step time, memory, or a failure",
+        columns=(
+            ("hidden", "model"),
+            ("layers", "model"),
+            ("device",),
+            ("gpus", "dp"),
+            ("global_batch", "micro_batch", "batch_per_gpu"),
+            ("tp", "pp", "dp", "zero_stage", "fsdp"),
+            ("step_time_ms", "tokens_per_s_per_gpu", "samples_per_s", "oom"),
+        ),
+        module="training",
+        example=_example(
+            "model=GPT net=GPT hidden=2048 layers=24 heads=16 ffn=8192 vocab=50304 seq=2048 precision=bf16 device=a100-80gb gpus_per_node=8 "
+            "gpus=16 framework=Megatron-LM global_batch=128 micro_batch=4 tp=2 pp=1 dp=8 zero_stage=1 recompute=none flash_attention=yes "
+            "step_time_ms=1450 memory_gib=41.2 oom="
+        ),
+    ),
+    Kind(
+        name="network",
+        doc="a training run of a network for images, data parallel or on one device",
+        columns=(("model", "net"), ("device",), ("batch", "batch_per_gpu", "global_batch"), ("step_time_ms", "samples_per_s", "forward_ms")),
+        module="training",
+        example=_example("model=resnet50 precision=fp16 device=v100-16gb gpus_per_node=8 gpus=8 batch_per_gpu=128 step_time_ms=160"),
+    ),
+    Kind(
+        name="layer-log",
+        doc="a layer of a bundled network, by its name",
+        columns=(("net",), ("layer",), ("pass_",), ("time_ms",), ("device",)),
+        module="layer_logs",
+        example=_example("device=titan-x net=alexnet layer=conv2 pass_=forward n=128 time_ms=11.5"),
+    ),
+)
+
+
+def template(kind: Kind) -> str:
+    """Header and an example row of a kind, as CSV."""
+    return ",".join(name for name, _ in kind.example) + "\n" + ",".join(value for _, value in kind.example) + "\n"
+
+
+def recognise(table: Table) -> Kind:
+    """The kind of a table, by its columns.
+
+    Raises
+    ------
+    InputFileError
+        It has the columns of none; the message names what the nearest lacks, and its template.
+    """
+    lacking = {kind.name: kind.missing(table.columns) for kind in KINDS}
+    found = next((kind for kind in KINDS if not lacking[kind.name]), None)
+    if found is not None:
+        return found
+    nearest = min(KINDS, key=lambda kind: (len(lacking[kind.name]) / len(kind.columns), len(lacking[kind.name])))
+    header = template(nearest).splitlines()[0]
+    message = (
+        f"is no table of measurements that is known. Nearest kind: '{nearest.name}' ({nearest.doc}); missing columns: "
+        f"{', '.join(lacking[nearest.name])}. Template: {header} (planner validate --template {nearest.name}; docs/measurements.md)"
+    )
+    raise InputFileError([FileProblem(path=table.path, line=1, column=1, message=message)])
+
+
+def predict_table(table: Table) -> tuple[Kind, list[Outcome]]:
+    """Predict every row of a table.
+
+    Raises
+    ------
+    InputFileError
+        The table is of no known kind, or has no rows.
+    """
+    kind = recognise(table)
+    if not table.rows:
+        raise InputFileError([FileProblem(path=table.path, message="has a header and no rows")])
+    outcomes = kind.predictor()(table.rows)
+    assert len(outcomes) == len(table.rows), "one outcome per row"
+    return kind, outcomes
+
+
