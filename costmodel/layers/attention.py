@@ -7,8 +7,8 @@ The projections before and after are linear layers of their own. A share holds w
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -106,9 +106,11 @@ class _DotProductAttention(LayerFamily):
         Korthikanti et al. (arXiv:2205.05198, section 4.1): ``5 a s^2 b`` bytes per layer with dropout.
         """
         size = self._sizes(layer, shard)
+        # Norms keep what they read (the layer's input) and what they make.
+        normed = size.q + size.k if getattr(layer.params, "qk_norm", None) else 0.0
         if layer.params.fused:
-            return np.asarray(2.0 * shard.batch * size.heads * size.queries)
-        return size.scores * (2.5 if getattr(layer.params, "dropout", False) else 1.0)
+            return np.asarray(2.0 * shard.batch * size.heads * size.queries + normed)
+        return np.asarray(size.scores * (2.5 if getattr(layer.params, "dropout", False) else 1.0) + normed)
 
 
 def _fused_passes(size: _Sizes) -> tuple[PassWork, PassWork]:
@@ -215,6 +217,14 @@ class SelfAttentionParams:
     fused: bool = param(doc="FlashAttention; otherwise every score is written to memory", default=True)
     dropout: bool = param(doc="dropout of the attention probabilities", default=False)
     relative_buckets: int = param(doc="learned biases per head by distance (T5); 0: none", default=0, minimum=0)
+    qk_norm: Literal["rms", "layer"] | None = param(
+        doc="normalisation of every head's queries and of its keys, weights shared by all heads (Qwen3: rms)",
+        default=None,
+    )
+
+
+# Operations per element of a norm over a head: forward, gradient of the input, gradient of the weights; as in `normalisation`.
+_HEAD_NORM_FLOP = {"rms": (4.0, 8.0, 2.0), "layer": (7.0, 12.0, 3.0)}
 
 
 @register
@@ -242,9 +252,11 @@ class SelfAttention(_DotProductAttention):
         return (params.heads * params.head_dim, inputs[0][1])
 
     def weight_count(self, layer: Layer) -> int:
-        """The biases by distance: ``relative_buckets heads`` (Raffel et al., arXiv:1910.10683, section 2.1)."""
+        """Biases by distance, ``relative_buckets heads`` (Raffel et al., arXiv:1910.10683, section 2.1), and head norms: scales of queries and of
+        keys, ``2 head_dim``, and as many shifts for layer normalisation."""
         p: SelfAttentionParams = layer.params
-        return p.relative_buckets * p.heads
+        norms = {"rms": 2, "layer": 4}[p.qk_norm] * p.head_dim if p.qk_norm else 0
+        return p.relative_buckets * p.heads + norms
 
     def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
         p: SelfAttentionParams = layer.params
@@ -252,19 +264,37 @@ class SelfAttention(_DotProductAttention):
         return _grouped_sizes(p, shard, (shape, shape), causal=p.causal, window=p.window)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """Adds the biases by distance where there are any: they are read per score, and their gradient sums over the samples."""
+        """Adds what has weights: norms of queries and keys before the scores, and the biases by distance, which are read per
+        score; the gradient of a bias sums over the samples."""
         work = _DotProductAttention.trained_work(self, layer, shard)
+        size = self._sizes(layer, shard)
+        if layer.params.qk_norm:
+            work = _with_head_norms(work, layer.params.qk_norm, size)
         if not layer.params.relative_buckets:
             return work
-        size = self._sizes(layer, shard)
         bias = size.scores / shard.batch
         add = Kernel(flop=size.scores, elements=2.0 * size.scores + bias)
         gradient = Kernel(flop=size.scores, elements=size.scores + bias)
         return LayerWork(
             forward=((*work.forward[0], add),),
             backward_input=work.backward_input,
-            backward_weight=((gradient,),),
+            backward_weight=tuple((*kernels, gradient) for kernels in work.backward_weight) or ((gradient,),),
         )
+
+
+def _with_head_norms(work: LayerWork, norm: str, size: _Sizes) -> LayerWork:
+    """Queries and keys are read and written once more each way; the weights' gradient reads them and their gradient."""
+    elements = size.q + size.k
+    forward, to_input, to_weights = _HEAD_NORM_FLOP[norm]
+    before = Kernel(flop=forward * elements, elements=2.0 * elements, launches=2)
+    after = Kernel(flop=to_input * elements, elements=3.0 * elements, launches=2)
+    weights = Kernel(flop=to_weights * elements, elements=2.0 * elements, launches=2)
+    return replace(
+        work,
+        forward=tuple((before, *kernels) for kernels in work.forward),
+        backward_input=tuple((*kernels, after) for kernels in work.backward_input),
+        backward_weight=((weights,),),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

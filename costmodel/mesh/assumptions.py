@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["MeshAssumptions"]
+__all__ = ["DEFAULT_ASSUMPTIONS", "MeshAssumptions"]
 
 
 def _assumption(default: float, doc: str, source: str) -> float:
@@ -14,17 +14,21 @@ def _assumption(default: float, doc: str, source: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshAssumptions:
-    """Shares of communication that hide behind compute, and memory that no tensor explains. All are neutral at 0 (nothing hidden, nothing extra)."""
+    """Shares of communication that hide behind compute, and memory that no tensor explains; 0 hides or adds nothing."""
 
     tp_overlap: float = _assumption(
-        0.0, "share of tensor-parallel communication hidden behind its matrix products", "Megatron-LM without --tp-comm-overlap hides none"
+        0.0,
+        "share of tensor-parallel communication hidden behind its matrix products",
+        "Megatron-LM without --tp-comm-overlap hides none",
     )
     cp_overlap: float = _assumption(
         0.9,
         "share of the attention of one ring step behind which the next step's keys and values travel",
         "Liu et al., Ring Attention (arXiv:2310.01889), section 3: fully hidden if compute is longer; 10 % is lost to interference",
     )
-    ep_overlap: float = _assumption(0.0, "share of expert all-to-all hidden", "Megatron-LM without --overlap-moe-expert-parallel-comm hides none")
+    ep_overlap: float = _assumption(
+        0.0, "share of expert all-to-all hidden", "Megatron-LM without --overlap-moe-expert-parallel-comm hides none"
+    )
     pp_overlap: float = _assumption(
         0.0, "share of transfers between stages hidden", "Megatron-LM 1F1B sends and receives between its computations"
     )
@@ -34,7 +38,9 @@ class MeshAssumptions:
         "PyTorch DDP (Li et al., arXiv:2006.15704), section 3.2.3: buckets overlap all but the last; 10 % is lost to interference",
     )
     offload_overlap: float = _assumption(
-        0.5, "share of the compute behind which host transfers of activations hide", "assumption: half of the pass has free copy engines"
+        0.5,
+        "share of the compute behind which host transfers of activations hide",
+        "assumption: half of the pass has free copy engines",
     )
     host_bytes_per_s: float = _assumption(
         25e9, "bandwidth between a device and its host, each way", "PCIe 4.0 x16 is 31.5 GB/s; about 80 % is reached"
@@ -45,14 +51,23 @@ class MeshAssumptions:
         "8 channels of DDR4-3200 are 205 GB/s per socket, shared by 4 devices, 40 % reached by CPU Adam (Ren et al., arXiv:2101.06840)",
     )
     main_gradient_bytes: float = _assumption(
-        4.0, "bytes per weight of the gradients that accumulate and are exchanged", "Megatron-LM --accumulate-allreduce-grads-in-fp32, its default with bf16"
+        4.0,
+        "bytes per weight of the gradients that accumulate and are exchanged",
+        "Megatron-LM --accumulate-allreduce-grads-in-fp32, its default with bf16",
     )
     bucket_bytes: float = _assumption(
         160e6, "gradients of the last bucket, which nothing hides", "Megatron-LM DDP buckets: 40 M elements of 4 bytes"
     )
     allocator_slack: float = _assumption(
-        0.08, "share of activations and working memory lost to fragmentation", "PyTorch's caching allocator; 5 to 10 % reserved but unused is usual"
+        0.08,
+        "share of activations and working memory lost to fragmentation",
+        "PyTorch's caching allocator; 5 to 10 % reserved but unused is usual",
     )
     prefetched_units: float = _assumption(
-        2.0, "blocks whose gathered weights are held at once under ZeRO-3", "PyTorch FSDP: the current block and the one prefetched"
+        2.0,
+        "blocks whose gathered weights are held at once under ZeRO-3",
+        "PyTorch FSDP: the current block and the one prefetched",
     )
+
+
+DEFAULT_ASSUMPTIONS = MeshAssumptions()

@@ -135,7 +135,7 @@ def build_cores(
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
     parts = _rank_parts(passes, pass_of, layouts, batch, transfer_s, is_block)
-    flush = pipeline_s(batch, layouts, runs, chunks.weight_s, sum(parts.values()), exact=exact)
+    flush = pipeline_s(batch, layouts, runs, chunks.weight_s, np.add.reduce(list(parts.values())), exact=exact)
     forward = weigh(layouts.rank_units, passes.forward_s, pass_of)
     backward = weigh(layouts.rank_units, passes.backward_s, pass_of)
     return Cores(
@@ -166,17 +166,19 @@ def pipeline_s(
 ) -> FloatArray:
     """Time of pipelines, (n,): `costmodel.mesh.schedule.flush_s`, or a lower bound where the schedule is interleaved or zero-bubble.
 
-    The bound follows one rank: it works after the first micro-batch has come through the chunks before its first one; its last backward pass is followed by those
-    of the same chunks. Weight gradients of a zero-bubble schedule may come before or after that. Exact for equal chunks (interleaved), or close to it.
+    The bound follows one rank: it works after the first micro-batch has come through the chunks before its first one;
+    its last backward pass is followed by those of the same chunks. Weight gradients of a zero-bubble schedule may
+    come before or after that. Exact for equal chunks (interleaved), or close to it.
     """
-    arguments = (batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp)
     loose = (batch.schedule == _INTERLEAVED) | (batch.schedule == _ZERO_BUBBLE)
     if exact or not np.any(loose):
-        return flush_s(*arguments, runs, weight_s)
+        return flush_s(batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp, runs, weight_s)
     total = np.empty(len(batch))
     others = np.flatnonzero(~loose)
     if len(others):
-        total[others] = flush_s(*(a[others] for a in arguments), runs.take(others), weight_s[others])
+        some = batch.take(others)
+        schedule, m = some.schedule, some.num_micro_batches
+        total[others] = flush_s(schedule, m, some.pp, some.vpp, runs.take(others), weight_s[others])
     rows = np.flatnonzero(loose)
     total[rows] = _one_rank_s(
         batch.schedule[rows] == _ZERO_BUBBLE,
@@ -208,7 +210,8 @@ def _one_rank_s(
         gradients += before * (runs.backward_s[:, r][:, None] - split)
         inner = np.where((last >= start) & (last < start + count), split, inner)
         start = start + count
-    # All of the rank's work and then nothing; or without its weight gradients, and then the gradients before it and one weight gradient there.
+    # All of the rank's work and then nothing; or without its weight gradients, and then the gradients before it and
+    # one weight gradient there.
     first_weight = np.where(splits_backward, weight_s[:, 0], 0.0)[:, None]
     alone = forwards + m * busy_s
     through = forwards + m * (busy_s - inner) + gradients + np.minimum(first_weight, inner)
@@ -234,7 +237,9 @@ def _rank_parts(
     is_block: NDArray[np.bool_],
 ) -> dict[str, FloatArray]:
     units = layouts.rank_units
-    share = recomputed_share(units, is_block, batch.recompute, batch.recompute_blocks * batch.vpp, layouts.rank_recompute)
+    share = recomputed_share(
+        units, is_block, batch.recompute, batch.recompute_blocks * batch.vpp, layouts.rank_recompute
+    )
     # The first and the last chunk of the network have one neighbour less.
     ends = units[:, :, 0] + units[:, :, -1]
     received = np.maximum(2.0 * batch.vpp[:, None] - ends, 0.0)

@@ -1,11 +1,13 @@
 """Model FLOPs: what a step must compute, whatever the plan; the numerator of the model FLOPs utilisation (MFU).
 
-Convention (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B): matrix products only, a multiply-add counted as two, forward plus both gradients, recomputation
-not counted; attention counts the pairs of positions that its mask leaves. A step's MFU is that over step time, devices and the dense peak of
-the number format.
+Convention (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B): matrix products only, a multiply-add counted as
+two, forward plus both gradients, recomputation not counted; attention counts the pairs of positions that its mask
+leaves. A step's MFU is that over step time, devices and the dense peak of the number format.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -64,6 +66,8 @@ def _of_layer(layer: Layer) -> tuple[float, float, float]:
         split_in=one,
         split_height=one,
     )
+    if layer.kind == "moe":  # what an uneven load costs is time, not work
+        layer = replace(layer, params=replace(layer.params, capacity_factor=1.0))
     work = layer.family.work(layer, shard)
     forward = _products(work.forward)
     if layer.kind in ATTENTION:

@@ -1,7 +1,8 @@
 """Communication groups of a device mesh: which ranks they hold, and the time of a message in them.
 
-Ranks are numbered by an order such as tp-cp-dp-pp, the first dimension being neighbours. A group over some of the dimensions covers a range of ranks in which its
-members are spread evenly: exactly so where the dimensions follow each other in the order, on average otherwise.
+Ranks are numbered by an order such as tp-cp-dp-pp, the first dimension being neighbours. A group over some of the
+dimensions covers a range of ranks in which its members are spread evenly: exactly so where the dimensions follow each
+other in the order, on average otherwise.
 
 All collective formulas are affine in the size of the message (`costmodel.collective_formulas`), so a group needs two numbers per
 algorithm, found once by asking the formulas.
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.collectives import collective_s, names_of
-from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import ORDERS
 from costmodel.network import Cluster, span
 
@@ -67,7 +68,9 @@ class _Known:
     """Groups seen so far, and two numbers per algorithm and operation for each of them."""
 
     keys: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # sorted
-    ids: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # of the sorted keys, in order of arrival
+    ids: IntArray = field(
+        default_factory=lambda: np.zeros(0, dtype=np.int64)
+    )  # of the sorted keys, in order of arrival
     arrived: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # keys in order of arrival
     affine: dict[str, list[tuple[FloatArray, FloatArray]]] = field(default_factory=dict)
 
@@ -89,7 +92,7 @@ class GroupTimes:
     """
 
     cluster: Cluster
-    assumptions: MeshAssumptions = MeshAssumptions()
+    assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS
     _known: _Known = field(default_factory=_Known, repr=False, compare=False)
 
     def find(self, size: IntArray, stride: IntArray) -> IntArray:

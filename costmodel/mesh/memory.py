@@ -1,7 +1,8 @@
 """Memory of one rank by what fills it.
 
-Weights, gradients and state follow Rajbhandari et al. (arXiv:1910.02054); activations Korthikanti et al. (arXiv:2205.05198) per layer, times the micro-batches in
-flight of the schedule. Shapes: c cores, n plans, Q kinds of ranks.
+Weights, gradients and state follow Rajbhandari et al. (arXiv:1910.02054); activations Korthikanti et al.
+(arXiv:2205.05198) per layer, times the micro-batches in flight of the schedule. Shapes: c cores, n plans, Q kinds of
+ranks.
 """
 
 from __future__ import annotations
@@ -102,16 +103,20 @@ class CoreMemory:
         kind, full = batch.recompute[:, None], batch.recompute[:, None] == _FULL
         # in_flight counts chunks; a rank's activations are those of vpp of them.
         position = np.maximum(layouts.rank_first, 0)
-        column = [x[:, None] for x in (batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp)]
-        alive = in_flight(*column, position) / batch.vpp[:, None]
+        schedule, m, pp, vpp = (x[:, None] for x in (batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp))
+        alive = in_flight(schedule, m, pp, vpp, position) / vpp
         saved = np.where(is_block, table.saved_bytes, 0.0)
         selective = np.where(is_block, table.saved_selective_bytes, 0.0)
         kept = weigh(units, saved, row)
         if np.any(kind == _SELECTIVE):
             kept = np.where(kind == _SELECTIVE, weigh(units, selective, row), kept)
-        share = recomputed_share(units, is_block, batch.recompute, batch.recompute_blocks * batch.vpp, layouts.rank_recompute)
+        share = recomputed_share(
+            units, is_block, batch.recompute, batch.recompute_blocks * batch.vpp, layouts.rank_recompute
+        )
         tied = np.where(batch.pp[:, None] > 1, weigh(units, table.tied_count, row), 0.0)
-        most = np.where(kind == _SELECTIVE, np.max(selective, axis=1)[row][:, None], np.max(saved, axis=1)[row][:, None])
+        most = np.where(
+            kind == _SELECTIVE, np.max(selective, axis=1)[row][:, None], np.max(saved, axis=1)[row][:, None]
+        )
         again = np.where(full, most, np.where(kind == _SELECTIVE, np.max(saved - selective, axis=1)[row][:, None], 0.0))
         under_way = np.max(np.where(is_block, table.widest_bytes, 0.0), axis=1)[row][:, None]
         training = workload.training
@@ -193,7 +198,9 @@ class CoreMemory:
             return held
 
         state = workload.optimizer.state_bytes + precision.master_bytes if workload.training else 0
-        gradient = max(self.assumptions.main_gradient_bytes, float(precision.gradient_bytes)) if workload.training else 0.0
+        gradient = (
+            max(self.assumptions.main_gradient_bytes, float(precision.gradient_bytes)) if workload.training else 0.0
+        )
         return {
             "weight_bytes": share(self.dense, self.experts, 3, float(precision.weight_bytes)),
             "gradient_bytes": share(self.dense_trainable, self.expert_trainable, 2, gradient),
@@ -206,7 +213,9 @@ class CoreMemory:
         sharded = ((copies.shard > 1) | (copies.expert_shard > 1))[:, None]
         zero = division.zero_stage[:, None]
         weights = np.where(sharded & (zero >= 3), self.gathered_bytes[index], 0.0)
-        return weights + np.where(sharded & (zero >= 2), self.gradient_bytes[index] if self.workload.training else 0.0, 0.0)
+        return weights + np.where(
+            sharded & (zero >= 2), self.gradient_bytes[index] if self.workload.training else 0.0, 0.0
+        )
 
     def least_recomputed(self, index: IntArray, division: Division, capacity_bytes: float) -> IntArray:
         """Fewest blocks per chunk that must be recomputed in full to fit, cores with recompute "full" being given; (n,).
@@ -222,7 +231,9 @@ class CoreMemory:
         needed = np.where(over > 0, over / np.maximum(whole, 1.0), 0.0)
         # The sums are in another order than those of `divided`: what is even to nine digits is for the caller to check.
         needed = np.where(needed > 1.0 + 1e-9, np.inf, np.ceil(needed * blocks - 1e-9))
-        return np.asarray(np.minimum(np.max(np.where(self.exists[index], needed, 0.0), axis=1), 2.0**31), dtype=np.int64)
+        return np.asarray(
+            np.minimum(np.max(np.where(self.exists[index], needed, 0.0), axis=1), 2.0**31), dtype=np.int64
+        )
 
 
 def _buffers(

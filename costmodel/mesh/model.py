@@ -4,7 +4,8 @@
          + what gradient reduction and the optimizer leave behind the last backward pass
          + what weight gathering leaves before the first forward pass
 
-A `MeshModel` remembers the rows of its tables (`costmodel.mesh.tables`) and its stage layouts; it is otherwise a pure function of its fields.
+A `MeshModel` remembers the rows of its tables (`costmodel.mesh.tables`) and its stage layouts; it is otherwise a pure
+function of its fields.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.cores import Cores, build_cores, core_columns, mesh_strides
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.groups import GroupTimes
@@ -68,7 +69,7 @@ class MeshModel:
 
     @classmethod
     def build(
-        cls, workload: Workload, cluster: Cluster, assumptions: MeshAssumptions = MeshAssumptions()
+        cls, workload: Workload, cluster: Cluster, assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS
     ) -> MeshModel:
         """Fold the network.
 
@@ -133,7 +134,9 @@ class MeshModel:
         cache = self._cache
         missing = [n for n, key in enumerate(wanted) if key not in cache.rows]
         if missing:
-            keys = RowKeys(**{item.name: column[missing] for item, column in zip(fields(RowKeys), columns, strict=True)})
+            keys = RowKeys(
+                **{item.name: column[missing] for item, column in zip(fields(RowKeys), columns, strict=True)}
+            )
             if not cache.needs:
                 cache.needs = self.workload.needs_gradient()
             added = unit_table(self.workload, self.cluster, self.units, keys, cache.needs)
@@ -181,7 +184,8 @@ class MeshModel:
     def work_s(self, batch: MeshBatch) -> tuple[FloatArray, FloatArray]:
         """Forward and backward of one micro-batch through the whole network, and forward of its quickest block: (n,) each.
 
-        Ranks are numbered as well as they can be (context-parallel and expert ranks next to the tensor-parallel ones), and stages cost no transfers.
+        Ranks are numbered as well as they can be (context-parallel and expert ranks next to the tensor-parallel
+        ones), and stages cost no transfers.
         """
         zero = np.zeros(len(batch), dtype=np.int64)
         bare = replace(batch, order=zero, recompute=zero)

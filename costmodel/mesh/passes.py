@@ -134,9 +134,10 @@ def unit_passes(
 
     Notes
     -----
-    *Ring* context parallelism sends keys and values ``cp - 1`` times to a neighbour, each time behind the attention of one piece; backward, their
-    gradients travel along. *All-gather* gathers keys and values before the attention and scatters their gradients after it. *All-to-all* (DeepSpeed Ulysses,
-    arXiv:2309.14509) trades positions for heads before and after.
+    *Ring* context parallelism sends keys and values ``cp - 1`` times to a neighbour, each time behind the attention
+    of one piece; backward, their gradients travel along. *All-gather* gathers keys and values before the attention
+    and scatters their gradients after it. *All-to-all* (DeepSpeed Ulysses, arXiv:2309.14509) trades positions for
+    heads before and after.
     """
     assumptions = groups.assumptions
     cp_forward, cp_backward = _context_parallel(table, batch, stride, groups)

@@ -36,7 +36,9 @@ class MeshPlan:
     """
 
     tp: int = 1  # tensor parallel degree: columns, then rows, of the matrices of a block
-    sequence_parallel: bool = False  # between the split matrices, tensors are cut along the positions instead of repeated
+    sequence_parallel: bool = (
+        False  # between the split matrices, tensors are cut along the positions instead of repeated
+    )
     cp: int = 1  # context parallel degree: positions of every layer
     cp_kind: str = "ring"  # how attention sees the other positions, a name of CP_KINDS
     ep: int = 1  # expert parallel degree

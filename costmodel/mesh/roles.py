@@ -1,9 +1,10 @@
 """How a uniform plan splits each layer over the tensor-parallel ranks: columns, then rows, of the matrices of a block.
 
-The rule finds Megatron's split (Shoeybi et al., arXiv:1909.08053, section 3) in any block: a matrix that reads a whole tensor is split by its
-columns if everything behind it works on a share of the channels until the next matrix, which is then split by its rows; its partial sums are reduced. What
-does not fit the pattern works on whole tensors: repeated on every rank, or on a share of the positions (sequence parallelism, Korthikanti et al.,
-arXiv:2205.05198, section 4.2.2). `tests` show that the per-layer program arrives at the same split by cost.
+The rule finds Megatron's split (Shoeybi et al., arXiv:1909.08053, section 3) in any block: a matrix that reads a
+whole tensor is split by its columns if everything behind it works on a share of the channels until the next matrix,
+which is then split by its rows; its partial sums are reduced. What does not fit the pattern works on whole tensors:
+repeated on every rank, or on a share of the positions (sequence parallelism, Korthikanti et al., arXiv:2205.05198,
+section 4.2.2). `tests` show that the per-layer program arrives at the same split by cost.
 """
 
 from __future__ import annotations
@@ -97,7 +98,10 @@ def _linear_role(is_split: bool, splits: bool, producers: tuple[int, ...], gathe
 
 
 def _accepting(graph: Graph, kind: UnitKind, consumers: list[list[int]]) -> list[bool]:
-    """Layer of the unit -> whether its output may stay split by channels: all that read it work on shares and end in a matrix or the loss."""
+    """Layer of the unit -> whether its output may stay split by channels.
+
+    It may where all that read it work on shares and end in a matrix or the loss.
+    """
     layers = [graph.layers[i] for i in kind.layers]
     outside = _read_outside(graph, kind)
     accepts = [False] * len(layers)

@@ -187,7 +187,9 @@ def _schedule_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa
     if name == "interleaved":
         if pp < 2 or vpp < 2:
             return f"schedule interleaved needs pp and vpp of at least 2; they are {pp} and {vpp}"
-        return f"schedule interleaved needs whole groups of pp {pp} micro-batches; there are {m} (nearby: {nearby(m, pp)})"
+        return (
+            f"schedule interleaved needs whole groups of pp {pp} micro-batches; there are {m} (nearby: {nearby(m, pp)})"
+        )
     if vpp > 1:
         return f"vpp {vpp} is for schedule interleaved; schedule {name} has one chunk per rank"
     return f"schedule {name} needs a pipeline; with pp 1 leave it at 1f1b"
@@ -230,7 +232,9 @@ RULES: tuple[Rule, ...] = (
         fields=("tp",),
         doc="tp divides the inner width of every matrix pair",
         test=lambda s, c: _divides_all(c["tp"], s.widths),
-        message=lambda s, v: f"tp {v['tp']} does not divide the widths {', '.join(map(str, s.widths))} of the split matrices",
+        message=lambda s, v: (
+            f"tp {v['tp']} does not divide the widths {', '.join(map(str, s.widths))} of the split matrices"
+        ),
     ),
     Rule(
         name="sequence-parallel",
@@ -324,13 +328,15 @@ RULES: tuple[Rule, ...] = (
         doc="there are at least as many blocks as pipeline chunks",
         test=lambda s, c: c["pp"] * c["vpp"] <= s.num_blocks,
         message=lambda s, v: (
-            f"pp {v['pp']}" + (f" x vpp {v['vpp']}" if v["vpp"] > 1 else "") + f" is more than the {s.num_blocks} blocks of the network"
+            f"pp {v['pp']}"
+            + (f" x vpp {v['vpp']}" if v["vpp"] > 1 else "")
+            + f" is more than the {s.num_blocks} blocks of the network"
         ),
     ),
     Rule(
         name="schedule",
         fields=("schedule", "num_micro_batches", "pp", "vpp"),
-        doc="interleaved needs pp > 1, vpp > 1 and whole groups of pp micro-batches; the others one chunk per rank, and pp > 1 but for 1f1b",
+        doc="interleaved needs pp > 1, vpp > 1 and whole groups of pp micro-batches; others one chunk per rank, and pp > 1 but for 1f1b",
         test=_schedule,
         message=_schedule_message,
     ),

@@ -1,7 +1,8 @@
 """Data parallelism: which ranks share or repeat the weights of a stage, and what it costs to keep them equal.
 
-Under ZeRO (Rajbhandari et al., arXiv:1910.02054) the ``dp_shard x cp`` ranks that work with the same weights share the optimizer state (stage 1), the gradients
-(2) and the weights (3); ``dp_replicate`` such groups repeat them (HSDP). Routed experts have ``tp cp dp / (ep etp)`` copies, shared in the same way.
+Under ZeRO (Rajbhandari et al., arXiv:1910.02054) the ``dp_shard x cp`` ranks that work with the same weights share
+the optimizer state (stage 1), the gradients (2) and the weights (3); ``dp_replicate`` such groups repeat them (HSDP).
+Routed experts have ``tp cp dp / (ep etp)`` copies, shared in the same way.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def copy_groups(batch: MeshBatch, stride: dict[str, IntArray]) -> CopyGroups:
     )
     replicate = np.where(zero, batch.dp_replicate, dp * cp)
     all_extent = np.maximum(np.where(dp > 1, stride["dp"] * dp, 1), np.where(cp > 1, stride["cp"] * cp, 1))
-    replicate_stride = np.where(zero, stride["dp"] * batch.dp_shard, np.maximum(all_extent // np.maximum(dp * cp, 1), 1))
+    replicate_stride = np.where(
+        zero, stride["dp"] * batch.dp_shard, np.maximum(all_extent // np.maximum(dp * cp, 1), 1)
+    )
     ranks = batch.tp * cp * dp
     copies = np.maximum(ranks // (batch.ep * batch.etp), 1)
     expert_shard = np.where(zero, np.maximum(copies // batch.dp_replicate, 1), 1)

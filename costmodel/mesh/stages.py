@@ -1,13 +1,15 @@
 """How the units of a network are laid out over pipeline chunks, as runs of equal chunks and as kinds of ranks.
 
-A pipeline of ``pp`` ranks with ``vpp`` chunks each cuts the blocks into C = pp vpp contiguous chunks; chunk c lives on rank c mod pp. The front belongs to
-the first chunk and the back to the last. The uniform layout makes the slowest chunk as fast as possible, the front and the back weighed,
-and the others as even as that allows, the shorter ones first (early stages keep more activations).
+A pipeline of ``pp`` ranks with ``vpp`` chunks each cuts the blocks into C = pp vpp contiguous chunks; chunk c lives
+on rank c mod pp. The front belongs to the first chunk and the back to the last. The uniform layout makes the slowest
+chunk as fast as possible, the front and the back weighed, and the others as even as that allows, the shorter ones
+first (early stages keep more activations).
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -154,7 +156,7 @@ def _unequal_blocks(loads: Sequence[float], chunks: int, front: float, back: flo
     for pointers in reversed(back_pointers):
         cuts.append(int(pointers[cuts[-1]]))
     cuts = [0, *reversed(cuts)]
-    return tuple(b - a for a, b in zip(cuts[:-1], cuts[1:], strict=True))
+    return tuple(b - a for a, b in itertools.pairwise(cuts))
 
 
 def layout_of(
@@ -187,7 +189,9 @@ def layout_of(
         raise MeshError(f"the stages hold {sum(blocks)} blocks, the network has {units.num_blocks}")
     if len(blocks) % pp:
         raise MeshError(f"{len(blocks)} chunks do not divide over {pp} pipeline ranks")
-    if recompute and (len(recompute) != len(blocks) or any(not 0 <= n <= b for n, b in zip(recompute, blocks, strict=True))):
+    if recompute and (
+        len(recompute) != len(blocks) or any(not 0 <= n <= b for n, b in zip(recompute, blocks, strict=True))
+    ):
         raise MeshError(f"stage_recompute {tuple(recompute)} does not fit stages of {tuple(blocks)} blocks")
     again = np.array(recompute or [-1] * len(blocks), dtype=np.int64)
     rows = np.zeros((len(blocks), len(units.kinds)))
@@ -200,7 +204,10 @@ def layout_of(
         start += length
     rows[0, units.kind_of[0]] += 1
     rows[-1, units.kind_of[-1]] += 1
-    new_run = [0, *(c for c in range(1, len(blocks)) if c == 1 or np.any(rows[c] != rows[c - 1]) or again[c] != again[c - 1])]
+    new_run = [
+        0,
+        *(c for c in range(1, len(blocks)) if c == 1 or np.any(rows[c] != rows[c - 1]) or again[c] != again[c - 1]),
+    ]
     lengths = np.diff([*new_run, len(blocks)])
     ranks = rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)
     on_rank = again.reshape(-1, pp).sum(axis=0) if recompute else np.full(pp, -1)

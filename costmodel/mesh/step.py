@@ -134,9 +134,7 @@ class _Totals:
         exchange_s, update_s, hosted_s = _StepEnd(workload, groups, cores, memory, times, index, division).parts()
         m = cores.batch.num_micro_batches[index]
         offload_s = hosted_s + m * _offload_per_micro_batch_s(groups, cores, index, division)
-        return cls(
-            flush_s=flush, gathering_s=gathering, exchange_s=exchange_s, update_s=update_s, offload_s=offload_s
-        )
+        return cls(flush_s=flush, gathering_s=gathering, exchange_s=exchange_s, update_s=update_s, offload_s=offload_s)
 
 
 def _gathered_flush(

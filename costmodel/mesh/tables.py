@@ -6,14 +6,15 @@ Everything that a plan costs is gathered from these rows. Times come from the la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.compute import ComputeModel
+from costmodel.compute import ComputeModel, PassTimes
 from costmodel.layers import Layer, Shard
+from costmodel.layers.base import positions_of
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, roles_of
 from costmodel.mesh.units import UnitKind, Units
@@ -189,11 +190,15 @@ def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, keys: 
     for reader, inputs in enumerate(kind.inputs):
         layer = layers[kind.layers[reader]]
         if position in inputs and layer.kind in ("self_attention", "cross_attention"):
-            heads, kv_heads, dim = layer.params.heads, layer.params.kv_heads or layer.params.heads, layer.params.head_dim
+            heads, kv_heads, dim = (
+                layer.params.heads,
+                layer.params.kv_heads or layer.params.heads,
+                layer.params.head_dim,
+            )
             own_kv = np.maximum(np.ceil(kv_heads / keys.tp), 1.0)
-            if width == (heads + 2 * kv_heads) * dim:
+            if layer.kind == "self_attention":
                 return np.asarray((np.ceil(heads / keys.tp) + 2.0 * own_kv) * dim)
-            if width == 2 * kv_heads * dim:
+            if inputs[1] == position:
                 return np.asarray(2.0 * own_kv * dim)
     return np.asarray(share)
 
@@ -235,7 +240,15 @@ def _add_compute(
     if layer.kind in ATTENTION:
         total["attention_backward_s"] += times.backward_s
     elif layer.has_weights and wants_input:
-        total["weight_s"] += times.backward_weight_s
+        total["weight_s"] += _weight_only_s(compute, layer, shard, times)
+
+
+def _weight_only_s(compute: ComputeModel, layer: Layer, shard: Shard, times: PassTimes) -> FloatArray:
+    """Time of what a schedule may put off: weight gradients without what the gradient of the input needs too."""
+    if layer.is_frozen or not layer.family.work(layer, shard).through:
+        return times.backward_weight_s
+    needed = compute.pass_times(replace(layer, frozen=True), shard, needs_input_gradient=True)
+    return np.asarray(times.backward_s - needed.backward_s)
 
 
 def _add_tensor_parallel(
@@ -276,9 +289,7 @@ def _add_tensor_parallel(
                 total["tp_forward_s" if inner.phase == "forward" else "tp_backward_s"] += time
 
 
-def _add_weights(
-    total: dict[str, FloatArray], layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys
-) -> None:
+def _add_weights(total: dict[str, FloatArray], layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys) -> None:
     tp = keys.tp.astype(np.float64)
     routed, shared = float(layer.expert_count), float(layer.shared_count)
     dense = float(layer.weight_count + layer.norm_count) - routed - shared
@@ -310,8 +321,11 @@ def _add_attention_messages(total: dict[str, FloatArray], workload: Workload, la
         kv_elements = 2.0 * kv_heads * params.head_dim
         all_elements = kv_elements + 2.0 * heads * params.head_dim
     rows = _rows_of(layer, shard)
-    total["kv_bytes"] += rows * kv_elements * width
-    total["heads_bytes"] += rows * all_elements * width
+    keys_rows = rows
+    if layer.kind == "cross_attention":  # keys and values are of another sequence
+        keys_rows = shard.batch * positions_of(layer.input_shapes[1], shard)
+    total["kv_bytes"] += keys_rows * kv_elements * width
+    total["heads_bytes"] += (keys_rows * kv_elements + rows * (all_elements - kv_elements)) * width
 
 
 def _add_dispatch(
@@ -334,26 +348,29 @@ def _add_dispatch(
 def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind, keys: RowKeys) -> None:
     """Tensors that the backward pass reads, each kept once, at the layout in which it leaves its producer.
 
-    A tensor is kept if a layer that reads it keeps its input. Selective recomputation drops what cheap layers make, and keeps what they read.
+    A tensor is kept if a layer that reads it keeps its input. Selective recomputation drops what cheap layers make,
+    and keeps what they read.
     """
     graph, width = workload.graph, workload.precision.activation_bytes
     layers = [graph.layers[i] for i in kind.layers]
     roles = roles_of(graph, kind)
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
-    readers: dict[int, list[Layer]] = {}
-    outside: dict[int, list[Layer]] = {}
+    readers: dict[int, list[int]] = {}
+    outside: dict[int, list[int]] = {}
     inside = set(kind.layers)
     for position, inputs in enumerate(kind.inputs):
         for u in set(inputs) - {-1}:
-            readers.setdefault(u, []).append(layers[position])
+            readers.setdefault(u, []).append(position)
         for source in graph.producers[kind.layers[position]]:
             if source not in inside:
-                outside.setdefault(source, []).append(layers[position])
+                outside.setdefault(source, []).append(position)
+    again = _needed_again(layers, readers)
     for source, reading in outside.items():
         elements = _elements(graph.layers[source], keys, whole.astype(np.float64), np.ones(len(keys)))
         total["input_bytes"] += elements * width
-        if any(layer.keeps_input for layer in reading):
+        if any(layers[r].keeps_input for r in reading):
             total["saved_bytes"] += elements * width
+        if any(_needs_input(layers[r], is_needed=again[r]) for r in reading):
             total["saved_selective_bytes"] += elements * width
     for position, (layer, role) in enumerate(zip(layers, roles, strict=True)):
         if layer.kind == "input":
@@ -362,17 +379,31 @@ def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind,
         extra = layer.family.saved_elements(layer, shard) * width
         pieces = keys.cp if role.role in ("column", "channel") else whole
         elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
+        if role.role == "column":  # repeated key and value heads included
+            elements = elements / np.ceil(layer.output_shape[0] / shard.split_out) * shard.out_channels
         size = elements * width
         total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
         reading = readers.get(position, [])
-        if layer.kind == "softmax" or any(r.kind == "softmax" for r in reading):
+        if layer.kind == "softmax" or any(layers[r].kind == "softmax" for r in reading):
             total["logits_bytes"] += extra if layer.kind == "softmax" else size
             continue
-        kept = any(r.keeps_input for r in reading)
+        kept = any(layers[r].keeps_input for r in reading)
         total["saved_bytes"] += extra + (size if kept else 0.0)
         if not layer.is_recomputable:
-            needed = any(r.keeps_input or r.is_recomputable for r in reading)
-            total["saved_selective_bytes"] += extra + (size if needed else 0.0)
+            total["saved_selective_bytes"] += extra + (size if again[position] else 0.0)
+
+
+def _needed_again(layers: Sequence[Layer], readers: Mapping[int, Sequence[int]]) -> list[bool]:
+    """Layer of the unit -> whether the backward pass under selective recomputation reads its output: itself, or to run readers again."""
+    needed = [False] * len(layers)
+    for position in reversed(range(len(layers))):
+        needed[position] = any(_needs_input(layers[r], is_needed=needed[r]) for r in readers.get(position, ()))
+    return needed
+
+
+def _needs_input(layer: Layer, *, is_needed: bool) -> bool:
+    """A layer that only draws a mask again needs no input for it."""
+    return layer.keeps_input or (layer.is_recomputable and is_needed)
 
 
 def _elements(layer: Layer, keys: RowKeys, pieces: FloatArray, channel_pieces: FloatArray | float) -> FloatArray:

@@ -26,8 +26,8 @@ class UnitKind:
     layers : tuple of int
         Indices (in the graph) of the layers of the first unit of this kind.
     inputs : tuple of tuple of int
-        Layer of the unit -> positions in the unit of the layers that feed it, in the order in which it names them; -1 for a tensor from another
-        unit.
+        Layer of the unit -> positions in the unit of the layers that feed it, in the order in which it names them; -1
+        for a tensor from another unit.
     is_block : bool
         Whether it is one of the repeated blocks (and can be recomputed, or start a stage).
     """
@@ -107,7 +107,9 @@ def _owners(layers: tuple[Layer, ...]) -> list[int]:
         if layer.block and layer.block not in order:
             order[layer.block] = len(order) + 1
     if not order:
-        raise MeshError("the network has no repeated blocks (write them with 'repeat'), so it has nothing to cut into stages")
+        raise MeshError(
+            "the network has no repeated blocks (write them with 'repeat'), so it has nothing to cut into stages"
+        )
     last = max(i for i, layer in enumerate(layers) if layer.block)
     owner: list[int] = []
     current = 0

@@ -79,7 +79,7 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
     style = _style(row, hidden)
     if hidden % heads and not row.count("head_dim"):
         raise RowSkipped("heads do not divide hidden, and head_dim is not stated")
-    kv_heads = row.count("kv_heads") or row.default("kv_heads", heads)
+    kv_heads = row.count("kv_heads") or (heads if style in ("gpt", "bert") else row.default("kv_heads", heads))
     if heads % kv_heads:
         raise RowSkipped("kv_heads do not divide heads")
     tied = style in ("gpt", "bert")  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not

@@ -145,9 +145,10 @@ def _degrees(row: Row) -> tuple[int, int, int, int]:
     if gpus is None:
         nodes, each = row.count("nodes"), row.count("gpus_per_node")
         gpus = nodes * each if nodes and each else None
-    tp = tp or row.default("tp", 1)
-    pp = pp or row.default("pp", 1)
-    cp = cp or 1
+    if gpus is None or gpus != dp:  # where every device is a replica, nothing is left open
+        tp = tp or row.default("tp", 1)
+        pp = pp or row.default("pp", 1)
+    tp, pp, cp = tp or 1, pp or 1, cp or 1
     if dp is None:
         if gpus is None:
             raise RowSkipped("neither gpus nor dp is stated")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["count_cuts", "cuts", "least_bottleneck"]
+__all__ = ["all_shares", "count_cuts", "cuts", "least_bottleneck"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -93,3 +93,37 @@ def cuts(loads: FloatArray, limit: float, *, piece: int = 4096) -> Iterator[IntA
         row, end = np.nonzero(within[c][partial[:, -1]] & possible[c + 1])
         if len(row):
             stack.append(np.column_stack([partial[row], end]))
+
+
+def all_shares(blocks: Sequence[Sequence[int]], totals: Sequence[Sequence[int]]) -> Iterator[list[tuple[int, ...]]]:
+    """Ways to choose, on every rank, one of its totals and to divide it over its chunks; one at a time, for there may be very many.
+
+    Parameters
+    ----------
+    blocks : sequence (ranks, chunks per rank)
+        The most that a chunk takes.
+    totals : sequence (ranks, any)
+        What the chunks of a rank may take together.
+
+    Examples
+    --------
+    >>> [way for way in all_shares([(2, 1), (1, 1)], [[2], [0, 1]])]
+    [[(1, 1), (0, 0)], [(1, 1), (0, 1)], [(1, 1), (1, 0)], [(2, 0), (0, 0)], [(2, 0), (0, 1)], [(2, 0), (1, 0)]]
+    """
+    if not blocks:
+        yield []
+        return
+    for total in totals[0]:
+        for own in _shares(tuple(blocks[0]), total):
+            for rest in all_shares(blocks[1:], totals[1:]):
+                yield [own, *rest]
+
+
+def _shares(blocks: tuple[int, ...], total: int) -> Iterator[tuple[int, ...]]:
+    """Ways to divide a total over chunks, as a rank's share of the above."""
+    if len(blocks) == 1:
+        yield (total,)
+        return
+    for first in range(max(total - sum(blocks[1:]), 0), min(total, blocks[0]) + 1):
+        for rest in _shares(blocks[1:], total - first):
+            yield (first, *rest)

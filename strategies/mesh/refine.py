@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
-from strategies.mesh.compositions import count_cuts, cuts, least_bottleneck
+from strategies.mesh.compositions import all_shares, count_cuts, cuts, least_bottleneck
+from strategies.mesh.incumbents import KEY
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
 from strategies.mesh.stage_tables import StageTables
 
@@ -42,8 +43,12 @@ _MOST_LAYOUTS = 20_000
 # Steps of the search block by block: chunks that blocks are taken from, ways to divide recomputation over the chunks of a rank.
 _SOURCES = 6
 _SHARES = 4
-# Of each of several plans: proofs that hardly ever need all of the time, so that the clock hardly ever decides.
-_MOST_EACH = 500
+# Of the best plans of a search: pipelines that are refined, and how long the layouts judged for each are together, in chunks (about
+# 5 us each). Counted, not timed, so that the answer does not depend on the machine.
+_MOST_PIPELINES = 2
+_MOST_CHUNKS = 24_000
+# What plans of one pipeline may differ in.
+_DIVISION = frozenset({"dp_replicate", "dp_shard", "zero_stage"})
 # Rounding of sums in another order, relative.
 _ROUNDING = 1e-9
 
@@ -107,6 +112,7 @@ def refinement(
     *,
     recompute: Sequence[str] = RECOMPUTE,
     most_layouts: int = _MOST_LAYOUTS,
+    most_judged: int | None = None,
 ) -> Refinement:
     """Find the best layout for the degrees of a plan, with a bound.
 
@@ -119,6 +125,8 @@ def refinement(
         Kinds of recomputation to choose from: under "full" every chunk has its own number of blocks.
     most_layouts : int
         Layouts judged for a proof, per kind of recomputation; more are searched from block to block.
+    most_judged : int, optional
+        Plans judged altogether, half of them at most before proofs are sought; unlimited where not given.
 
     Returns
     -------
@@ -134,12 +142,12 @@ def refinement(
         )
         for kind in kinds
     ]
-    best = _Best()
+    best = _Best(most_judged=most_judged)
     # The kind that promises most goes first: its plan may settle the others. Good plans come before proofs.
     searches.sort(key=lambda search: search.least_s)
     for n, search in enumerate(searches):
-        now = time.monotonic()
-        search.climb(best, now + (deadline - now) / (len(searches) - n + 1))
+        now, left = time.monotonic(), len(searches) - n + 1
+        search.climb(best, now + (deadline - now) / left, best.share(left))
     bound = min((search.prove(best, deadline, most_layouts) for search in searches), default=float("inf"))
     return Refinement(
         plan=best.plan, step_time_s=best.step_time_s, bound_s=min(bound, best.step_time_s), judged=best.judged
@@ -147,7 +155,11 @@ def refinement(
 
 
 def refine_top(
-    model: MeshModel, outcome: MeshOutcome, settings: MeshSettings, wall_s: float = 0.3, most_plans: int = 5
+    model: MeshModel,
+    outcome: MeshOutcome,
+    settings: MeshSettings,
+    wall_s: float = 5.0,
+    most_plans: int = _MOST_PIPELINES,
 ) -> list[MeshCandidate]:
     """Refined versions of the best plans of a search.
 
@@ -158,9 +170,9 @@ def refine_top(
         Of the uniform space.
     settings : MeshSettings
     wall_s : float
-        For all of them together.
+        For all of them together; far more than ordinary networks need, whose search ends by a count of judged plans.
     most_plans : int
-        How many of the best plans are refined.
+        How many of the best plans are refined; of those that differ only in how dp is divided, the best.
 
     Returns
     -------
@@ -168,20 +180,20 @@ def refine_top(
         Best first, only those that are faster than the plans they come from; they have ``stage_blocks``.
     """
     deadline = time.monotonic() + wall_s
-    pipelines = [c for c in outcome.candidates[:most_plans] if c.plan.pp > 1]
+    pipelines: dict[tuple[object, ...], MeshCandidate] = {}
+    for candidate in outcome.candidates:
+        if candidate.plan.pp > 1:
+            key = tuple(getattr(candidate.plan, name) for name in KEY if name not in _DIVISION)
+            pipelines.setdefault(key, candidate)
     refined: list[MeshCandidate] = []
-    for n, candidate in enumerate(pipelines):
-        left = deadline - time.monotonic()
+    for candidate in itertools.islice(pipelines.values(), most_plans):
+        plan, left = candidate.plan, deadline - time.monotonic()
         if left <= 0:
             break
-        plan = candidate.plan
+        most = _MOST_CHUNKS // (plan.pp * plan.vpp)
+        kinds = _allowed(settings, plan)
         found = refinement(
-            model,
-            plan,
-            settings.capacity_bytes,
-            left / (len(pipelines) - n),
-            recompute=_allowed(settings, plan),
-            most_layouts=_MOST_EACH,
+            model, plan, settings.capacity_bytes, left, recompute=kinds, most_layouts=most // 2, most_judged=most
         )
         if found.plan is not None and found.step_time_s < candidate.step_time_s * (1.0 - _ROUNDING):
             # Every objective is proportional to the step at a given number of workers.
@@ -199,11 +211,20 @@ def _allowed(settings: MeshSettings, plan: MeshPlan) -> Sequence[str]:
 
 @dataclass(slots=True, kw_only=True)
 class _Best:
-    """The best plan so far."""
+    """The best plan so far, and how many may still be judged."""
 
     plan: MeshPlan | None = None
     step_time_s: float = float("inf")
     judged: int = 0
+    most_judged: int | None = None
+
+    def share(self, searches: int) -> int | None:
+        """How many may have been judged when the first of several searches with equal shares ends."""
+        return None if self.most_judged is None else self.judged + (self.most_judged - self.judged) // searches
+
+    def is_spent(self, most: int | None) -> bool:
+        """Whether so many have been judged."""
+        return most is not None and self.judged >= most
 
     def judge(self, model: MeshModel, plans: Sequence[MeshPlan], capacity_bytes: float) -> FloatArray:
         """Score plans and remember the best that fits; infinite where one does not fit."""
@@ -279,28 +300,28 @@ class _Search:
         return low
 
     def _enumerate(self, best: _Best, limit: float, deadline: float) -> bool:
-        """Judge all layouts within a limit; False if time ran out."""
+        """Judge all layouts within a limit; False if time ran out, or what may be judged."""
         for ways in cuts(self.loads, limit, piece=_PIECE):
             for plans in _grouped(self._plans_of(ways)):
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or best.is_spent(best.most_judged):
                     return False
                 self._judge(best, plans)
         return True
 
-    def climb(self, best: _Best, deadline: float) -> None:
+    def climb(self, best: _Best, deadline: float, most: int | None) -> None:
         """Move single blocks between chunks while that helps, from the uniform layout or one with the least bottleneck."""
         if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
             return
         starts = np.stack([self._uniform(), self._quickest()])
-        values = self._least(best, starts, deadline)
+        values = self._least(best, starts, deadline, most)
         n = int(np.argmin(values))
         here, value = starts[n], values[n]
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not best.is_spent(most):
             near = _moves(here, self._slowest(here))
             near = near[np.array([self._is_possible(way) for way in near], dtype=np.bool_)]
             if not len(near):
                 break
-            values = self._least(best, near, deadline)
+            values = self._least(best, near, deadline, most)
             n = int(np.argmin(values))
             if not values[n] < value:
                 break
@@ -321,8 +342,8 @@ class _Search:
     def _uniform(self) -> IntArray:
         return np.cumsum([0, *self.model.blocks_of(self.tables.chunks)])
 
-    def _least(self, best: _Best, ways: IntArray, deadline: float) -> FloatArray:
-        """Step of layouts, each at (nearly) its best recomputation; infinite for those that do not fit, or that time did not allow."""
+    def _least(self, best: _Best, ways: IntArray, deadline: float, most: int | None) -> FloatArray:
+        """Step of layouts, each at (nearly) its best recomputation; infinite for those that do not fit, or that a limit left out."""
         values = np.full(len(ways), np.inf)
         owners: list[int] = []
         plans: list[MeshPlan] = []
@@ -331,7 +352,7 @@ class _Search:
             owners += [n] * len(own)
             plans += own
         for start in range(0, len(plans), _PIECE):
-            if start and time.monotonic() > deadline:
+            if start and (time.monotonic() > deadline or best.is_spent(most)):
                 break
             piece = slice(start, start + _PIECE)
             np.minimum.at(values, owners[piece], self._judge(best, plans[piece]))
@@ -377,26 +398,10 @@ class _Search:
             return
         else:
             return  # without any is quicker, and takes no more memory
-        per_rank = [[w for n in found for w in _shares(blocks[rank::pp], n)] for rank, found in enumerate(totals)]
-        for picked in itertools.product(*per_rank):
+        for picked in all_shares([blocks[rank::pp] for rank in range(pp)], totals):
             recompute = tuple(picked[c % pp][c // pp] for c in range(chunks))
             if any(recompute):
                 yield recompute
-
-
-def _shares(blocks: tuple[int, ...], total: int) -> list[tuple[int, ...]]:
-    """Ways to recompute so many blocks in the chunks of a rank.
-
-    >>> _shares((2, 1), 2)
-    [(1, 1), (2, 0)]
-    """
-    if len(blocks) == 1:
-        return [(total,)]
-    return [
-        (first, *rest)
-        for first in range(max(total - sum(blocks[1:]), 0), min(total, blocks[0]) + 1)
-        for rest in _shares(blocks[1:], total - first)
-    ]
 
 
 def _moves(way: IntArray, sources: Sequence[int]) -> IntArray:

@@ -3,8 +3,8 @@
     bound(cell) = m work / pp + (pp - 1) forward of the quickest block
 
 with m micro-batches, the work of one of them through the whole network (communication inside the layers included, ranks numbered
-as well as can be), perfectly divided over the stages; the last stage waits for pp - 1 forwards. Every plan of the cell takes longer. A core is bounded by the time of its
-pipeline without data parallelism (`MeshModel.pipeline_s`).
+as well as can be), perfectly divided over the stages; the last stage waits for pp - 1 forwards. Every plan of the
+cell takes longer. A core is bounded by the time of its pipeline without data parallelism (`MeshModel.pipeline_s`).
 
 Recomputation, offloading and the order of the ranks do not make a plan different: each plan is run its best way, the fastest that fits.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.cores import CORE_FIELDS, core_columns, mesh_strides
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
@@ -53,7 +53,7 @@ def search_mesh(
     cluster: Cluster,
     settings: MeshSettings,
     progress: Progress | None = None,
-    assumptions: MeshAssumptions = MeshAssumptions(),
+    assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS,
 ) -> MeshOutcome:
     """Find the best mesh plans.
 

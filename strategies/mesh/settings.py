@@ -97,7 +97,9 @@ class MeshOutcome:
     candidates: list[MeshCandidate] = field(default_factory=list)
     bound_score: float = float("inf")  # no plan of the space scores less; equals the best score when proven
     space_size: int = 0  # distinct legal plans of the stated space, fitting or not
-    searched: dict[str, int] = field(default_factory=dict)  # plans by how they were handled: "enumerated", "bounded away"
+    searched: dict[str, int] = field(
+        default_factory=dict
+    )  # plans by how they were handled: "enumerated", "bounded away"
     nearest_miss: NearestMiss | None = None
     out_of_time: bool = False
     interrupted: bool = False

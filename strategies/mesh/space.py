@@ -1,11 +1,13 @@
 """The space of mesh plans, built dimension by dimension: a combination that breaks a rule is never made.
 
-The stated space: every worker count up to the limit; tp, cp, pp, dp, ep, etp, micro-batch, vpp and shares of dp of any size that the rules allow
-(`costmodel.mesh.rules`); with and without sequence parallelism; every kind of context parallelism, schedule, ZeRO stage, rank order (orders that number the
-ranks alike are one); no, selective and full recomputation of any number of blocks per chunk; optimizer state and activations on the device or the host.
+The stated space: every worker count up to the limit; tp, cp, pp, dp, ep, etp, micro-batch, vpp and shares of dp of
+any size that the rules allow (`costmodel.mesh.rules`); with and without sequence parallelism; every kind of context
+parallelism, schedule, ZeRO stage, rank order (orders that number the ranks alike are one); no, selective and full
+recomputation of any number of blocks per chunk; optimizer state and activations on the device or the host.
 
-It is enumerated in three levels. A *cell* fixes what decides the work of a rank: tp, sequence parallelism, cp and its kind, ep, etp, micro-batch, dp and pp. A *core* adds
-schedule, vpp and order: the pipeline's time without data parallelism. A *plan* adds ZeRO, recomputation and offloading.
+It is enumerated in three levels. A *cell* fixes what decides the work of a rank: tp, sequence parallelism, cp and its
+kind, ep, etp, micro-batch, dp and pp. A *core* adds schedule, vpp and order: the pipeline's time without data
+parallelism. A *plan* adds ZeRO, recomputation and offloading.
 """
 
 from __future__ import annotations
@@ -156,8 +158,7 @@ class MeshSpace:
         for dp in divisors(batch):
             if dp > most or not self.restriction.degrees.get("dp", _ANY).allows(dp) or not self._dp_possible(dp):
                 continue
-            for size in divisors(batch // dp):
-                rows.append((dp, size, batch // dp // size))
+            rows += [(dp, size, batch // dp // size) for size in divisors(batch // dp)]
         table = np.array(rows, dtype=np.int64).reshape(-1, 3)
         pairs = {"dp": table[:, 0], "micro_batch": table[:, 1], "num_micro_batches": table[:, 2]}
         allowed = np.ones(len(table), dtype=np.bool_)
@@ -167,7 +168,10 @@ class MeshSpace:
         return _where(pairs, allowed)
 
     def _dp_possible(self, dp: int) -> bool:
-        shares, copies = self.restriction.degrees.get("dp_shard", _ANY), self.restriction.degrees.get("dp_replicate", _ANY)
+        shares, copies = (
+            self.restriction.degrees.get("dp_shard", _ANY),
+            self.restriction.degrees.get("dp_replicate", _ANY),
+        )
         return any(shares.allows(s) and copies.allows(dp // s) for s in divisors(dp))
 
     # -- joins ------------------------------------------------------------------------------------------------------------
@@ -220,7 +224,10 @@ class MeshSpace:
     def shardings(self, dp: int) -> list[tuple[int, int, int]]:
         """ZeRO stages and how dp is divided: (zero_stage, dp_replicate, dp_shard); those that need cp > 1 included."""
         stages = self.values("zero_stage", [0, 1, 2, 3]).tolist()
-        shares, copies = self.restriction.degrees.get("dp_shard", _ANY), self.restriction.degrees.get("dp_replicate", _ANY)
+        shares, copies = (
+            self.restriction.degrees.get("dp_shard", _ANY),
+            self.restriction.degrees.get("dp_replicate", _ANY),
+        )
         pairs = [(dp // s, s) for s in divisors(dp) if shares.allows(s) and copies.allows(dp // s)]
         return [(z, r, s) for z in stages for r, s in pairs if z > 0 or s == 1]
 
@@ -342,9 +349,9 @@ def batch_of(columns: Columns) -> MeshBatch:
     """
     size = len(next(iter(columns.values())))
     zero, one = np.zeros(size, dtype=np.int64), np.ones(size, dtype=np.int64)
-    neutral = {
-        name: one for name in ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "micro_batch", "num_micro_batches")
-    }
+    neutral = dict.fromkeys(
+        ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "micro_batch", "num_micro_batches"), one
+    )
     names = MeshBatch.__dataclass_fields__
     filled = {name: neutral.get(name, zero) for name in names}
     filled["schedule"] = np.full(size, _1F1B)
@@ -352,4 +359,3 @@ def batch_of(columns: Columns) -> MeshBatch:
     if "dp" in columns and "dp_shard" not in columns:
         filled["dp_replicate"] = columns["dp"]
     return MeshBatch(**filled)
-

@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from strategies.mixed.division import (
-    Division,
-    Front,
-    backward_share,
-    divide,
-    flush_bound_s,
-    greedy_division,
-    least_bottleneck,
-)
+from costmodel.precision import Precision
+from strategies.mixed.division import Division, Front, divide, flush_bound_s, greedy_division
 from strategies.mixed.families import Family
 from strategies.mixed.settings import MixedSettings
 from strategies.mixed.shares import Shape, assign, least_slowest, num_vectors, vectors
@@ -43,25 +36,6 @@ class Leaf:
     stages: tuple[tuple[int, ...], ...]  # per part and group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Least:
-    """What bounds a pipeline's times: one micro-batch in flight, and as many as the pipeline has stages."""
-
-    stages: int
-    share: float
-    longest_s: tuple[float, float]
-    total_s: tuple[float, float]
-
-    def times_s(self, most: int) -> FloatArray:
-        """Least time with 0 to ``most`` micro-batches: grows in them."""
-        m = np.arange(1, most + 1, dtype=np.float64)
-        few, many = (
-            flush_bound_s(m, self.stages, longest, total, self.share)
-            for longest, total in zip(self.longest_s, self.total_s, strict=True)
-        )
-        return np.maximum.accumulate(np.concatenate([[0.0], np.where(m >= self.stages, many, few)]))
-
-
 @dataclass(slots=True)
 class LeafSolver:
     """Solves leaves; remembers stage tables between them."""
@@ -71,7 +45,7 @@ class LeafSolver:
     capacity_bytes: tuple[float, ...]
     divisions: int = 0
     tables: StageTables = field(init=False)
-    _least: dict[tuple[object, ...], _Least] = field(default_factory=dict)
+    _least: dict[tuple[object, ...], tuple[float, float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start with empty tables."""
@@ -85,8 +59,8 @@ class LeafSolver:
         found = least_slowest(times, shapes, self.model.shape.global_batch)
         return np.inf if found is None else found[0]
 
-    def quick(self, leaf: Leaf) -> MixedPlan | None:
-        """A plan that is probably good: shares by speed, slowest stages as fast as can be."""
+    def quick(self, leaf: Leaf, limit_s: float) -> MixedPlan | None:
+        """A plan that is probably good, if below a limit: shares by speed, slowest stages as fast as can be."""
         times, shapes = self._times(leaf)
         found = least_slowest(times, shapes, self.model.shape.global_batch)
         if found is None or not np.isfinite(found[0]):
@@ -99,6 +73,8 @@ class LeafSolver:
             if division is None:
                 return None
             chosen.append(division)
+            if division.total_s >= limit_s:
+                return None
         return self.plan(draft, counts, chosen)
 
     def solve(self, leaf: Leaf, limit_s: float, deadline: float) -> Iterator[tuple[MixedPlan | None, float]]:
@@ -144,42 +120,38 @@ class LeafSolver:
 
     def _times(self, leaf: Leaf) -> tuple[list[FloatArray], list[Shape]]:
         """Least time of every pipeline by micro-batches, and the shapes that share the batch."""
-        batch = self.model.shape.global_batch
         shapes = [Shape(replicas=family.replicas, micro_batch=family.micro_batch) for family in leaf.families]
-        times = []
-        for p, (family, shape) in enumerate(zip(leaf.families, shapes, strict=True)):
-            most = -(-batch // (shape.micro_batch * shape.replicas))
-            times.append(self._least_of(leaf, p, family, lone=len(shapes) == 1, most=most).times_s(most))
-        return times, shapes
+        precision = self.model.precision_of(tuple(sorted({g for f in leaf.families for g in f.groups})))
+        pairs = zip(leaf.families, leaf.stages, strict=True)
+        return [self._least_times_s(f, n, precision, lone=len(shapes) == 1) for f, n in pairs], shapes
 
-    def _least_of(self, leaf: Leaf, p: int, family: Family, *, lone: bool, most: int) -> _Least:
-        # Alone, a pipeline has just the micro-batches that the batch gives; else any number.
-        used = tuple(sorted({g for f in leaf.families for g in f.groups}))
-        precision = self.model.precision_of(used).name
-        key = (
-            family.groups,
-            family.tps,
-            family.replicas,
-            family.micro_batch,
-            leaf.stages[p],
-            precision,
-            most if lone else 0,
-        )
-        found = self._least.get(key)
-        if found is None:
-            draft = self._draft(leaf, max(self.settings.zero_stages), self.settings.orders[0])
-            pipeline = draft.pipelines[p]
-            stages = len(pipeline.stages)
-            few, many = (most, most) if lone else (1, stages)
-            problems = [self.tables.problem(draft, _sized(pipeline, m, 0), transfers=False) for m in (few, many)]
-            ends = [least_bottleneck(problem.forward_s + problem.backward_s) for problem in problems]
-            found = self._least[key] = _Least(
-                stages=stages,
-                share=min(backward_share(problem) for problem in problems),
-                longest_s=(float(ends[0][0][0, 0]), float(ends[1][0][0, 0])),
-                total_s=(float(ends[0][1][0, 0]), float(ends[1][1][0, 0])),
-            )
-        return found
+    def samples_per_s(self, family: Family, stages: tuple[int, ...], precision: Precision) -> float:
+        """No share of the batch goes through a shape faster than this; memory and recomputation are looked at."""
+        times = self._least_times_s(family, stages, precision, lone=False)[1:]
+        samples = family.replicas * family.micro_batch * np.arange(1, len(times) + 1)
+        return float(np.max(samples / times))
+
+    def _least_times_s(
+        self, family: Family, stages: tuple[int, ...], precision: Precision, *, lone: bool
+    ) -> FloatArray:
+        """Least time of a shape by micro-batches. Alone it has just as many as the batch gives, else any number."""
+        batch = self.model.shape.global_batch
+        most = -(-batch // (family.micro_batch * family.replicas))
+        numbers = (most, most) if lone else (1, sum(stages))
+        found = []
+        for m in numbers:
+            key = (family.groups, family.tps, family.replicas, family.micro_batch, stages, precision.name, m)
+            if key not in self._least:
+                draft = self._draft(
+                    Leaf(families=(family,), stages=(stages,)), max(self.settings.zero_stages), self.settings.orders[0]
+                )
+                self._least[key] = self.tables.least(draft, _sized(draft.pipelines[0], m, 0), precision)
+            found.append(self._least[key])
+        (longest_1, total_1, share_1), (longest_s, total_s, share_s) = found
+        m = np.arange(1, most + 1, dtype=np.float64)
+        few = flush_bound_s(m, sum(stages), longest_1, total_1, share_1)
+        many = flush_bound_s(m, sum(stages), longest_s, total_s, share_s)
+        return np.maximum.accumulate(np.concatenate([[0.0], np.where(m >= sum(stages), many, few)]))
 
     def _variants(self, leaf: Leaf) -> list[tuple[int, str]]:
         several = any(family.replicas > 1 for family in leaf.families)

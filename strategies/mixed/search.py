@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.mixed.links import MixedError, group_ranges
 from costmodel.mixed.evaluate import cost_plans, stage_reports
+from costmodel.mixed.links import MixedError, group_ranges
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, group_names
 from costmodel.network import Cluster
 from costmodel.precision import Precision
 from costmodel.workload import Workload
-from strategies.mixed.families import Family, RateBook, Shapes, families_of, partitions, shapes_of
+from strategies.mixed.families import Family, RateBook, families_of, partitions, shapes_of
 from strategies.mixed.leaf import Leaf, LeafSolver
 from strategies.mixed.misses import nearest_miss
 from strategies.mixed.settings import MixedBaseline, MixedCandidate, MixedOutcome, MixedSettings
@@ -36,7 +36,7 @@ IntArray = NDArray[np.int64]
 _DEFAULTS = MixedSettings()
 _MOST_GROUPS = 4  # beyond, the orders of the groups alone are too many
 _OF_INTEREST = 1.05  # times the best: what is solved for the ranking besides
-_BLOCK = 200_000  # combinations of shapes of several parts that are looked at together
+_MOST_CHOICES = 500_000  # combinations of shapes of several parts that are kept
 
 
 def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings = _DEFAULTS) -> MixedOutcome:
@@ -65,27 +65,34 @@ def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings =
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
-    """One family per part; those after it, from a position on, are not queued yet."""
+class _Lone:
+    """Families of a lone part, the fastest first; those from a position on are not looked at yet."""
+
+    part: tuple[int, ...]
+    families: list[Family]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """Several parts, and the families of each, the fastest first."""
 
     parts: tuple[tuple[int, ...], ...]
-    lists: list[list[Family]]
-    index: tuple[int, ...]
-    position: int
+    families: list[list[Family]]
 
 
 @dataclass(slots=True)
 class _Node:
-    """Shapes of one choice of families, by bound."""
+    """Choices of one shape per part, by bound; the ones from ``next`` on are not looked at yet."""
 
-    families: tuple[Family, ...]
-    shapes: tuple[Shapes, ...]
-    choice: IntArray  # (n, parts) rows of the shapes
+    shapes: list[list[_Shape]]
+    choice: IntArray  # (n, parts) positions in the lists
     bounds_s: FloatArray
-    next: int
+    next: int = 0
 
 
-_Entry = tuple[float, int, "_Choice | _Node | Leaf"]
+_Shape = tuple[Family, tuple[int, ...]]
+_Item = _Lone | _Apart | _Node | Leaf
 
 
 class _Search:
@@ -111,6 +118,7 @@ class _Search:
             raise MixedError("no tensor-parallel degree is legal")
         self.solver = LeafSolver(model, settings, self.capacity)
         self.outcome = MixedOutcome()
+        self.batch = model.shape.global_batch
         self.counts: Counter[str] = Counter()
         self.deadline = time.monotonic() + settings.wall_s
         self.best: dict[object, MixedCandidate] = {}  # by pipelines: one of each
@@ -139,40 +147,43 @@ class _Search:
 
     def _limits_s(self) -> tuple[float, float]:
         """What a plan must stay below to be the best, and to be of interest."""
-        ranked = self._ranked()
-        if not ranked:
+        times = heapq.nsmallest(self.settings.top, (c.step_time_s for c in self.best.values()))
+        if not times:
             return np.inf, np.inf
-        best = ranked[0].step_time_s
-        last = ranked[self.settings.top - 1].step_time_s if len(ranked) >= self.settings.top else np.inf
-        return best, max(best, min(last, best * _OF_INTEREST))
+        last = times[-1] if len(times) >= self.settings.top else np.inf
+        return times[0], max(times[0], min(last, times[0] * _OF_INTEREST))
 
     def _explore(self, wanted: Sequence[tuple[tuple[int, ...], ...]]) -> float:
         """Work through some partitions until the best plan is proven or time is up; a bound on all of their plans."""
-        queue: list[_Entry] = []
+        self.queue: list[tuple[float, int, _Item]] = []
         for parts in wanted:
             lists = self._family_lists(parts)
             if all(lists):
-                start = (0,) * len(parts)
-                self._push(queue, self._families_bound_s(lists, start), _Choice(parts, lists, start, 0))
+                rate = sum(families[0].samples_per_s for families in lists)
+                item = _Lone(parts[0], lists[0], 0) if len(parts) == 1 else _Apart(parts, lists)
+                self._push(self.batch / rate, item)
         unresolved = np.inf
-        while queue:
-            bound, _, item = heapq.heappop(queue)
+        while self.queue:
+            bound, _, item = heapq.heappop(self.queue)
             best, limit = self._limits_s()
             if bound >= best * (1.0 - self.settings.gap):
                 return float(min(bound, unresolved, best))
             if time.monotonic() > self.deadline:
                 self.outcome.out_of_time = True
                 return float(min(bound, unresolved, best))
-            if isinstance(item, _Choice):
-                self._list_shapes(item, queue, limit)
-            elif isinstance(item, _Node):
-                self._look_at_shape(item, queue, limit)
-            else:
-                unresolved = min(unresolved, self._solve(item, bound, limit))
+            match item:
+                case _Lone():
+                    self._list_lone(item, limit)
+                case _Apart():
+                    unresolved = min(unresolved, self._list_apart(item, bound, limit))
+                case _Node():
+                    self._look_at_shape(item, limit)
+                case Leaf():
+                    unresolved = min(unresolved, self._solve(item, bound, limit))
         return float(min(unresolved, self._limits_s()[0]))
 
-    def _push(self, queue: list[_Entry], bound: float, item: _Choice | _Node | Leaf) -> None:
-        heapq.heappush(queue, (bound, next(self.number), item))
+    def _push(self, bound: float, item: _Item) -> None:
+        heapq.heappush(self.queue, (bound, next(self.number), item))
 
     def _precision(self, parts: Sequence[tuple[int, ...]]) -> Precision:
         return self.model.precision_of(tuple(sorted(g for part in parts for g in part)))
@@ -181,62 +192,87 @@ class _Search:
         precision, alone = self._precision(parts), len(parts) == 1
         return [families_of(self.book, part, precision, self.devices, alone=alone) for part in parts]
 
-    def _families_bound_s(self, lists: list[list[Family]], index: tuple[int, ...]) -> float:
-        """All replicas together finish the batch no sooner; and a replica of a lone pipeline works in whole micro-batches."""
-        families = [found[i] for found, i in zip(lists, index, strict=True)]
-        batch = self.model.shape.global_batch
-        return batch / sum(family.samples_per_s for family in families)
-
-    def _list_shapes(self, item: _Choice, queue: list[_Entry], limit: float) -> None:
-        """List the shapes of one choice of families, and queue the choices that come after it."""
-        lists, index = item.lists, item.index
-        for p in range(item.position, len(index)):
-            following = (*index[:p], index[p] + 1, *index[p + 1 :])
-            if following[p] < len(lists[p]):
-                self._push(queue, self._families_bound_s(lists, following), _Choice(item.parts, lists, following, p))
-        families = tuple(found[i] for found, i in zip(lists, index, strict=True))
-        if sum(family.replicas * family.micro_batch for family in families) > self.model.shape.global_batch:
-            return
+    def _list_lone(self, item: _Lone, limit: float) -> None:
+        """List the shapes of the next family, and queue the families that come after it."""
+        family = item.families[item.position]
+        if item.position + 1 < len(item.families):
+            following = item.families[item.position + 1]
+            self._push(self.batch / following.samples_per_s, _Lone(item.part, item.families, item.position + 1))
         self.counts["families"] += 1
-        shapes = tuple(shapes_of(self.book, family, self._precision(item.parts)) for family in families)
-        sizes = [len(s.stages) for s in shapes]
-        if not min(sizes):
-            return
-        for choice in _combinations(sizes):
-            bounds = self._shapes_bound_s(families, shapes, choice)
-            self.counts["shapes"] += len(bounds)
-            good = np.flatnonzero(bounds < limit)
-            if len(good):
-                good = good[np.argsort(bounds[good], kind="stable")]
-                self._push(queue, float(bounds[good[0]]), _Node(families, shapes, choice[good], bounds[good], 0))
+        shapes = shapes_of(self.book, family, self._precision([item.part]))
+        bounds = shapes.least_s(-(-(self.batch // family.micro_batch) // family.replicas))
+        self.counts["shapes"] += len(bounds)
+        good = np.flatnonzero(bounds < limit)
+        if len(good):
+            good = good[np.argsort(bounds[good], kind="stable")]
+            listed = [(family, tuple(int(n) for n in shapes.stages[row])) for row in good]
+            self._push(float(bounds[good[0]]), _Node([listed], np.arange(len(good))[:, None], bounds[good]))
 
-    def _shapes_bound_s(self, families: tuple[Family, ...], shapes: tuple[Shapes, ...], choice: IntArray) -> FloatArray:
-        batch = self.model.shape.global_batch
-        if len(families) == 1:
-            family = families[0]
-            m = -(-(batch // family.micro_batch) // family.replicas)
-            return shapes[0].least_s(m)[choice[:, 0]]
-        rate = np.zeros(len(choice))
-        for p, (family, some) in enumerate(zip(families, shapes, strict=True)):
-            rate += family.replicas * family.micro_batch / some.bottleneck_s[choice[:, p]]
-        return np.asarray(batch / rate)
+    def _list_apart(self, item: _Apart, bound: float, limit: float) -> float:
+        """List the shapes of every part that are fast enough for a plan of interest, and queue what they make together.
 
-    def _look_at_shape(self, node: _Node, queue: list[_Entry], limit: float) -> None:
-        """Bound the next shape of a node with its memory, and try a plan that is probably good."""
+        Returns a bound on what had to be left out.
+        """
+        needed = self.batch / limit
+        fastest = [families[0].samples_per_s for families in item.families]
+        precision = self._precision(item.parts)
+        lists: list[list[_Shape]] = []
+        rates: list[FloatArray] = []
+        for p, families in enumerate(item.families):
+            others = sum(fastest) - fastest[p]
+            shapes, speeds = self._fast_shapes(families, precision, needed - others)
+            if time.monotonic() > self.deadline:
+                self.outcome.out_of_time = True
+                return bound
+            if not shapes:
+                return np.inf
+            lists.append(shapes)
+            rates.append(np.array(speeds))
+            fastest[p] = max(speeds)
+        choice, together, dropped = _fast_choices(rates, needed)
+        self.counts["shapes"] += len(choice)
+        if len(choice):
+            self._push(self.batch / float(together[0]), _Node(lists, choice, self.batch / together))
+        return self.batch / dropped if dropped > 0 else np.inf
+
+    def _fast_shapes(
+        self, families: list[Family], precision: Precision, needed: float
+    ) -> tuple[list[_Shape], list[float]]:
+        """Shapes through which samples may go at least that fast, memory looked at."""
+        shapes: list[_Shape] = []
+        speeds: list[float] = []
+        for family in families:
+            if family.samples_per_s < needed or time.monotonic() > self.deadline:
+                break
+            self.counts["families"] += 1
+            found = shapes_of(self.book, family, precision)
+            quick = family.replicas * family.micro_batch / found.bottleneck_s
+            for row in np.flatnonzero(quick >= needed):
+                stages = tuple(int(n) for n in found.stages[row])
+                speed = self.solver.samples_per_s(family, stages, precision)
+                if speed >= needed and speed > 0:
+                    shapes.append((family, stages))
+                    speeds.append(speed)
+        return shapes, speeds
+
+    def _look_at_shape(self, node: _Node, limit: float) -> None:
+        """Bound the next choice of a node with its memory, and try a plan that is probably good."""
         chosen, bound = node.choice[node.next], float(node.bounds_s[node.next])
         node.next += 1
         if node.next < len(node.choice):
-            self._push(queue, float(node.bounds_s[node.next]), node)
-        stages = tuple(tuple(int(x) for x in s.stages[row]) for s, row in zip(node.shapes, chosen, strict=True))
-        leaf = Leaf(families=node.families, stages=stages)
+            self._push(float(node.bounds_s[node.next]), node)
+        shapes = [listed[i] for listed, i in zip(node.shapes, chosen, strict=True)]
+        if sum(family.replicas * family.micro_batch for family, _ in shapes) > self.batch:
+            return
+        leaf = Leaf(families=tuple(family for family, _ in shapes), stages=tuple(stages for _, stages in shapes))
         self.counts["bounded shapes"] += 1
         bound = max(bound, self.solver.bound_s(leaf))
         if bound >= limit:
             return
-        plan = self.solver.quick(leaf)
+        plan = self.solver.quick(leaf, limit)
         if plan is not None:
             self._offer(plan)
-        self._push(queue, bound, leaf)
+        self._push(bound, leaf)
 
     def _solve(self, leaf: Leaf, bound: float, limit: float) -> float:
         """Find the best plan of a leaf; a bound on what is left unresolved."""
@@ -294,15 +330,18 @@ def _devices(cluster: Cluster, settings: MixedSettings) -> tuple[int, ...]:
     return tuple(count if limit is None else min(count, limit) for count, limit in zip(counts, limits, strict=True))
 
 
-def _combinations(sizes: Sequence[int]) -> list[IntArray]:
-    """All combinations of rows, in blocks of bounded length."""
-    total = int(np.prod([float(size) for size in sizes]))
-    blocks = []
-    for first in range(0, total, _BLOCK):
-        index = np.arange(first, min(first + _BLOCK, total))
-        columns = []
-        for size in reversed(sizes):
-            columns.append(index % size)
-            index = index // size
-        blocks.append(np.stack(columns[::-1], axis=1))
-    return blocks
+def _fast_choices(rates: Sequence[FloatArray], needed: float) -> tuple[IntArray, FloatArray, float]:
+    """Choices of one shape per part that together are fast enough, the fastest first; their rates, and the fastest rate left out."""
+    choice, together, dropped = np.zeros((1, 0), dtype=np.int64), np.zeros(1), 0.0
+    left = sum(float(rate.max()) for rate in rates)
+    for rate in rates:
+        left -= float(rate.max())
+        both = together[:, None] + rate[None, :]
+        rows, columns = np.nonzero(both + left >= needed)
+        choice, together = np.concatenate([choice[rows], columns[:, None]], axis=1), both[rows, columns]
+        order = np.argsort(-together, kind="stable")
+        if len(order) > _MOST_CHOICES:
+            dropped = max(dropped, float(together[order[_MOST_CHOICES]]) + left)
+            order = order[:_MOST_CHOICES]
+        choice, together = choice[order], together[order]
+    return choice, together, dropped

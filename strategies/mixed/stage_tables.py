@@ -11,6 +11,7 @@ from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
+from costmodel.precision import Precision
 from strategies.mixed.division import DivisionProblem
 
 __all__ = ["StageChoices", "StageTables"]
@@ -69,6 +70,8 @@ class StageChoices:
     recompute_blocks: IntArray
     least_bytes: FloatArray  # with the recomputation that needs least memory
     least_option: IntArray  # which that is; "full" means all blocks
+    times_s: FloatArray  # forward and backward
+    backward_share: float  # of the times, at least
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,6 +91,7 @@ class StageTables:
     may_recompute: bool = True
     _tables: dict[tuple[object, ...], _GroupTable] = field(default_factory=dict, repr=False)
     _choices: dict[tuple[object, ...], StageChoices] = field(default_factory=dict, repr=False)
+    _last: dict[int, tuple[object, tuple[object, ...], dict[str, float]]] = field(default_factory=dict, repr=False)
     _shared: list[_Contents] = field(default_factory=list, repr=False)
 
     @property
@@ -97,9 +101,35 @@ class StageTables:
             self._shared.append(_contents(self.model.units.kind_of, len(self.model.units.kinds)))
         return self._shared[0]
 
-    def choices(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> StageChoices:
-        """What stage s of a pipeline can be; the blocks of its stages mean nothing."""
+    def choices(
+        self, plan: MixedPlan, pipeline: MixedPipeline, s: int, precision: Precision | None = None
+    ) -> StageChoices:
+        """What stage s of a pipeline can be; the blocks of its stages mean nothing.
+
+        Pipelines have one tensor-parallel degree per group. The precision is that of the plan's groups unless given.
+        """
         stages, m = len(pipeline.stages), pipeline.most_micro_batches
+        group = pipeline.stages[s].group
+        alive, ends = min(m, stages - s), (s == 0, s == stages - 1)
+        base = (plan, pipeline.stages, pipeline.replicas, pipeline.micro_batch, group, precision)
+        if self._last.get(group, ((), (), {}))[0] != base:
+            self._last[group] = (base, *self._values(plan, pipeline, s, precision))
+        _, common, values = self._last[group]
+        key = (*common, ends)
+        chosen = self._choices.get((*key, alive))
+        if chosen is None:
+            table = self._tables.get(key)
+            if table is None:
+                number_format = self.model.precision_of(plan.groups) if precision is None else precision
+                table = self._group_table(number_format, group, values, ends, is_pipeline=stages > 1)
+                self._tables[key] = table
+            chosen = self._choices[*key, alive] = self._cheapest(table, alive, self.capacity_bytes[group])
+        return chosen
+
+    def _values(
+        self, plan: MixedPlan, pipeline: MixedPipeline, s: int, precision: Precision | None
+    ) -> tuple[tuple[object, ...], dict[str, float]]:
+        """What the stages of a group have in common."""
         values = self.model.stage_values(plan, pipeline, s)
         for name in ("position", "num_micro_batches", "recompute", "recompute_blocks", "stages"):
             values.pop(name)
@@ -108,26 +138,32 @@ class StageTables:
             values["group_stages"], values["order"] = 1, 0
         if values["shapes"] == 1:
             values["fewest_ranks"] = 1
-        group = pipeline.stages[s].group
-        alive, ends = min(m, stages - s), (s == 0, s == stages - 1)
-        key = (group, self.model.precision_of(plan.groups).name, stages > 1, ends, *values.values())
-        chosen = self._choices.get((*key, alive))
-        if chosen is None:
-            table = self._tables.get(key)
-            if table is None:
-                table = self._tables[key] = self._group_table(plan, group, values, ends, is_pipeline=stages > 1)
-            chosen = self._choices[*key, alive] = self._cheapest(table, alive, self.capacity_bytes[group])
-        return chosen
+        name = (self.model.precision_of(plan.groups) if precision is None else precision).name
+        return (pipeline.stages[s].group, name, len(pipeline.stages) > 1, *values.values()), values
 
-    def problem(self, plan: MixedPlan, pipeline: MixedPipeline, *, transfers: bool = True) -> DivisionProblem:
-        """Arrays for `strategies.mixed.division.divide`; without transfers, for bounds."""
+    def least(self, plan: MixedPlan, pipeline: MixedPipeline, precision: Precision) -> tuple[float, float, float]:
+        """Least slowest stage, least sum of stages, and least backward share of one, without transfers."""
+        of_range = self.contents.of_range
+        longest, total = np.full(len(of_range), np.inf), np.full(len(of_range), np.inf)
+        longest[-1] = total[-1] = 0.0
+        share = 1.0
+        for s in reversed(range(len(pipeline.stages))):
+            choice = self.choices(plan, pipeline, s, precision)
+            times = choice.times_s[of_range]
+            longest = np.min(np.maximum(times, longest[None, :]), axis=1)
+            total = np.min(times + total[None, :], axis=1)
+            share = min(share, choice.backward_share)
+        return float(longest[0]), float(total[0]), share
+
+    def problem(self, plan: MixedPlan, pipeline: MixedPipeline) -> DivisionProblem:
+        """Arrays for `strategies.mixed.division.divide`."""
         of_range = self.contents.of_range
         found = [self.choices(plan, pipeline, s) for s in range(len(pipeline.stages))]
         forward, backward, plain, end = (
             np.stack([getattr(choice, name)[of_range] for choice in found])
             for name in ("forward_s", "backward_s", "plain_s", "end_s")
         )
-        for s in range(1, len(pipeline.stages) if transfers else 1):
+        for s in range(1, len(pipeline.stages)):
             moved = self.model.transfers_s(plan, pipeline, s)
             forward[s] += moved[:, None]
             backward[s - 1] += np.where(backward[s - 1] > 0, moved[None, :], 0.0)
@@ -135,7 +171,7 @@ class StageTables:
         return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, plain_s=plain, end_s=end)
 
     def _group_table(
-        self, plan: MixedPlan, group: int, values: dict[str, float], ends: tuple[bool, bool], *, is_pipeline: bool
+        self, precision: Precision, group: int, values: dict[str, float], ends: tuple[bool, bool], *, is_pipeline: bool
     ) -> _GroupTable:
         contents = self.contents
         units = contents.units.copy()
@@ -151,7 +187,7 @@ class StageTables:
         changing = {"recompute": np.tile(kinds, 2), "recompute_blocks": np.tile(blocks, 2), "position": position}
         fixed = {"num_micro_batches": 2, "stages": 3 if is_pipeline else 1}
         rows = StageRows.of(np.tile(units, (8, 1)), {**values, **fixed, **changing})
-        model = self.model.group_model(group, self.model.precision_of(plan.groups))
+        model = self.model.group_model(group, precision)
         costs: StageCosts = cost_stages(model, rows)
         once, twice = costs.memory_bytes.reshape(2, 4, count)
         return _GroupTable(
@@ -195,4 +231,6 @@ class StageTables:
             recompute_blocks=np.where(option == 2, count, 0).astype(np.int64),
             least_bytes=np.where(blocks > 0, thrifty.min(axis=0), np.inf),
             least_option=np.argmin(thrifty, axis=0),
+            times_s=table.forward_s[0] + backward,
+            backward_share=float(np.min(backward[possible] / (table.forward_s[0] + backward)[possible], initial=1.0)),
         )

@@ -33,9 +33,8 @@ EXACT = {
     "mpt-13b": 12_853_954_560,
     "mpt-30b": 29_975_214_080,
     "mpt-70b": 64_862_437_376,
-    # Less the norms of queries and keys, 256 weights per layer.
-    "qwen3-30b-a3b": 30_532_122_624 - 48 * 256,
-    "qwen3-235b-a22b": 235_093_634_560 - 94 * 256,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
     "t5-11b": 11_307_321_344,  # transformers, google-t5/t5-11b
     "vit-l": 304_326_632,  # torchvision, ViT_L_16_Weights num_params
 }

@@ -304,8 +304,6 @@ def _attention(fields: Fields, known: Decoder, heads: p.Heads, hidden: int) -> C
     qkv_bias = fields.flag(key, key == "qkv_bias") if isinstance(key, str) else key
     proj_bias = fields.flag(known.proj_bias, False) if known.proj_bias else False
     score_dropout = fields.probability("attention_dropout", 0.0)
-    if known.head_norm:
-        fields.notes.append(p.HEAD_NORM_NOTE)
 
     def made(window: int) -> list[p.Entry]:
         return p.attention(
@@ -313,7 +311,7 @@ def _attention(fields: Fields, known: Decoder, heads: p.Heads, hidden: int) -> C
             hidden,
             qkv_bias=qkv_bias,
             proj_bias=proj_bias,
-            head_norm=p.rms_norm if known.head_norm else None,
+            head_norm="rms" if known.head_norm else None,
             score_dropout=score_dropout,
             window=window,
         )

@@ -142,14 +142,12 @@ def read_phi(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
     function = p.ACTIVATIONS[fields.word("hidden_act", "gelu_new", p.ACTIVATIONS)]
     rate = fields.probability("resid_pdrop", 0.0)
     has_head_norm = fields.flag("qk_layernorm", False)
-    if has_head_norm:
-        fields.notes.append(p.HEAD_NORM_NOTE)
     attending = p.attention(
         heads,
         hidden,
         qkv_bias=True,
         proj_bias=True,
-        head_norm=p.layer_norm if has_head_norm else None,
+        head_norm="layer" if has_head_norm else None,
         score_dropout=fields.probability("attention_dropout", 0.0),
     )
     feeding = p.feed_forward(hidden, width, function, bias=True)

@@ -15,7 +15,6 @@ from planner.importers.hugging_face.fields import Fields
 __all__ = [
     "ACTIVATIONS",
     "GATES",
-    "HEAD_NORM_NOTE",
     "Entry",
     "Heads",
     "Network",
@@ -52,9 +51,6 @@ GATES = {
 }
 
 
-HEAD_NORM_NOTE = (
-    "the norms of queries and keys by head are one norm with as many weights before the projection (head_norm)"
-)
 _MAX_LISTED = 1024  # heads whose divisors a message lists
 
 
@@ -231,7 +227,7 @@ def attention(
     *,
     qkv_bias: bool,
     proj_bias: bool,
-    head_norm: Norm | None = None,
+    head_norm: str | None = None,
     score_dropout: float = 0.0,
     causal: bool = True,
     window: int = 0,
@@ -246,8 +242,8 @@ def attention(
     hidden : int
         Features of the result.
     qkv_bias, proj_bias : bool
-    head_norm : callable, optional
-        Normalisation of every head of queries and keys; the entry before must be called ``norm1`` then (see `_head_norms`).
+    head_norm : "rms" or "layer", optional
+        Normalisation of every head of queries and keys.
     score_dropout : float
         Dropout of the attention weights.
     causal : bool
@@ -269,33 +265,9 @@ def attention(
         fused=None if fused else False,
         dropout=True if score_dropout else None,
         relative_buckets=buckets or None,
+        qk_norm=head_norm,
     )
-    norms = _head_norms(heads, hidden, head_norm) if head_norm else []
-    return [*norms, linear("qkv", heads.qkv, bias=qkv_bias), core, linear("proj", hidden, bias=proj_bias)]
-
-
-def _head_norms(heads: Heads, hidden: int, norm: Norm) -> list[Entry]:
-    """Stand-ins for the norms of every head's queries and keys.
-
-    Each norm has weights for one head, which all heads share: ``2 head_dim`` together. No layer here normalises by heads, and one
-    between the projection and attention would have to see all of them, so that their split over tensor-parallel ranks, which the real
-    norms leave alone, would be lost. So a norm of as many features stands before the projection: the number of weights is exact,
-    and joining the features moves ``hidden`` of them each way, where the norms move the queries and keys.
-    """
-    rest = 2 * heads.head_dim
-    made: list[Entry] = []
-    while rest >= hidden:  # only where heads are wider than half the network
-        made.append(norm(f"head_norm{len(made) + 1}"))
-        rest -= hidden
-    if rest:
-        source = made[-1]["name"] if made else "norm1"
-        made += [
-            entry("head_part", "slice_features", source, features=rest),
-            norm("head_norm"),
-            entry("other_part", "slice_features", source, start=rest, features=hidden - rest),
-            entry("joined", "concat", ["head_norm", "other_part"]),
-        ]
-    return made
+    return [linear("qkv", heads.qkv, bias=qkv_bias), core, linear("proj", hidden, bias=proj_bias)]
 
 
 def feed_forward(hidden: int, width: int, function: str, *, bias: bool) -> list[Entry]:

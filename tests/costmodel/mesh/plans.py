@@ -11,7 +11,7 @@ from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshPlan
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.network import Cluster, DeviceGroup, Level
 

@@ -112,10 +112,9 @@ def test_tied_gradients_meet_between_the_first_and_the_last_stage() -> None:
     reason="step.py, _gathered_flush: ZeRO-3 gathers table.dense_count, which leaves out the tied copy that the last stage holds and shards"
 )
 def test_tied_weights_are_gathered_on_the_last_stage_too() -> None:
-    plan = MeshPlan(pp=2, dp_shard=2, zero_stage=3, num_micro_batches=8, stage_blocks=(1, 1))
-    vocabulary = 100_000  # the last stage is the slowest
-    costs = _costs(make.gpt(blocks=2, vocabulary=vocabulary), plan)
-    last = vocabulary * H + (12 * H * H + 13 * H) + 2 * H
+    plan = MeshPlan(pp=2, dp_shard=2, zero_stage=3, num_micro_batches=8, stage_blocks=(1, 40))
+    costs = _costs(make.gpt(blocks=41, vocabulary=5000), plan)  # the last stage is the slowest
+    last = 5000 * H + 40 * (12 * H * H + 13 * H) + 2 * H
     inside = 8 * (2 * _gathered(2, 2 * last) + _gathered(2, 4 * last))
     assert costs.dp_exposed_s[0] >= inside
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, ORDERS, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, columns_of, holds
@@ -15,7 +16,6 @@ from costmodel.workload import Workload
 from strategies.mesh.incumbents import key_of
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
-
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
 
@@ -141,5 +141,5 @@ def test_better_hardware_never_makes_the_best_plan_slower(seed: int) -> None:
         return _best(workload_of(graph, cluster, 16), cluster, capacity_bytes={**base, **better}["memory"] / 4)
 
     plain = best()
-    for name in base:
-        assert best(**{name: base[name] * rng.choice([1.5, 4.0])}) <= plain * (1 + 1e-9), name
+    for name, value in base.items():
+        assert best(**{name: value * rng.choice([1.5, 4.0])}) <= plain * (1 + 1e-9), name

@@ -1,0 +1,189 @@
+"""The answer of ``planner validate`` in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.documents import RESULT_VERSION
+from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, significant
+from planner.validation.run import FileScore
+from planner.validation.scores import Score
+
+__all__ = ["score_document", "validation_report"]
+
+
+def validation_report(scores: Sequence[FileScore], by: str | None = None) -> Report:
+    """Make the report.
+
+    Parameters
+    ----------
+    scores : sequence of FileScore
+    by : str, optional
+        The column that parts the files.
+    """
+    return Report(
+        blocks=lambda: _blocks(scores, by),
+        data=lambda: {"schema_version": RESULT_VERSION, "by": by, "files": [_document(score, by) for score in scores]},
+        records=lambda: _records(scores, by),
+    )
+
+
+# -- for programs ---------------------------------------------------------------------------------------------------------------
+
+
+def score_document(score: Score) -> dict[str, Any]:
+    """Figures of some rows; shares of 1, not percent."""
+    times, ranking, memory = score.times, score.ranking, score.memory
+    return {
+        "rows": score.rows,
+        "scored": score.scored,
+        "skipped": dict(score.skipped),
+        "usable": score.usable,
+        "coverage": score.coverage,
+        "comparisons": score.comparisons,
+        "mape": times.mape,
+        "median_ape": times.median_ape,
+        "p90_ape": times.p90_ape,
+        "bias": times.bias,
+        "skill": times.skill,
+        "groups": ranking.groups,
+        "kendall_tau": ranking.kendall_tau,
+        "pair_accuracy": ranking.pair_accuracy,
+        "regret_top1_mean": ranking.regret_top1_mean,
+        "regret_top1_max": ranking.regret_top1_max,
+        "regret_top3_mean": ranking.regret_top3_mean,
+        "memory_mape": memory.mape,
+        "memory_median_ape": memory.median_ape,
+        "memory_bias": memory.bias,
+        "oom_recall": memory.recall,
+        "oom_false_alarm": memory.false_alarm,
+        "failures": memory.failures,
+        "failures_apart": dict(memory.apart),
+        "parameters_fitted": len(score.fitted),
+        "without_default": score.without_default,
+        "defaults": dict(score.defaults),
+    }
+
+
+def _document(score: FileScore, by: str | None) -> dict[str, Any]:
+    document: dict[str, Any] = {"file": score.file, "kind": score.kind, **score_document(score.score)}
+    document["fitted"] = sorted(score.score.fitted)
+    document["worst"] = [
+        {
+            "line": row.line,
+            "what": row.what,
+            "predicted_s": row.predicted_s,
+            "measured_s": row.measured_s,
+            "ratio": row.predicted_s / row.measured_s,
+            "label": row.label,
+        }
+        for row in score.score.worst
+    ]
+    if by is not None:
+        document["by"] = [{"column": by, "value": text, **score_document(part)} for text, part in score.parts.items()]
+    return document
+
+
+def _records(scores: Sequence[FileScore], by: str | None) -> list[dict[str, Any]]:
+    """One line per file, or per part of a file."""
+    records = []
+    for file in scores:
+        parts: Mapping[str, Score] = file.parts if by is not None else {"": file.score}
+        for text, part in parts.items():
+            flat = {key: value for key, value in score_document(part).items() if not isinstance(value, dict)}
+            records.append({"file": file.file, "kind": file.kind, **({by: text} if by is not None else {}), **flat})
+    return records
+
+
+# -- for people -----------------------------------------------------------------------------------------------------------------
+
+
+def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
+    blocks: list[Block] = [_table("file", [(file.file.rsplit("/", maxsplit=1)[-1], file.score) for file in scores])]
+    blocks.append(
+        Sentence(
+            "Errors are shares of the measured time; bias is the mean of log(predicted / measured), below 0 where predictions are too short; skill is "
+            "1 - error / error of FLOPs over peak at one fitted efficiency; tau and regret are means over groups of alternatives (rows that differ in the plan only)."
+        )
+    )
+    for file in scores:
+        blocks += [Heading(f"{file.file} ({file.kind})"), _facts(file.score)]
+        if by is not None and file.parts:
+            blocks.append(_table(by, [(text or "(not stated)", part) for text, part in file.parts.items()]))
+        if file.score.worst:
+            blocks.append(_worst(file.score))
+    return blocks
+
+
+def _table(title: str, rows: Sequence[tuple[str, Score]]) -> Table:
+    parts = [part for _, part in rows]
+
+    def column(name: str, values: Sequence[str], priority: int) -> Column:
+        return Column(title=name, cells=tuple(values), priority=priority)
+
+    columns = [
+        Column(title=title, cells=tuple(text for text, _ in rows), is_text=True, flexible=True),
+        column("rows", [f"{p.rows:,}" for p in parts], 3),
+        column("scored", [f"{p.scored:,}" for p in parts], 0),
+        column("coverage", [percent(p.coverage) for p in parts], 2),
+        column("MAPE", [percent(p.times.mape) for p in parts], 0),
+        column("median", [percent(p.times.median_ape) for p in parts], 0),
+        column("90th\npercentile", [percent(p.times.p90_ape) for p in parts], 4),
+        column("bias", [_signed(p.times.bias) for p in parts], 1),
+        column("skill", [_signed(p.times.skill) for p in parts], 5),
+    ]
+    if any(p.ranking.groups for p in parts):
+        columns += [
+            column("groups", [str(p.ranking.groups) for p in parts], 6),
+            column("tau", [_signed(p.ranking.kendall_tau) for p in parts], 1),
+            column("pairs\nright", [percent(p.ranking.pair_accuracy) for p in parts], 6),
+            column("regret\ntop 1", [_ratio(p.ranking.regret_top1_mean) for p in parts], 1),
+            column("regret\nworst", [_ratio(p.ranking.regret_top1_max) for p in parts], 5),
+            column("regret\ntop 3", [_ratio(p.ranking.regret_top3_mean) for p in parts], 4),
+        ]
+    if any(p.memory.median_ape is not None or p.memory.failures for p in parts):
+        columns += [
+            column("memory\nmedian", [percent(p.memory.median_ape) for p in parts], 2),
+            column("OOM\nrecall", [percent(p.memory.recall) for p in parts], 2),
+            column("OOM false\nalarms", [percent(p.memory.false_alarm) for p in parts], 2),
+        ]
+    return Table(columns=tuple(columns))
+
+
+def _facts(score: Score) -> Facts:
+    pairs = [("scored", f"{score.scored:,} of {score.usable:,} usable rows ({percent(score.coverage)}), {score.rows:,} in all")]
+    if score.skipped:
+        pairs.append(("skipped", "; ".join(f"{count:,} {reason}" for reason, count in score.skipped.items())))
+    if score.memory.failures:
+        apart = "; ".join(f"{count:,} {reason}" for reason, count in score.memory.apart.items()) or "none"
+        pairs.append(("failed runs", f"{score.memory.failures:,}; counted apart, as crashes or hangs: {apart}"))
+    if score.memory.mape is not None:
+        pairs.append(("memory error", f"mean {percent(score.memory.mape)}, bias {_signed(score.memory.bias)}"))
+    lacking = ", ".join(f"{name} ({count:,})" for name, count in list(score.defaults.items())[:12])
+    pairs.append(("without any default", percent(score.without_default) + (f"; taken by default: {lacking}" if lacking else "")))
+    pairs.append(("fitted constants", str(len(score.fitted)) + (f": {', '.join(sorted(score.fitted))}" if score.fitted else "")))
+    return Facts(pairs=tuple(pairs))
+
+
+def _worst(score: Score) -> Table:
+    worst = score.worst
+    return Table(
+        columns=(
+            Column(title="worst rows\nline", cells=tuple(str(row.line) for row in worst)),
+            Column(title="what", cells=tuple(row.what for row in worst), is_text=True, priority=2),
+            Column(title="predicted", cells=tuple(duration_text(row.predicted_s) for row in worst)),
+            Column(title="measured", cells=tuple(duration_text(row.measured_s) for row in worst)),
+            Column(title="ratio", cells=tuple(_ratio(row.predicted_s / row.measured_s) for row in worst)),
+            Column(title="row", cells=tuple(row.label for row in worst), is_text=True, flexible=True),
+        )
+    )
+
+
+def _signed(value: float | None) -> str:
+    return NOT_AVAILABLE if value is None else f"{value:+.2f}"
+
+
+def _ratio(value: float | None) -> str:
+    return NOT_AVAILABLE if value is None else significant(value)

@@ -1,0 +1,131 @@
+"""A given plan: better hardware is never slower, recomputation trades time for memory, sharding never costs state."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from costmodel.mesh.costs import MeshCosts
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.rules import broken_rules
+from costmodel.network import Cluster, DeviceGroup
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.costmodel.mesh import plans as make
+from tests.strategies.mesh.networks import decoder, workload_of
+
+
+def _better(cluster: Cluster, what: str, factor: float) -> Cluster:
+    device = cluster.device
+    if what == "peak":
+        peaks = {name: rate * factor for name, rate in device.peak_flop_per_s.items()}
+        device = replace(device, peak_flop_per_s=peaks)
+    elif what == "memory bandwidth":
+        device = replace(device, memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * factor)
+    elif what == "launch":
+        device = replace(device, launch_overhead_s=device.launch_overhead_s / factor)
+    levels = cluster.levels
+    if what == "bandwidth":
+        levels = tuple(replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * factor) for level in levels)
+    elif what == "latency":
+        levels = tuple(replace(level, latency_s=level.latency_s / factor) for level in levels)
+    return replace(cluster, groups=(DeviceGroup(device=device),), levels=levels)
+
+
+def _case(seed: int) -> tuple[MeshModel, list[MeshPlan]]:
+    """A model and plans that state their stages: a uniform layout would follow the device."""
+    rng = random.Random(seed)
+    model = make.model_of(make.network(rng, blocks=rng.choice([6, 8, 12])), 12, make.cluster(rng), make.assumptions(rng))
+    shape = make.shape_of(model)
+    plans = [make.uneven(rng, make.random_plan(rng, shape), model.num_blocks) for _ in range(16)]
+    return model, plans
+
+
+def _on(model: MeshModel, cluster: Cluster, plans: list[MeshPlan]) -> MeshCosts:
+    workload = workload_of(model.workload.graph, cluster, model.workload.global_batch)
+    return MeshModel.build(workload, cluster, model.assumptions).evaluate_plans(plans)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["peak", "memory bandwidth", "launch", "bandwidth", "latency"]),
+    st.sampled_from([1.1, 2.0, 30.0]),
+)
+def test_better_hardware_is_never_slower(seed: int, what: str, factor: float) -> None:
+    model, plans = _case(seed)
+    before = _on(model, model.cluster, plans).step_time_s
+    after = _on(model, _better(model.cluster, what, factor), plans).step_time_s
+    worse = np.flatnonzero(after > before * (1 + 1e-9))
+    assert not len(worse), (what, plans[worse[0]], after[worse[0]] / before[worse[0]])
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6))
+def test_recomputing_more_blocks_saves_memory_and_costs_time(seed: int) -> None:
+    model, plans = _case(seed)
+    for plan in plans[:5]:
+        longest = max(plan.stage_blocks)
+        rows = [replace(plan, recompute="full", recompute_blocks=n) for n in range(1, longest + 1)]
+        costs = model.evaluate_plans(rows)
+        assert (np.diff(costs.memory_bytes) <= 1e-9 * costs.memory_bytes[0]).all(), plan
+        assert (np.diff(costs.step_time_s) >= -1e-9 * costs.step_time_s[0]).all(), plan
+        none = model.evaluate_plans([replace(plan, recompute="none", recompute_blocks=0)])
+        assert costs.step_time_s[0] >= none.step_time_s[0] * (1 - 1e-9)
+        assert costs.activation_bytes[0] <= none.activation_bytes[0] * (1 + 1e-9)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6))
+def test_selective_recomputation_lies_between(seed: int) -> None:
+    model, plans = _case(seed)
+    for plan in plans[:5]:
+        kinds = [replace(plan, recompute=kind, recompute_blocks=0) for kind in ("none", "selective")]
+        kinds.append(replace(plan, recompute="full", recompute_blocks=model.num_blocks))
+        costs = model.evaluate_plans(kinds)
+        assert (np.diff(costs.step_time_s) >= -1e-9 * costs.step_time_s[0]).all(), plan
+        assert (np.diff(costs.activation_bytes) <= 1e-9 * costs.activation_bytes[0]).all(), plan
+        assert costs.compute_s == pytest.approx(costs.compute_s[0], rel=1e-2)  # the slowest rank may be another
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6))
+def test_offloading_is_never_faster_and_never_fuller(seed: int) -> None:
+    model, plans = _case(seed)
+    for name in ("offload_optimizer", "offload_activations"):
+        off, on = (model.evaluate_plans([replace(plan, **{name: value}) for plan in plans]) for value in (False, True))
+        assert (on.step_time_s >= off.step_time_s * (1 - 1e-9)).all(), name
+        assert (on.memory_bytes <= off.memory_bytes * (1 + 1e-9)).all(), name
+        assert (on.host_bytes >= off.host_bytes * (1 - 1e-9)).all() or name == "offload_activations"
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6))
+def test_a_higher_zero_stage_keeps_no_more_state(seed: int) -> None:
+    model, plans = _case(seed)
+    shape = make.shape_of(model)
+    for plan in plans:
+        if plan.zero_stage == 0:
+            continue
+        stages = [replace(plan, zero_stage=stage, stage_blocks=()) for stage in (1, 2, 3)]
+        assert all(broken_rules(shape, p) == [] for p in stages)
+        costs = model.evaluate_plans(stages)
+        state = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes
+        assert (np.diff(state) <= 1e-9 * state[0]).all()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero_bubble"])
+def test_zero_bubble_puts_off_weight_gradients_only(schedule: str) -> None:
+    """What may wait is the gradient of the weights: the routed experts' first product cannot leave before the second's input gradient."""
+    d, f, positions, experts, k = 64, 128, 16, 4, 2
+    graph = decoder(blocks=2, features=d, heads=4, kv_heads=2, ffn=f, positions=positions, experts=experts)
+    model = make.model_of(graph, 4, make.ideal_cluster(peak=1e12, memory_bandwidth=1e21))
+    batch = make.MeshBatch.from_plans([MeshPlan(pp=2, schedule=schedule, num_micro_batches=4)])
+    weight = model.rows(batch).weight_s[0]
+    matrices = d * (4 + 2 * 2) * 16 + d * d + k * 3 * d * f + d * experts
+    norms = 2 * (2 * d)  # two norms, two operations per element
+    assert weight[1] == pytest.approx(positions * (2 * matrices + norms) / 1e12, rel=1e-9)
