@@ -68,6 +68,8 @@ def _of_layer(layer: Layer) -> tuple[float, float, float]:
     )
     if layer.kind == "moe":  # what an uneven load costs is time, not work
         layer = replace(layer, params=replace(layer.params, capacity_factor=1.0))
+    if layer.kind in ATTENTION:  # written out, it computes what its mask hides as well
+        layer = replace(layer, params=replace(layer.params, fused=True))
     work = layer.family.work(layer, shard)
     forward = _products(work.forward)
     if layer.kind in ATTENTION:

@@ -203,7 +203,7 @@ class MeshModel:
         ----------
         batch : MeshBatch
         exact : bool
-            False: step times of interleaved pipelines are lower bounds, which is much quicker.
+            False: step times are lower bounds, which is much quicker for some schedules.
 
         Returns
         -------
@@ -220,16 +220,22 @@ class MeshModel:
     ) -> MeshCosts:
         """Score plans that share pipelines: plan n divides dp of core ``index[n]`` as ``division`` says.
 
-        Without ``exact`` (and with cores built so), the step times of interleaved pipelines are lower bounds.
+        Without ``exact`` (and with cores built so), step times are lower bounds.
         """
         return step_costs(self.workload, self.groups, cores, memory, index, division, exact=exact)
 
     def totals(
-        self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, *, exact: bool = True
+        self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division
     ) -> tuple[FloatArray, FloatArray]:
         """Step time and memory of plans that share pipelines, as `divided` has them, without their parts."""
-        time = step_times(self.workload, self.groups, cores, memory, index, division, exact=exact)
+        time = self.step_times(cores, memory, index, division)
         return time, np.asarray(np.max(memory.divided(index, division).total_bytes, axis=1))
+
+    def step_times(
+        self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, *, exact: bool = True
+    ) -> FloatArray:
+        """Step times of plans that share pipelines, as `divided` has them, without their parts."""
+        return step_times(self.workload, self.groups, cores, memory, index, division, exact=exact)
 
     def evaluate_plans(self, plans: Sequence[MeshPlan]) -> MeshCosts:
         """Score plans, those with a layout of their own included.

@@ -51,7 +51,7 @@ def step_costs(
         Core of every plan.
     division : Division
     exact : bool
-        False: interleaved pipelines with ZeRO-3 get a lower bound (the others have what their cores say).
+        False: step times are lower bounds.
 
     Returns
     -------
@@ -131,7 +131,10 @@ class _Totals:
     ) -> _Totals:
         times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
         flush, gathering = _gathered_flush(workload, cores, times, index, division, exact=exact)
-        exchange_s, update_s, hosted_s = _StepEnd(workload, groups, cores, memory, times, index, division).parts()
+        # Rank 0 ends last: what it leaves is a bound for all.
+        ranks = slice(None) if exact else slice(0, 1)
+        end = _StepEnd(workload, groups, cores, memory, times, index, division, ranks)
+        exchange_s, update_s, hosted_s = end.parts()
         m = cores.batch.num_micro_batches[index]
         offload_s = hosted_s + m * _offload_per_micro_batch_s(groups, cores, index, division)
         return cls(flush_s=flush, gathering_s=gathering, exchange_s=exchange_s, update_s=update_s, offload_s=offload_s)
@@ -212,9 +215,11 @@ class _StepEnd:
         times: CopyTimes,
         index: IntArray,
         division: Division,
+        ranks: slice,
     ) -> None:
         self.workload, self.groups, self.cores, self.memory = workload, groups, cores, memory
         self.times, self.index, self.division = times, index, division
+        self.ranks = ranks  # kinds of ranks that are looked at
 
     def parts(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Exchange, update on the device, update on the host: (n,) each."""
@@ -224,12 +229,13 @@ class _StepEnd:
             return zero, zero, zero
         width = _gradient_width(self.workload, self.groups)
         stage = division.zero_stage[:, None]
-        dense, experts = self.memory.dense_trainable[index], self.memory.expert_trainable[index]
-        backward = self.cores.rank_backward_s[index]
+        dense = self.memory.dense_trainable[:, self.ranks][index]
+        experts = self.memory.expert_trainable[:, self.ranks][index]
+        backward = self.cores.rank_backward_s[:, self.ranks][index]
         waiting = self._reduction(dense * width, experts * width, stage, backward)
         waiting += self._gathering(dense, experts, stage)
         update, hosted = self._update_s(dense, experts)
-        rank_first = self.cores.layouts.rank_first[index]
+        rank_first = self.cores.layouts.rank_first[:, self.ranks][index]
         exists = rank_first >= 0
         # Stage s ends its last backward pass s chunks before the first stage does.
         quickest = np.min(np.where(exists, backward, np.inf), axis=1, keepdims=True)
@@ -259,7 +265,7 @@ class _StepEnd:
         """Exposed gathering of updated weights behind the next forward pass (ZeRO-1 and 2): (n, Q)."""
         width = self.workload.precision.weight_bytes
         gather = self.times.gather_s(dense * width, experts * width)
-        forward = self.cores.rank_forward_s[self.index]
+        forward = self.cores.rank_forward_s[:, self.ranks][self.index]
         exposed = exposed_exchange(self.groups.assumptions, gather, (dense + experts) * width, forward)
         return np.where((stage == 1) | (stage == 2), exposed, 0.0)
 

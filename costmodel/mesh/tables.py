@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.compute import ComputeModel, PassTimes
+from costmodel.graph import Graph
 from costmodel.layers import Layer, Shard
 from costmodel.layers.base import positions_of
 from costmodel.mesh.groups import GroupTimes
@@ -355,15 +356,7 @@ def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind,
     layers = [graph.layers[i] for i in kind.layers]
     roles = roles_of(graph, kind)
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
-    readers: dict[int, list[int]] = {}
-    outside: dict[int, list[int]] = {}
-    inside = set(kind.layers)
-    for position, inputs in enumerate(kind.inputs):
-        for u in set(inputs) - {-1}:
-            readers.setdefault(u, []).append(position)
-        for source in graph.producers[kind.layers[position]]:
-            if source not in inside:
-                outside.setdefault(source, []).append(position)
+    readers, outside = _readers(graph, kind)
     again = _needed_again(layers, readers)
     for source, reading in outside.items():
         elements = _elements(graph.layers[source], keys, whole.astype(np.float64), np.ones(len(keys)))
@@ -391,6 +384,20 @@ def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind,
         total["saved_bytes"] += extra + (size if kept else 0.0)
         if not layer.is_recomputable:
             total["saved_selective_bytes"] += extra + (size if again[position] else 0.0)
+
+
+def _readers(graph: Graph, kind: UnitKind) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+    """Who reads what: by position in the unit, and by layer of the graph for tensors from other units."""
+    readers: dict[int, list[int]] = {}
+    outside: dict[int, list[int]] = {}
+    inside = set(kind.layers)
+    for position, inputs in enumerate(kind.inputs):
+        for u in set(inputs) - {-1}:
+            readers.setdefault(u, []).append(position)
+        for source in graph.producers[kind.layers[position]]:
+            if source not in inside:
+                outside.setdefault(source, []).append(position)
+    return readers, outside
 
 
 def _needed_again(layers: Sequence[Layer], readers: Mapping[int, Sequence[int]]) -> list[bool]:

@@ -70,15 +70,15 @@ class Units:
 def fold(graph: Graph) -> Units:
     """Fold a network into units.
 
-    Layers outside the blocks belong to the front until the first block, to the block before them until the last block (the layers
-    between an encoder and a decoder), and to the back after it.
+    Layers outside the blocks belong to the front if the first block reads them, to the back if no block does, and else
+    to the block before the first that reads them (the layers between an encoder and a decoder).
 
     Raises
     ------
     MeshError
         The network has no repeated blocks.
     """
-    owner = _owners(graph.layers)
+    owner = _owners(graph)
     count = max(owner) + 1
     members: list[list[int]] = [[] for _ in range(count)]
     for i, unit in enumerate(owner):
@@ -100,30 +100,35 @@ def fold(graph: Graph) -> Units:
     return Units(kinds=tuple(kinds), kind_of=tuple(kind_of), cut_elements=_cuts(graph, owner, count))
 
 
-def _owners(layers: tuple[Layer, ...]) -> list[int]:
-    """Layer -> unit."""
+def _owners(graph: Graph) -> list[int]:
+    """Layer -> unit. The order of the layers is topological but otherwise free: what they read and who reads them decides."""
     order: dict[str, int] = {}
-    for layer in layers:
+    for layer in graph.layers:
         if layer.block and layer.block not in order:
             order[layer.block] = len(order) + 1
     if not order:
         raise MeshError(
             "the network has no repeated blocks (write them with 'repeat'), so it has nothing to cut into stages"
         )
-    last = max(i for i, layer in enumerate(layers) if layer.block)
-    owner: list[int] = []
-    current = 0
-    for i, layer in enumerate(layers):
-        current = max(current, order[layer.block]) if layer.block else current
-        owner.append(order.get(layer.block, len(order) + 1 if i > last else current))
-    return owner if owner[-1] > len(order) else _with_back(layers, owner, len(order))
-
-
-def _with_back(layers: tuple[Layer, ...], owner: list[int], blocks: int) -> list[int]:
-    raise MeshError(
-        f"the network ends inside its last block ('{layers[-1].name}', unit {owner[-1]} of {blocks}); add the layers after it, such as "
-        "the final norm or the loss"
-    )
+    back = len(order) + 1
+    # As late as its readers allow, in the unit before the first block that reads it...
+    owner = [order.get(layer.block, back) for layer in graph.layers]
+    readers: list[list[int]] = [[] for _ in graph.layers]
+    for u, v in graph.edges:
+        readers[u].append(v)
+    for u in reversed(range(len(owner))):
+        if not graph.layers[u].block:
+            owner[u] = min((owner[v] - bool(graph.layers[v].block) for v in readers[u]), default=back)
+    # ... but not before what it reads.
+    for v, layer in enumerate(graph.layers):
+        if not layer.block:
+            owner[v] = max([owner[v], *(owner[u] for u in graph.producers[v])])
+    if back not in owner:
+        raise MeshError(
+            f"the network ends inside its last block ('{graph.layers[-1].name}'); add the layers after it, such as the final "
+            "norm or the loss"
+        )
+    return owner
 
 
 def _signature(layer: Layer) -> object:

@@ -26,7 +26,16 @@ from costmodel.network import Cluster
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import Workload
 
-__all__ = ["MixedCosts", "StageReport", "cost_plans", "evaluate_mixed", "pipeline_flush_s", "stage_reports", "tail_s"]
+__all__ = [
+    "MixedCosts",
+    "StageReport",
+    "cost_plans",
+    "evaluate_mixed",
+    "pipeline_flush_s",
+    "slack_s",
+    "stage_reports",
+    "tail_s",
+]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -90,8 +99,13 @@ def tail_s(end_s: FloatArray, plain_backward_s: FloatArray) -> FloatArray:
 
     Stage s ends its backwards s (shortest) of them before the first stage does, as in `costmodel.mesh.step`.
     """
-    slack = np.arange(end_s.shape[1]) * np.min(plain_backward_s, axis=1, keepdims=True)
-    return np.asarray(np.maximum(np.max(end_s - slack, axis=1), 0.0))
+    return np.asarray(np.maximum(np.max(end_s - slack_s(plain_backward_s), axis=1), 0.0))
+
+
+def slack_s(plain_backward_s: FloatArray) -> FloatArray:
+    """How long before the first stage each stage ends its backwards, at least: (n, S)."""
+    quickest = np.min(plain_backward_s, axis=1, keepdims=True)
+    return np.asarray(np.arange(plain_backward_s.shape[1]) * quickest)
 
 
 def evaluate_mixed(
@@ -225,17 +239,21 @@ def _flushes(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> 
 
 
 def _combine(model: MixedModel, plan: MixedPlan, reports: list[StageReport], flushes: list[float]) -> dict[str, float]:
-    tails, tied = [], 0.0
+    tails, updates, tied = [], [], 0.0
     for p, pipeline in enumerate(plan.pipelines):
         own = [r for r in reports if r.pipeline == p]
-        ends = np.array([[r.exchange_s + r.update_s for r in own]])
-        tails.append(float(tail_s(ends, np.array([[r.plain_backward_s for r in own]]))[0]))
+        ends, plain = (
+            np.array([[r.exchange_s + r.update_s for r in own]]),
+            np.array([[r.plain_backward_s for r in own]]),
+        )
+        tails.append(float(tail_s(ends, plain)[0]))
+        updates.append(own[int(np.argmax(ends[0] - slack_s(plain)[0]))].update_s)
         tied = max(tied, model.tied_s(plan, pipeline))
     slowest, last = int(np.argmax(flushes)), int(np.argmax(tails))
     flush, tail = flushes[slowest], tails[last]
     busiest = max((r for r in reports if r.pipeline == slowest), key=lambda r: r.forward_s + r.backward_s)
     m = plan.pipelines[slowest].most_micro_batches
-    update = min(max(r.update_s for r in reports if r.pipeline == last), tail)
+    update = min(updates[last], tail)
     fullest = max(reports, key=lambda r: r.memory_bytes / r.capacity_bytes)
     return {
         "step_time_s": flush + tail + tied,

@@ -1,7 +1,7 @@
 """What single pipeline stages cost on one group of devices: any number of stages at a time.
 
-Everything is asked of the mesh model's own functions (`costmodel.mesh`), one row per stage, so that a pipeline on one group alone costs what
-`MeshModel` says.
+Everything is asked of the mesh model's own functions (`costmodel.mesh`), one row per stage, so that a pipeline on one group alone costs
+what `MeshModel` says.
 """
 
 from __future__ import annotations

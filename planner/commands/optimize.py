@@ -132,7 +132,7 @@ def _plan_document(request: Request, result: SearchResult | MeshResult, folder: 
         return plan_document(request, result, result.plans[0], folder=folder)
     from planner.report.mesh_documents import mesh_plan_document
 
-    return mesh_plan_document(request, result, result.plans[0], folder=folder)
+    return mesh_plan_document(request, result, result.best, folder=folder)
 
 
 def _report(request: Request, result: SearchResult | MeshResult) -> Report:

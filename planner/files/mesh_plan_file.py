@@ -91,7 +91,8 @@ def document_from_mesh_plan(
         },
         "provenance": provenance(setting, assumptions),
     }
-    if result is not None:
+    # The proof is about the uniform space: it says nothing about a plan with stages of its own.
+    if result is not None and not ranked.plan.stage_blocks:
         is_best = ranked.rank == 1
         document["prediction"] |= {"proven_optimal": result.proven_optimal and is_best, "bound_s": result.bound_s}
     return {key: value for key, value in document.items() if value not in (None, [], {})}

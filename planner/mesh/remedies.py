@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
-from costmodel.mesh.rules import RULES
 from costmodel.splits import divisors
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import LimitReached, NoFeasiblePlan
@@ -39,7 +38,7 @@ def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome)
     if outcome.nearest_miss is None and outcome.out_of_time:
         return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
     if outcome.nearest_miss is None:
-        return NoFeasiblePlan(_excluded(judge, settings, outcome))
+        return NoFeasiblePlan(_excluded(judge, settings))
     way_out = _relaxed(judge, settings) or _more_gpus(judge, settings)
     return NoFeasiblePlan(f"nothing fits: {_miss(judge, outcome.nearest_miss)}; {way_out or _ADVICE}")
 
@@ -60,7 +59,7 @@ def _miss(judge: MeshJudge, miss: NearestMiss) -> str:
     )
 
 
-def _excluded(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) -> str:
+def _excluded(judge: MeshJudge, settings: MeshSettings) -> str:
     said = "; ".join(_contradictions(judge, settings.restriction))
     if not said:
         said = "nothing obeys all rules of the space; fix less"

@@ -60,7 +60,10 @@ class MeshResult:
     setting: Setting
     seq: int
     objective: str
-    plans: tuple[RankedMeshPlan, ...]  # best first
+    plans: tuple[RankedMeshPlan, ...]  # of the uniform space, best first
+    # The best with blocks and recomputation of its own on every stage, where it is faster than all of them; bound and proof are about
+    # the uniform space.
+    refined: RankedMeshPlan | None
     proven_optimal: bool
     bound_s: float  # no plan of the space takes less time per step
     bound_gap: float  # (best - bound) / best, of the objective
@@ -71,6 +74,11 @@ class MeshResult:
     model_assumptions: tuple[Assumption, ...]  # of the mesh cost model, by name
     data_parallel: RankedMeshPlan | None  # the best with tp = cp = ep = pp = 1; None: does not fit
     notes: tuple[str, ...]
+
+    @property
+    def best(self) -> RankedMeshPlan:
+        """What to run: the refined plan where there is one, else the first of the uniform space."""
+        return self.plans[0] if self.refined is None else self.refined
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
 from planner.resolve import Resolved
 from planner.results import Assumption
 from planner.search_errors import SearchInterrupted
+from strategies.mesh.refine import refine_top
 from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
 
 __all__ = ["estimate_mesh", "explain_mesh", "optimize_mesh", "settings_of"]
@@ -24,15 +25,26 @@ __all__ = ["estimate_mesh", "explain_mesh", "optimize_mesh", "settings_of"]
 Progress = Callable[[str, float], None]
 
 _DEFAULT_TIME_LIMIT_S = 60.0
+# Refinement ends by a count; this is for machines that are slower than any.
+_REFINEMENT_S = 5.0
 # Scores are sums of floats in different orders: equal up to this.
 _PROOF_SLACK = 1e-9
+# A plan with stages of its own is harder to run: it is shown if it is better by more than this.
+_WORTH_SHOWING = 1e-4
 _ONE = Bounds(values=(1,))
 # Plain data parallelism, ZeRO included.
 _DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp"), _ONE))
 
 
-def optimize_mesh(resolved: Resolved, progress: Progress | None = None) -> MeshResult:
+def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refine: bool = True) -> MeshResult:
     """Find the best plans for a question.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    progress : function of (message, share done), optional
+    refine : bool
+        Whether plans with stages of their own are looked for, beyond the uniform space.
 
     Raises
     ------
@@ -50,6 +62,8 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None) -> MeshR
     if not outcome.candidates:
         raise no_mesh_plan(judge, settings, outcome)
     result = _result(judge, settings, outcome, started)
+    if refine and not outcome.interrupted:
+        result = dataclasses.replace(result, refined=_refined(judge, settings, outcome, result.plans[0]))
     if outcome.interrupted:
         raise SearchInterrupted(result)
     return result
@@ -77,7 +91,7 @@ def explain_mesh(resolved: Resolved, plan: MeshPlan | None = None, progress: Pro
     workers = max(request.gpus, plan.workers if plan is not None else 1)
     free = dataclasses.replace(request, mesh=None, micro_batches=None, top=1, gpus=workers)
     try:
-        best = optimize_mesh(dataclasses.replace(resolved, request=free), progress).plans[0]
+        best = optimize_mesh(dataclasses.replace(resolved, request=free), progress, refine=False).plans[0]
     except NoFeasiblePlan:
         if plan is None:
             raise
@@ -118,6 +132,7 @@ def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, star
         seq=judge.seq,
         objective=judge.objective,
         plans=tuple(plans),
+        refined=None,
         proven_optimal=proven,
         bound_s=_bound_s(judge, best, 1.0 if proven else ratio),
         bound_gap=0.0 if proven else 1.0 - ratio,
@@ -129,6 +144,16 @@ def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, star
         data_parallel=data,
         notes=tuple(_notes(resolved, outcome)),
     )
+
+
+def _refined(
+    judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, best: RankedMeshPlan
+) -> RankedMeshPlan | None:
+    """The best of the plans with uneven stages, if it beats the uniform ones. What the user fixed stays."""
+    limit_s = min(settings.wall_s, _REFINEMENT_S)
+    candidates = refine_top(judge.model, outcome, settings, limit_s)
+    ranked = judge.rank([candidate.plan for candidate in candidates[:1]], best)
+    return ranked[0] if ranked and ranked[0].gap < -_WORTH_SHOWING else None
 
 
 def _bound_s(judge: MeshJudge, best: RankedMeshPlan, ratio: float) -> float:

@@ -87,9 +87,21 @@ def search_blocks(result: MeshResult) -> list[Block]:
     ]
     return [
         mesh_table(result.plans, result.objective),
-        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
+        *_refined_blocks(result, better),
+        Sentence(f"{'Best' if result.refined is None else 'Best uniform plan'}: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
         Facts(tuple(facts)),
     ]
+
+
+def _refined_blocks(result: MeshResult, better: str) -> list[Block]:
+    """One line about the plan with stages of its own."""
+    if result.refined is None:
+        return []
+    text = (
+        f"Per stage: {result.refined.summary}: {duration_text(result.refined.step_time_s)} per step, "
+        f"{percent(-result.refined.gap)} {better} than the best uniform plan; --export writes it."
+    )
+    return [Sentence(text)]
 
 
 def mesh_table(plans: Sequence[RankedMeshPlan], objective: str = "step_time", *, ranks: bool = True) -> Table:
@@ -133,7 +145,8 @@ def mesh_table(plans: Sequence[RankedMeshPlan], objective: str = "step_time", *,
 
 def _proof(result: MeshResult, better: str) -> str:
     if result.proven_optimal:
-        return f"no plan of the stated space that fits is {better} than the first"
+        uniform = "" if result.refined is None else "uniform "
+        return f"no {uniform}plan of the stated space that fits is {better} than the first"
     if result.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     return f"not proven: a plan could be up to {percent(result.bound_gap)} {better}"

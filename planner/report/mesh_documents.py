@@ -62,6 +62,7 @@ def mesh_search_document(result: MeshResult) -> dict[str, Any]:
     return {
         **_head(result.setting, result.seq, result.objective),
         "plans": [_with_plan(ranked) for ranked in result.plans],
+        "refined": None if result.refined is None else _with_plan(result.refined),
         "proven_optimal": result.proven_optimal,
         "bound_s": result.bound_s,
         "gap": result.bound_gap,

@@ -93,9 +93,15 @@ class MeshHead(Head):
 class MeshResultDocument(Tail, MeshHead):
     """Answer of `planner optimize --json` about plans over a device mesh."""
 
-    plans: list[MeshPlanCost] = Field(description="Best first.")
-    proven_optimal: bool = Field(description="Whether no plan of the stated space is better than the first.")
-    bound_s: Seconds = Field(description="No plan of the space takes less time per step.")
+    plans: list[MeshPlanCost] = Field(description="Of the uniform space (every stage alike), best first.")
+    refined: MeshPlanCost | None = Field(
+        description=(
+            "Best plan found with `stage_blocks` and `stage_recompute` of its own, where it is better than all uniform ones (its `gap` is "
+            "negative); null: none is. `--export` writes it. `bound_s` and `proven_optimal` are about the uniform space."
+        )
+    )
+    proven_optimal: bool = Field(description="Whether no plan of the stated (uniform) space is better than the first.")
+    bound_s: Seconds = Field(description="No plan of the uniform space takes less time per step.")
     gap: Number = Field(ge=0, description="(best - bound) / best, of the objective.")
     space_size: int = Field(ge=0, description="Distinct legal plans in the stated space, exact.")
     space_size_log10: Number | None

@@ -118,7 +118,9 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]]) -> Outcom
         capacity_bytes=machine.capacity_bytes,
         measured_bytes=_measured_bytes(row, machine),
     )
-    ranking = tuple(row.text(c) for c in ("dataset_group", "model", "device", "precision", "gpus", "global_batch"))
+    # Software is no choice of the plan.
+    same = ("dataset_group", "model", "device", "precision", "gpus", "global_batch", "batch", "input", "library", "framework", "source")
+    ranking = tuple(row.text(column) for column in same)
     fitted = fitted_of(machine.device)
     if failed or measured_s is None:
         return Outcome(row=row, failed=True, memory=memory, ranking=ranking, fitted=fitted)

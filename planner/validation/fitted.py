@@ -12,7 +12,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 
 __all__ = ["fitted_in", "fitted_of"]
 
-_SAYS_SO = re.compile(r"\bfit(ted)?\b")
+_SAYS_SO = re.compile(r"\bfit(ted)?\b|maximum achievable matmul")
 
 
 def fitted_in(source: str, names: Iterable[str]) -> frozenset[str]:

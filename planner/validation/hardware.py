@@ -64,7 +64,7 @@ _KNOWN: tuple[_Known, ...] = (
     ),
     _Known(pattern=r"p\s?100", device="p100", cluster="dgx1-p100"),
     _Known(pattern=r"m\s?40\b", device="m40", cluster="pcie3-fdr"),
-    _Known(pattern=r"k\s?80", device="k80", cluster="k80-8-node"),
+    _Known(pattern=r"k\s?80", device="k80", cluster="k80-10gbe"),
     _Known(pattern=r"k\s?40", device="k40", cluster="pcie3-fdr"),
     _Known(pattern=r"k\s?20\s?x", device="k20x", cluster="titan"),
     _Known(pattern=r"k\s?20", device="k20", cluster="k20-pcie"),

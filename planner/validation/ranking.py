@@ -37,7 +37,9 @@ def _pair_signs(predicted: ArrayLike, measured: ArrayLike) -> tuple[FloatArray, 
 
 
 def kendall_tau(predicted: ArrayLike, measured: ArrayLike) -> float | None:
-    """Kendall's tau-b: concordant less discordant pairs, over the geometric mean of the pairs not tied in either; None where all are tied in one.
+    """Kendall's tau-b: concordant less discordant pairs, over the geometric mean of the pairs not tied in either.
+
+    None where the measurements are all equal; 0 where the predictions are, which then say nothing.
 
     M. Kendall, The treatment of ties in ranking problems, Biometrika 33(3), 1945.
 
@@ -45,8 +47,10 @@ def kendall_tau(predicted: ArrayLike, measured: ArrayLike) -> float | None:
     0.3333333333333333
     """
     a, b = _pair_signs(predicted, measured)
+    if not np.any(b != 0):
+        return None
     untied = math.sqrt(float(np.sum(a != 0)) * float(np.sum(b != 0)))
-    return float(np.sum(a * b)) / untied if untied > 0 else None
+    return float(np.sum(a * b)) / untied if untied > 0 else 0.0
 
 
 def pair_accuracy(predicted: ArrayLike, measured: ArrayLike) -> float | None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mesh.cores import CORE_FIELDS, core_columns, mesh_strides
+from costmodel.mesh.cores import CORE_FIELDS, mesh_strides
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
@@ -334,32 +334,50 @@ class _Run:
         score, fits : arrays (n,)
         """
         score, fits = np.full(len(batch), np.inf), np.zeros(len(batch), dtype=np.bool_)
-        first, index = np.unique(core, return_index=True, return_inverse=True)[1:]
-        division = Division.of(batch, mesh_strides(batch))
-        cores = batch.take(first)
-        memory = self.model.core_memory(cores)
         rows = np.arange(len(batch))
         plain = int(batch.recompute[0]) == _NONE and not (batch.offload_optimizer[0] or batch.offload_activations[0])
         if int(batch.recompute[0]) == _FULL:
-            blocks = memory.least_recomputed(index, division, self.settings.capacity_bytes)
-            batch, rows = self._with_blocks(batch, blocks)
+            batch, rows = self._with_blocks(batch, self._least_blocks(batch, core))
         elif not plain:
             # Only plans that fit matter; the first variant also says how fast the others are at best.
-            needed = np.max(memory.divided(index, division).total_bytes, axis=1)
-            rows = np.flatnonzero(needed <= self.settings.capacity_bytes)
+            rows = np.flatnonzero(self._memory_bytes(batch, core) <= self.settings.capacity_bytes)
             batch = batch.take(rows)
         if not len(batch):
             return score, fits
         self._tally("plans", len(batch))
-        if not plain:
-            first, index = combined(*core_columns(batch))
-            cores = batch.take(first)
-            division, memory = Division.of(batch, mesh_strides(batch)), self.model.core_memory(cores)
-        time, needed = self.model.totals(self.model.cores(cores, exact=False), memory, index, division, exact=False)
-        score[rows] = self._score(time, batch.workers)
-        fits[rows] = needed <= self.settings.capacity_bytes
-        self._keep(batch.take(np.flatnonzero(fits[rows] & (score[rows] <= self.incumbents.worst))))
+        score[rows] = self._bounds(batch, core[rows])
+        hopeful = rows[score[rows] <= self.incumbents.worst]
+        batch = batch.take(np.searchsorted(rows, hopeful))
+        if plain:
+            fits[hopeful] = self._memory_bytes(batch, core[hopeful]) <= self.settings.capacity_bytes
+            batch = batch.take(np.flatnonzero(fits[hopeful]))
+        else:
+            fits[hopeful] = True
+        self._keep(batch)
         return score, fits
+
+    def _bounds(self, batch: MeshBatch, core: IntArray) -> FloatArray:
+        """Scores that plans do not go below; those with equal core numbers and recomputed blocks share a pipeline."""
+        first, index = combined(core, batch.recompute_blocks)
+        cores = batch.take(first)
+        pipelines, memory = self.model.cores(cores, exact=False), self.model.core_memory(cores)
+        division = Division.of(batch, mesh_strides(batch))
+        time = self.model.step_times(pipelines, memory, index, division, exact=False)
+        return self._score(time, batch.workers)
+
+    def _memory_bytes(self, batch: MeshBatch, core: IntArray) -> FloatArray:
+        if not len(batch):
+            return np.zeros(0)
+        first, index = combined(core, batch.recompute_blocks)
+        memory = self.model.core_memory(batch.take(first))
+        filled = memory.divided(index, Division.of(batch, mesh_strides(batch)))
+        return np.asarray(np.max(filled.total_bytes, axis=1))
+
+    def _least_blocks(self, batch: MeshBatch, core: IntArray) -> IntArray:
+        first, index = combined(core, batch.recompute_blocks)
+        memory = self.model.core_memory(batch.take(first))
+        division = Division.of(batch, mesh_strides(batch))
+        return memory.least_recomputed(index, division, self.settings.capacity_bytes)
 
     def _keep(self, batch: MeshBatch) -> None:
         """Judge plans exactly, and keep them if they are good."""
@@ -381,16 +399,10 @@ class _Run:
         rows = np.flatnonzero((place < len(allowed)) & (chosen <= most) & (blocks <= most))
         batch, chosen, place, most = batch.take(rows), chosen[rows], place[rows], most[rows]
         # One more where rounding made it one too few.
-        over = self._memory_bytes(replace(batch, recompute_blocks=chosen)) > self.settings.capacity_bytes
+        everything = np.arange(len(batch))
+        over = self._memory_bytes(replace(batch, recompute_blocks=chosen), everything) > self.settings.capacity_bytes
         following = allowed[np.minimum(place + 1, len(allowed) - 1)]
         return replace(batch, recompute_blocks=np.where(over & (following <= most), following, chosen)), rows
-
-    def _memory_bytes(self, batch: MeshBatch) -> FloatArray:
-        if not len(batch):
-            return np.zeros(0)
-        division = Division.of(batch, mesh_strides(batch))
-        filled = self.model.core_memory(batch).divided(np.arange(len(batch)), division)
-        return np.asarray(np.max(filled.total_bytes, axis=1))
 
 
 def _pieces(columns: Columns) -> list[Columns]:

@@ -8,8 +8,8 @@ path
     A_s = t_0 + .. + t_s,  w_s = S - 1 - s,  P_a = A_a + w_a max_{j<=a} F_j,  Q_b = A_b + w_b max_{j<=b} B_j
 
 which grows stage by stage: with E = max_e [A_{e-1} + (m - w_e) t_e - 2 A_e] + 2 A, EP = max [E-part + P_a] + A and EQ alike, a stage adds
-t to A, 2 t to E and t to EP and EQ, and offers new maxima. All are monotone, so componentwise smaller is never worse. The end of the step is
-max_s (end_s - s q), q the shortest backward pass; it is solved for the longest q there can be first, and for every q in turn if the answer
+t to A, 2 t to E and t to EP and EQ, and offers new maxima. All are monotone, so componentwise smaller is never worse. The end of the step
+is max_s (end_s - s q), q the shortest backward pass; it is solved for the longest q there can be first, and for every q in turn if the answer
 does not turn out to be exact.
 """
 

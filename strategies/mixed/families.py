@@ -218,8 +218,8 @@ class Shapes:
     def least_s(self, num_micro_batches: IntArray | int) -> FloatArray:
         """Forwards and backwards of that many micro-batches take at least this; broadcasts against (n,).
 
-        As `strategies.mixed.division.flush_bound_s`, of slowest stage and sum. The sum is least when the groups that do most work per second
-        are full, so the bound is least at one of the points where the next group is needed.
+        As `strategies.mixed.division.flush_bound_s`, of slowest stage and sum. The sum is least when the groups that do most work per
+        second are full, so the bound is least at one of the points where the next group is needed.
         """
         rate = np.array([r.rate for r in self.rates])
         share = min(r.backward_share for r in self.rates)

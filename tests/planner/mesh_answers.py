@@ -84,6 +84,7 @@ def make_result(**changes: Any) -> MeshResult:
             make_ranked(),
             make_ranked(MeshPlan(dp_shard=256, zero_stage=3, num_micro_batches=4), 21.0, rank=2, gap=0.05),
         ),
+        refined=None,
         proven_optimal=True,
         bound_s=20.0,
         bound_gap=0.0,

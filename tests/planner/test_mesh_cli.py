@@ -304,7 +304,8 @@ def test_fp8_is_faster_where_there_is_fp8(document: Any) -> None:
 def test_a_plan_gives_back_its_step_time(document: Any, answer: Any, tmp_path: Path, options: str) -> None:
     path = tmp_path / "plan.yaml"
     extra = ["--assume", "dp_overlap=0.7", "--memory-limit", "70GiB", "--export", str(path)]
-    best = json.loads(answer("optimize", *SMALL.split(), *options.split(), *extra, "--json"))["plans"][0]
+    answered = json.loads(answer("optimize", *SMALL.split(), *options.split(), *extra, "--json"))
+    best = answered["refined"] or answered["plans"][0]
     for command in ("estimate", "explain"):
         found = json.loads(answer(command, "--plan", str(path), "--json"))
         assert found["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)

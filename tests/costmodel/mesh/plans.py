@@ -11,10 +11,9 @@ from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshBatch, MeshPlan
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.network import Cluster, DeviceGroup, Level
-
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 # Nothing hides behind anything and nothing is lost: times are bytes over bandwidth, memory is tensors.
@@ -85,7 +84,9 @@ def gpt(
     return Graph.build("gpt", specs)
 
 
-def ideal_cluster(*, bandwidth: float = 1e9, peak: float = 1e12, memory_bandwidth: float = 1e12, launch: float = 0.0) -> Cluster:
+def ideal_cluster(
+    *, bandwidth: float = 1e9, peak: float = 1e12, memory_bandwidth: float = 1e12, launch: float = 0.0
+) -> Cluster:
     """One level without latency, devices without losses: times are volume over rate."""
     device = Device(
         name="ideal",
@@ -116,7 +117,12 @@ def network(rng: random.Random, *, blocks: int | None = None) -> Graph:
     count = blocks or rng.choice([2, 4, 6, 8])
     if rng.random() < 0.3:
         return gpt(
-            blocks=count, features=rng.choice([64, 256]), heads=4, positions=rng.choice([16, 64]), fused=rng.random() < 0.5, tied=False
+            blocks=count,
+            features=rng.choice([64, 256]),
+            heads=4,
+            positions=rng.choice([16, 64]),
+            fused=rng.random() < 0.5,
+            tied=False,
         )
     features = rng.choice([64, 256, 512])
     return decoder(
@@ -141,11 +147,16 @@ def cluster(rng: random.Random) -> Cluster:
 
 def assumptions(rng: random.Random) -> MeshAssumptions:
     """Shares that hide anywhere between nothing and everything."""
-    shares = {name: rng.choice([0.0, 0.5, 0.9]) for name in ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")}
+    shares = {
+        name: rng.choice([0.0, 0.5, 0.9])
+        for name in ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
+    }
     return MeshAssumptions(**shares, bucket_bytes=rng.choice([0.0, 1e5, 160e6]))
 
 
-def random_plan(rng: random.Random, shape: NetworkShape, *, schedule: str | None = None, offload: bool = True) -> MeshPlan:
+def random_plan(
+    rng: random.Random, shape: NetworkShape, *, schedule: str | None = None, offload: bool = True
+) -> MeshPlan:
     """Any plan that breaks no rule."""
     while True:
         plan = _attempt(rng, shape, schedule, offload=offload)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from costmodel.mesh.flops import model_flops_per_step
 from costmodel.network import Cluster
 from costmodel.workload import Workload
 from planner.loading import load_cluster, load_model
-
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 
@@ -25,7 +25,9 @@ def _bundled(name: str, cluster: Cluster) -> tuple[Workload, int]:
     return workload_of(loaded.graph, cluster, loaded.global_batch), loaded.seq
 
 
-@pytest.mark.parametrize(("name", "layers", "width"), [("gpt3-175b", 96, 12288), ("gpt3-1.3b", 24, 2048), ("megatron-530b", 105, 20480)])
+@pytest.mark.parametrize(
+    ("name", "layers", "width"), [("gpt3-175b", 96, 12288), ("gpt3-1.3b", 24, 2048), ("megatron-530b", 105, 20480)]
+)
 def test_gpt_by_the_formula_of_megatron(name: str, layers: int, width: int, h100: Cluster) -> None:
     """Narayanan et al. (arXiv:2104.04473), section 5.1: 96 B s l h^2 (1 + s / 6h + V / 16 l h) with recomputation.
 
@@ -92,7 +94,8 @@ def test_an_uneven_load_is_no_work() -> None:
     uneven = replace(
         graph,
         layers=tuple(
-            replace(layer, params=replace(layer.params, capacity_factor=2.0)) if layer.kind == "moe" else layer for layer in graph.layers
+            replace(layer, params=replace(layer.params, capacity_factor=2.0)) if layer.kind == "moe" else layer
+            for layer in graph.layers
         ),
     )
     even, more = (model_flops_per_step(workload_of(g, two_level_cluster(), 4)) for g in (graph, uneven))

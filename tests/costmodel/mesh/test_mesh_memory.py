@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from costmodel.graph import Graph
 from costmodel.mesh.breakdown import stage_rows
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, workload_of
 
@@ -50,9 +50,7 @@ def test_full_recomputation_keeps_the_input_of_a_block(plan: MeshPlan, expected:
     assert _block_bytes(replace(plan, recompute="full")) == pytest.approx(SBH * expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("plan", "expected"), [(T1, 2 + 6 + 2 + 8), (T4, 4 + 14 / 4), (T4S, 18 / 4)]
-)
+@pytest.mark.parametrize(("plan", "expected"), [(T1, 2 + 6 + 2 + 8), (T4, 4 + 14 / 4), (T4S, 18 / 4)])
 def test_selective_recomputation_keeps_what_matrices_and_sums_make(plan: MeshPlan, expected: float) -> None:
     """The paper's runs only the attention again (34 sbh); here also norms, activations and dropout.
 
@@ -99,7 +97,8 @@ def _gpt_weights(blocks: int, vocabulary: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("stage", "replicate", "shard", "cp"), [(0, 4, 1, 1), (1, 1, 4, 1), (2, 1, 4, 1), (3, 1, 4, 1), (3, 2, 4, 1), (2, 2, 2, 4), (1, 1, 1, 4)]
+    ("stage", "replicate", "shard", "cp"),
+    [(0, 4, 1, 1), (1, 1, 4, 1), (2, 1, 4, 1), (3, 1, 4, 1), (3, 2, 4, 1), (2, 2, 2, 4), (1, 1, 1, 4)],
 )
 def test_zero_memory_is_that_of_rajbhandari(stage: int, replicate: int, shard: int, cp: int) -> None:
     """Figure 1: (2 + 2 + K) psi with K = 12, then state, gradients and weights over N; our gradients accumulate in 4 bytes."""
@@ -162,7 +161,9 @@ def test_the_last_stage_keeps_a_copy_of_tied_weights() -> None:
     model = make.model_of(make.gpt(blocks=4, vocabulary=1000), 4, make.ideal_cluster())
     rows = stage_rows(model, MeshPlan(pp=2, num_micro_batches=4, stage_blocks=(2, 2)))
     table, blocks = 1000 * H, 2 * (12 * H * H + 13 * H)
-    assert [row.weight_bytes for row in rows] == pytest.approx([2 * (table + blocks), 2 * (table + blocks + 2 * H)], rel=1e-12)
+    assert [row.weight_bytes for row in rows] == pytest.approx(
+        [2 * (table + blocks), 2 * (table + blocks + 2 * H)], rel=1e-12
+    )
 
 
 # -- micro-batches in flight -----------------------------------------------------------------------------------------------
@@ -192,7 +193,9 @@ def test_gpipe_keeps_all_micro_batches() -> None:
 
 
 def test_zero_bubble_keeps_as_many_on_every_rank() -> None:
-    assert _rank_blocks(MeshPlan(pp=4, num_micro_batches=16, schedule="zero_bubble")) == pytest.approx([8] * 4, rel=1e-12)
+    assert _rank_blocks(MeshPlan(pp=4, num_micro_batches=16, schedule="zero_bubble")) == pytest.approx(
+        [8] * 4, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("pp", "vpp"), [(2, 2), (4, 2), (2, 4)])

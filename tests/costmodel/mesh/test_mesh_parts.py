@@ -7,18 +7,29 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+
 from costmodel.evaluate import evaluate
 from costmodel.mesh.breakdown import layer_rows, stage_rows
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.rules import broken_rules
-
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
 # Written down here, not taken from costmodel.mesh.costs: a part that is left out there must be missed.
-TIMES = ("compute", "recompute", "tp_exposed", "cp_exposed", "ep_exposed", "pp_exposed", "dp_exposed", "bubble", "optimizer", "offload")
+TIMES = (
+    "compute",
+    "recompute",
+    "tp_exposed",
+    "cp_exposed",
+    "ep_exposed",
+    "pp_exposed",
+    "dp_exposed",
+    "bubble",
+    "optimizer",
+    "offload",
+)
 MEMORY = ("weight", "gradient", "optimizer", "activation", "working", "logits", "buffer", "slack", "context")
 
 
@@ -117,7 +128,11 @@ def test_inference_parts_add_up() -> None:
     graph, cluster = decoder(blocks=4), two_level_cluster()
     model = make.model_of(graph, 64, cluster)
     forward = MeshModel.build(replace(model.workload, training=False), cluster, make.BARE)
-    plans = [MeshPlan(pp=2, num_micro_batches=64), MeshPlan(pp=4, num_micro_batches=64), MeshPlan(tp=2, num_micro_batches=64)]
+    plans = [
+        MeshPlan(pp=2, num_micro_batches=64),
+        MeshPlan(pp=4, num_micro_batches=64),
+        MeshPlan(tp=2, num_micro_batches=64),
+    ]
     costs = forward.evaluate_plans(plans)
     _check(costs)
     assert (costs.gradient_bytes + costs.optimizer_bytes + costs.optimizer_s + costs.dp_exposed_s == 0).all()

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+
 from costmodel.graph import Graph
 from costmodel.mesh.breakdown import layer_rows
 from costmodel.mesh.plan import MeshPlan
@@ -15,7 +16,6 @@ from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mesh.stages import balanced_blocks, layout_of
 from costmodel.mesh.units import MeshError, UnitKind, Units, fold
 from planner.loading import load_model
-
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
@@ -63,7 +63,9 @@ def test_gpt2_is_split_like_megatron() -> None:
     graph, units = _kinds("gpt2-1.5b")
     front, block, back = (_splits(graph, kind) for kind in units.kinds)
     assert front["embedding"] == "vocabulary>"
-    assert {name: front[name] for name in front if name != "embedding"} == dict.fromkeys(["positions", "dropout"], "whole")
+    assert {name: front[name] for name in front if name != "embedding"} == dict.fromkeys(
+        ["positions", "dropout"], "whole"
+    )
     gelu = {"gelu": "channel", "dropout1": "whole", "dropout2": "whole"}
     assert block == {name: role for name, role in LLAMA.items() if name != "glu"} | gelu
     assert back == BACK
@@ -89,7 +91,14 @@ def test_parallel_branches_are_split_apart() -> None:
     ]
     graph = Graph.build("neox", specs)
     kinds = fold(graph).kinds
-    split = {"qkv": "<column", "attention": "channel", "proj": "row>", "up": "<column", "gelu": "channel", "down": "row>"}
+    split = {
+        "qkv": "<column",
+        "attention": "channel",
+        "proj": "row>",
+        "up": "<column",
+        "gelu": "channel",
+        "down": "row>",
+    }
     assert _splits(graph, kinds[1]) == {"norm1": "whole", "norm2": "whole", "add": "whole"} | split
 
 
@@ -122,7 +131,12 @@ def test_bert_splits_blocks_and_words_but_not_the_heads_transform() -> None:
     assert {block[name] for name in ("add1", "add2", "norm1", "norm2", "dropout1", "dropout2")} == {"whole"}
     assert [back[name] for name in ("transform", "gelu", "transform_norm")] == ["whole"] * 3
     assert [back[name] for name in ("words", "loss")] == ["<column", "channel"]
-    assert [back[name] for name in ("first", "pooler", "follows", "follows_loss")] == ["whole", "<column", "row>", "whole"]
+    assert [back[name] for name in ("first", "pooler", "follows", "follows_loss")] == [
+        "whole",
+        "<column",
+        "row>",
+        "whole",
+    ]
 
 
 def test_t5_splits_both_sides_and_carries_the_encoded_sequence() -> None:
@@ -133,7 +147,12 @@ def test_t5_splits_both_sides_and_carries_the_encoded_sequence() -> None:
     assert [encoder[n] for n in ("qkv", "attention", "proj", "up", "relu", "dropout2", "down")] == [
         "<column", "channel", "row>", "<column", "channel", "channel", "row>"
     ]  # fmt: skip
-    assert [decoder_kind[n] for n in ("queries", "keys_values", "cross", "cross_proj")] == ["<column", "<column", "channel", "row>"]
+    assert [decoder_kind[n] for n in ("queries", "keys_values", "cross", "cross_proj")] == [
+        "<column",
+        "<column",
+        "channel",
+        "row>",
+    ]
     last = _splits(graph, units.kinds[3])
     assert last["target_embedding"] == "vocabulary>"
     assert {last[name] for name in ("encoder_norm", "encoded", "target_dropout")} == {"whole"}
@@ -153,7 +172,13 @@ def test_deepseek_splits_behind_the_compressed_vectors() -> None:
     short = [{name.rsplit("attention.", 1)[-1]: role for name, role in found.items()} for found in (dense, mixture)]
     for found in short:
         assert {name: found[name] for name in latent} == latent
-    assert [short[0][name] for name in ("norm2", "up", "glu", "down", "add2")] == ["whole", "<column", "channel", "row>", "whole"]
+    assert [short[0][name] for name in ("norm2", "up", "glu", "down", "add2")] == [
+        "whole",
+        "<column",
+        "channel",
+        "row>",
+        "whole",
+    ]
     assert [short[1][name] for name in ("norm2", "experts", "add2")] == ["whole", "experts", "whole"]
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from costmodel.collectives import collective_s, names_of
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.network import span
 from costmodel.timeline import Timeline, TimelineInput, simulate
-
 from tests.costmodel.mesh import plans as make
 
 
@@ -101,10 +101,13 @@ class Chunks:
         plan, model = self.plan, self.model
         ranks = plan.dp_shard * plan.cp
         extent = max(
-            self.stride["dp"] * plan.dp_shard if plan.dp_shard > 1 else 1, self.stride["cp"] * plan.cp if plan.cp > 1 else 1
+            self.stride["dp"] * plan.dp_shard if plan.dp_shard > 1 else 1,
+            self.stride["cp"] * plan.cp if plan.cp > 1 else 1,
         )
         gather = _message_s(model, "all_gather", ranks, max(extent // ranks, 1), 2 * self._value("dense_count", kind))
-        scatter = _message_s(model, "reduce_scatter", ranks, max(extent // ranks, 1), 4 * self._value("dense_trainable", kind))
+        scatter = _message_s(
+            model, "reduce_scatter", ranks, max(extent // ranks, 1), 4 * self._value("dense_trainable", kind)
+        )
         hide = model.assumptions.dp_overlap
         return (
             max(gather - hide * forward, 0.0),
@@ -177,7 +180,10 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
     blocks = plan.stage_blocks or model.blocks_of(plan.pp * plan.vpp)
     kinds, starts = model.units.kind_of, np.cumsum([1, *blocks])
     shared = plan.zero_stage == 1
-    extents = [1, *(int(stride[d][0]) * n for d, n in (("dp", plan.dp_shard if shared else plan.dp), ("cp", plan.cp)) if n > 1)]
+    extents = [
+        1,
+        *(int(stride[d][0]) * n for d, n in (("dp", plan.dp_shard if shared else plan.dp), ("cp", plan.cp)) if n > 1),
+    ]
     ranks = (plan.dp_shard if shared else plan.dp) * plan.cp
     apart = max(max(extents) // ranks, 1)
     exchanges, updates = [], []

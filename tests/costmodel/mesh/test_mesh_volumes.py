@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from costmodel.graph import Graph
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.plan import MeshPlan
-
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 
@@ -46,7 +47,7 @@ def _per_block(name: str, plan: MeshPlan, **network: object) -> float:
 
 @pytest.mark.parametrize("tp", [2, 4])
 @pytest.mark.parametrize("split", [False, True])
-def test_a_block_reduces_four_times(tp: int, split: bool) -> None:  # noqa: FBT001
+def test_a_block_reduces_four_times(tp: int, split: bool) -> None:
     """Shoeybi et al. (arXiv:1909.08053), figure 4: two all-reduces each way; Korthikanti et al.: the same bytes in halves."""
     plan = MeshPlan(tp=tp, sequence_parallel=split, micro_batch=MICRO, num_micro_batches=M)
     expected = 4 * _reduced(tp, MICRO * S * H * 2)
@@ -82,9 +83,15 @@ PSI = V * H + 2 * (12 * H * H + 13 * H) + 2 * H + V * H  # weights of two blocks
         (MeshPlan(dp_replicate=4, num_micro_batches=M), _reduced(4, 4 * PSI)),
         (MeshPlan(dp_replicate=2, cp=2, num_micro_batches=2 * M), _reduced(4, 4 * PSI)),
         (MeshPlan(dp_shard=4, zero_stage=1, num_micro_batches=M), _gathered(4, 4 * PSI) + _gathered(4, 2 * PSI)),
-        (MeshPlan(dp_shard=2, cp=2, zero_stage=1, num_micro_batches=2 * M), _gathered(4, 4 * PSI) + _gathered(4, 2 * PSI)),
+        (
+            MeshPlan(dp_shard=2, cp=2, zero_stage=1, num_micro_batches=2 * M),
+            _gathered(4, 4 * PSI) + _gathered(4, 2 * PSI),
+        ),
         (MeshPlan(dp_shard=4, zero_stage=2, num_micro_batches=M), M * _gathered(4, 4 * PSI) + _gathered(4, 2 * PSI)),
-        (MeshPlan(dp_shard=4, zero_stage=3, num_micro_batches=M), M * (2 * _gathered(4, 2 * PSI) + _gathered(4, 4 * PSI))),
+        (
+            MeshPlan(dp_shard=4, zero_stage=3, num_micro_batches=M),
+            M * (2 * _gathered(4, 2 * PSI) + _gathered(4, 4 * PSI)),
+        ),
         # HSDP: the shards of the replicas are added up once a step.
         (
             MeshPlan(dp_shard=2, dp_replicate=2, zero_stage=3, num_micro_batches=M),
@@ -165,9 +172,11 @@ def test_ranks_of_an_expert_gather_its_tokens() -> None:
 
 
 @pytest.mark.parametrize(("tp", "split", "cp"), [(1, False, 1), (2, False, 1), (2, True, 1), (2, True, 2)])
-def test_stages_receive_activations_and_gradients(tp: int, split: bool, cp: int) -> None:  # noqa: FBT001
+def test_stages_receive_activations_and_gradients(tp: int, split: bool, cp: int) -> None:
     """A stage in the middle receives one tensor forward and one backward per micro-batch."""
-    plan = MeshPlan(pp=3, tp=tp, sequence_parallel=split, cp=cp, micro_batch=MICRO, num_micro_batches=M, stage_blocks=(1, 4, 1))
+    plan = MeshPlan(
+        pp=3, tp=tp, sequence_parallel=split, cp=cp, micro_batch=MICRO, num_micro_batches=M, stage_blocks=(1, 4, 1)
+    )
     sent = MICRO * S * H * 2 / (cp * (tp if split else 1))
     costs = _costs(make.gpt(blocks=6, vocabulary=16), plan)
     assert costs.pp_exposed_s[0] == pytest.approx(M * 2 * sent / RATE, rel=1e-9)
@@ -178,7 +187,9 @@ def test_overlaps_hide_the_share_that_they_state(name: str) -> None:
     graph, cluster = decoder(blocks=4, experts=4), make.ideal_cluster(bandwidth=RATE)
     plan = MeshPlan(tp=2, sequence_parallel=True, ep=2, pp=2, num_micro_batches=4)
     shares = [
-        make.model_of(graph, 4, cluster, make.MeshAssumptions(dp_overlap=0.0, cp_overlap=0.0, **{name: value})).evaluate_plans([plan])
+        make.model_of(
+            graph, 4, cluster, MeshAssumptions(dp_overlap=0.0, cp_overlap=0.0, **{name: value})
+        ).evaluate_plans([plan])
         for value in (0.0, 0.75)
     ]
     column = name.replace("overlap", "exposed_s")
@@ -217,7 +228,13 @@ def cross_decoder(blocks: int) -> Graph:
             make.spec(f"{block}.queries", "linear", previous, block=block, out_features=H),
             make.spec(f"{block}.keys_values", "linear", "encoded", block=block, out_features=2 * H),
             make.spec(
-                f"{block}.cross", "cross_attention", f"{block}.queries", f"{block}.keys_values", block=block, heads=4, head_dim=H // 4
+                f"{block}.cross",
+                "cross_attention",
+                f"{block}.queries",
+                f"{block}.keys_values",
+                block=block,
+                heads=4,
+                head_dim=H // 4,
             ),
             make.spec(f"{block}.add", "add", f"{block}.cross", previous, block=block),
         ]
@@ -229,7 +246,8 @@ def cross_decoder(blocks: int) -> Graph:
 def test_times_are_inverse_to_the_bandwidth() -> None:
     plan = MeshPlan(tp=2, pp=2, cp=2, dp_replicate=2, num_micro_batches=4)
     slow, fast = (
-        make.model_of(make.gpt(blocks=2), 8, make.ideal_cluster(bandwidth=rate)).evaluate_plans([plan]) for rate in (1e8, 1e9)
+        make.model_of(make.gpt(blocks=2), 8, make.ideal_cluster(bandwidth=rate)).evaluate_plans([plan])
+        for rate in (1e8, 1e9)
     )
     for name in ("tp_exposed_s", "cp_exposed_s", "pp_exposed_s"):
         np.testing.assert_allclose(getattr(slow, name), 10 * getattr(fast, name), rtol=1e-9)

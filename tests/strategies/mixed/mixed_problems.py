@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import permutations, product
+from dataclasses import replace
+from itertools import islice, permutations, product
 
 from costmodel.device import Device
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mixed.evaluate import cost_plans
 from costmodel.mixed.model import MixedModel
-from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
+from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
@@ -198,18 +200,47 @@ def brute_force(
     model: MixedModel, settings: MixedSettings, degrees: Sequence[int], most: int
 ) -> tuple[float, int] | None:
     """Least step time of the plans that fit, and how many there are; None if there are more than ``most``."""
-    best, count, waiting = float("inf"), 0, []
+    plans = list(islice(all_plans(model, settings, degrees), most + 1))
+    if len(plans) > most:
+        return None
+    if not plans:
+        return float("inf"), 0
+    costs = cost_plans(model, plans)
+    return float(min(costs.step_time_s[costs.fits], default=float("inf"))), len(plans)
 
-    def judge() -> float:
-        costs = cost_plans(model, waiting)
-        return float(min(costs.step_time_s[costs.fits], default=float("inf")))
 
-    for plan in all_plans(model, settings, degrees):
-        count += 1
-        if count > most:
-            return None
-        waiting.append(plan)
-        if len(waiting) == 2000:
-            best = min(best, judge())
-            waiting = []
-    return (min(best, judge()) if waiting else best), count
+def random_case(seed: int) -> tuple[Workload, Cluster, MixedSettings]:
+    """A tiny network on two or three groups, memory ample, tight or too small."""
+    rng = random.Random(seed)
+    groups = rng.choice([2, 2, 3])
+    blocks = rng.randint(groups, rng.choice([3, 4, 6]))
+    graph = transformer(
+        blocks,
+        d=rng.choice([16, 32]),
+        ffn=rng.choice([32, 128]),
+        vocab=rng.choice([32, 256]),
+        seq=rng.choice([16, 128]),
+        wide=rng.choice([0, 0, 1]),
+    )
+    batch = rng.randint(2, 6)
+    settings = MixedSettings(
+        micro_batches=rng.choice([(1,), (1,), (1, 2)]),
+        zero_stages=rng.choice([(0,), (1,), (0, 1)]),
+        orders=(rng.choice(MIXED_ORDERS),),
+        recompute=rng.random() < 0.6,
+        most_tp=rng.choice([1, 1, 2]),
+        sequence_parallel=rng.random() < 0.7,
+        assumptions=MeshAssumptions(bucket_bytes=rng.choice([1e3, 1e5])),
+    )
+    # What the whole network on one device needs tells what is tight.
+    roomy = random_cluster(rng, groups, 6, (1e12,))
+    work = workload_of(graph, batch, roomy.groups[0].device)
+    whole = MixedPlan(pipelines=(MixedPipeline(stages=(MixedStage(group=0, blocks=blocks),), num_micro_batches=batch),))
+    needed = float(cost_plans(MixedModel.build(work, roomy, settings.assumptions), [whole]).memory_bytes[0])
+    kept = tuple(
+        replace(
+            group, device=replace(group.device, memory_bytes=needed * rng.choice([0.35, 0.5, 0.6, 0.75, 0.9, 1.0, 3.0]))
+        )
+        for group in roomy.groups
+    )
+    return work, replace(roomy, groups=kept), settings

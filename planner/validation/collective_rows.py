@@ -1,0 +1,125 @@
+"""Collectives: bytes, ranks and a time or a bus bandwidth (nccl-tests)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from costmodel.collectives import OPERATIONS, cheapest_s
+from costmodel.network import span
+from planner.validation.hardware import Links, Machine, machine_of
+from planner.validation.outcomes import Comparison, Outcome, skipped
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["predict"]
+
+# Where only a plateau is stated: nccl-tests end at 8 GiB, and bandwidth no longer grows from 1 GiB.
+_LARGE_BYTES = 2.0**30
+# Of one direction, per device, in GB/s: NVIDIA's datasheets state both directions together. PCIe x16: PCI-SIG, 16 lanes less encoding.
+_INSIDE = (
+    (r"nv(link|l)\s?2", 150.0),
+    (r"nv(link|l)\s?3", 300.0),
+    (r"nv(link|l)\s?4", 450.0),
+    (r"nv(link|l)\s?5", 900.0),
+    (r"pcie\s?gen\s?3", 15.75),
+    (r"pcie\s?gen\s?4", 31.5),
+    (r"pcie\s?gen\s?5", 63.0),
+)
+# Links named without a device: a device that has them; its rate does not matter here.
+_DEVICES = ((r"nv(link|l)\s?2|v100", "v100-16gb"), (r"nv(link|l)\s?3|a100|p4d", "a100-80gb"), (r".", "h100-sxm"))
+
+
+def predict(rows: Sequence[Row]) -> list[Outcome]:
+    """Predict rows of this kind, in the order given."""
+    outcomes = []
+    for row in rows:
+        try:
+            outcomes.append(Outcome(row=row, comparisons=(_comparison(row),)))
+        except RowSkipped as trouble:
+            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+    return outcomes
+
+
+def _comparison(row: Row) -> Comparison:
+    operation = row.text("collective").lower().replace("-", "_") or "all_reduce"
+    if operation not in OPERATIONS:
+        raise RowSkipped(f"collective '{operation}' is not known ({', '.join(OPERATIONS)})", usable=True)
+    message = row.positive("bytes") or _default_bytes(row)
+    machine, ranks = _machine_and_ranks(row)
+    if ranks < 2:
+        raise RowSkipped("fewer than two ranks")
+    measured_s = _measured_s(row, operation, message, ranks)
+    lane = span(machine.cluster, ranks, 1)
+    predicted_s = float(cheapest_s(operation, message, lane, machine.cluster))
+    spanned = [level.bandwidth_bytes_per_s for level, fan in zip(machine.cluster.levels, lane.fan_out, strict=True) if fan > 1]
+    ideal_s = message * _traffic(operation, ranks) / min(spanned)
+    if not 0.05 * ideal_s <= measured_s:
+        raise RowSkipped("time far below what the links allow: wrong unit?")
+    return Comparison(what=operation, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
+
+
+def _default_bytes(row: Row) -> float:
+    if not row.has("busbw_GBps") and not row.has("algbw_GBps"):
+        raise RowSkipped("no bytes are stated")
+    return row.default("bytes", _LARGE_BYTES)
+
+
+def _measured_s(row: Row, operation: str, message: float, ranks: int) -> float:
+    """Seconds, from the time or from a bandwidth: algbw = bytes / time, busbw = algbw x traffic (nccl-tests, PERFORMANCE.md)."""
+    for name, unit in (("time_us", 1e-6), ("time_ms", 1e-3)):
+        value = row.positive(name)
+        if value is not None:
+            return value * unit
+    bus, algorithm = row.positive("busbw_GBps"), row.positive("algbw_GBps")
+    if bus is not None:
+        return message * _traffic(operation, ranks) / (bus * 1e9)
+    if algorithm is not None:
+        return message / (algorithm * 1e9)
+    raise RowSkipped("no measured time")
+
+
+def _traffic(operation: str, ranks: int) -> float:
+    """Share of the message that crosses the link of a rank: 2 (n - 1) / n for an all-reduce, 1 to send, else (n - 1) / n."""
+    if operation == "point_to_point":
+        return 1.0
+    return (2.0 if operation == "all_reduce" else 1.0) * (ranks - 1) / ranks
+
+
+def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
+    """Where, and how many: names of links stand for a device that has them."""
+    text = row.text("device")
+    word = text.lower()
+    inside = row.positive("intra_bw_GBps") or next((rate for pattern, rate in _INSIDE if re.search(pattern, word)), None)
+    outside = row.positive("inter_bw_Gbps_per_node") or _network_gbps(word)
+    ranks, nodes = row.count("ranks"), row.count("nodes")
+    between_nodes = outside is not None
+    if nodes is None:
+        nodes = row.default("nodes", 2 if between_nodes else 1) if ranks is None or between_nodes else None
+    if ranks is None:
+        ranks = row.default("ranks", 8 * (nodes or 1))
+    each = row.count("gpus_per_node") or (-(-ranks // nodes) if nodes else None)
+    links = Links(
+        gpus_per_node=each,
+        intra_bytes_per_s=None if inside is None else inside * 1e9,
+        inter_bytes_per_s=None if outside is None else outside * 1e9 / 8,
+    )
+    try:
+        return machine_of(row, links), ranks
+    except RowSkipped:
+        if inside is None and outside is None:
+            raise
+    stand_in = next(name for pattern, name in _DEVICES if re.search(pattern, word))
+    return machine_of(Row(line=row.line, cells={**row.cells, "device": stand_in}), links), ranks
+
+
+def _network_gbps(word: str) -> float | None:
+    """Gb/s of a node in a name such as "8x400Gb RDMA" or "100GbE".
+
+    >>> _network_gbps("nvl4 + 8x400gb rdma (dgx h100)"), _network_gbps("100gbe tcp sockets"), _network_gbps("a100-80gb")
+    (3200.0, 100.0, None)
+    """
+    several = re.search(r"(\d+)\s?x\s?(\d+)\s?gb", word)
+    if several:
+        return float(several[1]) * float(several[2])
+    one = re.search(r"(\d+)\s?gbe\b", word)
+    return float(one[1]) if one else None

@@ -1,0 +1,68 @@
+"""What the converters of kernels share: the device of a row, and the loop that turns trouble into counted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from costmodel.device import Device
+from costmodel.layers import ShapeError
+from costmodel.precision import Precision
+from planner.validation.fitted import fitted_of
+from planner.validation.hardware import format_of, machine_of, precision_of
+from planner.validation.outcomes import Comparison, Outcome, skipped
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["compared", "device_and_precision", "kernel_outcomes"]
+
+# A kernel takes at least this share of the time of its FLOPs at the peak: FFT and Winograd save up to nine tenths of them.
+_LEAST_OF_IDEAL = 0.1
+# Nothing that runs on a device is shorter than a clock period.
+_SHORTEST_S = 1e-9
+
+
+def device_and_precision(row: Row, default: str = "fp32") -> tuple[Device, Precision]:
+    """Device and number formats of a row.
+
+    Raises
+    ------
+    RowSkipped
+        Either is not known.
+    """
+    from planner.validation.hardware import Links
+
+    device = machine_of(row, Links(gpus_per_node=1)).device
+    return device, precision_of(format_of(row, default), device.formats)
+
+
+def compared(what: str, predicted_s: float, measured_s: float | None, flop: float, peak: float) -> tuple[Comparison, ...]:
+    """One comparison, or none where nothing was measured.
+
+    Raises
+    ------
+    RowSkipped
+        The measurement cannot be right.
+    """
+    if measured_s is None:
+        return ()
+    ideal_s = flop / peak
+    if measured_s < max(_SHORTEST_S, _LEAST_OF_IDEAL * ideal_s):
+        raise RowSkipped("time far below what the peak of the device allows: wrong unit?")
+    return (Comparison(what=what, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s),)
+
+
+def kernel_outcomes(rows: Sequence[Row], one: Callable[[Row], tuple[tuple[Comparison, ...], Device]]) -> list[Outcome]:
+    """Outcomes of rows that are predicted one by one."""
+    outcomes = []
+    for row in rows:
+        try:
+            if row.text("suspect") not in ("", "0"):
+                raise RowSkipped("marked suspect")
+            comparisons, device = one(row)
+            if not comparisons:
+                raise RowSkipped("no measured time")
+            outcomes.append(Outcome(row=row, comparisons=comparisons, fitted=fitted_of(device)))
+        except RowSkipped as trouble:
+            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+        except ShapeError:
+            outcomes.append(skipped(row, "the shapes do not fit together", usable=False))
+    return outcomes

@@ -1,0 +1,188 @@
+"""Operators of a profiled network as PyTorch prints them, with the bytes of their output (PipeDream's profiles).
+
+The output gives the size of the image: ``activation_bytes = batch x channels x height x width x 4``, square unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from costmodel.device import Device
+from costmodel.layers import Layer
+from planner.validation.kernel_rows import compared, device_and_precision, kernel_outcomes
+from planner.validation.outcomes import Comparison, Outcome
+from planner.validation.passes import LayerTimes, compute_on, layer_of, layer_times, positive_ms
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["predict"]
+
+# Of PipeDream's sequence model; its CNNs state 128, and 256 for AlexNet.
+_GNMT_BATCH = 64
+_BYTES = 4.0  # profiles are in fp32
+_VIEWS = ("View", "Size", "__getitem__", "Input", "hidden")
+# Operator -> family that moves as much per element of the output.
+_ELEMENTWISE = {"ReLU": "activation", "Sigmoid": "activation", "Tanh": "activation", "Dropout": "dropout"}
+
+
+def predict(rows: Sequence[Row]) -> list[Outcome]:
+    """Predict rows of this kind, in the order given."""
+    return kernel_outcomes(rows, _one)
+
+
+def _one(row: Row) -> tuple[tuple[Comparison, ...], Device]:
+    text = row.text("op")
+    name = text.split("(", maxsplit=1)[0].strip()
+    forward_s, backward_s = positive_ms(row, "fwd_ms"), positive_ms(row, "bwd_ms")
+    if name.startswith(_VIEWS):
+        raise RowSkipped("an input or a view: no kernel of the network")
+    if forward_s is None and backward_s is None:
+        raise RowSkipped("no measured time")
+    batch = _batch(row)
+    elements = (row.positive("activation_bytes") or 0.0) / _BYTES / batch
+    if elements < 1:
+        raise RowSkipped("activation_bytes is not stated")
+    device, precision = device_and_precision(row)
+    compute, peak = compute_on(device, precision), device.peak(precision.compute)
+    times = [layer_times(layer, batch, compute) for layer in _layers(name, text, elements)]
+    total = _sum(times)
+    backward = total.backward_input_s + total.backward_weight_s
+    return (
+        *compared("forward", total.forward_s, forward_s, total.forward_flop, peak),
+        *compared("backward", backward, backward_s, total.backward_input_flop + total.backward_weight_flop, peak),
+    ), device
+
+
+def _batch(row: Row) -> int:
+    found = re.search(r"\bGNMT (\d+)", row.text("batch"))
+    if row.text("net").lower() == "gnmt":
+        return int(found[1]) if found else _GNMT_BATCH
+    batch = row.count("batch")
+    if batch is None:
+        raise RowSkipped("no batch is stated")
+    return batch
+
+
+def _sum(times: Sequence[LayerTimes]) -> LayerTimes:
+    names = LayerTimes.__dataclass_fields__
+    return LayerTimes(**{name: sum(getattr(time, name) for time in times) for name in names})
+
+
+def _layers(name: str, text: str, elements: float) -> list[Layer]:
+    """The layers that an operator stands for.
+
+    Raises
+    ------
+    RowSkipped
+        No family does what it does.
+    """
+    if name == "Conv2d":
+        return [_convolution(text, elements)]
+    if name in ("MaxPool2d", "AvgPool2d"):
+        return [_pool(name, text, elements)]
+    if name == "Linear":
+        return [_linear(text, elements)]
+    if name == "BatchNorm2d":
+        return [layer_of("batch_norm", ((_first(text), *_square(elements, _first(text))),), ())]
+    if name == "Concat":
+        return [layer_of("concat", ((_flat(elements),),), ())]
+    if name == "Add":
+        return [layer_of("add", ((_flat(elements),), (_flat(elements),)), ())]
+    if name in _ELEMENTWISE:
+        return [layer_of(_ELEMENTWISE[name], ((_flat(elements),),), ())]
+    if name == "Embedding":
+        rows, width = _ints(text)[:2]
+        params = (("num_embeddings", rows), ("dim", width))
+        return [layer_of("embedding", ((1, _flat(elements / width)),), params)]
+    if "LSTM" in name:
+        return _lstms(text, elements)
+    if "Linear" in text:
+        return [_linear(text, elements)]
+    raise RowSkipped(f"operator {name} has no family", usable=True)
+
+
+def _convolution(text: str, elements: float) -> Layer:
+    inside, outside = _ints(text)[:2]
+    kernel, stride, padding = (_pair(text, key, default) for key, default in (("kernel_size", 1), ("stride", 1), ("padding", 0)))
+    rows, columns = _square(elements, outside)
+    shape = (inside, *(_extent(n, k, s, p) for n, k, s, p in zip((rows, columns), kernel, stride, padding, strict=True)))
+    params: tuple[tuple[str, Any], ...] = (
+        ("out_channels", outside),
+        ("kernel", kernel),
+        ("stride", stride),
+        ("padding", padding),
+        ("groups", int(found[1]) if (found := re.search(r"groups=(\d+)", text)) else 1),
+        ("bias", "bias=False" not in text),
+    )
+    return layer_of("convolution", (shape,), params)
+
+
+def _pool(name: str, text: str, elements: float) -> Layer:
+    """Channels are not printed: what is pooled counts, so one channel with all rows stands for many."""
+    kernel, stride, padding = (_pair(text, key, default) for key, default in (("kernel_size", 2), ("stride", 2), ("padding", 0)))
+    side = max(round(math.sqrt(elements)), 1)
+    rows, columns = side, max(round(elements / side), 1)
+    extents = (max(_extent(rows, kernel[0], stride[0], 0), kernel[0]), max(_extent(columns, kernel[1], stride[1], 0), kernel[1]))
+    params = (("kernel", kernel), ("stride", stride), ("padding", padding if max(padding) * 2 <= min(kernel) else 0), ("mode", "max" if name == "MaxPool2d" else "average"))
+    return layer_of("pool", ((1, *extents),), params)
+
+
+def _linear(text: str, elements: float) -> Layer:
+    inside, outside = _named(text, "in_features"), _named(text, "out_features")
+    positions = _flat(elements / outside)
+    shape = (inside,) if positions == 1 else (inside, positions)
+    return layer_of("linear", (shape,), (("out_features", outside), ("bias", "bias=False" not in text)))
+
+
+def _lstms(text: str, elements: float) -> list[Layer]:
+    """Every ``LSTM(inputs, hidden, ...)`` in the text; the output is that of the last, forward and backward states together."""
+    layers = []
+    for inside, hidden, rest in re.findall(r"LSTM\((\d+), (\d+)([^)]*)\)", text):
+        steps = _flat(elements / int(hidden) / 2) if "bidirectional" in text else _flat(elements / int(hidden))
+        params = (("hidden", int(hidden)), ("bidirectional", "bidirectional=True" in rest))
+        layers.append(layer_of("lstm", ((int(inside), steps),), params))
+    if not layers:
+        raise RowSkipped("operator LSTM states no sizes", usable=True)
+    return layers
+
+
+def _ints(text: str) -> list[int]:
+    inside = text.partition("(")[2]
+    return [int(word) for word in re.findall(r"(?<![\w.=])(\d+)(?=[,)])", inside)]
+
+
+def _first(text: str) -> int:
+    return _ints(text)[0]
+
+
+def _named(text: str, key: str) -> int:
+    found = re.search(rf"{key}=(\d+)", text)
+    if not found:
+        raise RowSkipped(f"operator states no {key}", usable=True)
+    return int(found[1])
+
+
+def _pair(text: str, key: str, default: int) -> tuple[int, int]:
+    """``kernel_size=(3, 3)`` or ``kernel_size=3``."""
+    found = re.search(rf"{key}=\(?(\d+)(?:, (\d+))?", text)
+    if not found:
+        return (default, default)
+    return (int(found[1]), int(found[2] or found[1]))
+
+
+def _square(elements: float, channels: int) -> tuple[int, int]:
+    """Rows and columns of an image with so many elements."""
+    positions = max(elements / channels, 1.0)
+    side = round(math.sqrt(positions))
+    return (side, max(round(positions / side), 1))
+
+
+def _extent(out: int, kernel: int, stride: int, padding: int) -> int:
+    """The smallest input that gives so many outputs."""
+    return max((out - 1) * stride + kernel - 2 * padding, 1)
+
+
+def _flat(elements: float) -> int:
+    return max(round(elements), 1)

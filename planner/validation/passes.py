@@ -1,0 +1,110 @@
+"""Times of single layers and kernels on one device, by the same formulas as whole networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from costmodel.device import Device
+from costmodel.layers import Layer, Shard, family_of
+from costmodel.layers.base import PassWork, Shape, params_from
+from costmodel.precision import OPTIMIZERS, Precision
+from costmodel.roofline import RooflineCompute
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["LayerTimes", "compute_on", "layer_of", "layer_times", "pass_flop", "positive_ms", "through_input"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTimes:
+    """One layer: seconds of its passes, and the FLOPs of its matrix products (or of all its arithmetic) in each."""
+
+    forward_s: float
+    backward_input_s: float
+    backward_weight_s: float
+    forward_flop: float
+    backward_input_flop: float
+    backward_weight_flop: float
+
+
+def compute_on(device: Device, precision: Precision) -> RooflineCompute:
+    """The cost model of kernels."""
+    return RooflineCompute(device=device, precision=precision, optimizer=OPTIMIZERS["sgd"])
+
+
+@cache
+def layer_of(kind: str, inputs: tuple[Shape, ...], params: tuple[tuple[str, Any], ...]) -> Layer:
+    """A layer that stands alone.
+
+    Raises
+    ------
+    ShapeError
+        The shapes do not fit.
+    """
+    values = params_from(kind, dict(params))
+    output = family_of(kind).output_shape(values, inputs)
+    names = tuple(f"input{n}" for n in range(len(inputs)))
+    return Layer(name=kind, kind=kind, params=values, inputs=names, input_shapes=inputs, output_shape=output)
+
+
+def _whole(layer: Layer, batch: float, out_share: float = 1.0) -> Shard:
+    """Everything on one device; ``out_share`` of the outputs."""
+    one = np.ones(1)
+    shape, inside = layer.output_shape, layer.input_shapes[0]
+    flattened = layer.kind == "linear" and len(inside) != 2
+    return Shard(
+        batch=batch * one,
+        out_channels=out_share * shape[0] * one,
+        in_channels=(float(np.prod(inside)) if flattened else float(inside[0])) * one,
+        height=(float(shape[1]) if len(shape) == 3 else 1.0) * one,
+        split_out=one,
+        split_in=one,
+        split_height=one,
+    )
+
+
+def layer_times(layer: Layer, batch: float, compute: RooflineCompute, out_share: float = 1.0) -> LayerTimes:
+    """Time the passes of a layer on one device."""
+    shard = _whole(layer, batch, out_share)
+    times = compute.pass_times(layer, shard, needs_input_gradient=True)
+    work = layer.family.work(layer, shard)
+    return LayerTimes(
+        forward_s=float(times.forward_s[0]),
+        backward_input_s=float(times.backward_input_s[0]),
+        backward_weight_s=float(times.backward_weight_s[0]),
+        forward_flop=pass_flop(work.forward),
+        backward_input_flop=pass_flop(work.backward_input),
+        backward_weight_flop=pass_flop(work.backward_weight),
+    )
+
+
+def pass_flop(work: PassWork) -> float:
+    """FLOPs of the first alternative, the plain algorithm: of its matrix products where it has any."""
+    if not work:
+        return 0.0
+    products = [kernel for kernel in work[0] if kernel.gemm is not None]
+    return float(sum(np.sum(kernel.flop) for kernel in products or work[0]))
+
+
+def through_input(layer: Layer) -> Layer:
+    """The layer with its weights frozen: the gradient of its input is all that is left of its backward pass."""
+    return replace(layer, frozen=True)
+
+
+def positive_ms(row: Row, name: str) -> float | None:
+    """Seconds from a column of milliseconds; None where it is empty or 0.
+
+    Raises
+    ------
+    RowSkipped
+        It cannot be the time of a kernel.
+    """
+    value = row.positive(name)
+    if value is not None and value > 1e7:  # three hours
+        raise RowSkipped(f"column {name} is no time of a kernel: wrong unit?")
+    return None if value is None else value * 1e-3
+
+

@@ -1,0 +1,119 @@
+"""Division of blocks over unequal stages, against all divisions."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.mixed.evaluate import pipeline_flush_s, tail_s
+from strategies.mixed.division import DivisionProblem, divide, flush_bound_s, greedy_division
+
+
+def random_problem(seed: int) -> DivisionProblem:
+    """Stages of any speed; some cannot hold some ranges; ends that matter or do not."""
+    rng = random.Random(seed)
+    stages, blocks = rng.randint(1, 5), rng.randint(5, 8)
+    shape = (stages, blocks + 1, blocks + 1)
+    forward, backward, plain, end = (np.full(shape, np.inf) for _ in range(4))
+    weights = [rng.choice([1.0, 1.0, 2.0]) for _ in range(blocks)]
+    speeds = [rng.choice([1.0, 1.0, 2.0, 3.3]) for _ in range(stages)]
+    most, large = [rng.choice([2, 4, 9]) for _ in range(stages)], rng.choice([0.0, 1.0, 30.0])
+    for s in range(stages):
+        for i in range(blocks):
+            for j in range(i + 1, blocks + 1):
+                if j - i > most[s]:
+                    continue
+                work = sum(weights[i:j]) / speeds[s]
+                forward[s, i, j] = work + 0.3 * (s > 0)
+                plain[s, i, j] = 2.0 * work
+                again = work * rng.random() if j - i > 2 else 0.0
+                backward[s, i, j] = 2.0 * work + again + 0.3 * (s < stages - 1)
+                end[s, i, j] = large * rng.random() * (j - i)
+    m = rng.choice([1, 2, 3, 5, 12])
+    return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, plain_s=plain, end_s=end)
+
+
+def all_divisions(problem: DivisionProblem) -> list[tuple[tuple[int, ...], float, float]]:
+    stages, extent = problem.forward_s.shape[:2]
+    found = []
+    for cuts in combinations(range(1, extent - 1), stages - 1):
+        starts, ends = (0, *cuts), (*cuts, extent - 1)
+        rows = [
+            array[range(stages), starts, ends][None, :]
+            for array in (problem.forward_s, problem.backward_s, problem.plain_s, problem.end_s)
+        ]
+        if np.all(np.isfinite(rows[0])):
+            flush = float(pipeline_flush_s(problem.num_micro_batches, rows[0], rows[1])[0])
+            found.append(
+                (tuple(b - a for a, b in zip(starts, ends, strict=True)), flush, float(tail_s(rows[3], rows[2])[0]))
+            )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_best_division_of_all(seed: int) -> None:
+    problem = random_problem(seed)
+    everything = all_divisions(problem)
+    front = divide(problem, np.inf, best_only=True)
+    assert front.is_complete
+    if not everything:
+        assert not front.divisions
+        return
+    best = min(flush + tail for _, flush, tail in everything)
+    assert min(d.total_s for d in front.divisions) == pytest.approx(best, rel=1e-10)
+    assert front.bound_s <= best * (1 + 1e-10)
+    quick = greedy_division(problem)
+    assert quick is not None
+    assert quick.total_s >= best * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_front_of_all_divisions(seed: int) -> None:
+    problem = random_problem(seed)
+    everything = all_divisions(problem)
+    front = divide(problem, np.inf)
+    for _, flush, tail in everything:
+        assert any(d.flush_s <= flush * (1 + 1e-10) and d.tail_s <= tail + 1e-10 * flush for d in front.divisions)
+    known = {blocks: (flush, tail) for blocks, flush, tail in everything}
+    for d in front.divisions:
+        assert known[d.blocks] == pytest.approx((d.flush_s, d.tail_s))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_limit_only_leaves_out_what_is_above(seed: int) -> None:
+    problem = random_problem(seed)
+    totals = sorted(flush + tail for _, flush, tail in all_divisions(problem))
+    if not totals:
+        return
+    assert not divide(problem, totals[0] * (1 - 1e-9), best_only=True).divisions
+    below = divide(problem, totals[0] * (1 + 1e-9), best_only=True)
+    assert below.divisions[0].total_s == pytest.approx(totals[0])
+
+
+def test_too_few_states_give_up_the_proof_not_the_bound() -> None:
+    given_up = 0
+    for seed in range(200):
+        problem = random_problem(seed)
+        totals = [flush + tail for _, flush, tail in all_divisions(problem)]
+        front = divide(problem, np.inf, most_states=1)
+        if totals:
+            assert front.bound_s <= min(totals) * (1 + 1e-10)
+        given_up += not front.is_complete
+    assert given_up > 20
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    m=st.integers(1, 12),
+    times=st.lists(st.tuples(st.floats(0.1, 5.0), st.floats(0.1, 5.0)), min_size=1, max_size=7),
+)
+def test_bound_of_a_pipeline_holds(m: int, times: list[tuple[float, float]]) -> None:
+    forward, backward = (np.array([column]) for column in zip(*times, strict=True))
+    both = forward + backward
+    low = flush_bound_s(m, len(times), float(both.max()), float(both.sum()), float((backward / both).min()))
+    assert low <= pipeline_flush_s(m, forward, backward)[0] * (1 + 1e-12)

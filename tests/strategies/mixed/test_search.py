@@ -1,0 +1,217 @@
+"""Search over mixed plans: equal to brute force where that is possible, and sane where it is not."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mixed.evaluate import cost_plans, stage_reports
+from costmodel.mixed.links import MixedError, group_cluster
+from costmodel.mixed.model import MixedModel
+from costmodel.mixed.plan import describe
+from costmodel.network import Cluster, DeviceGroup, Level
+from planner.loading import load_cluster
+from strategies.mixed.families import partitions
+from strategies.mixed.search import search_mixed
+from strategies.mixed.settings import MixedSettings
+from tests.strategies.mixed.mixed_problems import (
+    brute_force,
+    device_of,
+    random_case,
+    subsets_in_parts,
+    transformer,
+    workload_of,
+)
+
+MOST_PLANS = 2000
+
+
+@pytest.mark.parametrize("first", range(0, 240, 20))
+def test_best_plan_is_that_of_brute_force(first: int) -> None:
+    """At least 100 cases in all; every one is proven, too."""
+    seen: Counter[str] = Counter()
+    for seed in range(first, first + 20):
+        work, cluster, settings = random_case(seed)
+        model = MixedModel.build(work, cluster, settings.assumptions)
+        expected = brute_force(model, settings, (1, 2)[: settings.most_tp], MOST_PLANS)
+        if expected is None:
+            continue
+        outcome = search_mixed(work, cluster, settings)
+        seen["cases"] += 1
+        if math.isinf(expected[0]):
+            assert not outcome.candidates
+            assert outcome.nearest_miss is not None
+            assert outcome.nearest_miss.memory_bytes > outcome.nearest_miss.capacity_bytes
+            continue
+        assert outcome.best is not None
+        assert outcome.best.step_time_s == pytest.approx(expected[0], rel=1e-9)
+        assert outcome.gap <= 1e-9
+        costs = cost_plans(model, [c.plan for c in outcome.candidates])
+        assert costs.step_time_s.tolist() == pytest.approx([c.step_time_s for c in outcome.candidates], rel=1e-12)
+        assert costs.fits.all()
+    assert seen["cases"] >= 9  # 12 times 9 are 108
+
+
+def test_parts_are_all_partitions_of_all_subsets() -> None:
+    for groups in range(1, 5):
+        listed = [frozenset(frozenset(part) for part in parts) for parts in partitions(tuple(range(groups)))]
+        assert len(listed) == len(set(listed))
+        assert set(listed) == subsets_in_parts(range(groups))
+
+
+@pytest.mark.parametrize("seed", range(500, 512))
+def test_better_hardware_is_never_slower(seed: int) -> None:
+    work, cluster, settings = random_case(seed)
+    before = search_mixed(work, cluster, settings)
+    for change in ("speed", "memory", "links"):
+        after = search_mixed(work, _improved(cluster, change, seed), settings)
+        if before.best is None:
+            continue
+        assert after.best is not None
+        assert after.best.step_time_s <= before.best.step_time_s * (1 + 1e-9)
+
+
+def _improved(cluster: Cluster, change: str, seed: int) -> Cluster:
+    if change == "links":
+        levels = tuple(
+            replace(level, bandwidth_bytes_per_s=3 * level.bandwidth_bytes_per_s) for level in cluster.levels
+        )
+        return replace(cluster, levels=levels)
+    chosen = seed % len(cluster.groups)
+    group = cluster.groups[chosen]
+    if change == "memory":
+        device = replace(group.device, memory_bytes=1.7 * group.device.memory_bytes)
+    else:
+        faster = {name: 1.5 * peak for name, peak in group.device.peak_flop_per_s.items()}
+        bandwidth = 1.5 * group.device.memory_bandwidth_bytes_per_s
+        device = replace(group.device, peak_flop_per_s=faster, memory_bandwidth_bytes_per_s=bandwidth)
+    groups = (*cluster.groups[:chosen], replace(group, device=device), *cluster.groups[chosen + 1 :])
+    return replace(cluster, groups=groups)
+
+
+@pytest.mark.parametrize("seed", range(600, 610))
+def test_a_limit_of_time_leaves_a_valid_bound(seed: int) -> None:
+    work, cluster, settings = random_case(seed)
+    exact = search_mixed(work, cluster, settings)
+    hasty = search_mixed(work, cluster, replace(settings, wall_s=0.0))
+    few = search_mixed(work, cluster, replace(settings, most_states=1))
+    for outcome in (hasty, few):
+        if exact.best is not None:
+            assert outcome.bound_s <= exact.best.step_time_s * (1 + 1e-9)
+        if outcome.best is not None:
+            assert exact.best is not None
+            assert outcome.best.step_time_s >= exact.best.step_time_s * (1 - 1e-9)
+    assert hasty.out_of_time
+
+
+def test_one_group_alone_finds_the_best_uniform_plan() -> None:
+    """Every 1F1B plan of the mesh model with tp, pp, dp, micro-batch, ZeRO-1 and full recomputation is in the space of one group."""
+    graph = transformer(6, d=32, seq=64)
+    device = device_of("d", 2.0, 1e9)
+    node = Level(name="node", size=4, bandwidth_bytes_per_s=1e10, latency_s=1e-6)
+    fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-5)
+    cluster = Cluster(name="c", groups=(DeviceGroup(device=device, num_devices=8),), levels=(node, fabric))
+    work = workload_of(graph, 8, device)
+    outcome = search_mixed(work, cluster, MixedSettings(sequence_parallel=False))
+    plans = [
+        MeshPlan(
+            tp=tp,
+            pp=pp,
+            dp_shard=dp if zero else 1,
+            dp_replicate=1 if zero else dp,
+            zero_stage=zero,
+            micro_batch=b,
+            num_micro_batches=8 // dp // b,
+            order=order,
+        )
+        for tp in (1, 2, 4)
+        for pp in range(1, 7)
+        for dp in (1, 2, 4, 8)
+        for b in (1, 2, 4, 8)
+        for zero in (0, 1)
+        for order in MixedSettings().orders
+        if tp * pp * dp <= 8 and 8 % (dp * b) == 0 and not (zero and dp == 1)
+    ]
+    model = MeshModel.build(work, group_cluster(cluster, 0))
+    uniform = model.evaluate(MeshBatch.from_plans(plans))
+    assert outcome.best is not None
+    assert outcome.best.step_time_s <= uniform.step_time_s.min() * (1 + 1e-12)
+    assert outcome.baselines[0].candidate == outcome.best
+
+
+def test_the_best_is_no_worse_than_any_group_alone() -> None:
+    for seed in range(700, 720):
+        outcome = search_mixed(*random_case(seed))
+        for baseline in outcome.baselines:
+            if baseline.candidate is not None:
+                assert outcome.best is not None
+                assert outcome.best.step_time_s <= baseline.candidate.step_time_s
+                assert baseline.bound_s <= baseline.candidate.step_time_s
+
+
+def test_answers_do_not_depend_on_the_run() -> None:
+    work, cluster, settings = random_case(3)
+    first, second = search_mixed(work, cluster, settings), search_mixed(work, cluster, settings)
+    assert first.candidates == second.candidates
+    assert first.searched == second.searched
+
+
+def test_a_limit_of_memory_or_devices_is_kept() -> None:
+    graph, device = transformer(4), device_of("d", 1.0, 1e9)
+    fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-5)
+    cluster = Cluster(name="c", groups=(DeviceGroup(device=device, num_devices=4),) * 2, levels=(fabric,))
+    work = workload_of(graph, 8, device)
+    free = search_mixed(work, cluster)
+    assert free.best is not None
+    model = MixedModel.build(work, cluster)
+    most = max(r.memory_bytes for r in stage_reports(model, free.best.plan))
+    tight = search_mixed(work, cluster, MixedSettings(capacity_bytes=(0.9 * most, None)))
+    assert tight.best is not None
+    assert all(r.memory_bytes <= 0.9 * most for r in stage_reports(model, tight.best.plan) if r.group == 0)
+    limited = search_mixed(work, cluster, MixedSettings(group_limits=(1, 2)))
+    assert limited.best is not None
+    assert limited.best.plan.devices_of(0) <= 1
+    assert limited.best.plan.devices_of(1) <= 2
+    with pytest.raises(MixedError, match="names 3 groups"):
+        search_mixed(work, cluster, MixedSettings(group_limits=(1, 2, 3)))
+
+
+def test_a_slow_link_is_not_used_for_nothing() -> None:
+    """Two equal regions behind a hopeless link: one of them works alone; behind a good one both do."""
+    graph, device = transformer(4), device_of("d", 1.0, 1e9)
+    node = Level(name="node", size=2, bandwidth_bytes_per_s=1e10, latency_s=1e-6)
+    work = workload_of(graph, 16, device)
+    used = {}
+    for bandwidth in (1e2, 1e10):
+        wan = Level(name="wan", size=None, bandwidth_bytes_per_s=bandwidth, latency_s=1e-6, shared_by=2)
+        cluster = Cluster(name="c", groups=(DeviceGroup(device=device, num_devices=2),) * 2, levels=(node, wan))
+        outcome = search_mixed(work, cluster)
+        assert outcome.best is not None
+        used[bandwidth] = outcome.best.plan.groups
+        assert any("stays idle" in note for note in outcome.notes) == (bandwidth == 1e2)
+    assert len(used[1e2]) == 1
+    assert len(used[1e10]) == 2
+
+
+def test_bundled_mixed_clusters() -> None:
+    """GPT-like networks of about a billion weights; answers are proven, and use the faster devices more."""
+    graph = transformer(24, d=1024, heads=16, ffn=2816, vocab=32000, seq=1024)
+    for name in ("a100-v100", "h100-a100", "two-regions-a100"):
+        cluster = load_cluster(name).cluster
+        work = workload_of(graph, 64, cluster.groups[0].device, "bf16")
+        settings = MixedSettings(micro_batches=(1, 2), most_tp=2, group_limits=(4, 8), assumptions=MeshAssumptions())
+        outcome = search_mixed(work, cluster, settings)
+        assert outcome.best is not None
+        assert outcome.gap < 1e-9
+        alone = [b.candidate.step_time_s for b in outcome.baselines if b.candidate is not None]
+        assert outcome.best.step_time_s <= min(alone)
+        assert describe(outcome.best.plan, cluster)
+        if name == "a100-v100" and len(outcome.best.plan.groups) == 2:
+            assert outcome.precision == "fp16"
+            assert any("has no bf16" in note for note in outcome.notes)
