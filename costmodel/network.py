@@ -142,9 +142,13 @@ class Cluster:
         for own, common in zip(group.levels, self.levels, strict=False):
             where = f"group '{group.name or group.device.name}': level '{own.name}'"
             if own.name != common.name or own.size != common.size:
-                raise ClusterError(f"{where} of size {own.size} does not match '{common.name}' of size {common.size} of the cluster")
+                raise ClusterError(
+                    f"{where} of size {own.size} does not match '{common.name}' of size {common.size} of the cluster"
+                )
             if inside % own.shared_by:
-                raise ClusterError(f"{where}: a port is shared by {own.shared_by} devices, which does not divide the {inside} of a unit")
+                raise ClusterError(
+                    f"{where}: a port is shared by {own.shared_by} devices, which does not divide the {inside} of a unit"
+                )
             inside *= own.size or 1
 
     @property

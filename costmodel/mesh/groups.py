@@ -26,6 +26,13 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _PROBE_BYTES = 1e9
+# Dimensions (a, b) -> for every order, whether a comes before b.
+_BEFORE = {
+    (a, b): np.array([text.index(a) < text.index(b) for text in ORDERS])
+    for a in ("cp", "dp", "pp")
+    for b in ("cp", "dp", "pp")
+    if a != b
+}
 _RADIX = 1 << 31
 
 
@@ -51,14 +58,12 @@ def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntAr
     {'tp': 1, 'cp': 8, 'dp': 16, 'pp': 64}
     """
     sizes = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
-    # Whether dimension b comes before dimension a, for every order.
-    result: dict[str, IntArray] = {}
-    for name in sizes:
-        stride = np.ones_like(tp)
-        for other, size in sizes.items():
+    result = {"tp": np.ones_like(tp)}  # always innermost
+    for name in ("cp", "dp", "pp"):
+        stride = tp
+        for other in ("cp", "dp", "pp"):
             if other != name:
-                before = np.array([text.split("-").index(other) < text.split("-").index(name) for text in ORDERS])
-                stride = stride * np.where(before[order], size, 1)
+                stride = stride * np.where(_BEFORE[other, name][order], sizes[other], 1)
         result[name] = stride
     return result
 

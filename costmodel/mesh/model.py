@@ -46,6 +46,9 @@ class _Cache:
     table: UnitTable | None = None
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
+    # All uniform layouts asked for, as arrays, and where they are.
+    places: dict[tuple[int, int], int] = field(default_factory=dict)
+    stacked: LayoutArrays | None = None
     weights: tuple[float, ...] = ()
     needs: tuple[bool, ...] = ()  # layer -> whether a gradient flows through its output
 
@@ -150,8 +153,13 @@ class MeshModel:
     def layouts(self, batch: MeshBatch) -> LayoutArrays:
         """Uniform layouts of every plan."""
         first, inverse = combined(batch.pp, batch.vpp)
-        chosen = [self.layout(int(batch.pp[n]), int(batch.vpp[n])) for n in first]
-        return stack_layouts(chosen).take(inverse)
+        cache = self._cache
+        keys = [(int(batch.pp[n]), int(batch.vpp[n])) for n in first]
+        missing = [key for key in keys if key not in cache.places]
+        if missing or cache.stacked is None:
+            cache.places |= {key: len(cache.places) + n for n, key in enumerate(missing)}
+            cache.stacked = stack_layouts([self.layout(*key) for key in cache.places])
+        return cache.stacked.take(np.array([cache.places[key] for key in keys], dtype=np.int64)[inverse])
 
     def cores(self, batch: MeshBatch, layouts: LayoutArrays | None = None, *, exact: bool = True) -> Cores:
         """Pipelines of plans, one each, without data parallelism: their time bounds that of every way to divide dp.

@@ -107,7 +107,10 @@ class ClusterFile(FileModel):
         inside = 1
         for own, common in zip(group.levels, self.levels, strict=False):
             if (own.name, own.size) != (common.name, common.size):
-                fail(f"group {i} has level '{own.name}' of size {own.size}; expected, in this order: {expected}", at="groups")
+                fail(
+                    f"group {i} has level '{own.name}' of size {own.size}; expected, in this order: {expected}",
+                    at="groups",
+                )
             if inside % own.shared_by:
                 fail(
                     f"group {i}, level '{own.name}': a port is shared by {own.shared_by} devices, which does not divide the "

@@ -79,8 +79,10 @@ def _layer(network: str, text: str) -> Layer | None:
     layers |= {_numbered(graph.layers)[n]: layer for n, layer in enumerate(graph.layers) if _numbered(graph.layers)[n]}
     is_relu = "relu" in text
     found = layers.get(_plain(text)) or layers.get(_plain(re.sub(r"relu_?", "", text)))
-    if found is None:
-        found = layers.get(_plain(text.split("/", maxsplit=1)[0]))
+    first = text.split("/", maxsplit=1)[0]
+    found = found or layers.get(_plain(first)) or layers.get(_plain(first).rstrip("0123456789"))
+    if text.endswith("/output"):  # where the branches of a block meet
+        found = next((layer for layer in graph.layers if layer.kind == "concat" and layer.name.startswith(first)), None)
     if found is None:
         return None
     if is_relu:

@@ -289,6 +289,50 @@ def test_several_kinds_of_devices() -> None:
     assert made.max_devices == 24
 
 
+def several(**change: Any) -> dict[str, Any]:
+    content = {key: value for key, value in GOOD_CLUSTER.items() if key != "device"}
+    return content | {"groups": [{"device": "k20", "count": 8}, {"device": "k40", "count": 16, **change}]}
+
+
+def test_a_group_may_have_links_of_its_own() -> None:
+    own = [level | {"bandwidth": "1 GB/s"} for level in GOOD_CLUSTER["levels"][:1]]
+    file = ClusterFile.model_validate(several(name="new", levels=own))
+    made = file.to_domain({name: device(name) for name in file.device_names})
+    assert [group.name for group in made.groups] == ["", "new"]
+    assert made.groups[0].levels == ()
+    assert [level.name for level in made.groups[1].levels] == [GOOD_CLUSTER["levels"][0]["name"]]
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ([GOOD_CLUSTER["levels"][0] | {"name": "socket"}], "group 1 has level 'socket'"),
+        (
+            [GOOD_CLUSTER["levels"][0] | {"size": 3}],
+            "group 1 has level 'node' of size 3; expected, in this order: node of size",
+        ),
+        ([*GOOD_CLUSTER["levels"], GOOD_CLUSTER["levels"][0]], "group 1 has 3 levels, the cluster 2"),
+        ([GOOD_CLUSTER["levels"][0], GOOD_CLUSTER["levels"][1] | {"shared_by": 3}], "a port is shared by 3 devices"),
+    ],
+)
+def test_links_of_a_group_join_the_cluster_s_units(levels: list[dict[str, Any]], message: str) -> None:
+    assert message in messages(ClusterFile, several(levels=levels))
+
+
+def test_bundled_mixed_clusters() -> None:
+    mixed = load_cluster("a100-v100").cluster
+    assert [(group.device.name, group.num_devices) for group in mixed.groups] == [("a100-80gb", 16), ("v100-32gb", 32)]
+    # The links of the two generations are those of the clusters of one generation.
+    assert mixed.levels == load_cluster("dgx-a100").cluster.levels
+    assert mixed.groups[1].levels == load_cluster("dgx1-v100").cluster.levels
+    newer = load_cluster("h100-a100").cluster
+    assert newer.levels == load_cluster("dgx-h100").cluster.levels
+    assert newer.groups[1].levels == load_cluster("dgx-a100").cluster.levels
+    regions = load_cluster("two-regions-a100").cluster
+    assert [group.name for group in regions.groups] == ["region-1", "region-2"]
+    assert regions.levels[2].port_bytes_per_s == 100e9 / 8 * 0.8
+
+
 def test_json_schemas_speak_of_quantities() -> None:
     text = json.dumps([DeviceFile.model_json_schema(), ClusterFile.model_json_schema()])
     assert "80 GiB" in text
