@@ -31,8 +31,9 @@ from planner.resolve import resolve
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
 QUESTION = Request(model="gpt3-175b", gpus=512, cluster="dgx-a100")
-_CELLS = 4  # neighbouring cells per block
-_CORES = 256  # pipelines scored at a time
+_CELLS = 4  # neighbouring cells per draw
+_DRAWS = 128  # drawn together, so that pipelines of the same kind can be scored together
+_CORES = 512  # pipelines scored at a time
 _FULL = RECOMPUTE.index("full")
 
 COMMANDS: tuple[tuple[str, float, str], ...] = (
@@ -44,13 +45,22 @@ COMMANDS: tuple[tuple[str, float, str], ...] = (
 
 
 def blocks_of_cells(space: MeshSpace, seed: int = 0) -> Iterator[Columns]:
-    """All cells of the space, in blocks of neighbours in random order."""
+    """All cells of the space: runs of neighbours in random order, some at a time."""
     pieces = list(space.cells())
     cells = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     size = len(cells["tp"])
-    for block in np.random.default_rng(seed).permutation(-(-size // _CELLS)):
-        rows = slice(block * _CELLS, (block + 1) * _CELLS)
-        yield {name: column[rows] for name, column in cells.items()}
+    order = np.random.default_rng(seed).permutation(-(-size // _CELLS))
+    for first in range(0, len(order), _DRAWS):
+        rows = (order[first : first + _DRAWS, None] * _CELLS + np.arange(_CELLS)).ravel()
+        yield {name: column[rows[rows < size]] for name, column in cells.items()}
+
+
+def by_kind(cores: Columns) -> Columns:
+    """Pipelines sorted by what decides how they are scored."""
+    order = np.lexsort(
+        (np.minimum(cores["num_micro_batches"] // cores["pp"], 5), cores["pp"], cores["vpp"], cores["schedule"])
+    )
+    return {name: column[order] for name, column in cores.items()}
 
 
 def with_recomputation(space: MeshSpace, cores: Columns) -> Columns:
@@ -100,7 +110,7 @@ def rate(seconds: float = 10.0) -> float:
     judge.model.rows(batch_of(space.shares()))
     plans = fitting = 0
     for cells in blocks_of_cells(space):
-        cores = with_recomputation(space, space.with_orders(space.with_pipelines(cells)))
+        cores = by_kind(with_recomputation(space, space.with_orders(space.with_pipelines(cells))))
         for first in range(0, len(cores["tp"]), _CORES):
             piece = {name: column[first : first + _CORES] for name, column in cores.items()}
             found, fits = score(judge.model, space, piece, settings.capacity_bytes)

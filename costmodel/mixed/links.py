@@ -1,7 +1,7 @@
 """Links inside and between device groups.
 
-Ranks fill the groups in order and the units of each level in order, so a group occupies a range of ranks. Inside a group everything is as in
-a cluster of its own, with the group's own links where it has some. Two groups meet at the innermost level that has them in one unit; a
+Ranks fill the groups in order and the units of each level in order, so a group occupies a range of ranks. Inside a group everything is as
+in a cluster of its own, with the group's own links where it has some. Two groups meet at the innermost level that has them in one unit; a
 message between them leaves by the ports of the one and arrives by the ports of the other, and the slower side counts.
 """
 

@@ -17,12 +17,19 @@ __all__ = ["validate"]
 Files = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="FILE...", help="CSV tables of measurements; docs/measurements.md has their columns.", show_default=False
+        metavar="FILE...",
+        help="CSV tables of measurements; docs/measurements.md has their columns.",
+        show_default=False,
     ),
 ]
 By = Annotated[
     str | None,
-    o.option("--by", metavar="COLUMN", help="Also score the rows of each file apart by the text of this column.", group=o.OUTPUT),
+    o.option(
+        "--by",
+        metavar="COLUMN",
+        help="Also score the rows of each file apart by the text of this column.",
+        group=o.OUTPUT,
+    ),
 ]
 Template = Annotated[
     str | None,
@@ -48,8 +55,9 @@ def validate(
 ) -> None:
     """Predict the rows of tables of measurements and say how wrong the predictions are.
 
-    A table holds training runs (transformers with their degrees, networks for images), kernels (matrix products, convolutions, recurrent
-    layers), matrix peaks or collectives; its columns tell which. Every row that can be predicted is scored; the others are counted by reason.
+    A table holds training runs (transformers with their degrees, networks for images), kernels (matrix products, convolutions,
+    recurrent layers), matrix peaks or collectives; its columns tell which. Every row that can be predicted is scored; the others
+    are counted by reason.
     """
     options: dict[str, Any] = locals()
     values = Values()

@@ -9,6 +9,7 @@ from costmodel.collectives import OPERATIONS, cheapest_s
 from costmodel.network import span
 from planner.validation.hardware import Links, Machine, machine_of
 from planner.validation.outcomes import Comparison, Outcome, skipped
+from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
@@ -29,18 +30,18 @@ _INSIDE = (
 _DEVICES = ((r"nv(link|l)\s?2|v100", "v100-16gb"), (r"nv(link|l)\s?3|a100|p4d", "a100-80gb"), (r".", "h100-sxm"))
 
 
-def predict(rows: Sequence[Row]) -> list[Outcome]:
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
     outcomes = []
     for row in rows:
         try:
-            outcomes.append(Outcome(row=row, comparisons=(_comparison(row),)))
+            outcomes.append(Outcome(row=row, comparisons=(_comparison(row, preset),)))
         except RowSkipped as trouble:
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
     return outcomes
 
 
-def _comparison(row: Row) -> Comparison:
+def _comparison(row: Row, preset: Preset) -> Comparison:
     operation = row.text("collective").lower().replace("-", "_") or "all_reduce"
     if operation not in OPERATIONS:
         raise RowSkipped(f"collective '{operation}' is not known ({', '.join(OPERATIONS)})", usable=True)
@@ -50,8 +51,11 @@ def _comparison(row: Row) -> Comparison:
         raise RowSkipped("fewer than two ranks")
     measured_s = _measured_s(row, operation, message, ranks)
     lane = span(machine.cluster, ranks, 1)
-    predicted_s = float(cheapest_s(operation, message, lane, machine.cluster))
-    spanned = [level.bandwidth_bytes_per_s for level, fan in zip(machine.cluster.levels, lane.fan_out, strict=True) if fan > 1]
+    cluster = preset.cluster(machine.cluster)
+    predicted_s = float(cheapest_s(operation, message, span(cluster, ranks, 1), cluster))
+    spanned = [
+        level.bandwidth_bytes_per_s for level, fan in zip(machine.cluster.levels, lane.fan_out, strict=True) if fan > 1
+    ]
     ideal_s = message * _traffic(operation, ranks) / min(spanned)
     if not 0.05 * ideal_s <= measured_s:
         raise RowSkipped("time far below what the links allow: wrong unit?")
@@ -89,7 +93,9 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
     """Where, and how many: names of links stand for a device that has them."""
     text = row.text("device")
     word = text.lower()
-    inside = row.positive("intra_bw_GBps") or next((rate for pattern, rate in _INSIDE if re.search(pattern, word)), None)
+    inside = row.positive("intra_bw_GBps") or next(
+        (rate for pattern, rate in _INSIDE if re.search(pattern, word)), None
+    )
     outside = row.positive("inter_bw_Gbps_per_node") or _network_gbps(word)
     ranks, nodes = row.count("ranks"), row.count("nodes")
     between_nodes = outside is not None

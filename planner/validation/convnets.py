@@ -14,7 +14,6 @@ from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
 from costmodel.graph import Graph
 from costmodel.mesh.flops import model_flops_per_step
 from costmodel.precision import OPTIMIZERS
-from costmodel.roofline import RooflineCompute
 from costmodel.splits import split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
@@ -22,6 +21,7 @@ from planner.validation.facts import step_time_s
 from planner.validation.fitted import fitted_of
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of
 from planner.validation.outcomes import Comparison, MemoryComparison, Outcome, skipped
+from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["graph_of", "network_name", "predict"]
@@ -76,19 +76,19 @@ def graph_of(name: str) -> Graph:
     return load_model(name).graph
 
 
-def predict(rows: Sequence[Row]) -> list[Outcome]:
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
     known: dict[Hashable, tuple[CostBatch, float]] = {}
     outcomes = []
     for row in rows:
         try:
-            outcomes.append(_outcome(row, known))
+            outcomes.append(_outcome(row, known, preset))
         except RowSkipped as trouble:
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
     return outcomes
 
 
-def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]]) -> Outcome:
+def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: Preset) -> Outcome:
     if row.text("suspect") not in ("", "0"):
         raise RowSkipped("marked suspect: label and degrees disagree")
     failed = bool(row.text("oom"))
@@ -109,7 +109,7 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]]) -> Outcom
     accumulated = row.count("grad_accum") or 1
     key = (name, machine.device.name, id(machine.cluster), number_format, workers, batch, accumulated)
     if key not in known:
-        known[key] = _costs(graph_of(name), machine, number_format, workers, batch, accumulated)
+        known[key] = _costs(graph_of(name), machine, number_format, workers, batch, accumulated, preset)
     costs, ideal_s = known[key]
     no_update = passes[0] is not None and passes[1] is not None
     predicted_s = float(costs.compute_s[0] if no_update else costs.step_time_s[0])
@@ -119,12 +119,26 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]]) -> Outcom
         measured_bytes=_measured_bytes(row, machine),
     )
     # Software is no choice of the plan.
-    same = ("dataset_group", "model", "device", "precision", "gpus", "global_batch", "batch", "input", "library", "framework", "source")
+    same = (
+        "dataset_group",
+        "model",
+        "device",
+        "precision",
+        "gpus",
+        "global_batch",
+        "batch",
+        "input",
+        "library",
+        "framework",
+        "source",
+    )
     ranking = tuple(row.text(column) for column in same)
     fitted = fitted_of(machine.device)
     if failed or measured_s is None:
         return Outcome(row=row, failed=True, memory=memory, ranking=ranking, fitted=fitted)
-    if not ideal_s / 4 <= measured_s <= _LONGEST * ideal_s:  # fast convolution algorithms need up to 4 times fewer operations
+    if (
+        not ideal_s / 4 <= measured_s <= _LONGEST * ideal_s
+    ):  # fast convolution algorithms need up to 4 times fewer operations
         raise RowSkipped("step time far from what the peak of the devices allows: wrong unit?")
     comparison = Comparison(what="step", predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
     return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=ranking, fitted=fitted)
@@ -145,22 +159,21 @@ def _global_batch(row: Row, workers: int) -> int:
 
 
 def _costs(
-    graph: Graph, machine: Machine, number_format: str, workers: int, batch: int, accumulated: int
+    graph: Graph, machine: Machine, number_format: str, workers: int, batch: int, accumulated: int, preset: Preset
 ) -> tuple[CostBatch, float]:
     """Plain data parallelism, the cheapest collective per layer; and the time of the FLOPs at the peak."""
     precision = precision_of(number_format, machine.device.formats)
-    optimizer = OPTIMIZERS["momentum"]
     workload = Workload(
         graph=graph,
         global_batch=batch,
         precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=machine.device, precision=precision, optimizer=optimizer),
+        optimizer=OPTIMIZERS["momentum"],
+        compute=preset.compute(machine.device, precision, "momentum"),
         collectives=ALL_REDUCE_NAMES,
     )
     if batch < workers:
         raise RowSkipped("fewer samples than GPUs")
-    tables = CostTables(workload, machine.cluster, split_table([workers], batch_only=True), accumulated)
+    tables = CostTables(workload, preset.cluster(machine.cluster), split_table([workers], batch_only=True), accumulated)
     rows = np.zeros((1, 1), dtype=np.int64)
     plans = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=(0,) * len(graph.layers))
     costs = evaluate_on(tables, plans)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from costmodel.device import Device
 from planner.validation import layer_logs
-from planner.validation.kernel_rows import compared, device_and_precision, kernel_outcomes
+from planner.validation.kernel_rows import compared, kernel_outcomes, unit_of
 from planner.validation.outcomes import Comparison, Outcome
-from planner.validation.passes import LayerTimes, compute_on, layer_of, layer_times, positive_ms
+from planner.validation.passes import LayerTimes, layer_of, layer_times, positive_ms
+from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
@@ -16,22 +17,27 @@ __all__ = ["predict"]
 _SHAPE = ("n", "c", "h", "w", "k", "r", "s")
 
 
-def predict(rows: Sequence[Row]) -> list[Outcome]:
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given; rows without a shape may name a layer of a bundled network."""
-    return kernel_outcomes(rows, lambda row: _one(row) if row.has(*_SHAPE) or not row.has("net", "layer") else layer_logs.one(row))
+
+    def one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
+        is_named = row.has("net", "layer") and not row.has(*_SHAPE)
+        return layer_logs.one(row, preset) if is_named else _one(row, preset)
+
+    return kernel_outcomes(rows, preset, one)
 
 
-def _one(row: Row) -> tuple[tuple[Comparison, ...], Device]:
+def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     sizes = [row.count(name) for name in _SHAPE]
     if None in sizes:
         raise RowSkipped("n, c, h, w, k, r or s is not stated")
     n, c, h, w, k, r, s = (size or 0 for size in sizes)
-    device, precision = device_and_precision(row)
+    unit = unit_of(row, preset)
     stride = (row.count("stride_h") or row.count("stride") or 1, row.count("stride_w") or row.count("stride") or 1)
     padding = (int(row.number("pad_h") or 0), int(row.number("pad_w") or 0))
     params = (("out_channels", k), ("kernel", (r, s)), ("stride", stride), ("padding", padding), ("bias", False))
-    times = layer_times(layer_of("convolution", ((c, h, w),), params), n, compute_on(device, precision))
-    return _comparisons(row, times, device.peak(precision.compute)), device
+    times = layer_times(layer_of("convolution", ((c, h, w),), params), n, unit.compute)
+    return _comparisons(row, times, unit.peak_flop_per_s), unit.device
 
 
 def _comparisons(row: Row, times: LayerTimes, peak: float) -> tuple[Comparison, ...]:
@@ -39,7 +45,14 @@ def _comparisons(row: Row, times: LayerTimes, peak: float) -> tuple[Comparison, 
         return layer_logs.one_pass(row, times, peak)
     return (
         *compared("forward", times.forward_s, positive_ms(row, "fwd_ms"), times.forward_flop, peak),
-        *compared("backward input", times.backward_input_s, positive_ms(row, "bwd_input_ms"), times.backward_input_flop, peak),
-        *compared("backward weight", times.backward_weight_s, positive_ms(row, "bwd_param_ms"), times.backward_weight_flop, peak),
+        *compared(
+            "backward input", times.backward_input_s, positive_ms(row, "bwd_input_ms"), times.backward_input_flop, peak
+        ),
+        *compared(
+            "backward weight",
+            times.backward_weight_s,
+            positive_ms(row, "bwd_param_ms"),
+            times.backward_weight_flop,
+            peak,
+        ),
     )
-

@@ -6,7 +6,15 @@ import re
 
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["flash_attention", "framework_default", "gradient_bytes", "recompute_of", "sharding_of", "step_time_s", "yes_or_no"]
+__all__ = [
+    "flash_attention",
+    "framework_default",
+    "gradient_bytes",
+    "recompute_of",
+    "sharding_of",
+    "step_time_s",
+    "yes_or_no",
+]
 
 # Framework text in lower case -> what it does unless told otherwise.
 # nanotron: tensor parallelism by reduce-scatter ("sequence-parallel TP", read me of the benchmark).
@@ -110,7 +118,16 @@ def sharding_of(row: Row, dp: int, cp: int) -> tuple[int, int, int]:
 def _stage_and_group(row: Row) -> tuple[int, float | None]:
     group = row.number("zero1_group")
     sharded = row.text("fsdp").lower()
-    words = {"full_shard": 3, "hybrid_shard": 3, "shard_grad_op": 2, "no_shard": 0, "yes": 3, "true": 3, "no": 0, "false": 0}
+    words = {
+        "full_shard": 3,
+        "hybrid_shard": 3,
+        "shard_grad_op": 2,
+        "no_shard": 0,
+        "yes": 3,
+        "true": 3,
+        "no": 0,
+        "false": 0,
+    }
     stated = row.number("zero_stage")
     if sharded in words:
         if sharded == "hybrid_shard":
@@ -131,8 +148,8 @@ def _stage_and_group(row: Row) -> tuple[int, float | None]:
 def gradient_bytes(row: Row, number_format: str) -> float:
     """Bytes per weight of the gradients that accumulate and travel.
 
-    4 where the precision says so or FSDP keeps its default mixed precision (``mp_mode`` DEFAULT); 2 under PURE and in fp16 (Megatron-LM accumulates
-    in fp32 by default with bf16 only); else 4.
+    4 where the precision says so or FSDP keeps its default mixed precision (``mp_mode`` DEFAULT); 2 under PURE and in fp16 (Megatron-LM
+    accumulates in fp32 by default with bf16 only); else 4.
     """
     text, mode = row.text("precision").lower(), row.text("mp_mode").upper()
     if "fp32 grad" in text or mode == "DEFAULT":

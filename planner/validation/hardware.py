@@ -1,7 +1,7 @@
 """What the columns about hardware mean: a device by the name that people give it, the links of a cluster, number formats.
 
-A device is taken from the bundled files (or named as one of them, or as a path); the links are those of a bundled cluster with the row's own
-bandwidths and nodes put in. `docs/measurements.md` lists the defaults.
+A device is one of the bundled files, by its name or by what people call it; the links are those of a bundled cluster with the row's
+own bandwidths and nodes put in. `docs/measurements.md` lists the defaults.
 """
 
 from __future__ import annotations
@@ -215,7 +215,9 @@ def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tupl
 
 def _lone_network(level: Level) -> Level:
     """A cluster of one machine has no network: machines joined by 10 Gb/s Ethernet."""
-    return Level(name="network", size=None, bandwidth_bytes_per_s=10e9 / 8 / (level.size or 1), latency_s=50e-6, efficiency=0.8)
+    return Level(
+        name="network", size=None, bandwidth_bytes_per_s=10e9 / 8 / (level.size or 1), latency_s=50e-6, efficiency=0.8
+    )
 
 
 def _node_size(cluster: Cluster) -> int:
@@ -226,8 +228,24 @@ def _node_size(cluster: Cluster) -> int:
 
 
 # Beginning of a precision -> number format; "amp" is PyTorch's and TensorFlow's automatic mixed precision, fp16 until bf16 became common.
-_FORMATS = (("fp8", "fp8"), ("amp_bf16", "bf16"), ("bf16", "bf16"), ("amp", "fp16"), ("fp16", "fp16"), ("half", "fp16"), ("tf32", "tf32"), ("fp32", "fp32"), ("float32", "fp32"))
-_FALLBACK = {"fp8": ("bf16", "fp16", "fp32"), "bf16": ("fp16", "fp32"), "fp16": ("bf16", "fp32"), "tf32": ("fp32",), "fp32": ()}
+_FORMATS = (
+    ("fp8", "fp8"),
+    ("amp_bf16", "bf16"),
+    ("bf16", "bf16"),
+    ("amp", "fp16"),
+    ("fp16", "fp16"),
+    ("half", "fp16"),
+    ("tf32", "tf32"),
+    ("fp32", "fp32"),
+    ("float32", "fp32"),
+)
+_FALLBACK = {
+    "fp8": ("bf16", "fp16", "fp32"),
+    "bf16": ("fp16", "fp32"),
+    "fp16": ("bf16", "fp32"),
+    "tf32": ("fp32",),
+    "fp32": (),
+}
 
 
 def format_of(row: Row, default: str) -> str:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from costmodel.compute import ComputeModel, CostModelError
 from costmodel.device import Device
 from costmodel.layers import ShapeError
 from costmodel.precision import Precision
 from planner.validation.fitted import fitted_of
-from planner.validation.hardware import format_of, machine_of, precision_of
+from planner.validation.hardware import Links, format_of, machine_of, precision_of
 from planner.validation.outcomes import Comparison, Outcome, skipped
+from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["compared", "device_and_precision", "kernel_outcomes"]
+__all__ = ["RowPredictor", "Unit", "compared", "kernel_outcomes", "unit_of"]
 
 # A kernel takes at least this share of the time of its FLOPs at the peak: FFT and Winograd save up to nine tenths of them.
 _LEAST_OF_IDEAL = 0.1
@@ -20,21 +23,39 @@ _LEAST_OF_IDEAL = 0.1
 _SHORTEST_S = 1e-9
 
 
-def device_and_precision(row: Row, default: str = "fp32") -> tuple[Device, Precision]:
-    """Device and number formats of a row.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A device as a row used it."""
+
+    device: Device
+    precision: Precision
+    compute: ComputeModel
+
+    @property
+    def peak_flop_per_s(self) -> float:
+        """Matrix rate in the number format of the row."""
+        return self.device.peak(self.precision.compute)
+
+
+RowPredictor = Callable[[Row, Preset], tuple[tuple[Comparison, ...], Device]]
+
+
+def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
+    """What a row ran on.
 
     Raises
     ------
     RowSkipped
         Either is not known.
     """
-    from planner.validation.hardware import Links
-
     device = machine_of(row, Links(gpus_per_node=1)).device
-    return device, precision_of(format_of(row, default), device.formats)
+    precision = precision_of(format_of(row, default), device.formats)
+    return Unit(device=device, precision=precision, compute=preset.compute(device, precision, "sgd"))
 
 
-def compared(what: str, predicted_s: float, measured_s: float | None, flop: float, peak: float) -> tuple[Comparison, ...]:
+def compared(
+    what: str, predicted_s: float, measured_s: float | None, flop: float, peak: float
+) -> tuple[Comparison, ...]:
     """One comparison, or none where nothing was measured.
 
     Raises
@@ -50,14 +71,14 @@ def compared(what: str, predicted_s: float, measured_s: float | None, flop: floa
     return (Comparison(what=what, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s),)
 
 
-def kernel_outcomes(rows: Sequence[Row], one: Callable[[Row], tuple[tuple[Comparison, ...], Device]]) -> list[Outcome]:
+def kernel_outcomes(rows: Sequence[Row], preset: Preset, one: RowPredictor) -> list[Outcome]:
     """Outcomes of rows that are predicted one by one."""
     outcomes = []
     for row in rows:
         try:
             if row.text("suspect") not in ("", "0"):
                 raise RowSkipped("marked suspect")
-            comparisons, device = one(row)
+            comparisons, device = one(row, preset)
             if not comparisons:
                 raise RowSkipped("no measured time")
             outcomes.append(Outcome(row=row, comparisons=comparisons, fitted=fitted_of(device)))
@@ -65,4 +86,6 @@ def kernel_outcomes(rows: Sequence[Row], one: Callable[[Row], tuple[tuple[Compar
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
         except ShapeError:
             outcomes.append(skipped(row, "the shapes do not fit together", usable=False))
+        except CostModelError as error:
+            outcomes.append(skipped(row, f"the cost model refuses the layer: {error}", usable=True))
     return outcomes

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from planner.errors import FileProblem, InputFileError
 from planner.validation.outcomes import Outcome
+from planner.validation.preset import DEFAULT, Preset
 from planner.validation.tables import Row, Table
 
 __all__ = ["KINDS", "Kind", "predict_table", "recognise", "template"]
 
-Predictor = Callable[[Sequence[Row]], list[Outcome]]
+Predictor = Callable[[Sequence[Row], Preset], list[Outcome]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Kind:
     columns : tuple of tuples of str
         Columns that a table needs; of each tuple, one.
     module : str
-        Module of this package with ``predict(rows) -> outcomes``; imported when it is needed.
+        Module of this package with ``predict(rows, preset) -> outcomes``; imported when it is needed.
     example : str
         A row of the template, with the columns of its header.
     """
@@ -58,7 +59,17 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="convolution",
         doc="a convolution: forward and gradients, or one pass",
-        columns=(("n",), ("c",), ("h",), ("w",), ("k",), ("r",), ("s",), ("device",), ("fwd_ms", "bwd_input_ms", "bwd_param_ms", "time_ms")),
+        columns=(
+            ("n",),
+            ("c",),
+            ("h",),
+            ("w",),
+            ("k",),
+            ("r",),
+            ("s",),
+            ("device",),
+            ("fwd_ms", "bwd_input_ms", "bwd_param_ms", "time_ms"),
+        ),
         module="convolutions",
         example=_example(
             "device=p100 precision=fp32 n=16 c=64 h=56 w=56 k=128 r=3 s=3 pad_h=1 pad_w=1 stride_h=1 stride_w=1 "
@@ -86,7 +97,9 @@ KINDS: tuple[Kind, ...] = (
         doc="an operator of a network as PyTorch prints it",
         columns=(("op",), ("batch",), ("activation_bytes",), ("fwd_ms",)),
         module="operators",
-        example=_example("device=v100-16gb net=vgg16 op=ReLU(inplace) batch=128 activation_bytes=1644167168 fwd_ms=2.1 bwd_ms=3.1"),
+        example=_example(
+            "device=v100-16gb net=vgg16 op=ReLU(inplace) batch=128 activation_bytes=1644167168 fwd_ms=2.1 bwd_ms=3.1"
+        ),
     ),
     Kind(
         name="matmul-peak",
@@ -116,7 +129,8 @@ KINDS: tuple[Kind, ...] = (
         ),
         module="training",
         example=_example(
-            "model=GPT net=GPT hidden=2048 layers=24 heads=16 ffn=8192 vocab=50304 seq=2048 precision=bf16 device=a100-80gb gpus_per_node=8 "
+            "model=GPT net=GPT hidden=2048 layers=24 heads=16 ffn=8192 vocab=50304 seq=2048 precision=bf16 device=a100-80gb "
+            "gpus_per_node=8 "
             "gpus=16 framework=Megatron-LM global_batch=128 micro_batch=4 tp=2 pp=1 dp=8 zero_stage=1 recompute=none flash_attention=yes "
             "step_time_ms=1450 memory_gib=41.2 oom="
         ),
@@ -124,9 +138,16 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="network",
         doc="a training run of a network for images, data parallel or on one device",
-        columns=(("model", "net"), ("device",), ("batch", "batch_per_gpu", "global_batch"), ("step_time_ms", "samples_per_s", "forward_ms")),
+        columns=(
+            ("model", "net"),
+            ("device",),
+            ("batch", "batch_per_gpu", "global_batch"),
+            ("step_time_ms", "samples_per_s", "forward_ms"),
+        ),
         module="training",
-        example=_example("model=resnet50 precision=fp16 device=v100-16gb gpus_per_node=8 gpus=8 batch_per_gpu=128 step_time_ms=160"),
+        example=_example(
+            "model=resnet50 precision=fp16 device=v100-16gb gpus_per_node=8 gpus=8 batch_per_gpu=128 step_time_ms=160"
+        ),
     ),
     Kind(
         name="layer-log",
@@ -164,7 +185,7 @@ def recognise(table: Table) -> Kind:
     raise InputFileError([FileProblem(path=table.path, line=1, column=1, message=message)])
 
 
-def predict_table(table: Table) -> tuple[Kind, list[Outcome]]:
+def predict_table(table: Table, preset: Preset = DEFAULT) -> tuple[Kind, list[Outcome]]:
     """Predict every row of a table.
 
     Raises
@@ -175,8 +196,6 @@ def predict_table(table: Table) -> tuple[Kind, list[Outcome]]:
     kind = recognise(table)
     if not table.rows:
         raise InputFileError([FileProblem(path=table.path, message="has a header and no rows")])
-    outcomes = kind.predictor()(table.rows)
+    outcomes = kind.predictor()(table.rows, preset)
     assert len(outcomes) == len(table.rows), "one outcome per row"
     return kind, outcomes
-
-

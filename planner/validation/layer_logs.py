@@ -14,9 +14,10 @@ from functools import cache
 from costmodel.device import Device
 from costmodel.layers import Layer
 from planner.validation import convnets
-from planner.validation.kernel_rows import compared, device_and_precision, kernel_outcomes
+from planner.validation.kernel_rows import compared, kernel_outcomes, unit_of
 from planner.validation.outcomes import Comparison, Outcome
-from planner.validation.passes import LayerTimes, compute_on, layer_of, layer_times, positive_ms
+from planner.validation.passes import LayerTimes, layer_of, layer_times, positive_ms
+from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["one", "one_pass", "predict"]
@@ -26,12 +27,12 @@ _BATCH = {"vgg-a": 64}
 _USUAL_BATCH = 128
 
 
-def predict(rows: Sequence[Row]) -> list[Outcome]:
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
-    return kernel_outcomes(rows, one)
+    return kernel_outcomes(rows, preset, one)
 
 
-def one(row: Row) -> tuple[tuple[Comparison, ...], Device]:
+def one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     """Compare one row.
 
     Raises
@@ -48,10 +49,10 @@ def one(row: Row) -> tuple[tuple[Comparison, ...], Device]:
     layer = _layer(name, text)
     if layer is None:
         raise RowSkipped("the bundled network has no such layer")
-    device, precision = device_and_precision(row)
+    unit = unit_of(row, preset)
     batch = row.count("n") or row.count("batch") or row.default("n", _BATCH.get(name, _USUAL_BATCH))
-    times = layer_times(layer, batch, compute_on(device, precision))
-    return one_pass(row, times, device.peak(precision.compute)), device
+    times = layer_times(layer, batch, unit.compute)
+    return one_pass(row, times, unit.peak_flop_per_s), unit.device
 
 
 def one_pass(row: Row, times: LayerTimes, peak: float) -> tuple[Comparison, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ class ErrorSummary:
     mape: float | None = None  # mean
     median_ape: float | None = None
     p90_ape: float | None = None
-    bias: float | None = None  # mean of log(predicted / measured): above 0 where predictions are too slow
+    bias: float | None = None  # mean of log(predicted / measured): above 0 where predictions are too long
     skill: float | None = None  # 1 - mape / mape of the baseline
 
 
@@ -38,7 +39,8 @@ def best_factor(ideal: ArrayLike, measured: ArrayLike) -> float:
 
     Notes
     -----
-    The mean is ``sum w |c - r| / n`` with ``r = measured / ideal`` and weights ``w = 1 / r``, so c is a median of r weighted by w (of two, the lower).
+    The mean is ``sum w |c - r| / n`` with ``r = measured / ideal`` and weights ``w = 1 / r``, so c is a median of r weighted by w (of
+    two, the lower).
 
     Examples
     --------
@@ -80,9 +82,14 @@ def error_summary(predicted: ArrayLike, measured: ArrayLike, ideal: ArrayLike) -
         mape=float(np.mean(errors)),
         median_ape=float(np.median(errors)),
         p90_ape=float(np.percentile(errors, 90)),
-        bias=float(np.mean(np.log(made / expected))),
+        bias=_bias(made, expected),
         skill=_skill(errors, expected, np.asarray(ideal, dtype=np.float64)),
     )
+
+
+def _bias(predicted: FloatArray, measured: FloatArray) -> float:
+    """Mean log ratio; minus infinity where something is predicted to take no time at all."""
+    return float(np.mean(np.log(predicted / measured))) if np.all(predicted > 0) else -math.inf
 
 
 def _skill(errors: FloatArray, measured: FloatArray, ideal: FloatArray) -> float | None:

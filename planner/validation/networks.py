@@ -152,9 +152,21 @@ class _Builder:
     def add(self, name: str, kind: str, *, inputs: tuple[str, ...] | None = None, lora: int = 0, **params: Any) -> str:
         full = f"{self.block}.{name}" if self.block else name
         read = inputs if inputs is not None else ((self.last,) if self.last else ())
-        frozen = self.shape.lora_rank > 0 and not lora and kind in ("linear", "embedding", "layer_norm", "rms_norm", "position_embedding")
+        frozen = (
+            self.shape.lora_rank > 0
+            and not lora
+            and kind in ("linear", "embedding", "layer_norm", "rms_norm", "position_embedding")
+        )
         self.specs.append(
-            LayerSpec(name=full, kind=kind, params=params_from(kind, params), inputs=read, block=self.block, frozen=frozen, lora_rank=lora)
+            LayerSpec(
+                name=full,
+                kind=kind,
+                params=params_from(kind, params),
+                inputs=read,
+                block=self.block,
+                frozen=frozen,
+                lora_rank=lora,
+            )
         )
         self.last = full
         return full
@@ -202,7 +214,13 @@ def _norm(shape: TransformerShape) -> str:
 
 def _attention(b: _Builder, *, bias: bool) -> None:
     shape = b.shape
-    b.add("qkv", "linear", out_features=(shape.heads + 2 * shape.kv_heads) * shape.head_dim, bias=bias, lora=shape.lora_rank)
+    b.add(
+        "qkv",
+        "linear",
+        out_features=(shape.heads + 2 * shape.kv_heads) * shape.head_dim,
+        bias=bias,
+        lora=shape.lora_rank,
+    )
     b.add(
         "attention",
         "self_attention",
@@ -225,7 +243,9 @@ def _feed_forward(b: _Builder, *, bias: bool) -> None:
         b.add("glu", "glu", function="silu")
     else:
         b.add("up", "linear", out_features=shape.ffn, bias=bias)
-        b.add("gelu", "activation", function="relu" if shape.style == "nemotron" else "gelu")  # squared ReLU moves what ReLU moves
+        b.add(
+            "gelu", "activation", function="relu" if shape.style == "nemotron" else "gelu"
+        )  # squared ReLU moves what ReLU moves
     b.add("down", "linear", out_features=shape.hidden, bias=bias)
     if shape.dropout:
         b.add("dropout2", "dropout", keep=0.9)

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from costmodel.device import Device
 from costmodel.layers import Layer
-from planner.validation.kernel_rows import compared, device_and_precision, kernel_outcomes
+from planner.validation.kernel_rows import compared, kernel_outcomes, unit_of
 from planner.validation.outcomes import Comparison, Outcome
-from planner.validation.passes import LayerTimes, compute_on, layer_of, layer_times, positive_ms
+from planner.validation.passes import LayerTimes, layer_of, layer_times, positive_ms
+from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
@@ -27,12 +28,12 @@ _VIEWS = ("View", "Size", "__getitem__", "Input", "hidden")
 _ELEMENTWISE = {"ReLU": "activation", "Sigmoid": "activation", "Tanh": "activation", "Dropout": "dropout"}
 
 
-def predict(rows: Sequence[Row]) -> list[Outcome]:
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
-    return kernel_outcomes(rows, _one)
+    return kernel_outcomes(rows, preset, _one)
 
 
-def _one(row: Row) -> tuple[tuple[Comparison, ...], Device]:
+def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     text = row.text("op")
     name = text.split("(", maxsplit=1)[0].strip()
     forward_s, backward_s = positive_ms(row, "fwd_ms"), positive_ms(row, "bwd_ms")
@@ -44,15 +45,15 @@ def _one(row: Row) -> tuple[tuple[Comparison, ...], Device]:
     elements = (row.positive("activation_bytes") or 0.0) / _BYTES / batch
     if elements < 1:
         raise RowSkipped("activation_bytes is not stated")
-    device, precision = device_and_precision(row)
-    compute, peak = compute_on(device, precision), device.peak(precision.compute)
-    times = [layer_times(layer, batch, compute) for layer in _layers(name, text, elements)]
+    unit = unit_of(row, preset)
+    peak = unit.peak_flop_per_s
+    times = [layer_times(layer, batch, unit.compute) for layer in _layers(name, text, elements)]
     total = _sum(times)
     backward = total.backward_input_s + total.backward_weight_s
     return (
         *compared("forward", total.forward_s, forward_s, total.forward_flop, peak),
         *compared("backward", backward, backward_s, total.backward_input_flop + total.backward_weight_flop, peak),
-    ), device
+    ), unit.device
 
 
 def _batch(row: Row) -> int:
@@ -78,36 +79,28 @@ def _layers(name: str, text: str, elements: float) -> list[Layer]:
     RowSkipped
         No family does what it does.
     """
-    if name == "Conv2d":
-        return [_convolution(text, elements)]
-    if name in ("MaxPool2d", "AvgPool2d"):
-        return [_pool(name, text, elements)]
-    if name == "Linear":
-        return [_linear(text, elements)]
-    if name == "BatchNorm2d":
-        return [layer_of("batch_norm", ((_first(text), *_square(elements, _first(text))),), ())]
-    if name == "Concat":
-        return [layer_of("concat", ((_flat(elements),),), ())]
-    if name == "Add":
-        return [layer_of("add", ((_flat(elements),), (_flat(elements),)), ())]
+    builder = _BUILDERS.get(name)
+    if builder is not None:
+        return [builder(text, elements)]
     if name in _ELEMENTWISE:
         return [layer_of(_ELEMENTWISE[name], ((_flat(elements),),), ())]
-    if name == "Embedding":
-        rows, width = _ints(text)[:2]
-        params = (("num_embeddings", rows), ("dim", width))
-        return [layer_of("embedding", ((1, _flat(elements / width)),), params)]
     if "LSTM" in name:
         return _lstms(text, elements)
-    if "Linear" in text:
+    if "Linear(" in text:
         return [_linear(text, elements)]
     raise RowSkipped(f"operator {name} has no family", usable=True)
 
 
 def _convolution(text: str, elements: float) -> Layer:
     inside, outside = _ints(text)[:2]
-    kernel, stride, padding = (_pair(text, key, default) for key, default in (("kernel_size", 1), ("stride", 1), ("padding", 0)))
+    kernel, stride, padding = (
+        _pair(text, key, default) for key, default in (("kernel_size", 1), ("stride", 1), ("padding", 0))
+    )
     rows, columns = _square(elements, outside)
-    shape = (inside, *(_extent(n, k, s, p) for n, k, s, p in zip((rows, columns), kernel, stride, padding, strict=True)))
+    shape = (
+        inside,
+        *(_extent(n, k, s, p) for n, k, s, p in zip((rows, columns), kernel, stride, padding, strict=True)),
+    )
     params: tuple[tuple[str, Any], ...] = (
         ("out_channels", outside),
         ("kernel", kernel),
@@ -119,13 +112,23 @@ def _convolution(text: str, elements: float) -> Layer:
     return layer_of("convolution", (shape,), params)
 
 
-def _pool(name: str, text: str, elements: float) -> Layer:
+def _pool(text: str, elements: float) -> Layer:
     """Channels are not printed: what is pooled counts, so one channel with all rows stands for many."""
-    kernel, stride, padding = (_pair(text, key, default) for key, default in (("kernel_size", 2), ("stride", 2), ("padding", 0)))
+    kernel, stride, padding = (
+        _pair(text, key, default) for key, default in (("kernel_size", 2), ("stride", 2), ("padding", 0))
+    )
     side = max(round(math.sqrt(elements)), 1)
     rows, columns = side, max(round(elements / side), 1)
-    extents = (max(_extent(rows, kernel[0], stride[0], 0), kernel[0]), max(_extent(columns, kernel[1], stride[1], 0), kernel[1]))
-    params = (("kernel", kernel), ("stride", stride), ("padding", padding if max(padding) * 2 <= min(kernel) else 0), ("mode", "max" if name == "MaxPool2d" else "average"))
+    extents = (
+        max(_extent(rows, kernel[0], stride[0], 0), kernel[0]),
+        max(_extent(columns, kernel[1], stride[1], 0), kernel[1]),
+    )
+    params = (
+        ("kernel", kernel),
+        ("stride", stride),
+        ("padding", padding if max(padding) * 2 <= min(kernel) else 0),
+        ("mode", "average" if text.startswith("Avg") else "max"),
+    )
     return layer_of("pool", ((1, *extents),), params)
 
 
@@ -148,13 +151,39 @@ def _lstms(text: str, elements: float) -> list[Layer]:
     return layers
 
 
+def _batch_norm(text: str, elements: float) -> Layer:
+    channels = _ints(text)[0]
+    return layer_of("batch_norm", ((channels, *_square(elements, channels)),), ())
+
+
+def _concat(text: str, elements: float) -> Layer:  # noqa: ARG001 - the same signature for all
+    return layer_of("concat", ((_flat(elements),),), ())
+
+
+def _add(text: str, elements: float) -> Layer:  # noqa: ARG001
+    return layer_of("add", ((_flat(elements),), (_flat(elements),)), ())
+
+
+def _embedding(text: str, elements: float) -> Layer:
+    rows, width = _ints(text)[:2]
+    return layer_of("embedding", ((1, _flat(elements / width)),), (("num_embeddings", rows), ("dim", width)))
+
+
+_BUILDERS: dict[str, Callable[[str, float], Layer]] = {
+    "Conv2d": _convolution,
+    "MaxPool2d": _pool,
+    "AvgPool2d": _pool,
+    "Linear": _linear,
+    "BatchNorm2d": _batch_norm,
+    "Concat": _concat,
+    "Add": _add,
+    "Embedding": _embedding,
+}
+
+
 def _ints(text: str) -> list[int]:
     inside = text.partition("(")[2]
     return [int(word) for word in re.findall(r"(?<![\w.=])(\d+)(?=[,)])", inside)]
-
-
-def _first(text: str) -> int:
-    return _ints(text)[0]
 
 
 def _named(text: str, key: str) -> int:

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.device import Device
+from costmodel.compute import ComputeModel
 from costmodel.layers import Layer, Shard, family_of
 from costmodel.layers.base import PassWork, Shape, params_from
-from costmodel.precision import OPTIMIZERS, Precision
-from costmodel.roofline import RooflineCompute
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["LayerTimes", "compute_on", "layer_of", "layer_times", "pass_flop", "positive_ms", "through_input"]
+__all__ = ["LayerTimes", "layer_of", "layer_times", "pass_flop", "positive_ms", "through_input"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +26,6 @@ class LayerTimes:
     forward_flop: float
     backward_input_flop: float
     backward_weight_flop: float
-
-
-def compute_on(device: Device, precision: Precision) -> RooflineCompute:
-    """The cost model of kernels."""
-    return RooflineCompute(device=device, precision=precision, optimizer=OPTIMIZERS["sgd"])
 
 
 @cache
@@ -66,7 +59,7 @@ def _whole(layer: Layer, batch: float, out_share: float = 1.0) -> Shard:
     )
 
 
-def layer_times(layer: Layer, batch: float, compute: RooflineCompute, out_share: float = 1.0) -> LayerTimes:
+def layer_times(layer: Layer, batch: float, compute: ComputeModel, out_share: float = 1.0) -> LayerTimes:
     """Time the passes of a layer on one device."""
     shard = _whole(layer, batch, out_share)
     times = compute.pass_times(layer, shard, needs_input_gradient=True)
@@ -106,5 +99,3 @@ def positive_ms(row: Row, name: str) -> float | None:
     if value is not None and value > 1e7:  # three hours
         raise RowSkipped(f"column {name} is no time of a kernel: wrong unit?")
     return None if value is None else value * 1e-3
-
-

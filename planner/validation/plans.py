@@ -16,7 +16,6 @@ from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from costmodel.mesh.units import MeshError
 from costmodel.precision import OPTIMIZERS, Precision
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from planner.validation.facts import (
     flash_attention,
@@ -30,13 +29,14 @@ from planner.validation.fitted import fitted_of
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of
 from planner.validation.networks import bundled_name, bundled_transformer, shape_of, transformer
 from planner.validation.outcomes import Comparison, MemoryComparison, Outcome, skipped
+from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
 
 _GIB = 2**30
-# What lies outside has the wrong unit (ms for s, us for ms), in shares of the FLOPs at the peak: half, since FLOPs are counted in more ways than one
-# (padding, words that are not predicted), to 100,000 times.
+# What lies outside has the wrong unit (ms for s, us for ms), in shares of the FLOPs at the peak: from half, since FLOPs are counted in more
+# ways than one (padding, words that are not predicted), to 100,000 times.
 _SHORTEST, _LONGEST = 0.5, 1e5
 # NVIDIA NeMo's LoRA recipes: rank 32, on the products of queries, keys and values (NeMo Framework user guide, PEFT).
 _LORA_RANK = 32
@@ -64,7 +64,7 @@ class _Question:
         return (id(self.graph), self.machine.cluster.name, id(self.machine.cluster), self.precision, self.assumptions)
 
 
-def predict(rows: Sequence[Row]) -> list[Outcome]:
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
     outcomes: dict[int, Outcome] = {}
     groups: dict[Hashable, list[tuple[int, _Question]]] = {}
@@ -75,7 +75,7 @@ def predict(rows: Sequence[Row]) -> list[Outcome]:
         except RowSkipped as trouble:
             outcomes[n] = skipped(row, trouble.reason, usable=trouble.usable)
     for members in groups.values():
-        found = _answers([question for _, question in members])
+        found = _answers([question for _, question in members], preset)
         outcomes.update((n, outcome) for (n, _), outcome in zip(members, found, strict=True))
     return [outcomes[n] for n in range(len(rows))]
 
@@ -112,7 +112,20 @@ def _question(row: Row) -> _Question:
 
 
 def _ranking_key(row: Row) -> Hashable:
-    columns = ("dataset_group", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "device", "precision", "gpus")
+    columns = (
+        "dataset_group",
+        "model",
+        "hidden",
+        "layers",
+        "heads",
+        "kv_heads",
+        "ffn",
+        "vocab",
+        "seq",
+        "device",
+        "precision",
+        "gpus",
+    )
     return (*(row.text(name) for name in columns), row.text("global_batch"))
 
 
@@ -223,15 +236,15 @@ def _batches(row: Row, dp: int) -> tuple[list[tuple[int, int]], int]:
 # -- from questions to outcomes -----------------------------------------------------------------------------------------------
 
 
-def _answers(questions: Sequence[_Question]) -> list[Outcome]:
+def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
     """Predict rows that share a model."""
     first = questions[0]
-    compute = RooflineCompute(device=first.machine.device, precision=first.precision, optimizer=OPTIMIZERS["adam"])
+    compute = preset.compute(first.machine.device, first.precision, "adam")
     workload = Workload(
         graph=first.graph, global_batch=1, precision=first.precision, optimizer=OPTIMIZERS["adam"], compute=compute
     )
     try:
-        model = MeshModel.build(workload, first.machine.cluster, first.assumptions)
+        model = MeshModel.build(workload, preset.cluster(first.machine.cluster), first.assumptions)
     except MeshError as error:
         return [skipped(question.row, str(error), usable=True) for question in questions]
     flat = [(n, _cut(plan, model.num_blocks)) for n, question in enumerate(questions) for plan in question.plans]
@@ -275,7 +288,9 @@ def _broken(shape: NetworkShape, batch: MeshBatch) -> list[str]:
     return messages
 
 
-def _choose(indices: Sequence[int], position: dict[int, int], costs: MeshCosts | None, capacity_bytes: float) -> int | None:
+def _choose(
+    indices: Sequence[int], position: dict[int, int], costs: MeshCosts | None, capacity_bytes: float
+) -> int | None:
     """Row of the costs that a question means: of several the fastest that fits, or the smallest; None where none is legal."""
     rows = [position[index] for index in indices if index in position]
     if not rows or costs is None:
@@ -304,7 +319,13 @@ def _outcome(question: _Question, costs: MeshCosts, k: int, ideal_s: float, fitt
     measured_s = question.measured_s
     assert measured_s is not None
     if not _SHORTEST * ideal_s <= measured_s <= _LONGEST * ideal_s:
-        word = "shorter than the peak of the devices allows" if measured_s < ideal_s else "100,000 times what the devices need"
+        word = (
+            "shorter than the peak of the devices allows"
+            if measured_s < ideal_s
+            else "100,000 times what the devices need"
+        )
         return skipped(question.row, f"step time {word}: wrong unit?", usable=False)
-    comparison = Comparison(what="step", predicted_s=float(costs.step_time_s[k]), measured_s=measured_s, ideal_s=ideal_s)
+    comparison = Comparison(
+        what="step", predicted_s=float(costs.step_time_s[k]), measured_s=measured_s, ideal_s=ideal_s
+    )
     return Outcome(row=question.row, comparisons=(comparison,), memory=memory, ranking=question.ranking, fitted=fitted)

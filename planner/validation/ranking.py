@@ -67,7 +67,8 @@ def pair_accuracy(predicted: ArrayLike, measured: ArrayLike) -> float | None:
 def regret(predicted: ArrayLike, measured: ArrayLike, top: int = 1) -> float:
     """Best measured of the ``top`` predicted best, over the best measured of all: 1 is no loss.
 
-    Where equal predictions compete for the last places, it is the mean over all ways to choose among them: the order of the rows decides nothing.
+    Where equal predictions compete for the last places, it is the mean over all ways to choose among them: the order of the rows
+    decides nothing.
 
     Parameters
     ----------

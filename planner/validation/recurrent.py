@@ -1,45 +1,54 @@
-"""Recurrent layers: vanilla, GRU and LSTM cells over a sequence whose features are as many as the state's (DeepBench)."""
+"""Recurrent layers: vanilla, GRU and LSTM cells over a sequence.
+
+Without a column ``input`` the input is added to the state as it is, without a product (cuDNN's CUDNN_SKIP_INPUT, which DeepBench sets).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from costmodel.device import Device
-from planner.validation.kernel_rows import compared, device_and_precision, kernel_outcomes
+from planner.validation.kernel_rows import compared, kernel_outcomes, unit_of
 from planner.validation.outcomes import Comparison, Outcome
-from planner.validation.passes import compute_on, layer_of, layer_times, positive_ms, through_input
+from planner.validation.passes import layer_of, layer_times, positive_ms, through_input
+from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
 
-# Products with the state (and with the input) per cell; an LSTM has four gates (Hochreiter and Schmidhuber, 1997; Cho et al., arXiv:1406.1078).
+# Products with the state (and with the input) per cell; an LSTM has four gates (Hochreiter and Schmidhuber, 1997), a GRU three
+# (Cho et al., arXiv:1406.1078).
 _GATES = {"lstm": 4, "gru": 3, "vanilla": 1, "rnn": 1}
 
 
-def predict(rows: Sequence[Row]) -> list[Outcome]:
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
-    return kernel_outcomes(rows, _one)
+    return kernel_outcomes(rows, preset, _one)
 
 
-def _one(row: Row) -> tuple[tuple[Comparison, ...], Device]:
+def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     gates = _GATES.get(row.text("cell").lower())
     if gates is None:
         raise RowSkipped("the cell is none of vanilla, GRU, LSTM")
     hidden, batch, steps = row.count("hidden"), row.count("batch"), row.count("timesteps")
     if not (hidden and batch and steps):
         raise RowSkipped("hidden, batch or timesteps is not stated")
-    device, precision = device_and_precision(row)
-    layer = layer_of("lstm", ((row.count("input") or hidden, steps),), (("hidden", hidden),))
+    unit = unit_of(row, preset)
+    # One feature stands for no product with the input: a product of that depth costs next to nothing.
+    features = row.count("input") or 1
+    layer = layer_of("lstm", ((features, steps),), (("hidden", hidden),))
     # A share of an LSTM's units reads the whole state: a cell with fewer gates does as much work as such a share.
-    compute, share = compute_on(device, precision), gates / 4
+    compute, share = unit.compute, gates / 4
     times = layer_times(layer, batch, compute, share)
     # cuDNN's gradient of the data runs back through all steps; that of the weights is one product afterwards.
     data = layer_times(through_input(layer), batch, compute, share)
-    peak = device.peak(precision.compute)
+    peak = unit.peak_flop_per_s
     weight_s = times.backward_input_s + times.backward_weight_s - data.backward_input_s
     weight_flop = times.backward_input_flop + times.backward_weight_flop - data.backward_input_flop
     return (
         *compared("forward", times.forward_s, positive_ms(row, "fwd_ms"), times.forward_flop, peak),
-        *compared("backward input", data.backward_input_s, positive_ms(row, "bwd_input_ms"), data.backward_input_flop, peak),
+        *compared(
+            "backward input", data.backward_input_s, positive_ms(row, "bwd_input_ms"), data.backward_input_flop, peak
+        ),
         *compared("backward weight", weight_s, positive_ms(row, "bwd_weight_ms"), weight_flop, peak),
-    ), device
+    ), unit.device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,20 @@ def validation_report(scores: Sequence[FileScore], by: str | None = None) -> Rep
         records=lambda: _records(scores, by),
     )
 
+
+# What is shown of the paleo preset.
+_BESIDE = (
+    "scored",
+    "mape",
+    "median_ape",
+    "p90_ape",
+    "bias",
+    "skill",
+    "kendall_tau",
+    "pair_accuracy",
+    "regret_top1_mean",
+    "regret_top3_mean",
+)
 
 # -- for programs ---------------------------------------------------------------------------------------------------------------
 
@@ -69,6 +84,7 @@ def score_document(score: Score) -> dict[str, Any]:
 
 def _document(score: FileScore, by: str | None) -> dict[str, Any]:
     document: dict[str, Any] = {"file": score.file, "kind": score.kind, **score_document(score.score)}
+    document["paleo"] = _paleo(score.paleo)
     document["fitted"] = sorted(score.score.fitted)
     document["worst"] = [
         {
@@ -86,6 +102,12 @@ def _document(score: FileScore, by: str | None) -> dict[str, Any]:
     return document
 
 
+def _paleo(score: Score) -> dict[str, Any]:
+    """The same rows by the ``paleo`` preset, for comparison."""
+    whole = score_document(score)
+    return {key: whole[key] for key in _BESIDE}
+
+
 def _records(scores: Sequence[FileScore], by: str | None) -> list[dict[str, Any]]:
     """One line per file, or per part of a file."""
     records = []
@@ -101,11 +123,16 @@ def _records(scores: Sequence[FileScore], by: str | None) -> list[dict[str, Any]
 
 
 def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
-    blocks: list[Block] = [_table("file", [(file.file.rsplit("/", maxsplit=1)[-1], file.score) for file in scores])]
+    blocks: list[Block] = [
+        _table(
+            "file", [(file.file.rsplit("/", maxsplit=1)[-1], file.score) for file in scores], [f.paleo for f in scores]
+        )
+    ]
     blocks.append(
         Sentence(
-            "Errors are shares of the measured time; bias is the mean of log(predicted / measured), below 0 where predictions are too short; skill is "
-            "1 - error / error of FLOPs over peak at one fitted efficiency; tau and regret are means over groups of alternatives (rows that differ in the plan only)."
+            "Errors are shares of the measured time; bias is the mean of log(predicted / measured), below 0 where predictions are too "
+            "short; skill is 1 - error / error of FLOPs over peak at one fitted efficiency; tau and regret are means over groups of "
+            "alternatives (rows that differ in the plan only)."
         )
     )
     for file in scores:
@@ -117,7 +144,7 @@ def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
     return blocks
 
 
-def _table(title: str, rows: Sequence[tuple[str, Score]]) -> Table:
+def _table(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score] = ()) -> Table:
     parts = [part for _, part in rows]
 
     def column(name: str, values: Sequence[str], priority: int) -> Column:
@@ -129,6 +156,7 @@ def _table(title: str, rows: Sequence[tuple[str, Score]]) -> Table:
         column("scored", [f"{p.scored:,}" for p in parts], 0),
         column("coverage", [percent(p.coverage) for p in parts], 2),
         column("MAPE", [percent(p.times.mape) for p in parts], 0),
+        *([column("MAPE\nof paleo", [percent(p.times.mape) for p in paleo], 5)] if paleo else []),
         column("median", [percent(p.times.median_ape) for p in parts], 0),
         column("90th\npercentile", [percent(p.times.p90_ape) for p in parts], 4),
         column("bias", [_signed(p.times.bias) for p in parts], 1),
@@ -153,7 +181,12 @@ def _table(title: str, rows: Sequence[tuple[str, Score]]) -> Table:
 
 
 def _facts(score: Score) -> Facts:
-    pairs = [("scored", f"{score.scored:,} of {score.usable:,} usable rows ({percent(score.coverage)}), {score.rows:,} in all")]
+    pairs = [
+        (
+            "scored",
+            f"{score.scored:,} of {score.usable:,} usable rows ({percent(score.coverage)}), {score.rows:,} in all",
+        )
+    ]
     if score.skipped:
         pairs.append(("skipped", "; ".join(f"{count:,} {reason}" for reason, count in score.skipped.items())))
     if score.memory.failures:
@@ -162,8 +195,12 @@ def _facts(score: Score) -> Facts:
     if score.memory.mape is not None:
         pairs.append(("memory error", f"mean {percent(score.memory.mape)}, bias {_signed(score.memory.bias)}"))
     lacking = ", ".join(f"{name} ({count:,})" for name, count in list(score.defaults.items())[:12])
-    pairs.append(("without any default", percent(score.without_default) + (f"; taken by default: {lacking}" if lacking else "")))
-    pairs.append(("fitted constants", str(len(score.fitted)) + (f": {', '.join(sorted(score.fitted))}" if score.fitted else "")))
+    pairs.append(
+        ("without any default", percent(score.without_default) + (f"; taken by default: {lacking}" if lacking else ""))
+    )
+    pairs.append(
+        ("fitted constants", str(len(score.fitted)) + (f": {', '.join(sorted(score.fitted))}" if score.fitted else ""))
+    )
     return Facts(pairs=tuple(pairs))
 
 
@@ -182,7 +219,7 @@ def _worst(score: Score) -> Table:
 
 
 def _signed(value: float | None) -> str:
-    return NOT_AVAILABLE if value is None else f"{value:+.2f}"
+    return NOT_AVAILABLE if value is None or not math.isfinite(value) else f"{value:+.2f}"
 
 
 def _ratio(value: float | None) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from planner.errors import FileProblem, InputFileError, UsageError, did_you_mean
 from planner.validation.kinds import predict_table
+from planner.validation.preset import PALEO
 from planner.validation.scores import Score, score, split_by
-from planner.validation.tables import read_table
+from planner.validation.tables import Table, read_table
 
 __all__ = ["FileScore", "validate_files"]
 
@@ -24,6 +25,8 @@ class FileScore:
         As the user named it.
     kind : str
     score : Score
+    paleo : Score
+        The same rows by the ``paleo`` preset.
     parts : mapping
         Text of the column asked for -> figures of its rows; empty where none was asked for, or the file does not have it.
     """
@@ -31,6 +34,7 @@ class FileScore:
     file: str
     kind: str
     score: Score
+    paleo: Score
     parts: dict[str, Score]
 
 
@@ -55,7 +59,8 @@ def validate_files(files: Sequence[str], by: str | None = None) -> list[FileScor
     UsageError
         No file has the column.
     """
-    tables, problems = [], []
+    tables: list[Table] = []
+    problems: list[FileProblem] = []
     for name in files:
         try:
             tables.append(read_table(Path(name)))
@@ -77,6 +82,7 @@ def validate_files(files: Sequence[str], by: str | None = None) -> list[FileScor
                 file=name,
                 kind=kind.name,
                 score=score(outcomes),
+                paleo=score(predict_table(table, PALEO)[1]),
                 parts={text: score(members) for text, members in parts.items()},
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,7 +157,12 @@ def _memory(outcomes: Sequence[Outcome]) -> MemoryScore:
 
 def _worst(pairs: Sequence[tuple[Outcome, Comparison]]) -> tuple[WorstRow, ...]:
     """The largest ratios, either way."""
-    ordered = sorted(pairs, key=lambda pair: (-abs(np.log(pair[1].predicted_s / pair[1].measured_s)), pair[0].row.line))
+
+    def badness(pair: tuple[Outcome, Comparison]) -> float:
+        ratio = pair[1].predicted_s / pair[1].measured_s
+        return abs(math.log(ratio)) if ratio > 0 else math.inf
+
+    ordered = sorted(pairs, key=lambda pair: (-badness(pair), pair[0].row.line))
     return tuple(
         WorstRow(
             line=outcome.row.line,
@@ -169,16 +175,31 @@ def _worst(pairs: Sequence[tuple[Outcome, Comparison]]) -> tuple[WorstRow, ...]:
     )
 
 
-# What says which row is meant, in this order, where it is there.
-_LABEL = ("model", "net", "layer", "op", "cell", "collective", "device", "library", "gpus", "ranks", "bytes", "global_batch", "micro_batch", "tp", "pp", "dp", "cp")
-_LABEL += ("m", "n", "k", "w", "h", "c", "r", "s", "hidden", "batch", "timesteps", "batch_per_gpu")
+# What says which row is meant, in this order, where it is there: words, then numbers with their column.
+_WORDS = ("model", "net", "layer", "op", "cell", "collective", "device", "library")
+_NUMBERS = (
+    "gpus",
+    "ranks",
+    "bytes",
+    "global_batch",
+    "micro_batch",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "m",
+    "n",
+    "k",
+    "w",
+    "h",
+    "c",
+    "r",
+    "s",
+)
+_MORE_NUMBERS = ("hidden", "batch", "timesteps", "batch_per_gpu")
 
 
 def _label(outcome: Outcome) -> str:
     cells = outcome.row.cells
-    words = []
-    for name in _LABEL:
-        text = cells.get(name, "")
-        if text and not (name == "net" and cells.get("model")):
-            words.append(text[:40] if name in ("model", "net", "op", "device", "layer", "collective", "library", "cell") else f"{name} {text}")
-    return ", ".join(words)
+    words = [cells[name][:40] for name in _WORDS if cells.get(name) and not (name == "net" and cells.get("model"))]
+    return ", ".join([*words, *(f"{name} {cells[name]}" for name in (*_NUMBERS, *_MORE_NUMBERS) if cells.get(name))])

@@ -157,7 +157,9 @@ def read_table(path: Path) -> Table:
         raise _problem(path, f"is no CSV table: {error}") from None
     lines = [line for line in lines if line]
     if not lines:
-        raise _problem(path, "is empty; a table of measurements starts with a line of column names (see docs/measurements.md)")
+        raise _problem(
+            path, "is empty; a table of measurements starts with a line of column names (see docs/measurements.md)"
+        )
     columns = tuple(name.strip() for name in lines[0])
     repeated = sorted({name for name in columns if name and columns.count(name) > 1})
     if repeated:

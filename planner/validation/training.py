@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 from planner.validation import convnets, plans
 from planner.validation.outcomes import Outcome
+from planner.validation.preset import Preset
 from planner.validation.tables import Row
 
 __all__ = ["predict"]
 
 
-def predict(rows: Sequence[Row]) -> list[Outcome]:
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows, in the order given."""
     of_images = [n for n, row in enumerate(rows) if not row.has("hidden") and convnets.network_name(row) is not None]
     others = sorted(set(range(len(rows))) - set(of_images))
     outcomes: dict[int, Outcome] = {}
     for indices, predictor in ((of_images, convnets.predict), (others, plans.predict)):
         if indices:
-            outcomes.update(zip(indices, predictor([rows[n] for n in indices]), strict=True))
+            outcomes.update(zip(indices, predictor([rows[n] for n in indices], preset), strict=True))
     return [outcomes[n] for n in range(len(rows))]

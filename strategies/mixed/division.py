@@ -9,8 +9,8 @@ path
 
 which grows stage by stage: with E = max_e [A_{e-1} + (m - w_e) t_e - 2 A_e] + 2 A, EP = max [E-part + P_a] + A and EQ alike, a stage adds
 t to A, 2 t to E and t to EP and EQ, and offers new maxima. All are monotone, so componentwise smaller is never worse. The end of the step
-is max_s (end_s - s q), q the shortest backward pass; it is solved for the longest q there can be first, and for every q in turn if the answer
-does not turn out to be exact.
+is max_s (end_s - s q), q the shortest backward pass; it is solved for the longest q there can be first, and for every q in turn if the
+answer does not turn out to be exact.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ class _Sweep:
             # What comes is a pipeline of its own behind the stages that were passed.
             m, left = self.problem.num_micro_batches, len(self.times) - 1 - s
             low = np.maximum(low, values[:, _A] + flush_bound_s(m, left, longest, rest, self.backward_share))
-        return low + values[:, _TAIL]
+        return np.asarray(low + values[:, _TAIL])
 
 
 def backward_share(problem: DivisionProblem) -> float:

@@ -148,10 +148,10 @@ class LeafSolver:
                 self._least[key] = self.tables.least(draft, _sized(draft.pipelines[0], m, 0), precision)
             found.append(self._least[key])
         (longest_1, total_1, share_1), (longest_s, total_s, share_s) = found
-        m = np.arange(1, most + 1, dtype=np.float64)
-        few = flush_bound_s(m, sum(stages), longest_1, total_1, share_1)
-        many = flush_bound_s(m, sum(stages), longest_s, total_s, share_s)
-        return np.maximum.accumulate(np.concatenate([[0.0], np.where(m >= sum(stages), many, few)]))
+        counts = np.arange(1, most + 1, dtype=np.float64)
+        few = flush_bound_s(counts, sum(stages), longest_1, total_1, share_1)
+        many = flush_bound_s(counts, sum(stages), longest_s, total_s, share_s)
+        return np.maximum.accumulate(np.concatenate([[0.0], np.where(counts >= sum(stages), many, few)]))
 
     def _variants(self, leaf: Leaf) -> list[tuple[int, str]]:
         several = any(family.replicas > 1 for family in leaf.families)

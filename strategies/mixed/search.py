@@ -160,8 +160,8 @@ class _Search:
             lists = self._family_lists(parts)
             if all(lists):
                 rate = sum(families[0].samples_per_s for families in lists)
-                item = _Lone(parts[0], lists[0], 0) if len(parts) == 1 else _Apart(parts, lists)
-                self._push(self.batch / rate, item)
+                whole: _Item = _Lone(parts[0], lists[0], 0) if len(parts) == 1 else _Apart(parts, lists)
+                self._push(self.batch / rate, whole)
         unresolved = np.inf
         while self.queue:
             bound, _, item = heapq.heappop(self.queue)

@@ -15,8 +15,9 @@ class MixedSettings:
     """The space and the limits of a search.
 
     The space: any groups, each used by one kind of pipeline; a pipeline crosses its groups in any order, with one tensor-parallel degree
-    and any number of stages per group, any number of replicas, any division of the blocks and, stage by stage, the cheapest recomputation that
-    fits; the batch is shared among the pipelines and replicas in any way. 1F1B; tensor parallelism inside a unit of the innermost level.
+    and any number of stages per group, any number of replicas, any division of the blocks and, stage by stage, the cheapest
+    recomputation that fits; the batch is shared among the pipelines and replicas in any way. 1F1B; tensor parallelism inside a unit of the
+    innermost level.
     """
 
     top: int = 5

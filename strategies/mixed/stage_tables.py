@@ -91,7 +91,9 @@ class StageTables:
     may_recompute: bool = True
     _tables: dict[tuple[object, ...], _GroupTable] = field(default_factory=dict, repr=False)
     _choices: dict[tuple[object, ...], StageChoices] = field(default_factory=dict, repr=False)
-    _last: dict[int, tuple[object, tuple[object, ...], dict[str, float]]] = field(default_factory=dict, repr=False)
+    _last: dict[int, tuple[tuple[object, ...], tuple[object, ...], dict[str, float]]] = field(
+        default_factory=dict, repr=False
+    )
     _shared: list[_Contents] = field(default_factory=list, repr=False)
 
     @property
@@ -111,10 +113,12 @@ class StageTables:
         stages, m = len(pipeline.stages), pipeline.most_micro_batches
         group = pipeline.stages[s].group
         alive, ends = min(m, stages - s), (s == 0, s == stages - 1)
-        base = (plan, pipeline.stages, pipeline.replicas, pipeline.micro_batch, group, precision)
-        if self._last.get(group, ((), (), {}))[0] != base:
-            self._last[group] = (base, *self._values(plan, pipeline, s, precision))
-        _, common, values = self._last[group]
+        base = (plan, pipeline.stages, pipeline.replicas, pipeline.micro_batch, precision)
+        last = self._last.get(group)
+        # The same objects as for the stage before: comparing what is in them would take longer than all else.
+        if last is None or any(old is not new for old, new in zip(last[0], base, strict=True)):
+            last = self._last[group] = (base, *self._values(plan, pipeline, s, precision))
+        _, common, values = last
         key = (*common, ends)
         chosen = self._choices.get((*key, alive))
         if chosen is None:

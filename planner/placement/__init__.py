@@ -1,0 +1,1 @@
+"""Operator graphs on devices: files in and out, an independent checker, reports."""

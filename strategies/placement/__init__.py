@@ -1,0 +1,1 @@
+"""Operator graphs on devices: throughput and latency, contiguous or not."""

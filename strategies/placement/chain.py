@@ -1,0 +1,240 @@
+"""The best chain of down-sets: exact dynamic programming over a family of them, for stages on accelerators and CPUs.
+
+Notes
+-----
+best[a, c, I] = min over J within I of max(best[a - 1, c, J], load(I - J)) or max(best[a, c - 1, J], q(I - J)).
+
+Only values of at most a given limit T matter, which gives windows: a accelerators and c CPUs together reach I within T only if
+P(I) <= a T + W(c T), and the devices that are left finish only if P(all) - P(I) is within theirs. P is accelerator time and W(x)
+the most of it that CPUs can take over in x of their time (fractional knapsack). Down-sets are ordered by P, so windows are slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.placement.contraction import BlockGraph
+from strategies.placement.ideals import IdealFamily
+from strategies.placement.problem import FloatArray, IntArray
+
+__all__ = ["ChainLimits", "ChainSolution", "OutOfTimeError", "best_chain", "cpu_relief"]
+
+# Pairs of down-sets that are compared at a time.
+_TILE = 1 << 21
+_NO_CHECK: Callable[[], None] = lambda: None  # noqa: E731 - a default that does nothing
+
+
+class OutOfTimeError(RuntimeError):
+    """The caller's clock ran out before the program was done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLimits:
+    """Devices and capacity of a placement."""
+
+    num_accelerators: int
+    num_cpus: int
+    capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainSolution:
+    """A chain of down-sets: stage i is what ``ideals[i + 1]`` adds to ``ideals[i]``."""
+
+    value: float  # largest load
+    ideals: tuple[int, ...]  # rows of the family, from empty to everything
+    on_cpu: tuple[bool, ...]  # per stage
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """Values of one count of devices over a slice of the family."""
+
+    begin: int
+    value: FloatArray
+    parent: NDArray[np.int32]  # row of the stage's start; -1: none
+    by_cpu: NDArray[np.bool_]
+
+
+def cpu_relief(graph: BlockGraph) -> Callable[[float], float]:
+    """Most accelerator time that CPUs take over in a given time of theirs: W of the module's notes.
+
+    Examples
+    --------
+    >>> one = np.ones(2)
+    >>> none = np.zeros(0, dtype=np.int64)
+    >>> graph = BlockGraph(block=none, accelerator_time=2 * one, cpu_time=4 * one, size_bytes=one, supported=one > 0,
+    ...     edge_source=none, edge_target=none, hyperedge_cost=none, pin_start=none, pin=none)
+    >>> cpu_relief(graph)(6.0)
+    3.0
+    """
+    time = np.where(graph.supported, graph.accelerator_time, 0.0)
+    useful = np.flatnonzero(time > 0)
+    order = useful[np.argsort(graph.cpu_time[useful] / time[useful], kind="stable")]
+    spent = np.concatenate(([0.0], np.cumsum(graph.cpu_time[order])))
+    gained = np.concatenate(([0.0], np.cumsum(time[order])))
+    return lambda budget: float(np.interp(budget, spent, gained, left=0.0)) if len(order) else 0.0
+
+
+def best_chain(
+    family: IdealFamily,
+    graph: BlockGraph,
+    limits: ChainLimits,
+    *,
+    limit: float,
+    check: Callable[[], None] = _NO_CHECK,
+) -> ChainSolution | None:
+    """Find the chain with the smallest largest load, if that is at most ``limit``.
+
+    Parameters
+    ----------
+    family : IdealFamily
+        The chain is made of these down-sets.
+    graph : BlockGraph
+    limits : ChainLimits
+    limit : float
+        Chains above it are not looked at.
+    check : callable
+        Called often; may raise `OutOfTimeError`.
+
+    Returns
+    -------
+    ChainSolution or None
+        None when no chain of the family is within the limit.
+    """
+    program = _Program(family, graph, limits, limit, check)
+    return program.solve()
+
+
+class _Program:
+    def __init__(
+        self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float, check: Callable[[], None]
+    ) -> None:
+        self._family, self._limits, self._limit, self._check = family, limits, limit, check
+        self._relief = cpu_relief(graph)
+        # More devices than blocks stay empty.
+        self._accelerators = min(limits.num_accelerators, graph.num_blocks)
+        self._cpus = min(limits.num_cpus, graph.num_blocks)
+        self._cells: dict[tuple[int, int], _Cell] = {}
+
+    def solve(self) -> ChainSolution | None:
+        """Fill the cells in the order of their devices and read the best chain off the last."""
+        for c in range(self._cpus + 1):
+            for a in range(self._accelerators + 1):
+                self._cells[a, c] = self._cell(a, c)
+        last = len(self._family) - 1
+        found = [(self._value(key, last), key) for key in self._cells]
+        value, key = min(found, key=lambda item: (item[0], sum(item[1]), item[1]))
+        return self._trace(key, last, value) if value <= self._limit else None
+
+    def _value(self, key: tuple[int, int], ideal: int) -> float:
+        cell = self._cells[key]
+        position = ideal - cell.begin
+        return float(cell.value[position]) if 0 <= position < len(cell.value) else np.inf
+
+    def _window(self, a: int, c: int) -> tuple[int, int]:
+        """Slice of the down-sets that ``a`` accelerators and ``c`` CPUs can reach, and from where the others can finish."""
+        time = self._family.accelerator_time
+        slack = 1e-9 * (time[-1] + 1e-300)
+        most = a * self._limit + self._relief(c * self._limit) + slack
+        rest = (self._accelerators - a) * self._limit + self._relief((self._cpus - c) * self._limit) + slack
+        return int(np.searchsorted(time, time[-1] - rest, "left")), int(np.searchsorted(time, most, "right"))
+
+    def _cell(self, a: int, c: int) -> _Cell:
+        begin, end = self._window(a, c)
+        end = max(begin, end)
+        cell = _Cell(
+            begin=begin,
+            value=np.full(end - begin, np.inf),
+            parent=np.full(end - begin, -1, dtype=np.int32),
+            by_cpu=np.zeros(end - begin, dtype=np.bool_),
+        )
+        if a == 0 and c == 0:
+            if begin == 0 and end:
+                cell.value[0] = 0.0
+            return cell
+        if a:
+            self._extend(self._cells[a - 1, c], cell, on_cpu=False)
+        if c:
+            self._extend(self._cells[a, c - 1], cell, on_cpu=True)
+        return cell
+
+    def _extend(self, before: _Cell, cell: _Cell, *, on_cpu: bool) -> None:
+        """Try every stage that starts where ``before`` is reached and ends in ``cell``."""
+        for inner, outer in self._pairs(before, cell, on_cpu=on_cpu):
+            self._check()
+            family = self._family
+            if on_cpu:
+                load = family.cpu_time[outer] - family.cpu_time[inner]
+            else:
+                load = family.accelerator_time[outer] - family.accelerator_time[inner]
+                load += family.communication(inner, outer)
+            value = np.maximum(load, before.value[inner - before.begin])
+            keep = value <= self._limit
+            _improve(cell, inner[keep], outer[keep] - cell.begin, value[keep], on_cpu=on_cpu)
+
+    def _pairs(self, before: _Cell, cell: _Cell, *, on_cpu: bool) -> Iterator[tuple[IntArray, IntArray]]:
+        """Pairs (start, end) of stages that are nested, within the limit by compute alone, and legal."""
+        family = self._family
+        starts = np.flatnonzero(before.value <= self._limit) + before.begin
+        end = cell.begin + len(cell.value)
+        time = family.accelerator_time
+        position = 0
+        while position < len(starts):
+            first = max(int(starts[position]) + 1, cell.begin)
+            rows = starts[position : position + max(1, _TILE // max(1, end - first))]
+            stop = end
+            if not on_cpu:
+                reach = time[rows[-1]] + self._limit * (1 + 1e-9)
+                stop = min(end, int(np.searchsorted(time, reach, "right")))
+            position += len(rows)
+            if first < stop:
+                yield self._nested(rows, first, stop, on_cpu=on_cpu)
+
+    def _nested(self, rows: IntArray, first: int, stop: int, *, on_cpu: bool) -> tuple[IntArray, IntArray]:
+        family = self._family
+        columns = slice(first, stop)
+        budget = self._limit * (1 + 1e-9)
+        if on_cpu:
+            good = family.cpu_time[columns] - family.cpu_time[rows, None] <= budget
+        else:
+            good = family.accelerator_time[columns] - family.accelerator_time[rows, None] <= budget
+            good &= family.num_unsupported[columns] == family.num_unsupported[rows, None]
+            good &= family.size_bytes[columns] - family.size_bytes[rows, None] <= self._limits.capacity_bytes
+        for w in range(family.bits.shape[1]):
+            good &= (family.bits[rows, w, None] & ~family.bits[columns, w]) == 0
+        row, column = np.nonzero(good)
+        inner, outer = rows[row], column + first
+        proper = inner != outer
+        return inner[proper], outer[proper]
+
+    def _trace(self, key: tuple[int, int], ideal: int, value: float) -> ChainSolution:
+        chain, on_cpu = [ideal], []
+        while key != (0, 0):
+            cell = self._cells[key]
+            position = ideal - cell.begin
+            by_cpu = bool(cell.by_cpu[position])
+            ideal = int(cell.parent[position])
+            key = (key[0], key[1] - 1) if by_cpu else (key[0] - 1, key[1])
+            chain.append(ideal)
+            on_cpu.append(by_cpu)
+        return ChainSolution(value=value, ideals=tuple(chain[::-1]), on_cpu=tuple(on_cpu[::-1]))
+
+
+def _improve(cell: _Cell, inner: IntArray, outer: IntArray, value: FloatArray, *, on_cpu: bool) -> None:
+    """Keep the least value of each end; the earliest start wins a tie."""
+    if not len(outer):
+        return
+    order = np.lexsort((inner, value, outer))
+    outer = outer[order]
+    first = np.flatnonzero(np.concatenate(([True], outer[1:] != outer[:-1])))
+    target, best, start = outer[first], value[order][first], inner[order][first]
+    better = best < cell.value[target]
+    target = target[better]
+    cell.value[target] = best[better]
+    cell.parent[target] = start[better]
+    cell.by_cpu[target] = on_cpu

@@ -1,0 +1,258 @@
+"""Contracts a placement problem to blocks of operators that share a device in every contiguous placement, or may without loss.
+
+Notes
+-----
+A contiguous placement cuts the forward graph by a chain of down-sets; backward operators follow their colour class. The steps:
+
+1. every colour class is one block;
+2. a class of backward operators only has no place in the forward graph, so each backward edge (a, b) that touches one becomes
+   the precedence class(b) -> class(a): the mirror image that its forward operators would have had;
+3. blocks on a cycle of precedences unite, because no chain of down-sets separates them;
+4. a block without time, with one neighbour in all, joins it: moving it there cuts no further hyperedge and separates no path. This
+   is left out where it could hurt: the block is unsupported and its neighbour is not, or it has a size and memory is scarce.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategies.placement.problem import BoolArray, FloatArray, IntArray, PlacementProblem
+
+__all__ = ["BlockGraph", "contract", "contract_classes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGraph:
+    """Blocks in a topological order of their precedences, with hyperedges of equal pins merged and inner ones dropped."""
+
+    block: IntArray  # (nodes,) of the problem -> block
+    accelerator_time: FloatArray  # (blocks,)
+    cpu_time: FloatArray
+    size_bytes: FloatArray
+    supported: BoolArray
+    edge_source: IntArray  # precedences, no edge twice
+    edge_target: IntArray
+    hyperedge_cost: FloatArray  # (hyperedges,) above 0
+    pin_start: IntArray  # (hyperedges + 1,)
+    pin: IntArray  # blocks, ascending within a hyperedge, at least two of them
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks."""
+        return len(self.accelerator_time)
+
+
+def contract(problem: PlacementProblem) -> BlockGraph:
+    """Make the blocks of a contiguous placement: all four steps.
+
+    Examples
+    --------
+    >>> from strategies.placement.problem import EdgeSpec, NodeSpec
+    >>> nodes = [NodeSpec(id=i, accelerator_time=float(i > 0), cpu_time=9.0 * (i > 0)) for i in range(3)]
+    >>> edges = [EdgeSpec(0, 1, 0.5), EdgeSpec(1, 2, 0.5)]
+    >>> problem = PlacementProblem.build(nodes, edges, num_accelerators=2, num_cpus=0, memory_bytes=1.0)
+    >>> contract(problem).block.tolist()  # node 0 takes no time and feeds node 1 alone
+    [0, 0, 1]
+    """
+    block = problem.color.copy()
+    source, target = _precedences(problem)
+    block = _strong_components(problem.num_colors, source, target)[block]
+    block = _without_trivial(problem, block, source, target)
+    return _graph(problem, block, problem.color, source, target)
+
+
+def contract_classes(problem: PlacementProblem) -> BlockGraph:
+    """Make the blocks of a placement that need not be contiguous: colour classes (step 1), in an order of their own numbers."""
+    none = np.zeros(0, dtype=np.int64)
+    return _graph(problem, problem.color.copy(), problem.color, none, none)
+
+
+def _precedences(problem: PlacementProblem) -> tuple[IntArray, IntArray]:
+    """Precedences between colour classes: forward edges, and mirrored backward edges of classes without forward operators."""
+    source, target = problem.edge_source, problem.edge_target
+    forward = np.zeros(problem.num_colors, dtype=np.bool_)
+    forward[problem.color[~problem.backward]] = True
+    backward_edge = problem.backward[source] & problem.backward[target]
+    forward_edge = ~problem.backward[source] & ~problem.backward[target]
+    lonely = ~forward[problem.color]
+    mirrored = backward_edge & (lonely[source] | lonely[target])
+    first = np.concatenate((problem.color[source[forward_edge]], problem.color[target[mirrored]]))
+    second = np.concatenate((problem.color[target[forward_edge]], problem.color[source[mirrored]]))
+    return _unique_edges(first, second)
+
+
+def _unique_edges(source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
+    """Edges without loops, each once, ordered."""
+    keep = source != target
+    if not np.any(keep):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    pairs = np.unique(np.stack((source[keep], target[keep]), axis=1), axis=0)
+    return pairs[:, 0].copy(), pairs[:, 1].copy()
+
+
+def _strong_components(count: int, source: IntArray, target: IntArray) -> IntArray:
+    """Number of each vertex's strongly connected component, by smallest member (Tarjan's algorithm without recursion)."""
+    successors: list[list[int]] = [[] for _ in range(count)]
+    for u, v in zip(source.tolist(), target.tolist(), strict=True):
+        successors[u].append(v)
+    index = [-1] * count
+    low = [0] * count
+    on_stack = [False] * count
+    stack: list[int] = []
+    component = np.full(count, -1, dtype=np.int64)
+    counter = 0
+    for root in range(count):
+        if index[root] >= 0:
+            continue
+        work = [(root, 0)]
+        while work:
+            v, position = work.pop()
+            if position == 0:
+                index[v] = low[v] = counter
+                counter += 1
+                stack.append(v)
+                on_stack[v] = True
+            elif on_stack[successors[v][position - 1]]:
+                low[v] = min(low[v], low[successors[v][position - 1]])
+            while position < len(successors[v]) and index[successors[v][position]] >= 0:
+                w = successors[v][position]
+                if on_stack[w]:
+                    low[v] = min(low[v], index[w])
+                position += 1
+            if position < len(successors[v]):
+                work.append((v, position + 1))
+                work.append((successors[v][position], 0))
+            elif low[v] == index[v]:
+                _pop_component(v, stack, on_stack, component)
+    return component
+
+
+def _pop_component(root: int, stack: list[int], on_stack: list[bool], component: IntArray) -> None:
+    members = []
+    while True:
+        w = stack.pop()
+        on_stack[w] = False
+        members.append(w)
+        if w == root:
+            break
+    component[members] = min(members)
+
+
+def _without_trivial(problem: PlacementProblem, block: IntArray, source: IntArray, target: IntArray) -> IntArray:
+    """Step 4; blocks are named by one of their colour classes."""
+    count = problem.num_colors
+    time = np.bincount(block, weights=problem.accelerator_time + problem.cpu_time, minlength=count)
+    size = np.bincount(block, weights=problem.size_bytes, minlength=count)
+    supported = np.ones(count, dtype=np.bool_)
+    np.logical_and.at(supported, block, problem.supported)
+    is_scarce = float(problem.size_bytes.sum()) > problem.memory_bytes
+    name = np.full(count, -1, dtype=np.int64)
+    name[problem.color] = block
+    ends = np.concatenate(
+        (
+            np.stack((block[problem.edge_source], block[problem.edge_target]), axis=1),
+            np.stack((name[source], name[target]), axis=1),
+        )
+    )
+    neighbours: dict[int, set[int]] = {int(b): set() for b in np.unique(block)}
+    for a, b in ends.tolist():
+        if a != b:
+            neighbours[a].add(b)
+            neighbours[b].add(a)
+    into: dict[int, int] = {}
+    heap = sorted(neighbours)
+    waiting = set(heap)
+    while heap:
+        v = heapq.heappop(heap)
+        waiting.discard(v)
+        if v in into or time[v] > 0 or len(neighbours[v]) != 1 or (size[v] > 0 and is_scarce):
+            continue
+        (u,) = neighbours[v]
+        if not supported[v] and supported[u]:
+            continue
+        into[v] = u
+        size[u] += size[v]
+        supported[u] &= supported[v]
+        neighbours[u].discard(v)
+        neighbours[v].clear()
+        if u not in waiting:
+            waiting.add(u)
+            heapq.heappush(heap, u)
+    return np.array([_root(into, int(b)) for b in block], dtype=np.int64)
+
+
+def _root(into: dict[int, int], b: int) -> int:
+    while b in into:
+        b = into[b]
+    return b
+
+
+def _graph(
+    problem: PlacementProblem, block: IntArray, color: IntArray, source: IntArray, target: IntArray
+) -> BlockGraph:
+    """Number blocks topologically and collect what they cost; ``source`` and ``target`` are colour classes."""
+    names, compact = np.unique(block, return_inverse=True)
+    count = len(names)
+    of_color = np.empty(int(color.max()) + 1, dtype=np.int64)
+    of_color[color] = compact
+    first, second = _unique_edges(of_color[source], of_color[target])
+    rank = _topological_rank(count, first, second)
+    of_node = rank[compact]
+    first, second = _unique_edges(rank[first], rank[second])
+    supported = np.ones(count, dtype=np.bool_)
+    np.logical_and.at(supported, of_node, problem.supported)
+    cost, start, pin = _merged_hyperedges(problem, of_node)
+    return BlockGraph(
+        block=of_node,
+        accelerator_time=np.bincount(of_node, weights=problem.accelerator_time, minlength=count),
+        cpu_time=np.bincount(of_node, weights=problem.cpu_time, minlength=count),
+        size_bytes=np.bincount(of_node, weights=problem.size_bytes, minlength=count),
+        supported=supported,
+        edge_source=first,
+        edge_target=second,
+        hyperedge_cost=cost,
+        pin_start=start,
+        pin=pin,
+    )
+
+
+def _topological_rank(count: int, source: IntArray, target: IntArray) -> IntArray:
+    """Position of every vertex in a topological order that keeps to one branch: the newest vertex that is ready comes next."""
+    successors: list[list[int]] = [[] for _ in range(count)]
+    waiting = [0] * count
+    for u, v in zip(source.tolist(), target.tolist(), strict=True):
+        successors[u].append(v)
+        waiting[v] += 1
+    ready = [v for v in reversed(range(count)) if waiting[v] == 0]
+    rank = np.full(count, -1, dtype=np.int64)
+    position = 0
+    while ready:
+        u = ready.pop()
+        rank[u] = position
+        position += 1
+        for v in reversed(successors[u]):
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                ready.append(v)
+    assert position == count, "precedences have a cycle"
+    return rank
+
+
+def _merged_hyperedges(problem: PlacementProblem, block: IntArray) -> tuple[FloatArray, IntArray, IntArray]:
+    """Hyperedges over blocks: equal pin sets add up, those inside one block or without cost vanish."""
+    edges = problem.hyperedges
+    bounds = edges.start.tolist()
+    pins = block[edges.pin].tolist()
+    total: dict[tuple[int, ...], float] = {}
+    for i, cost in enumerate(edges.cost.tolist()):
+        if cost > 0:
+            key = tuple(sorted(set(pins[bounds[i] : bounds[i + 1]])))
+            if len(key) > 1:
+                total[key] = total.get(key, 0.0) + cost
+    keys = sorted(total)
+    start = np.concatenate(([0], np.cumsum([len(key) for key in keys]))).astype(np.int64)
+    flat = np.array([b for key in keys for b in key], dtype=np.int64)
+    return np.array([total[key] for key in keys], dtype=np.float64), start, flat

@@ -1,0 +1,109 @@
+r"""Loads of devices: what a set of operators costs an accelerator or a CPU.
+
+Notes
+-----
+load(S) = sum_{v in S} p(v) + sum_u c(u) [h_u is cut by S] on an accelerator, where h_u = {u} + successors(u) and a hyperedge is
+cut when it has pins inside and outside of S; sum_{v in S} q(v) on a CPU, which never pays for communication
+(Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from strategies.placement.problem import BoolArray, FloatArray, IntArray, Placement, PlacementProblem
+
+__all__ = ["DeviceLoads", "accelerator_loads", "device_loads", "placement_faults"]
+
+# Entries of a block of set x pin counts that are made at a time.
+_CHUNK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLoads:
+    """What each device does, accelerators first."""
+
+    compute: FloatArray  # (devices,)
+    communication: FloatArray
+    memory_bytes: FloatArray
+    num_nodes: IntArray
+
+    @property
+    def load(self) -> FloatArray:
+        """Compute and communication add up."""
+        return self.compute + self.communication
+
+
+def accelerator_loads(problem: PlacementProblem, members: BoolArray) -> FloatArray:
+    """Load of an accelerator for many sets of operators at once.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+    members : bool array (sets, nodes)
+
+    Returns
+    -------
+    float array (sets,)
+
+    Examples
+    --------
+    >>> from strategies.placement.problem import EdgeSpec, NodeSpec
+    >>> nodes = [NodeSpec(id=i, accelerator_time=1.0, cpu_time=9.0) for i in range(3)]
+    >>> edges = [EdgeSpec(0, 1, 0.5), EdgeSpec(0, 2, 0.5)]
+    >>> problem = PlacementProblem.build(nodes, edges, num_accelerators=3, num_cpus=0, memory_bytes=1.0)
+    >>> accelerator_loads(problem, np.array([[1, 1, 1], [1, 1, 0], [0, 1, 0]], dtype=bool)).tolist()
+    [3.0, 2.5, 1.5]
+    """
+    edges = problem.hyperedges
+    load = members @ problem.accelerator_time
+    if not len(edges.cost):
+        return load
+    rows = max(1, _CHUNK // max(1, len(edges.pin)))
+    for begin in range(0, len(members), rows):
+        inside = np.add.reduceat(members[begin : begin + rows, edges.pin].astype(np.int32), edges.start[:-1], axis=1)
+        load[begin : begin + rows] += ((inside > 0) & (inside < edges.size)) @ edges.cost
+    return load
+
+
+def device_loads(problem: PlacementProblem, device: IntArray) -> DeviceLoads:
+    """Load of every device of one placement; time and memory grow with the edges only.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+    device : int array (nodes,)
+        Accelerators first, then CPUs.
+    """
+    count = problem.num_devices
+    on_accelerator = device < problem.num_accelerators
+    time = np.where(on_accelerator, problem.accelerator_time, problem.cpu_time)
+    edges = problem.hyperedges
+    touched = np.unique(np.repeat(np.arange(len(edges.cost)), edges.size) * count + device[edges.pin])
+    edge, where = touched // count, touched % count
+    cut = np.bincount(edge, minlength=len(edges.cost))[edge] > 1
+    pays = cut & (where < problem.num_accelerators)
+    return DeviceLoads(
+        compute=np.bincount(device, weights=time, minlength=count),
+        communication=np.bincount(where[pays], weights=edges.cost[edge[pays]], minlength=count).astype(np.float64),
+        memory_bytes=np.bincount(device, weights=problem.size_bytes, minlength=count),
+        num_nodes=np.bincount(device, minlength=count).astype(np.int64),
+    )
+
+
+def placement_faults(problem: PlacementProblem, placement: Placement) -> list[str]:
+    """Constraints that every mode shares and a placement breaks: colocation, support, memory; empty when it is legal."""
+    device = placement.device
+    faults: list[str] = []
+    first = np.full(problem.num_colors, -1, dtype=np.int64)
+    first[problem.color[::-1]] = device[::-1]
+    if np.any(first[problem.color] != device):
+        faults.append("a colour class is on several devices")
+    if np.any((device < problem.num_accelerators) & ~problem.supported):
+        faults.append("an operator is on an accelerator that does not support it")
+    used = np.bincount(device, weights=problem.size_bytes, minlength=problem.num_devices)[: problem.num_accelerators]
+    if np.any(used > problem.capacity_bytes):
+        faults.append("an accelerator holds more than its memory")
+    return faults

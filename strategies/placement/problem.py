@@ -1,0 +1,295 @@
+"""The placement problem as plain arrays, and what a solver returns.
+
+A solver sees these types only; `planner.placement.workload_file` makes a problem of a file, and the checker in
+`planner.placement.check` judges every placement with code of its own.
+
+Notes
+-----
+Nodes are numbered in the order of their ids, edges in the order of (source, target), so that nothing depends on the order in
+which a file or a set lists them. All times share one unit, that of the workload: the public files do not name theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "CAPACITY_SLACK",
+    "BoolArray",
+    "EdgeSpec",
+    "FloatArray",
+    "Hyperedges",
+    "IntArray",
+    "NodeSpec",
+    "Placement",
+    "PlacementFault",
+    "PlacementFaultsError",
+    "PlacementProblem",
+    "PlacementResult",
+    "hyperedges_of",
+]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+NodeId = int | str
+
+# Relative room above a memory capacity: sums of the same sizes in another order differ by less than this.
+CAPACITY_SLACK = 1e-12
+# Costs of one source's edges may differ by this much (absolute): the public format prints them per edge.
+_SAME_COST = 1e-6
+
+
+class NodeSpec(NamedTuple):
+    """One operator as a file describes it."""
+
+    id: NodeId
+    accelerator_time: float
+    cpu_time: float
+    size_bytes: float = 0.0
+    supported: bool = True  # can run on an accelerator
+    backward: bool = False
+    color: NodeId | None = None  # operators of one colour share a device; None: alone
+    name: str = ""
+
+
+class EdgeSpec(NamedTuple):
+    """One dependency; ``transfer_time`` moves the source's output between an accelerator and host memory."""
+
+    source: NodeId
+    target: NodeId
+    transfer_time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementFault:
+    """Something wrong in a list of nodes (``part`` "nodes") or edges ("edges"), or with a limit ("")."""
+
+    part: str
+    index: int
+    key: str
+    message: str
+
+
+class PlacementFaultsError(ValueError):
+    """Nodes and edges make no problem; ``faults`` holds everything found."""
+
+    def __init__(self, faults: Sequence[PlacementFault]) -> None:
+        assert faults
+        self.faults = tuple(faults)
+        super().__init__("; ".join(fault.message for fault in self.faults[:10]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperedges:
+    """One hyperedge {u} + successors(u) for every source: a device pays ``cost`` once when it holds some of the pins but not all."""
+
+    source: IntArray  # (edges,) node whose output moves; the first of its pins
+    cost: FloatArray  # (edges,)
+    start: IntArray  # (edges + 1,) into pin
+    pin: IntArray  # nodes
+
+    @property
+    def size(self) -> IntArray:
+        """Pins of each."""
+        return np.diff(self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementProblem:
+    """Operators, their dependencies and the devices that they may run on; `build` checks, the constructor does not."""
+
+    node_ids: tuple[NodeId, ...]  # ascending
+    names: tuple[str, ...]
+    accelerator_time: FloatArray  # (nodes,) of an operator on an accelerator; not used where it is not supported
+    cpu_time: FloatArray
+    size_bytes: FloatArray
+    supported: BoolArray
+    backward: BoolArray
+    color: IntArray  # (nodes,) class of operators that share a device, numbered by first node
+    transfer_time: FloatArray  # (nodes,) of the output to or from host memory; 0 without a successor
+    edge_source: IntArray  # (edges,) no edge twice, ordered by (source, target)
+    edge_target: IntArray
+    num_accelerators: int
+    num_cpus: int
+    memory_bytes: float  # capacity of one accelerator
+    hyperedges: Hyperedges = field(repr=False)
+
+    @property
+    def num_nodes(self) -> int:
+        """Operators."""
+        return len(self.node_ids)
+
+    @property
+    def num_devices(self) -> int:
+        """Accelerators and CPUs."""
+        return self.num_accelerators + self.num_cpus
+
+    @property
+    def num_colors(self) -> int:
+        """Classes of operators that share a device."""
+        return int(self.color.max()) + 1
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Capacity of an accelerator with the room for rounding that every solver grants."""
+        return self.memory_bytes * (1.0 + CAPACITY_SLACK)
+
+    def device_names(self) -> tuple[str, ...]:
+        """Name of each device: acc1, acc2, ..., cpu1, ..."""
+        return (
+            *(f"acc{i + 1}" for i in range(self.num_accelerators)),
+            *(f"cpu{i + 1}" for i in range(self.num_cpus)),
+        )
+
+    @classmethod
+    def build(
+        cls,
+        nodes: Sequence[NodeSpec],
+        edges: Sequence[EdgeSpec],
+        *,
+        num_accelerators: int,
+        num_cpus: int,
+        memory_bytes: float,
+    ) -> PlacementProblem:
+        """Number and check a graph.
+
+        Parameters
+        ----------
+        nodes, edges : sequence
+            In any order.
+        num_accelerators, num_cpus : int
+        memory_bytes : float
+            Capacity of one accelerator.
+
+        Raises
+        ------
+        PlacementFaultsError
+            Duplicate or unknown ids, cycles, edges from backward to forward operators, different costs of one source, numbers that
+            are negative or not finite, or operators that fit no device.
+
+        Examples
+        --------
+        >>> chain = [NodeSpec(id=2, accelerator_time=1.0, cpu_time=9.0), NodeSpec(id=1, accelerator_time=2.0, cpu_time=9.0)]
+        >>> problem = PlacementProblem.build(chain, [EdgeSpec(1, 2, 0.5)], num_accelerators=2, num_cpus=0, memory_bytes=1.0)
+        >>> problem.node_ids, problem.transfer_time.tolist(), problem.hyperedges.pin.tolist()
+        ((1, 2), [0.5, 0.0], [0, 1])
+        """
+        from strategies.placement.checks import check_devices, check_edges, check_nodes, check_order
+
+        check_nodes(nodes)
+        order = sorted(range(len(nodes)), key=lambda i: (isinstance(nodes[i].id, str), nodes[i].id))
+        number = {nodes[i].id: rank for rank, i in enumerate(order)}
+        check_edges(nodes, edges, number, _SAME_COST)
+        ranked = [nodes[i] for i in order]
+        pairs = sorted({(number[edge.source], number[edge.target]) for edge in edges})
+        source = np.array([pair[0] for pair in pairs], dtype=np.int64)
+        target = np.array([pair[1] for pair in pairs], dtype=np.int64)
+        check_order(order, nodes, source, target, edges, number)
+        check_devices(nodes, num_accelerators=num_accelerators, num_cpus=num_cpus, memory_bytes=memory_bytes)
+        transfer = np.zeros(len(nodes))
+        for edge in edges:  # the same within the tolerance; the largest does not depend on their order
+            transfer[number[edge.source]] = max(transfer[number[edge.source]], edge.transfer_time)
+        return cls(
+            node_ids=tuple(node.id for node in ranked),
+            names=tuple(node.name for node in ranked),
+            accelerator_time=np.array([node.accelerator_time for node in ranked], dtype=np.float64),
+            cpu_time=np.array([node.cpu_time for node in ranked], dtype=np.float64),
+            size_bytes=np.array([node.size_bytes for node in ranked], dtype=np.float64),
+            supported=np.array([node.supported for node in ranked], dtype=np.bool_),
+            backward=np.array([node.backward for node in ranked], dtype=np.bool_),
+            color=_numbered(node.color for node in ranked),
+            transfer_time=transfer,
+            edge_source=source,
+            edge_target=target,
+            num_accelerators=num_accelerators,
+            num_cpus=num_cpus,
+            memory_bytes=memory_bytes,
+            hyperedges=hyperedges_of(source, target, transfer),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where every operator runs.
+
+    ``device`` counts accelerators first, then CPUs. For latency ``subgraph`` tells which of an accelerator's calls an operator
+    belongs to, from 0; it means nothing on CPUs, which are unlimited there: all their operators carry the first CPU's number.
+    """
+
+    device: IntArray  # (nodes,)
+    subgraph: IntArray | None = None  # (nodes,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementResult:
+    """The best placement of a method and how good it can be at most; objective and bound travel together.
+
+    ``proof`` says which argument proved the bound; the bound holds for the mode that was asked (objective, contiguity).
+    """
+
+    placement: Placement | None  # None: none found
+    objective: float  # infinite without a placement
+    bound: float  # no placement is below it; infinite where there is provably none
+    method: str
+    proof: str
+    wall_s: float = 0.0
+
+    # A claim of optimality survives rounding of sums, not more.
+    RELATIVE_ROUNDING = 1e-9
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective; 0 when proven, infinite when nothing was found."""
+        if not np.isfinite(self.objective):
+            return 0.0 if not np.isfinite(self.bound) else float("inf")
+        if self.objective <= 0:
+            return 0.0
+        return max(0.0, (self.objective - self.bound) / self.objective)
+
+    @property
+    def proven_optimal(self) -> bool:
+        """Whether no placement is better, but for rounding."""
+        return self.gap <= self.RELATIVE_ROUNDING
+
+
+def hyperedges_of(edge_source: IntArray, edge_target: IntArray, transfer_time: FloatArray) -> Hyperedges:
+    """Group edges, ordered by (source, target), into one hyperedge per source.
+
+    Examples
+    --------
+    >>> h = hyperedges_of(np.array([0, 0, 1]), np.array([1, 2, 2]), np.array([5.0, 7.0, 0.0]))
+    >>> h.pin.tolist(), h.start.tolist(), h.cost.tolist()
+    ([0, 1, 2, 1, 2], [0, 3, 5], [5.0, 7.0])
+    """
+    sources, first, count = np.unique(edge_source, return_index=True, return_counts=True)
+    start = np.concatenate(([0], np.cumsum(count + 1))).astype(np.int64)
+    pin = np.empty(start[-1], dtype=np.int64)
+    pin[start[:-1]] = sources
+    inner = np.ones(len(pin), dtype=np.bool_)
+    inner[start[:-1]] = False
+    order = np.lexsort((edge_target, edge_source))
+    pin[inner] = edge_target[order]
+    assert len(first) == len(sources)
+    return Hyperedges(source=sources.astype(np.int64), cost=transfer_time[sources], start=start, pin=pin)
+
+
+def _numbered(colors: Iterable[NodeId | None]) -> IntArray:
+    """Number the classes by first use; a node without a colour is a class of its own."""
+    numbers: dict[NodeId, int] = {}
+    result: list[int] = []
+    alone = 0
+    for color in colors:
+        if color is None:
+            result.append(len(numbers) + alone)
+            alone += 1
+        else:
+            if color not in numbers:
+                numbers[color] = len(numbers) + alone
+            result.append(numbers[color])
+    return np.array(result, dtype=np.int64)
