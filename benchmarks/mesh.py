@@ -2,9 +2,9 @@
 
 Usage: python benchmarks/mesh.py [rate|commands] [SECONDS or RUNS]
 
-`rate` walks the whole space of gpt3-175b on up to 512 A100 without pruning, in blocks of neighbouring cells drawn at random so that every region
-of the space is met: every schedule, order, ZeRO stage, division of dp, recomputation and offload of a cell is built and scored (step
-time, memory, does it fit). Building the space and costing the unit tables are inside the measured time, which is CPU time of the process.
+`rate` walks the whole space of gpt3-175b on up to 512 A100 without pruning, in runs of neighbouring cells drawn at random so that every
+region of the space is met: every schedule, order, ZeRO stage, division of dp, recomputation and offload of a cell is built and scored
+(step time, memory, does it fit). Building the space and costing the unit tables are inside the measured time, CPU time of the process.
 `commands` times fresh processes, as a user waits for them.
 """
 

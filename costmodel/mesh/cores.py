@@ -17,7 +17,7 @@ from costmodel.mesh.passes import (
     LayoutArrays,
     UnitPasses,
     chunk_passes,
-    recomputed_share,
+    rank_recomputed_share,
     unit_passes,
     weigh,
 )
@@ -74,6 +74,8 @@ class Cores:
     rank_parts: dict[str, FloatArray]  # name -> (c, Q)
     rank_forward_s: FloatArray  # (c, Q)
     rank_backward_s: FloatArray
+    rank_hiding_s: FloatArray  # (c, Q) backward pass of one micro-batch behind which exchanges hide
+    rank_slack_s: FloatArray  # (c, Q) from the last backward pass of a rank to that of the first
     is_block: NDArray[np.bool_]  # (K,)
 
     def __len__(self) -> int:
@@ -134,10 +136,15 @@ def build_cores(
     transfer_s = sent * (1.0 - groups.assumptions.pp_overlap)
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
-    parts = _rank_parts(passes, pass_of, layouts, batch, transfer_s, is_block)
+    parts = _rank_parts(passes, pass_of, layouts, batch, transfer_s)
     flush = pipeline_s(batch, layouts, runs, chunks.weight_s, np.add.reduce(list(parts.values())), exact=exact)
     forward = weigh(layouts.rank_units, passes.forward_s, pass_of)
     backward = weigh(layouts.rank_units, passes.backward_s, pass_of)
+    # Weight gradients of a zero-bubble schedule lag behind: they hide nothing, and fill the slack.
+    lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
+    hiding = backward
+    if np.any(lags):
+        hiding = np.where(lags, backward - weigh(layouts.rank_units, passes.weight_s, pass_of), backward)
     return Cores(
         batch=batch,
         layouts=layouts,
@@ -151,6 +158,8 @@ def build_cores(
         rank_parts=parts,
         rank_forward_s=forward,
         rank_backward_s=backward,
+        rank_hiding_s=hiding,
+        rank_slack_s=np.where(lags, 0.0, _before(layouts.rank_first, layouts.run_chunks, chunks.backward_s)),
         is_block=is_block,
     )
 
@@ -219,6 +228,16 @@ def _one_rank_s(
     return np.asarray(np.max(np.where(last >= 0, paths, 0.0), axis=1) * _SLACK)
 
 
+def _before(rank: IntArray, count: IntArray, time_s: FloatArray) -> FloatArray:
+    """Sum of the times of the chunks before the first chunk of a rank: (n, Q) from runs (n, R)."""
+    total, start = np.zeros(rank.shape), np.zeros((len(rank), 1))
+    for r in range(count.shape[1]):
+        chunks = count[:, r][:, None]
+        total += np.clip(rank - start, 0, chunks) * time_s[:, r][:, None]
+        start = start + chunks
+    return total
+
+
 def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:
     """Strides of all dimensions, experts included: `costmodel.mesh.groups.strides`."""
     stride = strides(batch.order, batch.tp, batch.cp, batch.dp, batch.pp)
@@ -234,15 +253,13 @@ def _rank_parts(
     layouts: LayoutArrays,
     batch: MeshBatch,
     transfer_s: FloatArray,
-    is_block: NDArray[np.bool_],
 ) -> dict[str, FloatArray]:
     units = layouts.rank_units
-    share = recomputed_share(
-        units, is_block, batch.recompute, batch.recompute_blocks * batch.vpp, layouts.rank_recompute
-    )
-    # The first and the last chunk of the network have one neighbour less.
-    ends = units[:, :, 0] + units[:, :, -1]
-    received = np.maximum(2.0 * batch.vpp[:, None] - ends, 0.0)
+    share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
+    # The first chunk of the network receives no input, and the last no gradient.
+    received = np.maximum(batch.vpp[:, None] - units[:, :, 0], 0.0)
+    if np.any(passes.compute_backward_s):
+        received += np.maximum(batch.vpp[:, None] - units[:, :, -1], 0.0)
     zero = np.zeros_like(received)
 
     def sum_of(values: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS
-from costmodel.mesh.passes import LayoutArrays, recomputed_share, weigh
+from costmodel.mesh.passes import LayoutArrays, rank_recomputed_share, weigh
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.sharding import Division
@@ -110,10 +110,10 @@ class CoreMemory:
         kept = weigh(units, saved, row)
         if np.any(kind == _SELECTIVE):
             kept = np.where(kind == _SELECTIVE, weigh(units, selective, row), kept)
-        share = recomputed_share(
-            units, is_block, batch.recompute, batch.recompute_blocks * batch.vpp, layouts.rank_recompute
-        )
-        tied = np.where(batch.pp[:, None] > 1, weigh(units, table.tied_count, row), 0.0)
+        share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
+        cut = batch.pp[:, None] > 1
+        tied = np.where(cut, weigh(units, table.tied_count, row), 0.0)
+        tied_trainable = np.where(cut, weigh(units, table.tied_trainable, row), 0.0)
         most = np.where(
             kind == _SELECTIVE, np.max(selective, axis=1)[row][:, None], np.max(saved, axis=1)[row][:, None]
         )
@@ -125,7 +125,7 @@ class CoreMemory:
             assumptions=assumptions,
             dense=weigh(units, table.dense_count, row) + tied,
             experts=weigh(units, table.expert_count, row),
-            dense_trainable=weigh(units, table.dense_trainable, row) + tied,
+            dense_trainable=weigh(units, table.dense_trainable, row) + tied_trainable,
             expert_trainable=weigh(units, table.expert_trainable, row),
             outside_bytes=weigh(units, np.where(is_block, 0.0, table.saved_bytes), row) * alive,
             kept_bytes=kept * alive,

@@ -39,6 +39,9 @@ class LayoutArrays:
     # Blocks that full recomputation runs again, per chunk of a run and per rank; -1: as the plan says for every chunk alike.
     run_recompute: IntArray  # (n, R)
     rank_recompute: IntArray  # (n, Q)
+    # Different lengths of the chunks of a rank, and how often they occur; 0 for padding.
+    rank_lengths: IntArray  # (n, Q, D)
+    rank_repeats: IntArray  # (n, Q, D)
 
     def take(self, index: IntArray) -> LayoutArrays:
         """A selection."""
@@ -54,7 +57,13 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
     rank_first = np.full((len(layouts), ranks), -1, dtype=np.int64)
     rank_last = rank_first.copy()
     run_recompute, rank_recompute = np.full((len(layouts), runs), -1), np.full((len(layouts), ranks), -1)
+    different = max(x.rank_lengths.shape[1] for x in layouts)
+    rank_lengths = np.zeros((len(layouts), ranks, different), dtype=np.int64)
+    rank_repeats = np.zeros_like(rank_lengths)
     for n, layout in enumerate(layouts):
+        d = layout.rank_lengths.shape[1]
+        rank_lengths[n, : len(layout.rank_first), :d] = layout.rank_lengths
+        rank_repeats[n, : len(layout.rank_first), :d] = layout.rank_repeats
         r, q = len(layout.run_chunks), len(layout.rank_first)
         run_units[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_units, layout.run_chunks, layout.run_cut
         rank_units[n, :q], rank_first[n, :q] = layout.rank_units, layout.rank_first
@@ -69,6 +78,8 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
         rank_last=rank_last,
         run_recompute=run_recompute,
         rank_recompute=rank_recompute,
+        rank_lengths=rank_lengths,
+        rank_repeats=rank_repeats,
     )
 
 
@@ -204,6 +215,29 @@ class ChunkPasses:
     weight_s: FloatArray
 
 
+def rank_recomputed_share(layouts: LayoutArrays, recompute: IntArray, blocks: IntArray) -> FloatArray:
+    """Share of the blocks of every rank that is recomputed, chunk by chunk: (n, Q).
+
+    Parameters
+    ----------
+    layouts : LayoutArrays
+    recompute : array (n,)
+    blocks : array (n,)
+        Recomputed blocks per chunk under full recomputation; a shorter chunk recomputes all it has.
+
+    Returns
+    -------
+    array (n, Q)
+    """
+    if not np.any(recompute == _FULL):
+        return np.ones(layouts.rank_first.shape)
+    lengths, repeats = layouts.rank_lengths, layouts.rank_repeats
+    held = np.sum(lengths * repeats, axis=2)
+    again = np.sum(np.minimum(lengths, blocks[:, None, None]) * repeats, axis=2)
+    again = np.where(layouts.rank_recompute >= 0, layouts.rank_recompute, again)
+    return np.asarray(np.where(recompute[:, None] == _FULL, again / np.maximum(held, 1), 1.0))
+
+
 def recomputed_share(
     units: FloatArray,
     is_block: NDArray[np.bool_],
@@ -211,7 +245,7 @@ def recomputed_share(
     blocks: IntArray,
     own_blocks: IntArray | None = None,
 ) -> FloatArray:
-    """Share of the blocks of every run (or rank, chunks taken together) that is recomputed: (n, X).
+    """Share of the blocks of the chunks of every run that is recomputed: (n, X).
 
     Parameters
     ----------
@@ -221,7 +255,7 @@ def recomputed_share(
     blocks : array (n,)
         Recomputed blocks under full recomputation.
     own_blocks : array (n, X), optional
-        The same for one run or rank, where not negative.
+        The same for one run, where not negative.
 
     Examples
     --------

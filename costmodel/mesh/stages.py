@@ -44,6 +44,8 @@ class Layout:
         First and last pipeline rank of the kind.
     run_recompute, rank_recompute : arrays (R,), (Q,)
         Blocks of a chunk, of a rank, that are recomputed; -1 where every chunk does what the plan says.
+    rank_lengths, rank_repeats : arrays (Q, D)
+        Different lengths of a rank's chunks, in blocks, and how many chunks have them.
     most_blocks : int
         Blocks of the longest chunk.
     """
@@ -57,6 +59,8 @@ class Layout:
     rank_last: IntArray
     run_recompute: IntArray
     rank_recompute: IntArray
+    rank_lengths: IntArray
+    rank_repeats: IntArray
     most_blocks: int
 
 
@@ -218,6 +222,12 @@ def layout_of(
     last = last[np.argsort(first)]
     # A kind of rank that recurs later holds the same, with fewer activations in flight: the first is the worst.
     first = np.sort(first)
+    own_lengths = [sorted(set(blocks[rank::pp])) for rank in first.tolist()]
+    shape = (len(first), max(map(len, own_lengths)))
+    rank_lengths, rank_repeats = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for q, (rank, different) in enumerate(zip(first.tolist(), own_lengths, strict=True)):
+        rank_lengths[q, : len(different)] = different
+        rank_repeats[q, : len(different)] = [list(blocks[rank::pp]).count(n) for n in different]
     return Layout(
         blocks=tuple(blocks),
         run_units=rows[new_run],
@@ -228,5 +238,7 @@ def layout_of(
         rank_last=last,
         run_recompute=again[new_run],
         rank_recompute=on_rank[first],
+        rank_lengths=rank_lengths,
+        rank_repeats=rank_repeats,
         most_blocks=max(blocks),
     )

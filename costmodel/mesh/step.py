@@ -15,8 +15,8 @@ from costmodel.mesh.costs import MEMORY_PARTS, MeshCosts
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.keys import combined
 from costmodel.mesh.memory import CoreMemory
-from costmodel.mesh.passes import LayoutArrays, recomputed_share, weigh
-from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from costmodel.mesh.passes import rank_recomputed_share, recomputed_share, weigh
+from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
 from costmodel.workload import Workload
 
@@ -26,6 +26,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
+_ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
 
 
 def step_costs(
@@ -130,68 +131,93 @@ class _Totals:
         exact: bool,
     ) -> _Totals:
         times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
-        flush, gathering = _gathered_flush(workload, cores, times, index, division, exact=exact)
+        gathering = _gathered(workload, cores, times, index, division, exact=exact)
         # Rank 0 ends last: what it leaves is a bound for all.
         ranks = slice(None) if exact else slice(0, 1)
-        end = _StepEnd(workload, groups, cores, memory, times, index, division, ranks)
+        end = _StepEnd(workload, groups, cores, memory, times, index, division, gathering.hidden_s, ranks)
         exchange_s, update_s, hosted_s = end.parts()
         m = cores.batch.num_micro_batches[index]
-        offload_s = hosted_s + m * _offload_per_micro_batch_s(groups, cores, index, division)
-        return cls(flush_s=flush, gathering_s=gathering, exchange_s=exchange_s, update_s=update_s, offload_s=offload_s)
+        waiting = gathering.waiting_s
+        offload_s = hosted_s + m * _offload_per_micro_batch_s(groups, cores, index, division, waiting)
+        return cls(
+            flush_s=gathering.flush_s,
+            gathering_s=waiting,
+            exchange_s=exchange_s,
+            update_s=update_s,
+            offload_s=offload_s,
+        )
 
 
-def _gathered_flush(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gathering:
+    """The pipeline with ZeRO-3's gathering; arrays (n, Q) are of one micro-batch."""
+
+    flush_s: FloatArray  # (n,)
+    waiting_s: FloatArray  # what a rank waits for weights and gradients, part of flush_s
+    hidden_s: FloatArray  # what backward passes hide of it, and of nothing else any more
+
+
+def _gathered(
     workload: Workload, cores: Cores, times: CopyTimes, index: IntArray, division: Division, *, exact: bool
-) -> tuple[FloatArray, FloatArray]:
-    """Time of the pipeline with ZeRO-3's gathering, and what of it every kind of rank waits for per micro-batch: (n,), (n, Q).
+) -> _Gathering:
+    """Time of the pipeline with ZeRO-3's gathering.
 
-    Weights are gathered unit by unit before both passes, gradients scattered behind the backward one.
+    Weights are gathered unit by unit before both passes, gradients scattered behind the backward one. Behind which a zero-bubble schedule
+    hides no more than input gradients take.
     """
     flush = cores.flush_s[index]
     waiting = np.zeros((len(index), cores.layouts.rank_first.shape[1]))
+    hidden = np.zeros_like(waiting)
     rows = np.flatnonzero(division.zero_stage >= 3)
     if not len(rows):
-        return flush, waiting
+        return _Gathering(flush_s=flush, waiting_s=waiting, hidden_s=hidden)
     # What is offloaded makes no difference here.
     shared = division.copies.shard[rows], division.copies.expert_shard[rows]
     first, same = combined(index[rows], *shared)
     chosen = rows[first]
     core = index[chosen]
-    unit = cores.pass_of[core]
-    table, passes, precision = cores.table, cores.passes, workload.precision
-    overlap = times.groups.assumptions.dp_overlap
-    some = times.take(chosen)
-    gather = some.gather_s(
-        table.dense_count[unit] * precision.weight_bytes, table.expert_count[unit] * precision.weight_bytes
-    )
-    forward = np.maximum(gather - overlap * passes.forward_s[unit], 0.0)
+    unit, some = cores.pass_of[core], times.take(chosen)
     layouts, batch = cores.layouts.take(core), cores.batch.take(core)
+    overlap = times.groups.assumptions.dp_overlap
+    gather, reduce = _unit_exchanges(workload, cores, some, unit, batch)
+    passes = cores.passes
+    forward = np.maximum(gather - overlap * passes.forward_s[unit], 0.0)
     run_forward, extra = weigh(layouts.run_units, forward), weigh(layouts.rank_units, forward)
-    run_backward = np.zeros_like(run_forward)
+    run_backward, behind = np.zeros_like(run_forward), np.zeros_like(extra)
     if workload.training:
-        width = _gradient_width(workload, times.groups)
-        moved = gather + some.reduce_s(table.dense_trainable[unit] * width, table.expert_trainable[unit] * width)
-        hiding = passes.backward_s[unit]
+        moved = gather + reduce
+        lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
+        hiding = passes.backward_s[unit] - np.where(lags, passes.weight_s[unit], 0.0)
         plain = np.maximum(moved - overlap * hiding, 0.0)
         # A unit that is recomputed gathers its weights once for both passes, and hides them behind both.
         again = np.maximum(moved - overlap * (hiding + passes.recompute_s[unit]), 0.0)
-        run_share, rank_share = _recomputed(cores, layouts, batch)
+        run_share = recomputed_share(
+            layouts.run_units, cores.is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute
+        )
+        rank_share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
         run_backward = _mixed(layouts.run_units, plain, again, run_share)
         extra = extra + _mixed(layouts.rank_units, plain, again, rank_share)
+        behind = weigh(layouts.rank_units, np.minimum(moved, overlap * hiding))
     runs = cores.runs(core, run_forward, run_backward)
     busy = cores.busy_s[core] + extra
     time = pipeline_s(batch, layouts, runs, cores.chunks.weight_s[core], busy, exact=exact)
-    flush[rows], waiting[rows] = time[same], extra[same]
-    return flush, waiting
+    flush[rows], waiting[rows], hidden[rows] = time[same], extra[same], behind[same]
+    return _Gathering(flush_s=flush, waiting_s=waiting, hidden_s=hidden)
 
 
-def _recomputed(cores: Cores, layouts: LayoutArrays, batch: MeshBatch) -> tuple[FloatArray, FloatArray]:
-    """Share of the blocks of every run and rank that is recomputed, (n, R) and (n, Q)."""
-    is_block, kind, blocks = cores.is_block, batch.recompute, batch.recompute_blocks
-    return (
-        recomputed_share(layouts.run_units, is_block, kind, blocks, layouts.run_recompute),
-        recomputed_share(layouts.rank_units, is_block, kind, blocks * batch.vpp, layouts.rank_recompute),
-    )
+def _unit_exchanges(
+    workload: Workload, cores: Cores, times: CopyTimes, unit: IntArray, batch: MeshBatch
+) -> tuple[FloatArray, FloatArray]:
+    """Time to gather the weights of every kind of unit, and to scatter its gradients: (n, K) each."""
+    table, width = cores.table, workload.precision.weight_bytes
+    cut = (batch.pp > 1)[:, None]
+    dense = table.dense_count[unit] + np.where(cut, table.tied_count[unit], 0.0)
+    gather = times.gather_s(dense * width, table.expert_count[unit] * width)
+    if not workload.training:
+        return gather, np.zeros_like(gather)
+    wide = _gradient_width(workload, times.groups)
+    trained = table.dense_trainable[unit] + np.where(cut, table.tied_trainable[unit], 0.0)
+    return gather, times.reduce_s(trained * wide, table.expert_trainable[unit] * wide)
 
 
 def _mixed(units: FloatArray, plain: FloatArray, again: FloatArray, share: FloatArray) -> FloatArray:
@@ -215,8 +241,10 @@ class _StepEnd:
         times: CopyTimes,
         index: IntArray,
         division: Division,
+        hidden_s: FloatArray,
         ranks: slice,
     ) -> None:
+        self.hidden_s = hidden_s  # (n, Q) of other exchanges behind the last backward pass
         self.workload, self.groups, self.cores, self.memory = workload, groups, cores, memory
         self.times, self.index, self.division = times, index, division
         self.ranks = ranks  # kinds of ranks that are looked at
@@ -231,15 +259,15 @@ class _StepEnd:
         stage = division.zero_stage[:, None]
         dense = self.memory.dense_trainable[:, self.ranks][index]
         experts = self.memory.expert_trainable[:, self.ranks][index]
-        backward = self.cores.rank_backward_s[:, self.ranks][index]
-        waiting = self._reduction(dense * width, experts * width, stage, backward)
+        hides = self.groups.assumptions.dp_overlap
+        hiding = self.cores.rank_hiding_s[:, self.ranks][index] - self.hidden_s[:, self.ranks] / max(hides, 1e-9)
+        waiting = self._reduction(dense * width, experts * width, stage, np.maximum(hiding, 0.0))
         waiting += self._gathering(dense, experts, stage)
         update, hosted = self._update_s(dense, experts)
         rank_first = self.cores.layouts.rank_first[:, self.ranks][index]
         exists = rank_first >= 0
-        # Stage s ends its last backward pass s chunks before the first stage does.
-        quickest = np.min(np.where(exists, backward, np.inf), axis=1, keepdims=True)
-        slack = rank_first * quickest / self.cores.batch.vpp[index][:, None]
+        # A rank ends its last backward pass while those before it still have theirs.
+        slack = self.cores.rank_slack_s[:, self.ranks][index]
         tail = np.where(exists, waiting + update + hosted - slack, -np.inf)
         worst = np.argmax(tail, axis=1)
         rows = np.arange(len(index))
@@ -295,8 +323,10 @@ class _StepEnd:
         return self.groups.time_s("all_reduce", pair, message)[self.index]
 
 
-def _offload_per_micro_batch_s(groups: GroupTimes, cores: Cores, index: IntArray, division: Division) -> FloatArray:
-    """What compute does not hide of saving and fetching activations: (n,)."""
+def _offload_per_micro_batch_s(
+    groups: GroupTimes, cores: Cores, index: IntArray, division: Division, waiting_s: FloatArray
+) -> FloatArray:
+    """What compute does not hide of saving and fetching activations, (n,); while a rank waits for weights, they travel."""
     if not np.any(division.offload_activations):
         return np.zeros(len(index))
     assumptions, batch = groups.assumptions, cores.batch
@@ -307,10 +337,11 @@ def _offload_per_micro_batch_s(groups: GroupTimes, cores: Cores, index: IntArray
     if np.any(batch.recompute == _SELECTIVE):
         kept = np.where(batch.recompute[:, None] == _SELECTIVE, weigh(units, selective, unit), kept)
     if np.any(batch.recompute == _FULL):
-        _, share = _recomputed(cores, cores.layouts, batch)
+        share = rank_recomputed_share(cores.layouts, batch.recompute, batch.recompute_blocks)
         inputs = weigh(units, np.where(is_block, table.input_bytes, 0.0), unit)
         kept = np.where(batch.recompute[:, None] == _FULL, kept + share * (inputs - kept), kept)
     one_way = kept / assumptions.host_bytes_per_s
     forward = weigh(units, cores.passes.compute_forward_s, unit)
-    exposed = np.max(2.0 * np.maximum(one_way - assumptions.offload_overlap * forward, 0.0), axis=1)
-    return np.where(division.offload_activations > 0, exposed[index], 0.0)
+    exposed = 2.0 * np.maximum(one_way - assumptions.offload_overlap * forward, 0.0)
+    shown = np.max(np.maximum(exposed[index] - waiting_s, 0.0), axis=1)
+    return np.where(division.offload_activations > 0, shown, 0.0)

@@ -73,6 +73,7 @@ class UnitTable:
     dense_trainable: FloatArray
     expert_trainable: FloatArray
     tied_count: FloatArray  # weights of another unit that this one needs a copy of
+    tied_trainable: FloatArray
     widest_bytes: FloatArray  # largest tensor of a rank: the gradient that is under way in the backward pass
 
     def take(self, rows: IntArray) -> UnitTable:
@@ -306,6 +307,7 @@ def _add_weights(total: dict[str, FloatArray], layer: Layer, role: LayerRole, sh
     total["dense_trainable"] += adapter if layer.is_frozen else own
     total["expert_trainable"] += 0.0 if layer.is_frozen else experts
     total["tied_count"] += layer.tied_count * share
+    total["tied_trainable"] += 0.0 if layer.is_frozen else layer.tied_count * share
 
 
 def _add_attention_messages(total: dict[str, FloatArray], workload: Workload, layer: Layer, shard: Shard) -> None:

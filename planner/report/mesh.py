@@ -77,6 +77,7 @@ def search_blocks(result: MeshResult) -> list[Block]:
     """Table, answer and facts."""
     best = result.plans[0]
     better = _BETTER[result.objective]
+    first = "Best" if result.refined is None else "Best uniform plan"
     facts = [
         ("Proof", _proof(result, better)),
         ("Space", space_text(result.space_size, result.searched, result.wall_s)),
@@ -88,7 +89,7 @@ def search_blocks(result: MeshResult) -> list[Block]:
     return [
         mesh_table(result.plans, result.objective),
         *_refined_blocks(result, better),
-        Sentence(f"{'Best' if result.refined is None else 'Best uniform plan'}: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
+        Sentence(f"{first}: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
         Facts(tuple(facts)),
     ]
 

@@ -53,7 +53,9 @@ def best_factor(ideal: ArrayLike, measured: ArrayLike) -> float:
     return float(ratio[order][np.searchsorted(weight, 0.5 * weight[-1])])
 
 
-def error_summary(predicted: ArrayLike, measured: ArrayLike, ideal: ArrayLike) -> ErrorSummary:
+def error_summary(
+    predicted: ArrayLike, measured: ArrayLike, ideal: ArrayLike, factor: float | None = None
+) -> ErrorSummary:
     """Summarise.
 
     Parameters
@@ -62,6 +64,8 @@ def error_summary(predicted: ArrayLike, measured: ArrayLike, ideal: ArrayLike) -
         Positive.
     ideal : array (n,)
         What the baseline says before its efficiency is fitted; rows where it is 0 are no part of the skill.
+    factor : float, optional
+        The factor of the baseline, fitted to more rows than these; unless given, that of `best_factor`.
 
     Returns
     -------
@@ -83,7 +87,7 @@ def error_summary(predicted: ArrayLike, measured: ArrayLike, ideal: ArrayLike) -
         median_ape=float(np.median(errors)),
         p90_ape=float(np.percentile(errors, 90)),
         bias=_bias(made, expected),
-        skill=_skill(errors, expected, np.asarray(ideal, dtype=np.float64)),
+        skill=_skill(errors, expected, np.asarray(ideal, dtype=np.float64), factor),
     )
 
 
@@ -92,10 +96,11 @@ def _bias(predicted: FloatArray, measured: FloatArray) -> float:
     return float(np.mean(np.log(predicted / measured))) if np.all(predicted > 0) else -math.inf
 
 
-def _skill(errors: FloatArray, measured: FloatArray, ideal: FloatArray) -> float | None:
+def _skill(errors: FloatArray, measured: FloatArray, ideal: FloatArray, factor: float | None) -> float | None:
     known = (ideal > 0) & np.isfinite(ideal)
-    if np.count_nonzero(known) < 2:  # one row: the baseline is that row
+    if np.count_nonzero(known) < (2 if factor is None else 1):  # one row: the baseline is that row
         return None
-    baseline = absolute_errors(best_factor(ideal[known], measured[known]) * ideal[known], measured[known])
+    scale = best_factor(ideal[known], measured[known]) if factor is None else factor
+    baseline = absolute_errors(scale * ideal[known], measured[known])
     of_baseline = float(np.mean(baseline))
     return 1.0 - float(np.mean(errors[known])) / of_baseline if of_baseline > 0 else None

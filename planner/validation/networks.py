@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
+from planner.validation.facts import yes_or_no
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["TransformerShape", "bundled_name", "bundled_transformer", "shape_of", "transformer"]
@@ -46,6 +47,17 @@ _BUNDLED = (
 )
 
 
+# Dense models that are no bundled networks, for rows without a shape: hidden, layers, heads, kv_heads, ffn. Sources: NVIDIA, Nemotron-4
+# 340B (arXiv:2406.11704, table 1) and 15B (arXiv:2402.16819, table 1); Nemotron-3 as in NVIDIA NeMo (nemo/collections/llm/gpt/model,
+# nemotron.py).
+_PUBLISHED = (
+    (r"nemotron.*340b", (18432, 96, 96, 8, 73728)),
+    (r"nemotron.*15b", (6144, 32, 48, 8, 24576)),
+    (r"nemotron.*22b", (6144, 40, 48, 48, 24576)),
+    (r"nemotron.*8b", (4096, 32, 32, 32, 16384)),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerShape:
     """What decides the graph of a transformer."""
@@ -75,6 +87,9 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
     """
     hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
     if not (hidden and layers and heads):
+        row = _with_published_shape(row)
+        hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
+    if not (hidden and layers and heads):
         raise RowSkipped("the model's shape is not stated (hidden, layers, heads) and no bundled model has its name")
     style = _style(row, hidden)
     if hidden % heads and not row.count("head_dim"):
@@ -82,8 +97,7 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
     kv_heads = row.count("kv_heads") or (heads if style in ("gpt", "bert") else row.default("kv_heads", heads))
     if heads % kv_heads:
         raise RowSkipped("kv_heads do not divide heads")
-    tied = style in ("gpt", "bert")  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
-    return TransformerShape(
+    shape = TransformerShape(
         style=style,
         hidden=hidden,
         layers=layers,
@@ -95,8 +109,37 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         seq=row.count("seq") or row.default("seq", 2048),
         fused=fused,
         dropout=(not fused and style in ("gpt", "bert")) if dropout is None else dropout,
-        tied=tied,
+        tied=style in ("gpt", "bert"),  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
     )
+    return replace(shape, tied=_is_tied(row, shape))
+
+
+def _is_tied(row: Row, shape: TransformerShape) -> bool:
+    """Whether the head shares the embedding: as stated, else as the published number of parameters says, else as usual for the style.
+
+    The number decides for Llama and Nemotron only, whose members differ; it must have two digits, since "7" is a name.
+    """
+    stated = yes_or_no(row.text("tied"))
+    if stated is not None:
+        return stated
+    billions = row.positive("params_b")
+    if billions is None or shape.style in ("gpt", "bert") or len(re.sub(r"\D", "", row.text("params_b"))) < 2:
+        return shape.tied
+    head = shape.vocab * shape.hidden
+    untied = transformer(replace(shape, tied=False)).weight_count
+    return row.default("tied", abs(untied - head - 1e9 * billions) < abs(untied - 1e9 * billions))
+
+
+def _with_published_shape(row: Row) -> Row:
+    """The row with the shape of a well-known model in the cells that are empty; the same row where it is none."""
+    text = row.text("model").lower()
+    for pattern, shape in _PUBLISHED:
+        if re.search(pattern, text):
+            row.default("hidden", shape[0])
+            known = dict(zip(("hidden", "layers", "heads", "kv_heads", "ffn"), map(str, shape), strict=True))
+            stated = {name: cell for name, cell in row.cells.items() if cell}
+            return Row(line=row.line, cells={**row.cells, **known, **stated}, defaults=row.defaults)
+    return row
 
 
 def _style(row: Row, hidden: int) -> str:
@@ -178,12 +221,12 @@ def transformer(shape: TransformerShape) -> Graph:
 
     Examples
     --------
-    GPT-3 13B: 12.85 billion parameters with its own vocabulary and positions.
+    GPT-3 13B: ``layers (12 h^2 + 13 h) + (vocab + seq) h + 2 h``.
 
     >>> gpt = TransformerShape(style="gpt", hidden=5120, layers=40, heads=40, kv_heads=40, head_dim=128, ffn=20480, vocab=50257, seq=2048,
     ...     fused=True, dropout=False, tied=True)
     >>> transformer(gpt).weight_count
-    12853473280
+    12853386240
     """
     b = _Builder(shape)
     bare = shape.style in ("llama", "nemotron")
@@ -203,7 +246,7 @@ def transformer(shape: TransformerShape) -> Graph:
         b.add("transform", "linear", out_features=shape.hidden)
         b.add("gelu", "activation", function="gelu")
     b.add("norm", _norm(shape))
-    b.add("head", "linear", out_features=shape.vocab, bias=False, tied=shape.tied)
+    b.add("head", "linear", out_features=shape.vocab, bias=shape.style == "bert", tied=shape.tied)
     b.add("loss", "softmax")
     return Graph.build(shape.style, b.specs)
 

@@ -225,7 +225,12 @@ def _batches(row: Row, dp: int) -> tuple[list[tuple[int, int]], int]:
             raise RowSkipped("neither global_batch nor micro_batch is stated")
     per_replica = -(-global_batch // dp)
     if micro_batch is not None:
-        return [(micro_batch, accumulated or -(-per_replica // micro_batch))], global_batch
+        if micro_batch > per_replica:
+            raise RowSkipped("micro_batch x dp is more than the global batch")
+        count = -(-per_replica // micro_batch)
+        if accumulated is not None and accumulated * micro_batch != per_replica:  # the batch decides
+            row.default("grad_accum", count)
+        return [(micro_batch, count)], global_batch
     if accumulated is not None:
         return [(-(-per_replica // accumulated), accumulated)], global_batch
     row.default("micro_batch", "tuned")

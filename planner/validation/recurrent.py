@@ -35,7 +35,7 @@ def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
         raise RowSkipped("hidden, batch or timesteps is not stated")
     unit = unit_of(row, preset)
     # One feature stands for no product with the input: a product of that depth costs next to nothing.
-    features = row.count("input") or 1
+    features = row.count("input") or row.default("input", 1)
     layer = layer_of("lstm", ((features, steps),), (("hidden", hidden),))
     # A share of an LSTM's units reads the whole state: a cell with fewer gates does as much work as such a share.
     compute, share = unit.compute, gates / 4

@@ -9,7 +9,7 @@ from pathlib import Path
 from planner.errors import FileProblem, InputFileError, UsageError, did_you_mean
 from planner.validation.kinds import predict_table
 from planner.validation.preset import PALEO
-from planner.validation.scores import Score, score, split_by
+from planner.validation.scores import Score, baseline_factor, score, split_by
 from planner.validation.tables import Table, read_table
 
 __all__ = ["FileScore", "validate_files"]
@@ -83,7 +83,7 @@ def validate_files(files: Sequence[str], by: str | None = None) -> list[FileScor
                 kind=kind.name,
                 score=score(outcomes),
                 paleo=score(predict_table(table, PALEO)[1]),
-                parts={text: score(members) for text, members in parts.items()},
+                parts={text: score(members, baseline_factor(outcomes)) for text, members in parts.items()},
             )
         )
     if problems:

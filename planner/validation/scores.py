@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.validation.metrics import ErrorSummary, error_summary
+from planner.validation.metrics import ErrorSummary, best_factor, error_summary
 from planner.validation.outcomes import Comparison, Outcome
 from planner.validation.ranking import RankingSummary, ranking_summary
 
-__all__ = ["MemoryScore", "Score", "WorstRow", "score", "split_by"]
+__all__ = ["MemoryScore", "Score", "WorstRow", "baseline_factor", "score", "split_by"]
 
 _WORST = 10
 
@@ -65,12 +65,14 @@ class Score:
         return self.scored / self.usable if self.usable else None
 
 
-def score(outcomes: Sequence[Outcome]) -> Score:
+def score(outcomes: Sequence[Outcome], factor: float | None = None) -> Score:
     """Score rows together.
 
     Parameters
     ----------
     outcomes : sequence of Outcome
+    factor : float, optional
+        Factor of the baseline, see `baseline_factor`; unless given, fitted to these rows.
 
     Returns
     -------
@@ -88,7 +90,7 @@ def score(outcomes: Sequence[Outcome]) -> Score:
         skipped=dict(sorted(Counter(outcome.skipped for outcome in outcomes if outcome.skipped).items())),
         comparisons=len(compared),
         times=error_summary(
-            [c.predicted_s for c in compared], [c.measured_s for c in compared], [c.ideal_s for c in compared]
+            [c.predicted_s for c in compared], [c.measured_s for c in compared], [c.ideal_s for c in compared], factor
         ),
         ranking=_ranking(good),
         memory=_memory(good),
@@ -97,6 +99,12 @@ def score(outcomes: Sequence[Outcome]) -> Score:
         fitted=frozenset(name for outcome in good for name in outcome.fitted),
         worst=_worst(pairs),
     )
+
+
+def baseline_factor(outcomes: Sequence[Outcome]) -> float | None:
+    """1 / the efficiency at which FLOPs over peak suits the rows best; None without rows."""
+    known = [c for outcome in outcomes for c in outcome.comparisons if outcome.is_scored and c.ideal_s > 0]
+    return best_factor([c.ideal_s for c in known], [c.measured_s for c in known]) if known else None
 
 
 def split_by(outcomes: Sequence[Outcome], column: str) -> dict[str, list[Outcome]]:

@@ -398,11 +398,16 @@ class _Run:
         chosen = allowed[np.minimum(place, len(allowed) - 1)]
         rows = np.flatnonzero((place < len(allowed)) & (chosen <= most) & (blocks <= most))
         batch, chosen, place, most = batch.take(rows), chosen[rows], place[rows], most[rows]
-        # One more where rounding made it one too few.
-        everything = np.arange(len(batch))
-        over = self._memory_bytes(replace(batch, recompute_blocks=chosen), everything) > self.settings.capacity_bytes
-        following = allowed[np.minimum(place + 1, len(allowed) - 1)]
-        return replace(batch, recompute_blocks=np.where(over & (following <= most), following, chosen)), rows
+        # More where rounding, or chunks that have run out of blocks, made it too few.
+        left = np.arange(len(batch))
+        while len(left):
+            trial = replace(batch.take(left), recompute_blocks=chosen[left])
+            over = self._memory_bytes(trial, np.arange(len(left))) > self.settings.capacity_bytes
+            following = np.minimum(place[left] + 1, len(allowed) - 1)
+            left = left[over & (following > place[left]) & (allowed[following] <= most[left])]
+            place[left] += 1
+            chosen[left] = allowed[place[left]]
+        return replace(batch, recompute_blocks=chosen), rows
 
 
 def _pieces(columns: Columns) -> list[Columns]:

@@ -150,6 +150,9 @@ class StageTables:
             rank_units=units[None].astype(np.float64),
             rank_first=rank[None],
             rank_recompute=recomputed[None] if self.plan.recompute == "full" else np.full((1, len(rank)), -1),
+            # Taken together: how many of them are recomputed is given.
+            rank_lengths=units[None][:, :, self.model.is_block].sum(axis=2, keepdims=True).astype(np.int64),
+            rank_repeats=np.ones((1, len(rank), 1), dtype=np.int64),
         )
         memory = self.model.core_memory(batch, layouts)
         filled = memory.divided(np.zeros(1, dtype=np.int64), Division.of(batch, mesh_strides(batch)))

@@ -17,19 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily
 from strategies.placement.problem import FloatArray, IntArray
 
-__all__ = ["ChainLimits", "ChainSolution", "OutOfTimeError", "best_chain", "cpu_relief"]
+__all__ = ["ChainLimits", "ChainSolution", "best_chain", "cpu_relief"]
 
 # Pairs of down-sets that are compared at a time.
 _TILE = 1 << 21
-_NO_CHECK: Callable[[], None] = lambda: None  # noqa: E731 - a default that does nothing
-
-
-class OutOfTimeError(RuntimeError):
-    """The caller's clock ran out before the program was done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +82,7 @@ def best_chain(
     limits: ChainLimits,
     *,
     limit: float,
-    check: Callable[[], None] = _NO_CHECK,
+    clock: Clock | None = None,
 ) -> ChainSolution | None:
     """Find the chain with the smallest largest load, if that is at most ``limit``.
 
@@ -98,23 +94,23 @@ def best_chain(
     limits : ChainLimits
     limit : float
         Chains above it are not looked at.
-    check : callable
-        Called often; may raise `OutOfTimeError`.
+    clock : Clock, optional
+        Its deadline ends the search with `strategies.placement.clock.OutOfTimeError`.
 
     Returns
     -------
     ChainSolution or None
         None when no chain of the family is within the limit.
     """
-    program = _Program(family, graph, limits, limit, check)
+    program = _Program(family, graph, limits, limit, clock or Clock())
     return program.solve()
 
 
 class _Program:
     def __init__(
-        self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float, check: Callable[[], None]
+        self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float, clock: Clock
     ) -> None:
-        self._family, self._limits, self._limit, self._check = family, limits, limit, check
+        self._family, self._limits, self._limit, self._clock = family, limits, limit, clock
         self._relief = cpu_relief(graph)
         # More devices than blocks stay empty.
         self._accelerators = min(limits.num_accelerators, graph.num_blocks)
@@ -166,7 +162,7 @@ class _Program:
     def _extend(self, before: _Cell, cell: _Cell, *, on_cpu: bool) -> None:
         """Try every stage that starts where ``before`` is reached and ends in ``cell``."""
         for inner, outer in self._pairs(before, cell, on_cpu=on_cpu):
-            self._check()
+            self._clock.check()
             family = self._family
             if on_cpu:
                 load = family.cpu_time[outer] - family.cpu_time[inner]

@@ -115,7 +115,9 @@ def _cycle(count: int, source: Sequence[int], target: Sequence[int]) -> list[int
         seen[node] = len(walk)
         walk.append(node)
         node = before[node]
-    return walk[seen[node] :][::-1]
+    cycle = walk[seen[node] :][::-1]
+    start = cycle.index(min(cycle))
+    return cycle[start:] + cycle[:start]
 
 
 def check_devices(nodes: Sequence[NodeSpec], *, num_accelerators: int, num_cpus: int, memory_bytes: float) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from strategies.placement.problem import BoolArray, FloatArray, IntArray, PlacementProblem
 
-__all__ = ["BlockGraph", "contract", "contract_classes"]
+__all__ = ["BlockGraph", "contract", "contract_classes", "topological_rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +199,7 @@ def _graph(
     of_color = np.empty(int(color.max()) + 1, dtype=np.int64)
     of_color[color] = compact
     first, second = _unique_edges(of_color[source], of_color[target])
-    rank = _topological_rank(count, first, second)
+    rank = topological_rank(count, first, second)
     of_node = rank[compact]
     first, second = _unique_edges(rank[first], rank[second])
     supported = np.ones(count, dtype=np.bool_)
@@ -219,7 +219,7 @@ def _graph(
     )
 
 
-def _topological_rank(count: int, source: IntArray, target: IntArray) -> IntArray:
+def topological_rank(count: int, source: IntArray, target: IntArray) -> IntArray:
     """Position of every vertex in a topological order that keeps to one branch: the newest vertex that is ready comes next."""
     successors: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count

@@ -239,6 +239,7 @@ class PlacementResult:
     method: str
     proof: str
     wall_s: float = 0.0
+    stopped: str = ""  # why the search ended early: "time limit", "interrupted"; empty where it did not
 
     # A claim of optimality survives rounding of sums, not more.
     RELATIVE_ROUNDING = 1e-9

@@ -145,10 +145,6 @@ def _frozen_tied(graph: Graph) -> Graph:
     )
 
 
-@pytest.mark.xfail(
-    reason="memory.py, CoreMemory.build: dense_trainable adds the copy of a tied embedding on the last stage even where it is frozen: "
-    "gradient, state and exchange of V h weights that are not trained (LoRA on a tied network with pp > 1)"
-)
 def test_frozen_tied_weights_have_no_state() -> None:
     graph = _frozen_tied(make.gpt(blocks=2, vocabulary=50000))
     model = make.model_of(graph, 4, make.ideal_cluster())

@@ -69,16 +69,6 @@ def test_better_hardware_is_never_slower(seed: int, what: str, factor: float) ->
     assert not len(worse), (what, plans[worse[0]], after[worse[0]] / before[worse[0]])
 
 
-_TWICE = pytest.mark.xfail(
-    reason="step.py: under ZeRO-3 gathering hides behind 0.9 of a pass, and the exchange between replicas (_StepEnd) or with the host "
-    "(_offload_per_micro_batch_s) behind the same pass again: a second less of compute exposes up to 1.8 s"
-)
-_INTO_INPUT = pytest.mark.xfail(
-    reason="step.py, _gathered_flush: under zero bubble what ZeRO-3 exposes in the backward pass counts as input gradient, "
-    "while the hidden part shortens with the weight gradient: the path of input gradients grows when compute gets quicker"
-)
-
-
 @pytest.mark.parametrize(
     "plan",
     [
@@ -93,7 +83,6 @@ _INTO_INPUT = pytest.mark.xfail(
                 order="tp-pp-dp-cp",
                 stage_blocks=(2, 1, 1, 1, 1),
             ),
-            marks=_TWICE,
         ),
         pytest.param(
             MeshPlan(
@@ -105,7 +94,6 @@ _INTO_INPUT = pytest.mark.xfail(
                 offload_activations=True,
                 stage_blocks=(6,),
             ),
-            marks=_TWICE,
         ),
         pytest.param(
             MeshPlan(
@@ -119,7 +107,6 @@ _INTO_INPUT = pytest.mark.xfail(
                 num_micro_batches=2,
                 stage_blocks=(1, 1, 3, 1),
             ),
-            marks=_INTO_INPUT,
         ),
     ],
 )

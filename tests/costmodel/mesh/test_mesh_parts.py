@@ -77,10 +77,6 @@ def test_parts_of_uneven_plans_add_up() -> None:
         _check(model.evaluate_plans(plans))
 
 
-@pytest.mark.xfail(
-    reason="cores.py, step.py and memory.py: the share of a rank's blocks that is recomputed is min(blocks x vpp / blocks of the rank, 1), "
-    "but chunks shorter than recompute_blocks recompute fewer: the rank is charged for blocks that it does not have (bubble < 0)"
-)
 def test_ranks_recompute_what_their_chunks_recompute() -> None:
     model = make.model_of(decoder(blocks=8), 8, two_level_cluster())
     plan = MeshPlan(
@@ -138,10 +134,6 @@ def test_inference_parts_add_up() -> None:
     assert (costs.gradient_bytes + costs.optimizer_bytes + costs.optimizer_s + costs.dp_exposed_s == 0).all()
 
 
-@pytest.mark.xfail(
-    reason="cores.py, _rank_parts: transfer_s counts a gradient that comes back for every tensor received, also where nothing is "
-    "trained (chunk_passes does not): the bubble is negative"
-)
 def test_inference_receives_no_gradients() -> None:
     model = make.model_of(decoder(blocks=6, vocabulary=16), 256, make.ideal_cluster())
     forward = MeshModel.build(replace(model.workload, training=False), model.cluster, make.BARE)

@@ -1,0 +1,290 @@
+"""Published training runs against the model and the search: writes the table of docs/practice.md.
+
+Usage: python benchmarks/practice.py [--write] [NAME ...]
+
+Each run's published degrees are fixed and the rest (what its source does not say) is left to the search; that plan's predicted step
+and MFU stand beside the published ones. Its rank is one more than the number of plans that are faster and fit: of the whole space, and of
+the part of it that the run's trainer could run (`MEANS`).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from costmodel.mesh.plan import MeshPlan
+from planner.mesh.judge import MeshJudge, make_judge
+from planner.mesh.search import settings_of
+from planner.request import Request
+from planner.resolve import resolve
+from strategies.mesh.settings import Bounds, MeshCandidate, MeshRestriction, MeshSettings
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "practice.md"
+BEGIN, END = "<!-- table: python benchmarks/practice.py --write -->", "<!-- end of the table -->"
+_TOP = 1000  # plans ranked; a published plan beyond them is only known to be behind
+_WALL_S = 150.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A published run.
+
+    Attributes
+    ----------
+    degrees, names, flags : mapping
+        What the source says about the plan, by field of MeshPlan (vpp of arXiv:2104.04473: interleaved, one block per chunk).
+    step_s : float or None
+        Published, or follows from published rates by the source's own formula.
+    mfu : float or None
+        Published as such, in the source's own convention.
+    """
+
+    name: str
+    source: str
+    model: str
+    cluster: str
+    gpus: int
+    batch: int
+    degrees: Mapping[str, int]
+    names: Mapping[str, str]
+    flags: Mapping[str, bool]
+    means: MeshRestriction  # what its trainer could do
+    seq: int | None = None
+    precision: str | None = None
+    step_s: float | None = None
+    mfu: float | None = None
+
+    def request(self) -> Request:
+        """The question that the run answers."""
+        return Request(
+            model=self.model, cluster=self.cluster, gpus=self.gpus, batch=self.batch, seq=self.seq, precision=self.precision
+        )  # fmt: skip
+
+    def restriction(self) -> MeshRestriction:
+        """What its source fixes."""
+        return MeshRestriction(
+            degrees={name: Bounds(values=(value,)) for name, value in self.degrees.items()},
+            names={name: (value,) for name, value in self.names.items()},
+            flags=dict(self.flags),
+        )
+
+
+def megatron_step_s(batch: int, layers: int, hidden: int, gpus: int, flop_per_s: float) -> float:
+    """Step from a rate, by equation 3 of arXiv:2104.04473: 96 B s l h^2 (1 + s / 6h + V / 16 l h), full recomputation counted.
+
+    >>> round(megatron_step_s(3072, 128, 25600, 3072, 163e12))
+    101
+    """
+    seq, vocabulary = 2048, 51200
+    flop = 96.0 * batch * seq * layers * hidden**2 * (1 + seq / (6 * hidden) + vocabulary / (16 * layers * hidden))
+    return flop / (gpus * flop_per_s)
+
+
+_ONE = Bounds(values=(1,))
+_ON_DEVICE = {"offload_optimizer": False, "offload_activations": False}
+# What the trainers had: Megatron-LM of 2021, with sequence parallelism and selective recomputation of 2022, Llama 3's, DeepSeek's.
+MEANS = {
+    "2021": MeshRestriction(
+        degrees={"cp": _ONE, "zero_stage": Bounds(values=(0,))},
+        names={"recompute": ("none", "full"), "schedule": ("gpipe", "1f1b", "interleaved")},
+        flags={**_ON_DEVICE, "sequence_parallel": False},
+    ),
+    "2022": MeshRestriction(
+        degrees={"cp": _ONE, "zero_stage": Bounds(values=(0, 1))},
+        names={"schedule": ("gpipe", "1f1b", "interleaved")},
+        flags=_ON_DEVICE,
+    ),
+    "llama": MeshRestriction(
+        degrees={"zero_stage": Bounds(values=(0, 1, 2))},
+        names={"schedule": ("gpipe", "1f1b", "interleaved"), "cp_kind": ("ring", "all_gather")},
+        flags=_ON_DEVICE,
+    ),
+    "deepseek": MeshRestriction(degrees={"zero_stage": Bounds(values=(0, 1))}, flags=_ON_DEVICE),
+}
+
+_KORTHIKANTI = "arXiv:2205.05198, table 5"
+_NARAYANAN = "arXiv:2104.04473, table 1"
+_SELECTIVE = {"recompute": "selective"}
+RUNS: tuple[Run, ...] = (
+    Run(
+        name="gpt3-175b, 1,024 A100",
+        source="Megatron-LM, README and `pretrain_gpt3_175B.sh`: 32 s, 138 TFLOP/s with recomputation counted",
+        model="gpt3-175b", cluster="dgx-a100", gpus=1024, batch=1536,
+        degrees={"tp": 8, "cp": 1, "pp": 16, "dp": 8, "micro_batch": 1, "zero_stage": 0}, names={"recompute": "full", "schedule": "1f1b"},
+        means=MEANS["2021"], flags={**_ON_DEVICE, "sequence_parallel": False}, step_s=32.0,
+    ),
+    Run(
+        name="megatron-530b, 280 A100", source=f"{_KORTHIKANTI}: 37.83 s, 56.0 %",
+        model="megatron-530b", cluster="dgx-a100", gpus=280, batch=280,
+        degrees={"tp": 8, "cp": 1, "pp": 35, "dp": 1, "vpp": 3, "micro_batch": 1}, names={**_SELECTIVE, "schedule": "interleaved"},
+        means=MEANS["2022"], flags={**_ON_DEVICE, "sequence_parallel": True}, step_s=37.83, mfu=0.560,
+    ),
+    Run(
+        name="megatron-530b, 2,240 A100", source="arXiv:2205.05198, section 6.3: 39.15 s, 54.2 %",
+        model="megatron-530b", cluster="dgx-a100", gpus=2240, batch=2240,
+        degrees={"tp": 8, "cp": 1, "pp": 35, "dp": 8, "vpp": 3, "micro_batch": 1}, names={**_SELECTIVE, "schedule": "interleaved"},
+        means=MEANS["2022"], flags={**_ON_DEVICE, "sequence_parallel": True}, step_s=39.15, mfu=0.542,
+    ),
+    Run(
+        name="megatron-530b, 2,520 A100", source=f"{_NARAYANAN}: 163 TFLOP/s with recomputation counted",
+        model="megatron-530b", cluster="dgx-a100", gpus=2520, batch=2520,
+        degrees={"tp": 8, "cp": 1, "pp": 35, "dp": 9, "vpp": 3, "micro_batch": 1, "zero_stage": 0},
+        names={"recompute": "full", "schedule": "interleaved"},
+        means=MEANS["2021"], flags={**_ON_DEVICE, "sequence_parallel": False},
+        step_s=megatron_step_s(2520, 105, 20480, 2520, 163e12),
+    ),
+    Run(
+        name="megatron-1t, 512 A100", source=f"{_KORTHIKANTI}: 71.49 s, 56.3 %",
+        model="megatron-1t", cluster="dgx-a100", gpus=512, batch=512,
+        degrees={"tp": 8, "cp": 1, "pp": 64, "dp": 1, "vpp": 1, "micro_batch": 1}, names={**_SELECTIVE, "schedule": "1f1b"},
+        means=MEANS["2022"], flags={**_ON_DEVICE, "sequence_parallel": True}, step_s=71.49, mfu=0.563,
+    ),
+    Run(
+        name="megatron-1t, 3,072 A100", source=f"{_NARAYANAN}: 163 TFLOP/s with recomputation counted",
+        model="megatron-1t", cluster="dgx-a100", gpus=3072, batch=3072,
+        degrees={"tp": 8, "cp": 1, "pp": 64, "dp": 6, "vpp": 2, "micro_batch": 1, "zero_stage": 0},
+        names={"recompute": "full", "schedule": "interleaved"},
+        means=MEANS["2021"], flags={**_ON_DEVICE, "sequence_parallel": False},
+        step_s=megatron_step_s(3072, 128, 25600, 3072, 163e12),
+    ),
+    Run(
+        name="llama3-405b, 8k, 16,384 H100", source="arXiv:2407.21783, table 4: 400 TFLOP/s, 41 %",
+        model="llama3-405b", cluster="dgx-h100", gpus=16384, batch=2048, seq=8192,
+        degrees={"tp": 8, "cp": 1, "pp": 16, "dp": 128}, names={},
+        means=MEANS["llama"], flags={**_ON_DEVICE, "sequence_parallel": True}, mfu=0.41,
+    ),
+    Run(
+        name="llama3-405b, 131k, 16,384 H100", source="arXiv:2407.21783, table 4: 380 TFLOP/s, 38 %",
+        model="llama3-405b", cluster="dgx-h100", gpus=16384, batch=128, seq=131072,
+        degrees={"tp": 8, "cp": 16, "pp": 16, "dp": 8}, names={"cp_kind": "all_gather"},
+        means=MEANS["llama"], flags={**_ON_DEVICE, "sequence_parallel": True}, mfu=0.38,
+    ),
+    Run(
+        name="deepseek-v3, 2,048 H800", source="arXiv:2412.19437, sections 1 and 3: 180,000 GPU hours per 10^12 tokens, batch 15,360",
+        model="deepseek-v3", cluster="hgx-h800", gpus=2048, batch=15360, seq=4096, precision="fp8",
+        degrees={"tp": 1, "cp": 1, "pp": 16, "ep": 64, "dp": 128, "zero_stage": 1}, names={"schedule": "zero_bubble"},
+        means=MEANS["deepseek"], flags=_ON_DEVICE,
+        step_s=15360 * 4096 * 180e3 * 3600 / 1e12 / 2048,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """Where a plan stands among others, and the best of them."""
+
+    rank: str
+    space_size: int
+    best: str
+    best_s: float
+    best_mfu: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What the model and the search say about a run."""
+
+    published: MeshPlan
+    step_s: float
+    mfu: float
+    published_step_s: float | None
+    published_mfu: float
+    memory_gib: float
+    by_means: Ranking
+    by_all: Ranking
+
+
+def look(run: Run) -> Found:
+    """Predict a run, and search its question."""
+    judge = make_judge(resolve(run.request()))
+    settings = replace(settings_of(judge.resolved), top=_TOP, wall_s=_WALL_S)
+    published = _as_published(run, judge, settings)
+    ranked = judge.rank([published.plan])[0]
+    by_step = None if run.step_s is None else judge.flop_per_step / (run.step_s * run.gpus * judge.peak_flop_per_s)
+    return Found(
+        published=published.plan,
+        step_s=ranked.step_time_s,
+        mfu=ranked.mfu,
+        published_step_s=run.step_s,
+        published_mfu=run.mfu if by_step is None else by_step,  # type: ignore[arg-type]
+        memory_gib=ranked.memory_bytes_per_gpu / 2**30,
+        by_means=_ranking(judge, replace(settings, restriction=run.means), published),
+        by_all=_ranking(judge, settings, published),
+    )
+
+
+def _ranking(judge: MeshJudge, settings: MeshSettings, published: MeshCandidate) -> Ranking:
+    """One more than the number of plans that are faster, if all of them were found."""
+    outcome = judge.search(settings)
+    faster = sum(candidate.step_time_s < published.step_time_s * (1 - 1e-9) for candidate in outcome.candidates)
+    is_known = faster < settings.top and not outcome.out_of_time
+    best = judge.rank([outcome.candidates[0].plan])[0]
+    return Ranking(
+        rank=f"{faster + 1:,}" if is_known else f"> {faster:,}",
+        space_size=outcome.space_size,
+        best=best.summary,
+        best_s=best.step_time_s,
+        best_mfu=best.mfu,
+    )
+
+
+def _as_published(run: Run, judge: MeshJudge, settings: MeshSettings) -> MeshCandidate:
+    """The best plan of the published degrees; without a limit on memory if none fits, which the page says."""
+    fixed = replace(settings, top=1, restriction=run.restriction(), worker_counts=(run.gpus,))
+    for capacity in (settings.capacity_bytes, math.inf):
+        outcome = judge.search(replace(fixed, capacity_bytes=capacity))
+        if outcome.candidates:
+            plan = outcome.candidates[0].plan
+            if run.names.get("recompute") == "full":  # these runs recompute all blocks, the search no more than it must
+                plan = replace(plan, recompute_blocks=judge.blocks_per_stage(plan))
+            step_s = float(judge.costs([plan]).step_time_s[0])
+            return MeshCandidate(plan=plan, score=step_s, step_time_s=step_s)
+    raise SystemExit(f"{run.name}: no plan has the published degrees")
+
+
+def row(run: Run, found: Found) -> str:
+    """One line of the table."""
+    fits = "" if found.memory_gib <= 80 else f" ({found.memory_gib:.0f} GiB: more than there are)"
+    was = "" if found.published_step_s is None else f"{found.published_step_s:.1f} s, "
+    summary = _summary(found.published)
+    return (
+        f"| {run.name} | {run.source} | {summary}{fits} | {was}{found.published_mfu:.1%} | {found.step_s:.1f} s, {found.mfu:.1%} | "
+        f"{_rank_text(found.by_means)} | {_rank_text(found.by_all)} |"
+    )
+
+
+def _rank_text(ranking: Ranking) -> str:
+    best = f"{ranking.best}: {ranking.best_s:.1f} s, {ranking.best_mfu:.1%}"
+    return f"{ranking.rank} of {ranking.space_size:.1e}; best {best}"
+
+
+def _summary(plan: MeshPlan) -> str:
+    from planner.mesh.wording import mesh_plan_in_words
+
+    return mesh_plan_in_words(plan)
+
+
+def main(*arguments: str) -> None:
+    wanted = [a for a in arguments if a != "--write"]
+    lines = [
+        "| run | source | plan | published | predicted | rank and best with the trainer's means | rank and best of the whole space |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for run in RUNS:
+        if wanted and not any(word in run.name for word in wanted):
+            continue
+        started = time.monotonic()
+        lines.append(row(run, look(run)))
+        print(lines[-1], f"({time.monotonic() - started:.0f} s)", flush=True)
+    if "--write" in arguments:
+        text = PAGE.read_text(encoding="utf-8")
+        head, rest = text.split(BEGIN)
+        PAGE.write_text(f"{head}{BEGIN}\n\n" + "\n".join(lines) + f"\n\n{END}{rest.split(END)[1]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

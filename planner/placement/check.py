@@ -1,0 +1,323 @@
+"""Judges a placement from its file and the workload's JSON alone: objective and every constraint, by the words of the definition.
+
+Nothing here is shared with the solvers: plain loops over plain dictionaries, the in- and out-communication of a set written as two
+cases instead of a hyperedge cut, contiguity decided on the quotient graph instead of by down-sets. Slow, and meant to be.
+
+References
+----------
+Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CheckedDevice", "CheckedPlacement", "check_latency", "check_throughput"]
+
+# Sums in another order differ by rounding; more than this share of a capacity is an overflow.
+_ROUNDING = 1e-9
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedDevice:
+    """What one device does."""
+
+    name: str
+    nodes: tuple[Any, ...]
+    compute: float
+    communication: float
+    memory_bytes: float
+
+    @property
+    def load(self) -> float:
+        """Compute and communication add up."""
+        return self.compute + self.communication
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPlacement:
+    """Objective, devices and everything that is wrong; ``is_chain`` and ``is_convex`` tell which contiguity holds."""
+
+    objective: float
+    devices: tuple[CheckedDevice, ...]
+    violations: tuple[str, ...]
+    is_chain: bool
+    is_convex: bool
+
+
+class _Workload:
+    """The JSON's nodes and edges, by id."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        self.accelerators = int(content["maxFPGAs"])
+        self.cpus = int(content["maxCPUs"])
+        self.memory = float(content["maxSizePerFPGA"])
+        self.nodes: dict[Any, Mapping[str, Any]] = {node["id"]: node for node in content["nodes"]}
+        self.edges = [(edge["sourceId"], edge["destId"]) for edge in content["edges"]]
+        self.cost: dict[Any, float] = {}
+        for edge in content["edges"]:
+            self.cost[edge["sourceId"]] = max(float(edge["cost"]), self.cost.get(edge["sourceId"], 0.0))
+        self.successors: dict[Any, list[Any]] = {v: [] for v in self.nodes}
+        for u, v in self.edges:
+            self.successors[u].append(v)
+
+    def is_backward(self, v: Any) -> bool:
+        return bool(self.nodes[v].get("isBackwardNode", 0))
+
+    def time(self, v: Any, *, on_cpu: bool) -> float:
+        return float(self.nodes[v].get("cpuLatency" if on_cpu else "fpgaLatency") or 0.0)
+
+    def size(self, v: Any) -> float:
+        return float(self.nodes[v].get("size", 0.0))
+
+    def color(self, v: Any) -> Hashable:
+        color = self.nodes[v].get("colorClass")
+        return ("alone", v) if color is None else ("color", color)
+
+    def communication(self, members: set[Any]) -> tuple[float, float]:
+        """In- and out-communication of an accelerator's set: each source once."""
+        incoming = outgoing = 0.0
+        for u, successors in self.successors.items():
+            inside = sum(1 for v in successors if v in members)
+            if u in members and inside < len(successors):
+                outgoing += self.cost[u]
+            elif u not in members and inside > 0:
+                incoming += self.cost[u]
+        return incoming, outgoing
+
+
+def check_throughput(
+    content: Mapping[str, Any], device_of: Mapping[Any, str], *, contiguity: str = "none"
+) -> CheckedPlacement:
+    """Recompute the largest load and every constraint of the throughput problem.
+
+    Parameters
+    ----------
+    content : mapping
+        A valid workload, as parsed from JSON.
+    device_of : mapping
+        Node id to device name (acc1, acc2, ..., cpu1, ...).
+    contiguity : {"none", "convex", "chain"}
+        What is demanded of every device's forward operators.
+
+    Examples
+    --------
+    >>> content = {"maxFPGAs": 2, "maxCPUs": 0, "maxSizePerFPGA": 1, "edges": [{"sourceId": 1, "destId": 2, "cost": 0.5}],
+    ...     "nodes": [{"id": i, "supportedOnFpga": 1, "cpuLatency": 9, "fpgaLatency": 2} for i in (1, 2)]}
+    >>> checked = check_throughput(content, {1: "acc1", 2: "acc2"}, contiguity="chain")
+    >>> checked.objective, checked.violations
+    (2.5, ())
+    """
+    workload = _Workload(content)
+    names = [f"acc{i + 1}" for i in range(workload.accelerators)] + [f"cpu{i + 1}" for i in range(workload.cpus)]
+    violations = _assignment_violations(workload, device_of, names)
+    members: dict[str, set[Any]] = {name: set() for name in names}
+    for v in workload.nodes:
+        members.setdefault(device_of.get(v, "nowhere"), set()).add(v)
+    devices = [_device(workload, name, members[name]) for name in names]
+    violations += _memory_violations(workload, devices)
+    known = {v: device_of[v] for v in workload.nodes if v in device_of}
+    is_chain = _is_chain(workload, known)
+    torn = [name for name in names if not _is_convex(workload, {v for v in members[name] if not workload.is_backward(v)})]
+    if contiguity == "chain" and not is_chain:
+        violations.append("not contiguous: the devices cannot be put in an order in which every forward edge leads on")
+    if contiguity == "convex":
+        violations += [f"not contiguous: a path leaves {name} and comes back" for name in torn]
+    return CheckedPlacement(
+        objective=max(device.load for device in devices),
+        devices=tuple(devices),
+        violations=tuple(violations),
+        is_chain=is_chain,
+        is_convex=not torn,
+    )
+
+
+def check_latency(
+    content: Mapping[str, Any],
+    device_of: Mapping[Any, str],
+    subgraph_of: Mapping[Any, int],
+    *,
+    num_subgraphs: int = 1,
+) -> CheckedPlacement:
+    """Recompute when every operator's result is there, and every constraint of the latency problem.
+
+    An accelerator runs its subgraphs one after the other in the order of their numbers; each waits for all that it reads, takes its
+    in-communication, compute and out-communication, and gives everything at its end. CPU operators run as soon as they can.
+
+    Parameters
+    ----------
+    content : mapping
+        A valid workload of forward operators.
+    device_of : mapping
+        Node id to device name; every name that begins with "cpu" is the CPUs, which are unlimited here.
+    subgraph_of : mapping
+        Node id to number of the accelerator's subgraph, from 0; 0 where absent.
+    num_subgraphs : int
+        Most subgraphs of an accelerator.
+    """
+    workload = _Workload(content)
+    names = [f"acc{i + 1}" for i in range(workload.accelerators)]
+    folded = {v: "cpu" if str(name).startswith("cpu") else name for v, name in device_of.items()}
+    violations = _assignment_violations(workload, folded, [*names, "cpu"])
+    units: dict[Any, tuple[Any, ...]] = {}
+    for v in workload.nodes:
+        on_cpu = folded.get(v) in (None, "cpu")
+        units[v] = ("cpu", v) if on_cpu else (folded[v], int(subgraph_of.get(v, 0)))
+    members: dict[tuple[Any, ...], set[Any]] = {}
+    for v, unit in units.items():
+        members.setdefault(unit, set()).add(v)
+    for unit, inside in members.items():
+        if unit[0] == "cpu":
+            continue
+        if not 0 <= unit[1] < num_subgraphs:
+            violations.append(f"{unit[0]} runs subgraph {unit[1]}; only 0 to {num_subgraphs - 1} are allowed")
+        if not _is_convex(workload, inside):
+            violations.append(f"not contiguous: a path leaves subgraph {unit[1]} of {unit[0]} and comes back")
+    devices = [_device(workload, name, {v for v in workload.nodes if folded.get(v) == name}, units) for name in (*names, "cpu")]
+    violations += _memory_violations(workload, devices)
+    latency, waits = _finish(workload, units, members)
+    if waits:
+        violations.append("subgraphs wait for each other in a circle")
+    return CheckedPlacement(
+        objective=latency,
+        devices=tuple(devices),
+        violations=tuple(violations),
+        is_chain=not waits,
+        is_convex=not any("not contiguous" in text for text in violations),
+    )
+
+
+def _finish(
+    workload: _Workload, units: Mapping[Any, tuple[Any, ...]], members: Mapping[tuple[Any, ...], set[Any]]
+) -> tuple[float, bool]:
+    """Time when the last result is there, and whether something waits for itself."""
+    before: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {unit: set() for unit in members}
+    for u, v in workload.edges:
+        if units[u] != units[v]:
+            before[units[v]].add(units[u])
+    for unit in members:
+        if unit[0] != "cpu":
+            earlier = [other for other in members if other[0] == unit[0] and other[1] < unit[1]]
+            before[unit].update(earlier)
+    end: dict[tuple[Any, ...], float] = {}
+    while len(end) < len(members):
+        ready = [unit for unit in members if unit not in end and all(other in end for other in before[unit])]
+        if not ready:
+            return float("inf"), True
+        for unit in ready:
+            start = max((end[other] for other in before[unit]), default=0.0)
+            inside = members[unit]
+            on_cpu = unit[0] == "cpu"
+            busy = sum(workload.time(v, on_cpu=on_cpu) for v in inside)
+            end[unit] = start + busy + (0.0 if on_cpu else sum(workload.communication(inside)))
+    return max(end.values(), default=0.0), False
+
+
+def _assignment_violations(workload: _Workload, device_of: Mapping[Any, str], names: Sequence[str]) -> list[str]:
+    """Operators that are nowhere, twice, on unknown devices, unsupported, or apart from their colour."""
+    violations = []
+    missing = [v for v in workload.nodes if v not in device_of]
+    if missing:
+        violations.append(f"{len(missing)} operators have no device: {_listed(missing)}")
+    extra = [v for v in device_of if v not in workload.nodes]
+    if extra:
+        violations.append(f"{len(extra)} operators are not in the workload: {_listed(extra)}")
+    unknown = sorted({str(name) for name in device_of.values() if name not in names})
+    if unknown:
+        violations.append(f"there are no devices {_listed(unknown)} (there are {workload.accelerators} accelerators and {workload.cpus} CPUs)")
+    refused = [
+        v
+        for v, node in workload.nodes.items()
+        if str(device_of.get(v, "")).startswith("acc") and not node["supportedOnFpga"]
+    ]
+    if refused:
+        violations.append(f"{len(refused)} operators are not supported on accelerators: {_listed(refused)}")
+    places: dict[Hashable, set[str]] = {}
+    for v in workload.nodes:
+        if v in device_of:
+            places.setdefault(workload.color(v), set()).add(device_of[v])
+    torn = [color[1] for color, where in places.items() if len(where) > 1 and isinstance(color, tuple)]
+    if torn:
+        violations.append(f"{len(torn)} colour classes are on several devices: {_listed(torn)}")
+    return violations
+
+
+def _memory_violations(workload: _Workload, devices: Iterable[CheckedDevice]) -> list[str]:
+    return [
+        f"{device.name} holds {device.memory_bytes:,.0f} bytes, its memory {workload.memory:,.0f}"
+        for device in devices
+        if device.name.startswith("acc") and device.memory_bytes > workload.memory * (1 + _ROUNDING)
+    ]
+
+
+def _device(
+    workload: _Workload, name: str, inside: set[Any], units: Mapping[Any, tuple[Any, ...]] | None = None
+) -> CheckedDevice:
+    """Sum up one device; with ``units`` its communication is that of its subgraphs, one by one."""
+    on_cpu = name.startswith("cpu")
+    parts: dict[Any, set[Any]] = {}
+    for v in inside:
+        parts.setdefault(units[v] if units is not None else name, set()).add(v)
+    return CheckedDevice(
+        name=name,
+        nodes=tuple(v for v in workload.nodes if v in inside),
+        compute=sum(workload.time(v, on_cpu=on_cpu) for v in workload.nodes if v in inside),
+        communication=0.0 if on_cpu else sum(sum(workload.communication(part)) for part in parts.values()),
+        memory_bytes=sum(workload.size(v) for v in workload.nodes if v in inside),
+    )
+
+
+def _is_convex(workload: _Workload, inside: set[Any]) -> bool:
+    """Whether no path of forward operators leaves the set and comes back."""
+    outside = [
+        w
+        for v in inside
+        for w in workload.successors[v]
+        if w not in inside and workload.is_backward(w) == workload.is_backward(v)
+    ]
+    seen = set(outside)
+    while outside:
+        v = outside.pop()
+        for w in workload.successors[v]:
+            if workload.is_backward(w) != workload.is_backward(v):
+                continue
+            if w in inside:
+                return False
+            if w not in seen:
+                seen.add(w)
+                outside.append(w)
+    return True
+
+
+def _is_chain(workload: _Workload, device_of: Mapping[Any, str]) -> bool:
+    """Whether the quotient of the forward graph by the devices has no cycle.
+
+    Backward edges that touch a colour class without forward operators count in reverse: they are what orders such a class.
+    """
+    has_forward = {workload.color(v) for v in workload.nodes if not workload.is_backward(v)}
+    before: dict[str, set[str]] = {}
+    for u, v in workload.edges:
+        if u not in device_of or v not in device_of:
+            continue
+        first, second = device_of[u], device_of[v]
+        before.setdefault(first, set())
+        before.setdefault(second, set())
+        if not workload.is_backward(u) and not workload.is_backward(v):
+            before[second].add(first)
+        elif workload.is_backward(u) and not {workload.color(u), workload.color(v)} <= has_forward:
+            before[first].add(second)
+    done: set[str] = set()
+    while len(done) < len(before):
+        ready = [d for d, others in before.items() if d not in done and others - {d} <= done]
+        if not ready:
+            return False
+        done.update(ready)
+    return True
+
+
+def _listed(items: Sequence[Any]) -> str:
+    shown = ", ".join(str(item) for item in items[:_SHOWN])
+    return shown + (", ..." if len(items) > _SHOWN else "")

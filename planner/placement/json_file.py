@@ -1,0 +1,202 @@
+"""Reads large JSON files within a size limit, and finds the line and column of a value when there is something to say about it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planner.errors import FileProblem, InputFileError
+from planner.files.documents import Location, location_text
+
+__all__ = ["MAX_BYTES", "JsonFile", "read_json_file"]
+
+# A graph of 100,000 operators takes about 25 MB; a hundred times the largest public workload.
+MAX_BYTES = 64 * 2**20
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SCALAR = re.compile(r"[^\s,\]}]+")
+_BRACKET = re.compile(r'["\[\]{}]')
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonFile:
+    """A parsed file; numbers may be infinite or NaN, because their reader can say where they stand."""
+
+    path: Path
+    text: str
+    sha256: str
+    content: Any
+
+    def problem(self, location: Location, message: str) -> FileProblem:
+        """Say that something is wrong at a location, or as near to it as the file goes."""
+        line, column = _line_and_column(self.text, _offset(self.text, location))
+        return FileProblem(path=self.path, line=line, column=column, where=location_text(location), message=message)
+
+
+def read_json_file(path: Path) -> JsonFile:
+    """Read a JSON file.
+
+    Raises
+    ------
+    InputFileError
+        Missing, unreadable, larger than `MAX_BYTES`, not UTF-8, not JSON (with line and column), or with a key given twice.
+    """
+    data = _bytes_of(path)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        raise _failure(path, "is not UTF-8 text", before.count(b"\n") + 1, column) from None
+    if not text.strip():
+        raise _failure(path, "is empty")
+
+    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(pairs)
+        if len(result) < len(pairs):
+            raise _DuplicateError
+        return result
+
+    try:
+        content = json.loads(text, object_pairs_hook=without_duplicates, parse_int=_whole)
+    except json.JSONDecodeError as error:
+        cut = " (the file ends too early)" if error.pos >= len(text.rstrip()) else ""
+        raise _failure(path, f"is not JSON: {error.msg}{cut}", error.lineno, error.colno) from None
+    except RecursionError:
+        raise _failure(path, "is nested too deeply") from None
+    except _DuplicateError:
+        key, offset = _first_duplicate(text)
+        raise _failure(path, f"duplicate key '{key}'", *_line_and_column(text, offset)) from None
+    return JsonFile(path=path, text=text, sha256=hashlib.sha256(data).hexdigest(), content=content)
+
+
+class _DuplicateError(Exception):
+    """An object has a key twice; where, is looked up then."""
+
+
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise _failure(path, "is a folder, not a file")
+        if not path.is_file() and path.exists():
+            raise _failure(path, "is not a regular file")
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise _failure(path, "no such file") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _failure(path, f"cannot be read: {reason}") from None
+    if len(data) > MAX_BYTES:
+        raise _failure(path, f"is larger than {MAX_BYTES // 2**20} MiB, the limit of a workload")
+    return data
+
+
+def _whole(digits: str) -> int | float:
+    """Whole numbers that no count or identifier needs become floats, which the reader's range checks see."""
+    return int(digits) if len(digits) <= 18 else float(digits)
+
+
+def _failure(path: Path, message: str, line: int = 0, column: int = 0) -> InputFileError:
+    return InputFileError([FileProblem(path=path, line=line, column=column, message=message)])
+
+
+def _first_duplicate(text: str) -> tuple[str, int]:
+    """First key that an object has twice, and where; the text is known to be JSON with one."""
+    open_keys: list[set[str] | None] = []  # per open bracket; None: a list
+    position = 0
+    while True:
+        match = _TOKEN.search(text, position)
+        assert match is not None, "no key comes twice"
+        position = match.end()
+        if match[0] in "[{":
+            open_keys.append(set() if match[0] == "{" else None)
+        elif match[0] in "]}":
+            open_keys.pop()
+        elif text.startswith(":", _skip_space(text, position)):
+            keys, key = open_keys[-1], str(json.loads(match[0], strict=False))
+            assert keys is not None, "a key outside of an object"
+            if key in keys:
+                return key, match.start()
+            keys.add(key)
+
+
+def _offset(text: str, location: Sequence[str | int]) -> int:
+    """Where a value begins; the place of what holds it where the file has no such value."""
+    position = _skip_space(text, 0)
+    for step in location:
+        inner = _member(text, position, step) if isinstance(step, str) else _element(text, position, step)
+        if inner is None:
+            return position
+        position = inner
+    return position
+
+
+def _skip_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
+
+
+def _member(text: str, position: int, key: str) -> int | None:
+    if not text.startswith("{", position):
+        return None
+    position = _skip_space(text, position + 1)
+    while text.startswith('"', position):
+        match = _STRING.match(text, position)
+        if match is None:
+            return None
+        value = _skip_space(text, _skip_space(text, match.end()) + 1)  # past the colon
+        if json.loads(match[0], strict=False) == key:
+            return value
+        position = _after_comma(text, _skip_value(text, value))
+    return None
+
+
+def _element(text: str, position: int, index: int) -> int | None:
+    if not text.startswith("[", position):
+        return None
+    position = _skip_space(text, position + 1)
+    for _ in range(index):
+        if text.startswith("]", position):
+            return None
+        position = _after_comma(text, _skip_value(text, position))
+    return None if text.startswith("]", position) else position
+
+
+def _after_comma(text: str, position: int) -> int:
+    position = _skip_space(text, position)
+    return _skip_space(text, position + 1) if text.startswith(",", position) else position
+
+
+def _skip_value(text: str, position: int) -> int:
+    """End of the value that begins here; the text is known to be JSON."""
+    if text[position] == '"':
+        match = _STRING.match(text, position)
+        return match.end() if match else len(text)
+    if text[position] not in "[{":
+        scalar = _SCALAR.match(text, position)
+        return scalar.end() if scalar else len(text)
+    depth = 0
+    while True:
+        bracket = _BRACKET.search(text, position)
+        if bracket is None:
+            return len(text)
+        position = bracket.end()
+        if bracket[0] == '"':
+            match = _STRING.match(text, bracket.start())
+            position = match.end() if match else len(text)
+        else:
+            depth += 1 if bracket[0] in "[{" else -1
+            if depth == 0:
+                return position

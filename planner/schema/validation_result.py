@@ -1,0 +1,108 @@
+"""What `planner validate --json` prints."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from planner.schema.result import Number, ResultDocument, Seconds
+
+__all__ = ["ValidationDocument"]
+
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Entry(BaseModel):
+    # Keys that later versions add are no error for a program that reads by this schema.
+    model_config = ResultDocument.model_config
+
+
+class Figures(_Entry):
+    """Figures of some rows; errors are shares of what was measured, and null where there is nothing to compare."""
+
+    rows: Count = Field(description="Rows in all: `scored` plus the sum of `skipped`.")
+    scored: Count
+    skipped: dict[str, Count] = Field(description="Reason -> rows that were left out for it.")
+    usable: Count = Field(description="Rows with a usable measurement and a known shape, or a failure.")
+    coverage: Share | None = Field(description="scored / usable.")
+    comparisons: Count = Field(description="Measured times; a row may have several.")
+    mape: Error | None = Field(description="Mean absolute error of the times.")
+    median_ape: Error | None = Field(description="Median.")
+    p90_ape: Error | None = Field(description="90th percentile.")
+    bias: Number | None = Field(
+        description="Mean of log(predicted / measured); null also where something is predicted to take no time."
+    )
+    skill: Number | None = Field(description="1 - mape / that of FLOPs over peak at one fitted efficiency.")
+    groups: Count = Field(description="Sets of at least three rows that differ in the plan only.")
+    kendall_tau: Number | None = Field(description="Mean over groups of tau-b.")
+    pair_accuracy: Share | None = Field(description="Mean over groups of the share of pairs in the right order.")
+    regret_top1_mean: Error | None = Field(description="Measured time of the predicted best / best measured, mean.")
+    regret_top1_max: Error | None = Field(description="The same, of the worst group.")
+    regret_top3_mean: Error | None = Field(
+        description="The same for the best measured of the three predicted best, mean."
+    )
+    memory_mape: Error | None = Field(description="Mean absolute error of the memory.")
+    memory_median_ape: Error | None = Field(description="Median.")
+    memory_bias: Number | None = Field(description="Mean of log(predicted / measured) of the memory.")
+    oom_recall: Share | None = Field(description="Of the failures that memory explains: predicted not to fit.")
+    oom_false_alarm: Share | None = Field(description="Of the runs that succeeded: predicted not to fit.")
+    failures: Count = Field(description="Failed runs.")
+    failures_apart: dict[str, Count] = Field(description="Failures that memory does not explain, by reason.")
+    parameters_fitted: Count = Field(description="Fitted constants that the predictions use.")
+    without_default: Share | None = Field(description="Share of the scored rows that state everything.")
+    defaults: dict[str, Count] = Field(description="Fact -> scored rows that do not state it.")
+
+
+class PaleoFigures(_Entry):
+    """The same rows by the preset `paleo`."""
+
+    scored: Count
+    mape: Error | None
+    median_ape: Error | None
+    p90_ape: Error | None
+    bias: Number | None
+    skill: Number | None
+    kendall_tau: Number | None
+    pair_accuracy: Share | None
+    regret_top1_mean: Error | None
+    regret_top3_mean: Error | None
+
+
+class WorstEntry(_Entry):
+    """A row that is predicted badly."""
+
+    line: int = Field(ge=2, description="In the file.")
+    what: str = Field(description="What was timed.")
+    predicted_s: Seconds
+    measured_s: Seconds
+    ratio: Number = Field(description="predicted / measured.")
+    label: str = Field(description="What tells the row from others.")
+
+
+class PartFigures(Figures):
+    """Figures of the rows with one text in a column."""
+
+    column: str
+    value: str = Field(description="Empty for rows that do not state it.")
+
+
+class FileFigures(Figures):
+    """Figures of one file."""
+
+    file: str = Field(description="As it was named.")
+    kind: str = Field(description="What its rows are.")
+    paleo: PaleoFigures
+    fitted: list[str] = Field(description="The fitted constants, a device's own with its name before them.")
+    worst: list[WorstEntry] = Field(description="The largest ratios.")
+    by: list[PartFigures] | None = Field(default=None, description="Parts, where a column was asked for.")
+
+
+class ValidationDocument(_Entry):
+    """Answer of `planner validate --json`."""
+
+    schema_version: Literal[1]
+    by: str | None = Field(description="The column that parts the files.")
+    files: list[FileFigures]

@@ -1,0 +1,44 @@
+"""How long a search may take, and what it reports meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+__all__ = ["Clock", "OutOfTimeError"]
+
+
+class OutOfTimeError(RuntimeError):
+    """The time limit has passed; whoever catches it returns the best placement so far."""
+
+
+def _silent(stage: str, objective: float, bound: float) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """A deadline and a listener, handed down to everything that takes long.
+
+    ``report`` takes the stage, the best objective so far (infinite: none) and the best bound.
+    """
+
+    limit_s: float = float("inf")
+    report: Callable[[str, float, float], None] = _silent
+    start_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.start_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline, at least 0."""
+        return max(0.0, self.limit_s - self.elapsed_s)
+
+    def check(self) -> None:
+        """Raise `OutOfTimeError` when the deadline has passed."""
+        if self.elapsed_s > self.limit_s:
+            raise OutOfTimeError

@@ -1,0 +1,183 @@
+"""Contiguous placement for throughput: the best chain of down-sets, proven by exact dynamic programming.
+
+Notes
+-----
+The search first finds some chain among the prefixes of a few topological orders. Its value, and the compute that must be done at
+least, enclose the optimum. The exact program is then run with limits that rise from below: a run that finds nothing proves its
+limit as a bound, a run that finds a chain proves that chain, and a tight limit makes the windows narrow and the run short.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategies.placement.bounds import class_bound, largest_load, work_bound
+from strategies.placement.chain import ChainLimits, ChainSolution, best_chain
+from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.contraction import BlockGraph, contract
+from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
+from strategies.placement.orders import sample_orders
+from strategies.placement.problem import IntArray, Placement, PlacementProblem, PlacementResult
+
+__all__ = ["MAX_IDEALS", "chain_placement", "solve_contiguous", "solve_orders"]
+
+METHOD = "dynamic programming over down-sets"
+ORDERS_METHOD = "dynamic programming over sampled orders"
+# Most down-sets, and most entries of their largest table (two bytes each): about 300 MB.
+MAX_IDEALS = 1_000_000
+_MAX_ENTRIES = 150_000_000
+# Orders that are sampled for the first chain, and where there are too many down-sets; fewer where the graph is large.
+_FEW_ORDERS = 4
+_MANY_ORDERS = 24
+_PREFIXES = 20_000
+# Limits above the first bound, as multiples of it: each is run when those before it found nothing.
+_RISE = (1.003, 1.01, 1.03, 1.08, 1.2, 1.5, 2.0, 4.0)
+
+
+def solve_contiguous(
+    problem: PlacementProblem, *, seed: int = 0, clock: Clock | None = None, max_ideals: int = MAX_IDEALS
+) -> PlacementResult:
+    """Place operators so that the largest load is least, every stage being what one down-set adds to another.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+    seed : int
+        Of the orders sampled for the first chain; does not change a proven value.
+    clock : Clock, optional
+    max_ideals : int
+        With more down-sets only sampled chains are searched, and the bound is that of the compute.
+
+    Returns
+    -------
+    PlacementResult
+        Without a placement, and with an infinite bound, where provably none exists.
+
+    Examples
+    --------
+    >>> from strategies.placement.problem import EdgeSpec, NodeSpec
+    >>> nodes = [NodeSpec(id=i, accelerator_time=4.0, cpu_time=40.0) for i in range(4)]
+    >>> edges = [EdgeSpec(i, i + 1, 0.5) for i in range(3)]
+    >>> problem = PlacementProblem.build(nodes, edges, num_accelerators=2, num_cpus=1, memory_bytes=1.0)
+    >>> result = solve_contiguous(problem)
+    >>> result.objective, result.proven_optimal, result.placement.device.tolist()
+    (8.5, True, [0, 0, 1, 1])
+    """
+    clock = clock or Clock()
+    search = _Search(problem, contract(problem), clock)
+    try:
+        search.sample(_FEW_ORDERS, seed)
+        try:
+            # Words of bits and a row of pin counts per down-set.
+            width = len(search.graph.hyperedge_cost) + 4 * (1 + search.graph.num_blocks // 64)
+            family = enumerate_ideals(search.graph, limit=min(max_ideals, max(1000, _MAX_ENTRIES // width)))
+        except TooManyIdealsError as error:
+            search.sample(_MANY_ORDERS, seed + 1)
+            return search.result(ORDERS_METHOD, f"the graph has {error}, too many for a proof: {search.proof}")
+        search.prove(family)
+    except OutOfTimeError:
+        return search.result(METHOD, f"stopped by the time limit; {search.proof}", stopped="time limit")
+    except KeyboardInterrupt:
+        return search.result(METHOD, f"interrupted; {search.proof}", stopped="interrupted")
+    return search.result(METHOD, search.proof)
+
+
+def solve_orders(
+    problem: PlacementProblem, *, num_orders: int = 1, seed: int = 0, clock: Clock | None = None
+) -> PlacementResult:
+    """Cut topological orders into stages: with one order a chain partition such as PipeDream's, exact for that order."""
+    clock = clock or Clock()
+    search = _Search(problem, contract(problem), clock)
+    try:
+        search.sample(num_orders, seed)
+    except OutOfTimeError:
+        pass
+    return search.result(ORDERS_METHOD, search.proof)
+
+
+class _Search:
+    """Best chain and best bound so far."""
+
+    def __init__(self, problem: PlacementProblem, graph: BlockGraph, clock: Clock) -> None:
+        self.problem, self.graph, self._clock = problem, graph, clock
+        self._limits = ChainLimits(
+            num_accelerators=problem.num_accelerators,
+            num_cpus=problem.num_cpus,
+            capacity_bytes=problem.capacity_bytes,
+        )
+        self._best: Placement | None = None
+        self._value = np.inf
+        work, single = work_bound(problem), class_bound(problem)
+        self._bound = max(work, single)
+        self.proof = "compute divided evenly" if work >= single else "the largest operator or colour class"
+
+    def sample(self, num_orders: int, seed: int) -> None:
+        """Look for a chain among the prefixes of some orders."""
+        self._clock.report("first placement", self._value, self._bound)
+        count = max(1, min(num_orders, _PREFIXES // self.graph.num_blocks))
+        family = ideals_from_orders(self.graph, sample_orders(self.graph, count, seed))
+        for limit in self._limits_from(self._bound):
+            found = best_chain(family, self.graph, self._limits, limit=limit, clock=self._clock)
+            if found is not None:
+                self._take(family, found)
+                return
+
+    def prove(self, family: IdealFamily) -> None:
+        """Run the exact program with rising limits until it finds a chain or the last limit finds none."""
+        for limit in self._limits_from(self._bound):
+            self._clock.report("chains of down-sets", self._value, self._bound)
+            found = best_chain(family, self.graph, self._limits, limit=limit, clock=self._clock)
+            self.proof = f"exhaustive: dynamic programming over all {len(family):,} down-sets"
+            if found is not None:
+                self._take(family, found)
+                self._bound = min(found.value, self._value)
+                return
+            # What a run does not find is above its limit.
+            self._bound = limit
+        self._bound = self._value
+
+    def _limits_from(self, bound: float) -> list[float]:
+        last = min(self._value, largest_load(self.problem))
+        rise = [bound * factor for factor in _RISE if np.isfinite(bound)]
+        # Room for rounding: the best chain so far must be found again.
+        return [limit for limit in rise if limit < last * 0.98] + [last * (1 + 1e-12)]
+
+    def _take(self, family: IdealFamily, found: ChainSolution) -> None:
+        if found.value < self._value:
+            self._best = chain_placement(self.problem, self.graph, family, found)
+            self._value = found.value
+            self._clock.report("chains of down-sets", self._value, self._bound)
+
+    def result(self, method: str, proof: str, *, stopped: str = "") -> PlacementResult:
+        """What was found, for the caller."""
+        return PlacementResult(
+            placement=self._best,
+            objective=self._value,
+            bound=min(self._bound, self._value),
+            method=method,
+            proof=proof,
+            wall_s=self._clock.elapsed_s,
+            stopped=stopped,
+        )
+
+
+def chain_placement(
+    problem: PlacementProblem, graph: BlockGraph, family: IdealFamily, chain: ChainSolution
+) -> Placement:
+    """Number the devices of a chain's stages in the order of the chain."""
+    device_of_block = np.zeros(graph.num_blocks, dtype=np.int64)
+    next_device = {False: 0, True: problem.num_accelerators}
+    for i, on_cpu in enumerate(chain.on_cpu):
+        stage = _blocks(family, chain.ideals[i + 1], graph.num_blocks) & ~_blocks(
+            family, chain.ideals[i], graph.num_blocks
+        )
+        device_of_block[stage] = next_device[on_cpu]
+        next_device[on_cpu] += 1
+    device: IntArray = device_of_block[graph.block]
+    return Placement(device=device)
+
+
+def _blocks(family: IdealFamily, ideal: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    block = np.arange(count)
+    words = family.bits[ideal, block // 64]
+    return (words >> (block % 64).astype(np.uint64)) & np.uint64(1) > 0

@@ -1,0 +1,89 @@
+"""Names of devices and links: what people write, and what it becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.files.resources import bundled
+from planner.validation.hardware import _KNOWN, format_of, machine_of, precision_of
+from planner.validation.tables import Row, RowSkipped
+
+
+def row(**cells: str) -> Row:
+    return Row(line=2, cells=cells)
+
+
+def test_every_device_and_cluster_that_a_name_stands_for_is_bundled() -> None:
+    devices, clusters = bundled("devices"), bundled("clusters")
+    for known in _KNOWN:
+        assert known.cluster in clusters, known
+        assert {known.device, *(name for _, name in known.by_memory)} <= set(devices), known
+
+
+@pytest.mark.parametrize(
+    ("text", "memory", "name"),
+    [
+        ("A100-80GB SXM4 (Selene)", "", "a100-80gb"),
+        ("A100-40GB SXM", "40", "a100-40gb"),
+        ("NVIDIA A100 PCIe", "", "a100-pcie-80gb"),
+        ("DGX-H100", "", "h100-sxm"),
+        ("NVIDIA GH200 SXM", "", "gh200"),
+        ("NVIDIA H200 SXM", "", "h200"),
+        ("NVIDIA GB200 SXM", "", "gb200"),
+        ("V100-32GB SXM3 (DGX-2)", "", "v100-32gb"),
+        ("K80 (per GK210 die)", "", "k80"),
+        ("GTX Titan X (Maxwell)", "", "titan-x"),
+        ("Titan X (Pascal)", "", "titan-x-pascal"),
+        ("NV_M40", "", "m40"),
+        ("not stated in repo (V100-class: VGG conv)", "", "v100-16gb"),
+        ("AMD MI325X", "", "mi325x"),
+        ("Intel Gaudi 3", "", "gaudi3"),
+        ("rtx-4090", "", "rtx-4090"),
+    ],
+)
+def test_names_of_devices(text: str, memory: str, name: str) -> None:
+    assert machine_of(row(device=text, device_mem_gb=memory)).device.name == name
+
+
+def test_an_unknown_device_is_named() -> None:
+    with pytest.raises(RowSkipped, match="device 'Abacus 9000' is not known"):
+        machine_of(row(device="Abacus 9000"))
+
+
+def test_links_of_a_row_replace_those_of_the_usual_cluster() -> None:
+    found = machine_of(row(device="A100-80GB", gpus_per_node="4", intra_bw_GBps="150", inter_bw_Gbps_per_node="800"))
+    node, network = found.cluster.levels
+    assert (node.size, node.bandwidth_bytes_per_s) == (4, 150e9)
+    assert network.bandwidth_bytes_per_s == 800e9 / 8 / 4  # shared by the four GPUs of a node
+    assert found.capacity_bytes == 80 * 2**30
+
+
+def test_the_usual_links_are_noted_as_a_default() -> None:
+    plain = row(device="H100")
+    assert [level.bandwidth_bytes_per_s for level in machine_of(plain).cluster.levels] == [450e9, 400e9 / 8]
+    assert plain.defaults == {"gpus_per_node": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("bf16 (fp32 grad accum)", "bf16"),
+        ("FP8-CS", "fp8"),
+        ("amp_bf16", "bf16"),
+        ("amp", "fp16"),
+        ("fp16 storage, fp32 math", "fp16"),
+        ("", "tf32"),
+    ],
+)
+def test_names_of_number_formats(text: str, name: str) -> None:
+    assert format_of(row(precision=text), "tf32") == name
+
+
+def test_an_unknown_number_format() -> None:
+    with pytest.raises(RowSkipped, match="'int3' is not known"):
+        format_of(row(precision="int3"), "fp32")
+
+
+def test_formats_that_a_device_lacks_are_stored_and_computed_wider() -> None:
+    assert precision_of("fp8", frozenset({"fp32", "fp16", "bf16"})).compute == "bf16"
+    assert precision_of("tf32", frozenset({"fp32"})).compute == "fp32"

@@ -1,0 +1,253 @@
+"""Kernels, networks for images and collectives against formulas worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.efficiency import kernel_time_s
+from planner.loading import load_cluster, load_device
+from planner.validation import (
+    collective_rows,
+    convnets,
+    convolutions,
+    layer_logs,
+    operators,
+    peaks,
+    products,
+    recurrent,
+)
+from planner.validation.outcomes import Outcome
+from planner.validation.preset import DEFAULT, PALEO
+from planner.validation.tables import Row
+
+FORWARD, BACKWARD = {"pass_": "forward"}, {"pass_": "backward"}
+
+
+def only(module: object, preset: object = DEFAULT, **cells: object) -> Outcome:
+    (found,) = module.predict([Row(line=2, cells={name: str(value) for name, value in cells.items()})], preset)  # type: ignore[attr-defined]
+    return found
+
+
+def test_a_product_is_a_kernel() -> None:
+    found = only(products, device="p100", precision="fp32", m=1024, n=512, k=2048, time_ms=0.3)
+    moved = 4.0 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
+    expected = kernel_time_s(
+        load_device("p100").device, "fp32", flop=2.0 * 1024 * 512 * 2048, memory_bytes=moved, gemm=(1024, 512, 2048)
+    )
+    comparison = found.comparisons[0]
+    assert comparison.predicted_s == pytest.approx(float(expected), rel=1e-12)
+    assert comparison.measured_s == pytest.approx(0.3e-3)
+    assert comparison.ideal_s == pytest.approx(2.0 * 1024 * 512 * 2048 / 10.6e12)
+
+
+def test_paleo_takes_a_product_at_the_peak() -> None:
+    found = only(products, PALEO, device="p100", precision="fp32", m=1024, n=512, k=2048, time_ms=0.3)
+    moved = 4.0 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
+    assert found.comparisons[0].predicted_s == pytest.approx(
+        2.0 * 1024 * 512 * 2048 / 10.6e12 + moved / (732 * 2**30), rel=1e-3
+    )
+
+
+def test_half_storage_on_a_device_that_computes_in_single() -> None:
+    """A kernel that memory bounds takes half as long with elements of half the size."""
+    cells = {
+        "device": "titan-x",
+        "net": "x",
+        "op": "ReLU(inplace)",
+        "batch": 64,
+        "activation_bytes": 2**30,
+        "fwd_ms": 10,
+        "bwd_ms": 0,
+    }
+    whole, half = (only(operators, precision=name, **cells) for name in ("fp32", "fp16"))
+    assert half.comparisons[0].predicted_s == pytest.approx(0.5 * whole.comparisons[0].predicted_s, rel=0.01)
+    assert half.comparisons[0].ideal_s == whole.comparisons[0].ideal_s
+
+
+def test_the_three_passes_of_a_convolution() -> None:
+    shape = {
+        "n": 16,
+        "c": 64,
+        "h": 56,
+        "w": 28,
+        "k": 128,
+        "r": 3,
+        "s": 3,
+        "pad_h": 1,
+        "pad_w": 1,
+        "stride_h": 1,
+        "stride_w": 1,
+    }
+    found = only(convolutions, device="p100", precision="fp32", **shape, fwd_ms=1, bwd_input_ms=1, bwd_param_ms=1)
+    assert [c.what for c in found.comparisons] == ["forward", "backward input", "backward weight"]
+    flop = 2.0 * 16 * 56 * 28 * 128 * 64 * 9
+    assert all(c.ideal_s == pytest.approx(flop / 10.6e12) for c in found.comparisons)
+    one = only(convolutions, device="p100", precision="fp32", **shape, fwd_ms=1, bwd_input_ms="", bwd_param_ms="")
+    assert [c.what for c in one.comparisons] == ["forward"]
+
+
+def test_the_backward_pass_of_a_log_is_both_gradients() -> None:
+    shape = {
+        "n": 16,
+        "c": 64,
+        "h": 56,
+        "w": 56,
+        "k": 128,
+        "r": 3,
+        "s": 3,
+        "stride": 1,
+        "device": "p100",
+        "precision": "fp32",
+    }
+    three = only(convolutions, **shape, fwd_ms=1, bwd_input_ms=1, bwd_param_ms=1).comparisons
+    back = only(convolutions, **shape, **BACKWARD, time_ms=1).comparisons[0]
+    assert back.predicted_s == pytest.approx(three[1].predicted_s + three[2].predicted_s)
+
+
+@pytest.mark.parametrize(("cell", "gates"), [("vanilla", 1), ("GRU", 3), ("LSTM", 4)])
+def test_recurrent_cells_differ_by_their_gates(cell: str, gates: int) -> None:
+    found = only(
+        recurrent,
+        device="p100",
+        cell=cell,
+        hidden=1024,
+        batch=32,
+        timesteps=25,
+        fwd_ms=5,
+        bwd_input_ms=5,
+        bwd_weight_ms=5,
+    )
+    flop = 2.0 * 32 * 25 * 1024 * 1024 * gates  # the product with the state; none with the input
+    for comparison in found.comparisons:
+        assert comparison.ideal_s == pytest.approx(flop / 10.6e12, rel=0.01), comparison.what
+
+
+def test_an_unknown_cell() -> None:
+    assert (
+        "none of vanilla, GRU, LSTM"
+        in only(recurrent, device="p100", cell="SRU", hidden=8, batch=1, timesteps=1, fwd_ms=1).skipped
+    )
+
+
+def test_a_peak_is_its_best_product() -> None:
+    found = only(peaks, device="NVIDIA A100 SXM", precision="bf16", mamf_tflops=271.2, best_mnk="1024x10240x5120")
+    assert found.comparisons[0].measured_s == pytest.approx(2 * 1024 * 10240 * 5120 / 271.2e12)
+
+
+@pytest.mark.parametrize(
+    ("op", "elements", "flop"),
+    [
+        # VGG's second convolution: 64 channels, 224 x 224.
+        (
+            "Conv2d(64, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))",
+            64 * 224 * 224,
+            2 * 64 * 64 * 9 * 224 * 224,
+        ),
+        # AlexNet's first: 55 x 55 outputs.
+        (
+            "Conv2d(3, 64, kernel_size=(11, 11), stride=(4, 4), padding=(2, 2))",
+            64 * 55 * 55,
+            2 * 3 * 64 * 121 * 55 * 55,
+        ),
+        # Inception's factors keep the image: 17 x 17.
+        (
+            "Conv2d(128, 192, kernel_size=(1, 7), stride=(1, 1), padding=(0, 3), bias=False)",
+            192 * 17 * 17,
+            2 * 128 * 192 * 7 * 17 * 17,
+        ),
+        ("Linear(in_features=4096, out_features=1000, bias=True)", 1000, 2 * 4096 * 1000),
+    ],
+)
+def test_operators_find_their_shapes_in_their_outputs(op: str, elements: int, flop: int) -> None:
+    found = only(
+        operators,
+        device="v100-16gb",
+        net="x",
+        op=op,
+        batch=32,
+        activation_bytes=4.0 * 32 * elements,
+        fwd_ms=50,
+        bwd_ms=0,
+    )
+    assert found.comparisons[0].ideal_s == pytest.approx(32 * flop / 15.7e12)
+
+
+def test_views_are_counted_not_scored() -> None:
+    found = only(
+        operators, device="v100-16gb", net="x", op="View(9216)", batch=32, activation_bytes=4.0, fwd_ms=0.1, bwd_ms=0
+    )
+    assert "view" in found.skipped
+    assert not found.usable
+
+
+def test_layers_of_a_log_are_those_of_the_bundled_network() -> None:
+    conv2 = only(layer_logs, device="titan-x", net="alexnet", layer="conv2/5x5_s1", **FORWARD, time_ms=11, n=128)
+    assert conv2.comparisons[0].ideal_s == pytest.approx(128 * 2 * 27 * 27 * 192 * 64 * 25 / 6.6e12, rel=0.1)
+    relu = only(layer_logs, device="titan-x", net="alexnet", layer="conv2/relu", **FORWARD, time_ms=1, n=128)
+    assert 0 < relu.comparisons[0].predicted_s < conv2.comparisons[0].predicted_s
+    assert (
+        "no such layer"
+        in only(layer_logs, device="titan-x", net="alexnet", layer="conv99", **FORWARD, time_ms=1).skipped
+    )
+
+
+def test_an_all_reduce_inside_a_node_by_hand() -> None:
+    found = only(collective_rows, collective="all_reduce", device="H100", ranks=8, bytes=2**30, busbw_GBps=370)
+    level = load_cluster("dgx-h100").cluster.levels[0]
+    ring_s = 14 * (level.latency_s + 2**27 / (level.bandwidth_bytes_per_s * level.efficiency))
+    comparison = found.comparisons[0]
+    assert comparison.predicted_s == pytest.approx(ring_s, rel=0.02)  # or an algorithm that is as good
+    assert comparison.measured_s == pytest.approx(2**30 * 2 * 7 / 8 / 370e9)
+
+
+def test_links_named_in_place_of_a_device() -> None:
+    slow = only(collective_rows, device="100GbE TCP sockets", ranks="", nodes="", bytes="", busbw_GBps=10)
+    fast = only(collective_rows, device="NVL4 + 8x400Gb RDMA (DGX H100)", ranks="", nodes="", bytes="", busbw_GBps=380)
+    assert slow.comparisons[0].predicted_s > 10 * fast.comparisons[0].predicted_s
+    assert set(slow.row.defaults) >= {"bytes", "ranks", "nodes"}
+
+
+def test_networks_without_an_optimizer_step_are_compared_without_it() -> None:
+    plain = {
+        "model": "AlexNet (One Weird Trick paper)",
+        "device": "titan-x",
+        "precision": "fp32",
+        "gpus": 1,
+        "batch": 128,
+    }
+    with_update = only(convnets, **plain, step_time_ms=81)
+    without = only(convnets, **plain, step_time_ms=81, forward_ms=27, backward_ms=53)
+    assert without.comparisons[0].predicted_s < with_update.comparisons[0].predicted_s
+
+
+def test_more_workers_with_batches_of_their_own_wait_for_the_exchange() -> None:
+    one, eight = (
+        only(convnets, model="VGG16", device="K80", gpus=n, batch_per_gpu=32, step_time_ms=1000) for n in (1, 8)
+    )
+    assert eight.comparisons[0].predicted_s > one.comparisons[0].predicted_s
+    assert eight.comparisons[0].ideal_s == pytest.approx(one.comparisons[0].ideal_s)
+
+
+@pytest.mark.parametrize(
+    ("module", "cells", "reason"),
+    [
+        (products, {"m": 1, "n": 1, "k": "", "device": "p100", "time_ms": 1}, "m, n or k is not stated"),
+        (products, {"m": 4096, "n": 4096, "k": 4096, "device": "p100", "time_ms": 1e-3}, "wrong unit"),
+        (products, {"m": 4096, "n": 4096, "k": 4096, "device": "p100", "time_ms": 0}, "no measured time"),
+        (convnets, {"model": "FooNet", "device": "p100", "batch": 8, "step_time_ms": 1}, "no bundled network"),
+        (convnets, {"model": "resnet50", "device": "p100", "batch": "", "step_time_ms": 1}, "no batch"),
+        (collective_rows, {"device": "h100-sxm", "ranks": 1, "bytes": 8, "time_us": 3}, "fewer than two ranks"),
+        (
+            collective_rows,
+            {"collective": "gossip", "device": "h100-sxm", "ranks": 8, "bytes": 8, "time_us": 3},
+            "'gossip' is not known",
+        ),
+        (
+            convolutions,
+            {"n": 1, "c": 3, "h": 4, "w": 4, "k": 8, "r": 9, "s": 9, "device": "p100", "fwd_ms": 1},
+            "shapes do not fit",
+        ),
+    ],
+)
+def test_rows_that_are_left_out(module: object, cells: dict[str, object], reason: str) -> None:
+    assert reason in only(module, **cells).skipped

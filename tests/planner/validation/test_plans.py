@@ -1,0 +1,215 @@
+"""Rows of training runs against the cost model asked directly, and rows that cannot be scored."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshPlan
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.workload import Workload
+from planner.loading import load_cluster
+from planner.validation.facts import gradient_bytes, recompute_of, sharding_of, step_time_s
+from planner.validation.networks import shape_of, transformer
+from planner.validation.outcomes import Outcome
+from planner.validation.plans import predict
+from planner.validation.preset import DEFAULT
+from planner.validation.tables import Row, RowSkipped
+
+CELLS = {
+    "net": "GPT",
+    "hidden": "2048",
+    "layers": "24",
+    "heads": "16",
+    "ffn": "8192",
+    "vocab": "50304",
+    "seq": "2048",
+    "precision": "bf16",
+    "device": "a100-80gb",
+    "gpus_per_node": "8",
+    "gpus": "16",
+    "global_batch": "128",
+    "micro_batch": "4",
+    "tp": "2",
+    "pp": "2",
+    "dp": "4",
+    "sp": "0",
+    "zero_stage": "1",
+    "recompute": "full",
+    "flash_attention": "yes",
+    "step_time_ms": "1500",
+}
+
+
+def row(**changes: str) -> Row:
+    return Row(line=2, cells={**CELLS, **changes})
+
+
+def outcome(**changes: str) -> Outcome:
+    (only,) = predict([row(**changes)], DEFAULT)
+    return only
+
+
+def test_a_row_is_what_the_cost_model_says_of_its_plan() -> None:
+    graph = transformer(shape_of(row(), fused=True))
+    cluster = load_cluster("dgx-a100").cluster
+    precision, optimizer = PRECISIONS["bf16"], OPTIMIZERS["adam"]
+    compute = RooflineCompute(device=cluster.device, precision=precision, optimizer=optimizer)
+    workload = Workload(graph=graph, global_batch=128, precision=precision, optimizer=optimizer, compute=compute)
+    plan = MeshPlan(
+        tp=2, pp=2, dp_shard=4, zero_stage=1, micro_batch=4, num_micro_batches=8, recompute="full", recompute_blocks=24
+    )
+    costs = MeshModel.build(
+        workload, cluster, dataclasses.replace(MeshAssumptions(), main_gradient_bytes=4.0)
+    ).evaluate_plans([plan])
+    found = outcome()
+    assert found.comparisons[0].predicted_s == pytest.approx(float(costs.step_time_s[0]), rel=1e-12)
+    assert found.memory is not None
+    assert found.memory.predicted_bytes == pytest.approx(float(costs.memory_bytes[0]), rel=1e-12)
+    assert found.row.defaults == {}
+    # 6 FLOPs per parameter in matrices and token (the embedding is tied: its matrix is the head's), and causal attention 6 x seq x hidden
+    # per layer and token.
+    matrices = 24 * 12 * 2048**2 + 50304 * 2048
+    flop = 128 * 2048 * (6 * matrices + 24 * 6 * 2048 * 2048)
+    assert found.comparisons[0].ideal_s == pytest.approx(flop / (16 * 312e12), rel=0.002)
+
+
+def test_what_is_not_stated_is_noted() -> None:
+    found = outcome(recompute="", zero_stage="", sp="", vocab="")
+    assert set(found.row.defaults) == {"recompute", "zero_stage", "sp", "vocab"}
+    assert found.is_scored
+
+
+def test_a_micro_batch_that_is_not_stated_is_the_fastest_that_fits() -> None:
+    tuned = outcome(micro_batch="")
+    tried = [outcome(micro_batch=str(2**n)) for n in range(6)]
+    fitting = [o for o in tried if o.memory is not None and o.memory.fits]
+    assert tuned.comparisons[0].predicted_s == min(o.comparisons[0].predicted_s for o in fitting)
+    assert tuned.row.defaults == {"micro_batch": "tuned"}
+
+
+def test_the_global_batch_decides_how_many_micro_batches_there_are() -> None:
+    odd = outcome(grad_accum="5")
+    assert odd.comparisons == outcome().comparisons
+    assert odd.row.defaults == {"grad_accum": 8}
+
+
+def test_a_throughput_stands_for_a_step_time() -> None:
+    by_time = outcome(step_time_ms="1000")
+    by_tokens = outcome(step_time_ms="", tokens_per_s_per_gpu=str(128 * 2048 / 16))
+    assert by_tokens.comparisons == by_time.comparisons
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "usable"),
+    [
+        ({"suspect": "1"}, "marked suspect", False),
+        ({"step_time_ms": ""}, "no measured time", False),
+        ({"step_time_ms": "0"}, "no measured time", False),
+        ({"step_time_ms": "nan"}, "column step_time_ms holds no number", False),
+        ({"step_time_ms": "0.003"}, "wrong unit", False),
+        ({"step_time_ms": "1e12"}, "wrong unit", False),
+        ({"memory_gib": "81000"}, "memory above that of the device", False),
+        ({"hidden": ""}, "shape is not stated", False),
+        ({"dp": "5"}, "is not the number of GPUs", False),
+        ({"micro_batch": "64"}, "more than the global batch", False),
+        ({"device": "Abacus 9000"}, "device 'Abacus 9000' is not known", True),
+        ({"precision": "int3"}, "'int3' is not known", True),
+        ({"recompute": "sometimes"}, "recompute is none of", True),
+        ({"pp": "4", "dp": "2", "layers": "3"}, "impossible: rule 'stages'", True),
+        ({"tp": "3", "gpus": "24"}, "impossible: rule 'heads'", True),
+    ],
+)
+def test_rows_that_are_left_out(changes: dict[str, str], reason: str, usable: bool) -> None:
+    found = outcome(**changes)
+    assert reason in found.skipped
+    assert found.usable is usable
+
+
+def test_failed_runs_count_for_feasibility_only() -> None:
+    failed = outcome(
+        oom="OOM",
+        step_time_ms="1500",
+        tp="1",
+        pp="1",
+        dp="16",
+        zero_stage="0",
+        recompute="none",
+        micro_batch="8",
+        seq="8192",
+        flash_attention="no",
+    )
+    assert failed.failed
+    assert not failed.comparisons
+    assert failed.memory is not None
+    assert not failed.memory.fits
+    more_stages_than_layers = outcome(oom="OOM", pp="4", dp="2", layers="3")
+    assert more_stages_than_layers.impossible == "stages"
+
+
+def test_rows_of_one_question_have_one_key() -> None:
+    first, second = predict([row(), row(tp="4", dp="2")], DEFAULT)
+    assert first.ranking == second.ranking
+    assert first.ranking != outcome(global_batch="64").ranking
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({}, (0, 8, 1)),
+        ({"zero_stage": "3"}, (3, 1, 8)),
+        ({"fsdp": "FULL_SHARD", "zero_stage": "3"}, (3, 1, 8)),
+        ({"fsdp": "HYBRID_SHARD", "gpus_per_node": "4"}, (3, 2, 4)),
+        ({"fsdp": "SHARD_GRAD_OP"}, (2, 1, 8)),
+        ({"fsdp": "0"}, (0, 8, 1)),
+        ({"fsdp": "4"}, (3, 2, 4)),
+        ({"zero_stage": "1", "zero1_group": "-1 (all DP ranks)"}, (1, 1, 8)),
+        ({"zero_stage": "1", "zero1_group": "4"}, (1, 2, 4)),
+        ({"framework": "NeMo 24.07"}, (1, 1, 8)),
+    ],
+)
+def test_sharding(cells: dict[str, str], expected: tuple[int, int, int]) -> None:
+    assert sharding_of(Row(line=2, cells=cells), dp=8, cp=1) == expected
+
+
+def test_one_replica_shards_nothing() -> None:
+    assert sharding_of(Row(line=2, cells={"zero_stage": "3"}), dp=1, cp=1) == (0, 1, 1)
+
+
+def test_words_of_recomputation() -> None:
+    assert [
+        recompute_of(Row(line=2, cells={"recompute": text}))
+        for text in ("full (use_checkpoint)", "selective", "no", "True")
+    ] == [
+        "full",
+        "selective",
+        "none",
+        "full",
+    ]
+    with pytest.raises(RowSkipped):
+        recompute_of(Row(line=2, cells={"recompute": "perhaps"}))
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({"precision": "bf16 (fp32 grad accum)"}, 4.0),
+        ({"mp_mode": "PURE"}, 2.0),
+        ({"mp_mode": "DEFAULT"}, 4.0),
+        ({}, 4.0),
+    ],
+)
+def test_width_of_gradients(cells: dict[str, str], expected: float) -> None:
+    assert gradient_bytes(Row(line=2, cells=cells), "bf16") == expected
+
+
+def test_width_of_gradients_in_fp16() -> None:
+    assert gradient_bytes(Row(line=2, cells={}), "fp16") == 2.0
+
+
+def test_samples_per_second() -> None:
+    assert step_time_s(Row(line=2, cells={"samples_per_s": "20", "global_batch": "64"})) == 3.2

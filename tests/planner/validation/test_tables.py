@@ -1,0 +1,95 @@
+"""Reading tables: what a cell means, and every way in which a file can be no table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.errors import InputFileError
+from planner.validation.kinds import KINDS, predict_table, recognise, template
+from planner.validation.tables import Row, RowSkipped, read_table
+
+
+def row(**cells: str) -> Row:
+    return Row(line=2, cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8", 8.0),
+        ("-1 (all DP ranks)", -1.0),
+        ("10 (nominal)", 10.0),
+        ("1.5e3", 1500.0),
+        ("", None),
+        ("16GB", 16.0),
+        (".5", 0.5),
+    ],
+)
+def test_numbers_at_the_beginning_of_a_cell(text: str, value: float | None) -> None:
+    assert row(x=text).number("x") == value
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "n/a", "fast", "--", "1e999"])
+def test_cells_without_a_finite_number(text: str) -> None:
+    with pytest.raises(RowSkipped, match="column x holds no number"):
+        row(x=text).number("x")
+
+
+def test_counts_are_whole_and_positive() -> None:
+    assert row(x="0").count("x") is None  # nothing was measured
+    for text, message in (("2.5", "not a whole number"), ("-3", "negative")):
+        with pytest.raises(RowSkipped, match=message):
+            row(x=text).count("x")
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "table.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("a,a\n1,2\n", "two columns are called a"),
+        ("a,b\n1,2,3\n", "line 2 has 3 cells"),
+        (b"a\xff\n", "UTF-8"),
+        ('a,b\n"1,2\n', "no CSV"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(InputFileError, match=message):
+        read_table(written(tmp_path, text))
+
+
+def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="cannot be read"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(InputFileError, match="is a folder"):
+        read_table(tmp_path)
+
+
+def test_missing_columns_are_named_with_the_template(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, "device,precision,m,n\np100,fp32,1,2\n"))
+    with pytest.raises(
+        InputFileError, match=r"'gemm'.*missing columns: k, time_ms\. Template: device,precision,m,n,k,time_ms"
+    ):
+        recognise(table)
+
+
+def test_a_header_without_rows(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="no rows"):
+        predict_table(read_table(written(tmp_path, "device,precision,m,n,k,time_ms\n")))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_template_is_a_table_of_its_kind_and_is_scored(tmp_path: Path, kind: object) -> None:
+    table = read_table(written(tmp_path, template(kind)))  # type: ignore[arg-type]
+    found, outcomes = predict_table(table)
+    assert found is kind
+    assert [outcome.skipped for outcome in outcomes] == [""]
+    assert outcomes[0].comparisons
