@@ -66,6 +66,7 @@ not know. `space_size` is exact and may be larger than 64 bits.
 SECTIONS = (
     ("result", "planner optimize"),
     ("breakdown", "planner explain, planner estimate"),
+    ("validation", "planner validate"),
     ("scale", "planner scale"),
     ("list", "planner list"),
     ("plan", "Plan files (--export, --plan, and `plan` inside results)"),

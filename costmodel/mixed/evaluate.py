@@ -57,7 +57,6 @@ class StageReport:
     tp_exposed_s: float
     recompute_s: float
     transfer_s: float
-    plain_backward_s: float
     exchange_s: float
     update_s: float
     memory_bytes: float
@@ -94,18 +93,21 @@ def pipeline_flush_s(num_micro_batches: int | IntArray, forward_s: FloatArray, b
     return flush_s(_1F1B * one, num_micro_batches * one, stages * one, one, runs)
 
 
-def tail_s(end_s: FloatArray, plain_backward_s: FloatArray) -> FloatArray:
+def tail_s(end_s: FloatArray, backward_s: FloatArray) -> FloatArray:
     """What the ends of the stages leave behind the last backward pass, arrays (n, S).
 
-    Stage s ends its backwards s (shortest) of them before the first stage does, as in `costmodel.mesh.step`.
+    >>> tail_s(np.array([[1.0, 4.0, 6.0]]), np.array([[2.0, 3.0, 2.0]])).tolist()  # the second stage is done 2 after the first
+    [2.0]
     """
-    return np.asarray(np.maximum(np.max(end_s - slack_s(plain_backward_s), axis=1), 0.0))
+    return np.asarray(np.maximum(np.max(end_s - slack_s(backward_s), axis=1), 0.0))
 
 
-def slack_s(plain_backward_s: FloatArray) -> FloatArray:
-    """How long before the first stage each stage ends its backwards, at least: (n, S)."""
-    quickest = np.min(plain_backward_s, axis=1, keepdims=True)
-    return np.asarray(np.arange(plain_backward_s.shape[1]) * quickest)
+def slack_s(backward_s: FloatArray) -> FloatArray:
+    """How long before the first stage each stage ends its backwards, at least: (n, S).
+
+    The last micro-batch still has the stages before it to go back through, as in `costmodel.mesh.step`; recomputation and transfers count.
+    """
+    return np.asarray(np.cumsum(backward_s, axis=1) - backward_s)
 
 
 def evaluate_mixed(
@@ -203,7 +205,6 @@ def _report(model: MixedModel, plan: MixedPlan, p: int, s: int, costs: StageCost
         tp_exposed_s=float(costs.tp_exposed_s[i]),
         recompute_s=float(costs.recompute_s[i]),
         transfer_s=received + returned,
-        plain_backward_s=float(costs.plain_backward_s[i]),
         exchange_s=float(costs.exchange_s[i]),
         update_s=float(costs.update_s[i]),
         memory_bytes=float(costs.memory_bytes[i]),
@@ -242,12 +243,10 @@ def _combine(model: MixedModel, plan: MixedPlan, reports: list[StageReport], flu
     tails, updates, tied = [], [], 0.0
     for p, pipeline in enumerate(plan.pipelines):
         own = [r for r in reports if r.pipeline == p]
-        ends, plain = (
-            np.array([[r.exchange_s + r.update_s for r in own]]),
-            np.array([[r.plain_backward_s for r in own]]),
-        )
-        tails.append(float(tail_s(ends, plain)[0]))
-        updates.append(own[int(np.argmax(ends[0] - slack_s(plain)[0]))].update_s)
+        ends = np.array([[r.exchange_s + r.update_s for r in own]])
+        backward = np.array([[r.backward_s for r in own]])
+        tails.append(float(tail_s(ends, backward)[0]))
+        updates.append(own[int(np.argmax(ends[0] - slack_s(backward)[0]))].update_s)
         tied = max(tied, model.tied_s(plan, pipeline))
     slowest, last = int(np.argmax(flushes)), int(np.argmax(tails))
     flush, tail = flushes[slowest], tails[last]

@@ -129,7 +129,7 @@ def cost_stages(model: MeshModel, rows: StageRows) -> StageCosts:
     table = model.rows(keys)
     passes = unit_passes(table, keys, stride, model.groups, is_block=model.is_block)
     batch = _batch(rows, np.arange(len(rows)))
-    layouts = _layouts(rows)
+    layouts = _layouts(rows, model.is_block)
     units = layouts.run_units
 
     def sum_of(values: FloatArray) -> FloatArray:
@@ -186,9 +186,10 @@ def _batch(rows: StageRows, index: IntArray) -> MeshBatch:
     )
 
 
-def _layouts(rows: StageRows) -> LayoutArrays:
+def _layouts(rows: StageRows, is_block: NDArray[np.bool_]) -> LayoutArrays:
     """One run and one rank per row."""
     units = rows.units[:, None, :]
+    blocks = units[:, :, is_block].sum(axis=2, keepdims=True)
     return LayoutArrays(
         run_units=units,
         run_chunks=np.ones((len(rows), 1), dtype=np.int64),
@@ -198,6 +199,8 @@ def _layouts(rows: StageRows) -> LayoutArrays:
         rank_last=rows.position[:, None],
         run_recompute=np.full((len(rows), 1), -1),
         rank_recompute=np.full((len(rows), 1), -1),
+        rank_lengths=blocks.astype(np.int64),
+        rank_repeats=np.ones(blocks.shape, dtype=np.int64),
     )
 
 

@@ -20,6 +20,7 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "result": ("planner.schema.mesh_result", "AnyResult"),
     "breakdown": ("planner.schema.mesh_result", "AnyBreakdown"),
     "scale": ("planner.schema.result", "ScaleDocument"),
+    "validation": ("planner.schema.validation_result", "ValidationDocument"),
     "list": ("planner.schema.result", "ListDocument"),
 }
 

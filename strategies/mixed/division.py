@@ -8,9 +8,15 @@ path
     A_s = t_0 + .. + t_s,  w_s = S - 1 - s,  P_a = A_a + w_a max_{j<=a} F_j,  Q_b = A_b + w_b max_{j<=b} B_j
 
 which grows stage by stage: with E = max_e [A_{e-1} + (m - w_e) t_e - 2 A_e] + 2 A, EP = max [E-part + P_a] + A and EQ alike, a stage adds
-t to A, 2 t to E and t to EP and EQ, and offers new maxima. All are monotone, so componentwise smaller is never worse. The end of the step
-is max_s (end_s - s q), q the shortest backward pass; it is solved for the longest q there can be first, and for every q in turn if the
-answer does not turn out to be exact.
+t to A, 2 t to E and t to EP and EQ, and offers new maxima. All are monotone, so componentwise smaller is never worse.
+
+The end of the step is max_s (end_s - C_s), C_s the backward passes before stage s: there, larger is better. It matters only as far as a
+later end can still show. With U the largest that any completion leaves, end_s - (C_s - C) over its stages, a state counts
+
+    D = max(tail so far, U - C)
+
+of which smaller is never worse either: of two states with D <= D', the first has no more left whatever its completion, because either its
+C is larger, or all that its completion can leave is below the tail of the second.
 """
 
 from __future__ import annotations
@@ -39,8 +45,8 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _SLACK = 1e-12  # rounding that does not make a state worth keeping
-_MOST_QUICKEST = 64  # values of q that are tried
-_A, _TOP_F, _TOP_B, _E, _EP, _EQ, _FLUSH, _TAIL = range(8)
+_A, _TOP_F, _TOP_B, _E, _EP, _EQ, _FLUSH, _TAIL, _OPEN, _C = range(10)
+_COMPARED = slice(0, _C)  # the columns of which smaller is never worse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +58,6 @@ class DivisionProblem:
     num_micro_batches : int
     forward_s, backward_s : arrays
         Per micro-batch, transfers included.
-    plain_s : array
-        Backward without recomputation and transfers.
     end_s : array
         After the last backward pass.
     """
@@ -61,7 +65,6 @@ class DivisionProblem:
     num_micro_batches: int
     forward_s: FloatArray
     backward_s: FloatArray
-    plain_s: FloatArray
     end_s: FloatArray
 
 
@@ -157,21 +160,10 @@ def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000, 
     bound = sweep.first_bound_s
     if not np.isfinite(bound) or bound >= limit_s:
         return Front(divisions=(), bound_s=bound, is_complete=True)
-    quickest = _longest_quickest(np.where(np.isfinite(times), problem.plain_s, -np.inf))
-    ways, guesses, whole = sweep.run(quickest, 0.0)
-    if not len(ways):
-        return Front(divisions=(), bound_s=max(bound, limit_s) if whole else bound, is_complete=whole)
-    found = _judged(problem, ways)
-    true = np.array([d.total_s for d in found])
-    low = max(bound, float(guesses.min())) if whole else bound
-    exact = bool(true.min() <= low * (1.0 + _SLACK)) if best_only else bool(np.all(true <= guesses * (1.0 + _SLACK)))
-    if not exact:
-        sweep.limit_s = min(limit_s, float(true.min())) if best_only else limit_s
-        more, tried_all = _by_quickest(problem, sweep, times, quickest)
-        found, whole = found + more, whole and tried_all
+    ways, whole = sweep.run()
+    found = _judged(problem, ways) if len(ways) else []
     front = _front([d for d in found if d.total_s < limit_s])
-    if whole:
-        low = max(low, min((d.total_s for d in front), default=limit_s))
+    low = max(bound, min((d.total_s for d in front), default=limit_s)) if whole else bound
     return Front(divisions=tuple(front), bound_s=low, is_complete=whole)
 
 
@@ -190,43 +182,15 @@ def greedy_division(problem: DivisionProblem) -> Division | None:
     return _judged(problem, np.array([ends]))[0]
 
 
-def _longest_quickest(plain_s: FloatArray) -> float:
-    """Largest that the shortest backward pass of a division can be."""
-    stages, extent, _ = plain_s.shape
-    best = np.full(extent, -np.inf)
-    best[-1] = np.inf
-    for s in reversed(range(stages)):
-        best = np.max(np.minimum(plain_s[s], best[None, :]), axis=1)
-    return float(best[0])
-
-
-def _by_quickest(
-    problem: DivisionProblem, sweep: _Sweep, times: FloatArray, longest_quickest: float
-) -> tuple[list[Division], bool]:
-    """Solve for every shortest backward pass in turn: all stages have at least q, and the tail is counted with q."""
-    plain = np.unique(problem.plain_s[np.isfinite(times)])
-    values = plain[plain <= longest_quickest][::-1]
-    # Values that rounding alone keeps apart are one.
-    values = values[np.concatenate([[True], np.diff(values) < -_SLACK * values[:-1]])] if len(values) else values
-    found: list[Division] = []
-    whole = True
-    for value in values[:_MOST_QUICKEST]:
-        low = float(value) * (1.0 - _SLACK)
-        ways, _, complete = sweep.run(low, low)
-        whole = whole and complete
-        found += _judged(problem, ways) if len(ways) else []
-    return found, whole and len(values) <= _MOST_QUICKEST
-
-
 def _judged(problem: DivisionProblem, ends: IntArray) -> list[Division]:
     """Exact times of divisions (n, S), by the formulas of the cost model."""
     starts = np.concatenate([np.zeros((len(ends), 1), dtype=np.int64), ends[:, :-1]], axis=1)
     stages = np.broadcast_to(np.arange(ends.shape[1]), ends.shape)
-    forward, backward, plain, end = (
-        array[stages, starts, ends] for array in (problem.forward_s, problem.backward_s, problem.plain_s, problem.end_s)
+    forward, backward, end = (
+        array[stages, starts, ends] for array in (problem.forward_s, problem.backward_s, problem.end_s)
     )
     flush = pipeline_flush_s(problem.num_micro_batches, forward, backward)
-    tail = tail_s(end, plain)
+    tail = tail_s(end, backward)
     return [
         Division(blocks=tuple(int(x) for x in row), flush_s=float(f), tail_s=float(t))
         for row, f, t in zip(ends - starts, flush, tail, strict=True)
@@ -242,12 +206,13 @@ def _front(divisions: list[Division]) -> list[Division]:
 
 
 class _Sweep:
-    """The dynamic program; one run per assumed shortest backward pass."""
+    """The dynamic program."""
 
     def __init__(self, problem: DivisionProblem, times: FloatArray, limit_s: float, most_states: int) -> None:
         self.problem, self.times, self.limit_s, self.most_states = problem, times, limit_s, most_states
         self.longest, self.total = least_bottleneck(times)
         self.backward_share = backward_share(problem)
+        self.open_s = _open_ends_s(problem, times)
 
     @property
     def first_bound_s(self) -> float:
@@ -255,20 +220,20 @@ class _Sweep:
         m, stages = self.problem.num_micro_batches, len(self.times)
         return float(flush_bound_s(m, stages, self.longest[0, 0], self.total[0, 0], self.backward_share))
 
-    def run(self, quickest_s: float, least_plain_s: float) -> tuple[IntArray, FloatArray, bool]:
-        """Ends of the stages (n, S) with their flush + tail as counted (n,), and whether nothing was dropped."""
+    def run(self) -> tuple[IntArray, bool]:
+        """Ends of the stages (n, S), and whether nothing was dropped."""
         stages = len(self.times)
-        at, values = np.zeros(1, dtype=np.int64), np.zeros((1, 8))
+        at, values = np.zeros(1, dtype=np.int64), np.zeros((1, 10))
         values[0, [_E, _EP, _EQ]] = -np.inf
         history: list[tuple[IntArray, IntArray]] = []
         whole = True
         for s in range(stages):
-            parent, end = self._moves(s, at, values, least_plain_s)
+            parent, end = self._moves(s, at, values)
             if not len(parent):
-                return np.zeros((0, stages), dtype=np.int64), np.zeros(0), whole
-            grown = self._grow(s, at[parent], end, values[parent], quickest_s)
+                return np.zeros((0, stages), dtype=np.int64), whole
+            grown = self._grow(s, at[parent], end, values[parent])
             keep = np.flatnonzero(self._bound(s, end, grown) < self.limit_s)
-            keep = keep[_undominated(end[keep], grown[keep])]
+            keep = keep[_undominated(end[keep], grown[keep, _COMPARED])]
             if len(keep) > self.most_states:
                 whole = False
                 keep = keep[np.argsort(self._bound(s, end[keep], grown[keep]), kind="stable")[: self.most_states]]
@@ -279,15 +244,13 @@ class _Sweep:
             parents, ends = history[s]
             ways[:, s] = ends[place]
             place = parents[place]
-        return ways, values[:, _FLUSH] + values[:, _TAIL], whole
+        return ways, whole
 
-    def _moves(self, s: int, at: IntArray, values: FloatArray, least_plain_s: float) -> tuple[IntArray, IntArray]:
+    def _moves(self, s: int, at: IntArray, values: FloatArray) -> tuple[IntArray, IntArray]:
         """States and the ends of their next stage, quick bounds applied."""
         t = self.times[s][at]
         last = s == len(self.times) - 1
-        usable = (
-            np.isfinite(t) & np.isfinite(self.total[s + 1])[None, :] & (self.problem.plain_s[s][at] >= least_plain_s)
-        )
+        usable = np.isfinite(t) & np.isfinite(self.total[s + 1])[None, :]
         if last:
             usable[:, :-1] = False
         usable &= values[:, [_A]] + self.problem.num_micro_batches * t < self.limit_s
@@ -297,7 +260,7 @@ class _Sweep:
     def _alternates(self, s: int) -> bool:
         return s >= len(self.times) - self.problem.num_micro_batches
 
-    def _grow(self, s: int, start: IntArray, end: IntArray, values: FloatArray, quickest_s: float) -> FloatArray:
+    def _grow(self, s: int, start: IntArray, end: IntArray, values: FloatArray) -> FloatArray:
         f, b = self.problem.forward_s[s, start, end], self.problem.backward_s[s, start, end]
         t, w, m = f + b, len(self.times) - 1 - s, self.problem.num_micro_batches
         new = values.copy()
@@ -311,7 +274,9 @@ class _Sweep:
         new[:, _EP] = np.maximum(new[:, _EP] + t, new[:, _E] + down)
         new[:, _EQ] = np.maximum(new[:, _EQ] + t, new[:, _E] + up)
         new[:, _FLUSH] = np.maximum(new[:, _FLUSH], np.maximum(new[:, _EP] + up, new[:, _EQ] + down))
-        new[:, _TAIL] = np.maximum(new[:, _TAIL], self.problem.end_s[s, start, end] - s * quickest_s)
+        new[:, _TAIL] = np.maximum(new[:, _TAIL], self.problem.end_s[s, start, end] - values[:, _C])
+        new[:, _C] += b
+        new[:, _OPEN] = np.maximum(new[:, _TAIL], self.open_s[s + 1][end] - new[:, _C])
         return new
 
     def _bound(self, s: int, end: IntArray, values: FloatArray) -> FloatArray:
@@ -325,6 +290,18 @@ class _Sweep:
             m, left = self.problem.num_micro_batches, len(self.times) - 1 - s
             low = np.maximum(low, values[:, _A] + flush_bound_s(m, left, longest, rest, self.backward_share))
         return np.asarray(low + values[:, _TAIL])
+
+
+def _open_ends_s(problem: DivisionProblem, times: FloatArray) -> FloatArray:
+    """What any completion from a stage and block on can leave, after the backward passes before it: (S + 1, L + 1)."""
+    stages, extent, _ = times.shape
+    found = np.full((stages + 1, extent), -np.inf)
+    for s in reversed(range(stages)):
+        possible = np.isfinite(times[s])
+        ends = np.where(possible, problem.end_s[s], -np.inf)
+        later = found[s + 1][None, :] - np.where(possible, problem.backward_s[s], np.inf)
+        found[s] = np.max(np.maximum(ends, later), axis=1)
+    return found
 
 
 def backward_share(problem: DivisionProblem) -> float:

@@ -64,7 +64,6 @@ class StageChoices:
 
     forward_s: FloatArray
     backward_s: FloatArray
-    plain_s: FloatArray
     end_s: FloatArray
     recompute: IntArray
     recompute_blocks: IntArray
@@ -163,16 +162,16 @@ class StageTables:
         """Arrays for `strategies.mixed.division.divide`."""
         of_range = self.contents.of_range
         found = [self.choices(plan, pipeline, s) for s in range(len(pipeline.stages))]
-        forward, backward, plain, end = (
+        forward, backward, end = (
             np.stack([getattr(choice, name)[of_range] for choice in found])
-            for name in ("forward_s", "backward_s", "plain_s", "end_s")
+            for name in ("forward_s", "backward_s", "end_s")
         )
         for s in range(1, len(pipeline.stages)):
             moved = self.model.transfers_s(plan, pipeline, s)
             forward[s] += moved[:, None]
             backward[s - 1] += np.where(backward[s - 1] > 0, moved[None, :], 0.0)
         m = pipeline.most_micro_batches
-        return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, plain_s=plain, end_s=end)
+        return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, end_s=end)
 
     def _group_table(
         self, precision: Precision, group: int, values: dict[str, float], ends: tuple[bool, bool], *, is_pipeline: bool
@@ -229,7 +228,6 @@ class StageTables:
         return StageChoices(
             forward_s=np.where(possible, table.forward_s[0], np.inf),
             backward_s=backward,
-            plain_s=np.where(possible, table.plain_s[0], np.inf),
             end_s=np.where(possible, table.end_s[0], np.inf),
             recompute=np.array([_NONE, _SELECTIVE, _FULL])[option],
             recompute_blocks=np.where(option == 2, count, 0).astype(np.int64),

@@ -11,7 +11,7 @@ from strategies.placement.problem import EdgeSpec, IntArray, NodeSpec, Placement
 if TYPE_CHECKING:
     from strategies.placement.problem import NodeId
 
-__all__ = ["check_devices", "check_edges", "check_nodes", "check_order"]
+__all__ = ["check_devices", "check_edges", "check_nodes", "check_order", "find_cycle"]
 
 # Field of a node or an edge -> its key in the public format, for messages.
 _NODE_KEYS = {"accelerator_time": "fpgaLatency", "cpu_time": "cpuLatency", "size_bytes": "size"}
@@ -77,7 +77,7 @@ def check_order(
     number: Mapping[NodeId, int],
 ) -> None:
     """Refuse cycles; the message spells one out."""
-    cycle = _cycle(len(nodes), source.tolist(), target.tolist())
+    cycle = find_cycle(len(nodes), source.tolist(), target.tolist())
     if not cycle:
         return
     ids = [nodes[order[v]].id for v in cycle]
@@ -88,7 +88,7 @@ def check_order(
     _raise([PlacementFault(part="edges", index=index, key="", message=message)])
 
 
-def _cycle(count: int, source: Sequence[int], target: Sequence[int]) -> list[int]:
+def find_cycle(count: int, source: Sequence[int], target: Sequence[int]) -> list[int]:
     """Nodes of one cycle in the direction of the edges; empty where there is none."""
     successors: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count

@@ -344,7 +344,7 @@ def _decide(stages: _Stages, limit: float, clock: Clock) -> list[_Choice] | None
         steps = np.sum(stages.stage_times() <= limit, axis=3)
     flight = np.broadcast_to(stages.most, (*steps.shape, stages.most.shape[3]))
     held = np.take_along_axis(flight, np.maximum(steps - 1, 0)[..., None], axis=3)[..., 0] * (steps > 0)
-    need = stages.work / limit * (1 - 1e-9)
+    need = stages.work / max(limit, 1e-300) * (1 - 1e-9)
     devices = np.full((stages.num_ideals, most_copies + 1), _NOTHING)
     origin = np.full((stages.num_ideals, most_copies + 1), -1, dtype=np.int64)
     devices[-1, 0] = 0

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.mixed.evaluate import pipeline_flush_s, tail_s
+from costmodel.mixed.evaluate import pipeline_flush_s
 from strategies.mixed.division import DivisionProblem, divide, flush_bound_s, greedy_division
 
 
@@ -19,7 +19,7 @@ def random_problem(seed: int) -> DivisionProblem:
     rng = random.Random(seed)
     stages, blocks = rng.randint(1, 5), rng.randint(5, 8)
     shape = (stages, blocks + 1, blocks + 1)
-    forward, backward, plain, end = (np.full(shape, np.inf) for _ in range(4))
+    forward, backward, end = (np.full(shape, np.inf) for _ in range(3))
     weights = [rng.choice([1.0, 1.0, 2.0]) for _ in range(blocks)]
     speeds = [rng.choice([1.0, 1.0, 2.0, 3.3]) for _ in range(stages)]
     most, large = [rng.choice([2, 4, 9]) for _ in range(stages)], rng.choice([0.0, 1.0, 30.0])
@@ -30,12 +30,20 @@ def random_problem(seed: int) -> DivisionProblem:
                     continue
                 work = sum(weights[i:j]) / speeds[s]
                 forward[s, i, j] = work + 0.3 * (s > 0)
-                plain[s, i, j] = 2.0 * work
                 again = work * rng.random() if j - i > 2 else 0.0
                 backward[s, i, j] = 2.0 * work + again + 0.3 * (s < stages - 1)
                 end[s, i, j] = large * rng.random() * (j - i)
     m = rng.choice([1, 2, 3, 5, 12])
-    return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, plain_s=plain, end_s=end)
+    return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, end_s=end)
+
+
+def tail_by_hand(end_s: np.ndarray, backward_s: np.ndarray) -> float:
+    """The last of: end of a stage, after the backward passes of the stages behind it and before those in front."""
+    left, before = 0.0, 0.0
+    for end, backward in zip(end_s, backward_s, strict=True):
+        left = max(left, float(end) - before)
+        before += float(backward)
+    return left
 
 
 def all_divisions(problem: DivisionProblem) -> list[tuple[tuple[int, ...], float, float]]:
@@ -45,12 +53,12 @@ def all_divisions(problem: DivisionProblem) -> list[tuple[tuple[int, ...], float
         starts, ends = (0, *cuts), (*cuts, extent - 1)
         rows = [
             array[range(stages), starts, ends][None, :]
-            for array in (problem.forward_s, problem.backward_s, problem.plain_s, problem.end_s)
+            for array in (problem.forward_s, problem.backward_s, problem.end_s)
         ]
         if np.all(np.isfinite(rows[0])):
             flush = float(pipeline_flush_s(problem.num_micro_batches, rows[0], rows[1])[0])
             found.append(
-                (tuple(b - a for a, b in zip(starts, ends, strict=True)), flush, float(tail_s(rows[3], rows[2])[0]))
+                (tuple(b - a for a, b in zip(starts, ends, strict=True)), flush, tail_by_hand(rows[2][0], rows[1][0]))
             )
     return found
 

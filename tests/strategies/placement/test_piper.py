@@ -1,0 +1,142 @@
+"""Piper's objective: against trying every plan on small graphs, and against published values."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.placement.check_piper import check_piper
+from planner.placement.json_file import JsonFile, read_json_file
+from planner.placement.piper_file import PiperOverrides, piper_from
+from strategies.placement.clock import Clock
+from strategies.placement.piper import solve_piper
+from strategies.placement.piper_problem import PiperPlan, PiperProblem
+
+
+def random_content(seed: int) -> dict[str, Any]:
+    rng = random.Random(seed)
+    count = rng.randint(1, 4)
+    edges = [
+        {"sourceId": i, "destId": j, "communicationCost": rng.choice([0.0, 1.0, 5.0])}
+        for i, j in itertools.combinations(range(count), 2)
+        if rng.random() < 0.6
+    ]
+    ways_differ = rng.random() < 0.4  # in parameters and layout changes too
+    nodes = []
+    for v in range(count):
+        tables = {}
+        base = rng.uniform(1, 4)
+        for t in (1, 2):
+            if t == 2 and rng.random() < 0.3:
+                continue
+            shared = rng.choice([0.0, 3.0])
+            ways = []
+            for w in range(rng.randint(1, 3)):
+                extra = rng.choice([0.0, 2.0, 7.0]) if ways_differ else shared
+                ways.append(
+                    {
+                        "id": f"way{w}",
+                        "timePerSample": 0.0 if rng.random() < 0.1 else base / t * (1 + 0.4 * w),
+                        "parameterSize": extra * 4,
+                        "memoryUsageA": rng.choice([0.0, 1.0, 2.0, 4.0]) / t,
+                        "memoryUsageB": rng.choice([0.0, 1.0, 3.0]),
+                        "syncTimeFw": {str(e["sourceId"]): extra for e in edges if e["destId"] == v},
+                        "syncTimeBw": {str(e["destId"]): extra for e in edges if e["sourceId"] == v},
+                    }
+                )
+            tables[str(t)] = ways
+        nodes.append({"id": v, "name": f"n{v}", "TMPCs": tables})
+    return {
+        "maxDevices": rng.randint(1, 5),
+        "maxMemoryPerDevice": rng.choice([3.0, 6.0, 10.0, 30.0]),
+        "bandwidth": rng.choice([2.0, 20.0]),
+        "mbsInBatch": rng.choice([1, 2, 4, 6]),
+        "nodes": nodes,
+        "edges": edges,
+    }
+
+
+def problem_of(content: dict[str, Any], **overrides: Any) -> PiperProblem:
+    file = JsonFile(path=Path("w.json"), text=json.dumps(content), sha256="", content=content)
+    return piper_from(file, PiperOverrides(**overrides)).problem
+
+
+def stages_of(problem: PiperProblem, plan: PiperPlan) -> list[dict[str, Any]]:
+    return [
+        {
+            "nodes": [problem.node_ids[v] for v in stage.nodes],
+            "ways": list(stage.ways),
+            "data_parallel": stage.data_parallel,
+            "tensor_parallel": stage.tensor_parallel,
+        }
+        for stage in plan.stages
+    ]
+
+
+def splits(left: frozenset[int], edges: list[tuple[int, int]]) -> Iterator[list[tuple[int, ...]]]:
+    """Every way to cut nodes into a chain of stages, the first stage first."""
+    if not left:
+        yield []
+        return
+    for size in range(1, len(left) + 1):
+        for stage in itertools.combinations(sorted(left), size):
+            if all(u in stage for u, v in edges if v in stage and u in left):
+                for rest in splits(left - set(stage), edges):
+                    yield [stage, *rest]
+
+
+def try_everything(content: dict[str, Any]) -> float:
+    edges = [(e["sourceId"], e["destId"]) for e in content["edges"]]
+    copies = [d for d in range(1, content["mbsInBatch"] + 1) if content["mbsInBatch"] % d == 0]
+    best = float("inf")
+    for chain in splits(frozenset(range(len(content["nodes"]))), edges):
+        for shape in itertools.product(itertools.product(copies, (1, 2)), repeat=len(chain)):
+            if sum(d * t for d, t in shape) > content["maxDevices"] or sum(d for d, _ in shape) > content["mbsInBatch"]:
+                continue
+            slowest = 0.0
+            # Stages are independent once the copies are known: the best ways of each, one by one.
+            for i in range(len(chain)):
+                best_stage = float("inf")
+                tables = [content["nodes"][v]["TMPCs"].get(str(shape[i][1]), []) for v in chain[i]]
+                for ways in itertools.product(*(range(len(table)) for table in tables)):
+                    plan = [
+                        {"nodes": nodes, "ways": ways if j == i else (0,) * len(nodes), "data_parallel": d, "tensor_parallel": t}
+                        for j, (nodes, (d, t)) in enumerate(zip(chain, shape, strict=True))
+                    ]
+                    checked = check_piper(content, plan).stages[i]
+                    if checked.memory_bytes <= content["maxMemoryPerDevice"] * (1 + 1e-12):
+                        best_stage = min(best_stage, checked.time_s)
+                slowest = max(slowest, best_stage)
+            best = min(best, slowest)
+    return best
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_equals_trying_everything(block: int) -> None:
+    nothing = 0
+    for seed in range(block * 25, block * 25 + 25):
+        content = random_content(seed)
+        expected = try_everything(content)
+        problem = problem_of(content)
+        result = solve_piper(problem)
+        assert result.proven_optimal, seed
+        if expected == float("inf"):
+            nothing += 1
+            assert result.plan is None, seed
+            assert result.bound == float("inf")
+            continue
+        assert result.objective == pytest.approx(expected, rel=1e-9, abs=1e-12), seed
+        assert result.plan is not None
+        checked = check_piper(content, stages_of(problem, result.plan))
+        assert checked.violations == (), seed
+        assert checked.objective == pytest.approx(result.objective, rel=1e-12)
+        for stage, again in zip(result.plan.stages, checked.stages, strict=True):
+            assert stage.in_flight == again.in_flight
+            assert stage.memory_bytes == pytest.approx(again.memory_bytes)
+    assert nothing < 15
