@@ -274,12 +274,17 @@ def main(*arguments: str) -> None:
         "| run | source | plan | published | predicted | rank and best with the trainer's means | rank and best of the whole space |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    ratios: list[float] = []
     for run in RUNS:
         if wanted and not any(word in run.name for word in wanted):
             continue
         started = time.monotonic()
-        lines.append(row(run, look(run)))
+        found = look(run)
+        lines.append(row(run, found))
+        ratios.append(found.mfu / found.published_mfu)
         print(lines[-1], f"({time.monotonic() - started:.0f} s)", flush=True)
+    lines += ["", f"Predicted over published MFU: {', '.join(f'{ratio:.2f}' for ratio in ratios)}."]
+    print(lines[-1])
     if "--write" in arguments:
         text = PAGE.read_text(encoding="utf-8")
         head, rest = text.split(BEGIN)

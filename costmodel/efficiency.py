@@ -44,6 +44,11 @@ class Efficiency:
         The same for the products of these convolution algorithms, relative to the vector peak: they do not run on matrix cores.
     vector_fraction : float
         Share of the vector peak that element-wise kernels reach.
+    attention_fraction, attention_backward_fraction : float
+        Share of the peak that a long fused attention reaches, forward and backward, before ``depth_half`` is charged for its heads.
+    sustained_fraction : float
+        Share of its best rate that a matrix product keeps up for the whole of a training step: clocks fall under the power limit, and
+        other work is in the caches. It does not apply to kernels timed alone.
     memory_fraction : float
         Share of the memory bandwidth that a long stream reaches.
     tile_half : float
@@ -67,6 +72,10 @@ class Efficiency:
     winograd_fraction: float = 0.80
     fft_fraction: float = 0.50
     vector_fraction: float = 0.80
+    attention_fraction: float = 0.75
+    attention_backward_fraction: float = 0.60
+    sustained_fraction: float = 1.0
+    elementwise_fraction: float = 0.85
     memory_fraction: float = 0.85
     tile_half: float = 32.0
     depth_half: float = 32.0
@@ -93,6 +102,7 @@ DEFAULT_EFFICIENCY = Efficiency(
 )
 
 # Algorithms that run outside the matrix cores, and the fraction that applies to them.
+_ATTENTION = {"attention": "attention_fraction", "attention_backward": "attention_backward_fraction"}
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 
 
@@ -105,6 +115,7 @@ def kernel_time_s(
     gemm: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     algorithm: str = "gemm",
     launches: int = 1,
+    sustained: bool = False,
 ) -> FloatArray:
     """Time of a kernel, for any arrays that broadcast.
 
@@ -119,10 +130,12 @@ def kernel_time_s(
         Bytes read and written.
     gemm : (m, n, k), optional
         The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
-    algorithm : "gemm", "winograd", "fft" or "fft_tiling"
+    algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
     launches : int
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
+    sustained : bool
+        The kernel is part of a training step, not timed alone.
 
     Returns
     -------
@@ -162,8 +175,11 @@ def kernel_time_s(
     flops = np.asarray(flop, dtype=np.float64) / launches
     moved = np.asarray(memory_bytes, dtype=np.float64) / launches
     efficiency = device.efficiency
-    memory_s = moved / (device.memory_bandwidth_bytes_per_s * efficiency.memory_fraction)
+    share = efficiency.elementwise_fraction if sustained and gemm is None else efficiency.memory_fraction
+    memory_s = moved / (device.memory_bandwidth_bytes_per_s * share)
     rate = _rate_flop_per_s(device, precision, algorithm, is_product=gemm is not None)
+    if sustained and gemm is not None:
+        rate *= efficiency.sustained_fraction
     compute_s = (flops if gemm is None else _charged_flop(efficiency, flops, gemm)) / rate
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
 
@@ -174,8 +190,12 @@ def _rate_flop_per_s(device: Device, precision: str, algorithm: str, *, is_produ
     if algorithm in _VECTOR_ALGORITHMS:
         fraction: float = getattr(efficiency, _VECTOR_ALGORITHMS[algorithm])
         return device.vector_peak_flop_per_s * fraction
+    if algorithm in _ATTENTION:
+        fraction = getattr(efficiency, _ATTENTION[algorithm])
+        return device.peak(precision) * fraction
     if algorithm != "gemm":
-        raise EfficiencyError(f"unknown algorithm '{algorithm}' (known: gemm, {', '.join(_VECTOR_ALGORITHMS)})")
+        known = ", ".join((*_ATTENTION, *_VECTOR_ALGORITHMS))
+        raise EfficiencyError(f"unknown algorithm '{algorithm}' (known: gemm, {known})")
     if is_product:
         return device.peak(precision) * efficiency.matmul_fraction
     return device.vector_peak_flop_per_s * efficiency.vector_fraction

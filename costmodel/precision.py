@@ -55,10 +55,13 @@ class Optimizer:
     flop_per_weight: float
 
     def bytes_moved_per_weight(self, precision: Precision) -> float:
-        """Memory traffic of one fused update: read gradient, read and write state and (master) weights, write the weights."""
+        """Memory traffic of one fused update: read gradient, read and write state and (master) weights, write the weights.
+
+        Beside master weights the gradient is read at their width: 16-bit gradients are added up, or cast, in 32 bits before the update.
+        """
         master = precision.master_bytes
         weights = 2 * master + precision.weight_bytes if master else 2 * precision.weight_bytes
-        return float(precision.gradient_bytes + 2 * self.state_bytes + weights)
+        return float(max(precision.gradient_bytes, master) + 2 * self.state_bytes + weights)
 
 
 # FLOP: sgd w -= lr g (2); momentum adds v = m v + g (2); Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1) about 12.

@@ -87,4 +87,5 @@ class RooflineCompute:
             gemm=kernel.gemm,
             algorithm=kernel.algorithm,
             launches=kernel.launches,
+            sustained=True,
         )

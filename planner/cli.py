@@ -27,6 +27,7 @@ _COMMANDS = {
     "estimate": ("planner.commands.explain", "estimate", "Predict the step time of one plan."),
     "explain": ("planner.commands.explain", "explain", "Show where the time of a plan goes, layer by layer."),
     "scale": ("planner.commands.scale", "scale", "Show how a network scales over 1, 2, 4, ... workers."),
+    "place": ("planner.commands.place", "place", "Place an operator graph on devices, optimally."),
     "validate": ("planner.commands.validate", "validate", "Score predictions against measurements."),
     "list": ("planner.commands.lists", "list_", "List models, devices, clusters or collectives."),
     "import": ("planner.commands.files_commands", "import_", "Turn another program's network into a file."),

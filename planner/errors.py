@@ -136,6 +136,9 @@ def _shown(text: str, limit: int) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+_MOST_MEANT = 3  # names with the same beginning
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End of a sentence that suggests the nearest known name; empty where none is near.
 
@@ -147,9 +150,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     ''
     >>> did_you_mean("h100", ["p100", "h100-sxm"])  # a beginning is nearer than a misspelling
     "; did you mean 'h100-sxm'?"
+    >>> did_you_mean("h100", ["h100-pcie", "h100-sxm"])
+    "; did you mean 'h100-pcie' or 'h100-sxm'?"
     """
     by_lower = {candidate.lower(): candidate for candidate in sorted(known, reverse=True)}
     word = name.lower()[:200]
     longer = sorted(candidate for candidate in by_lower if len(word) > 2 and candidate.startswith(word))
-    close = longer or difflib.get_close_matches(word, list(by_lower), n=1)
-    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
+    close = longer[:_MOST_MEANT] or difflib.get_close_matches(word, list(by_lower), n=1)
+    meant = " or ".join(f"'{by_lower[candidate]}'" for candidate in close)
+    return f"; did you mean {meant}?" if close else ""

@@ -20,6 +20,7 @@ from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.errors import PlannerError, UnknownName, UsageError
 from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
 from planner.mesh.space import Space, choose_space, is_transformer
+from planner.mixed.options import lead_device
 from planner.request import Request
 from planner.results import Assumption, Setting
 from strategies.space import FAMILY_NAMES, Restriction, fixed_by_patterns
@@ -64,19 +65,21 @@ def resolve(request: Request) -> Resolved:
         Unknown names, unusable values, files with problems.
     """
     model, (cluster, inputs), collectives, restriction = _look_up(request)
-    device = cluster.device
-    space = choose_space(request, model.graph)
+    space = choose_space(request, model.graph, cluster)
+    device = cluster.groups[lead_device(cluster, request.precision)].device
     paleo = request.cost_model == "paleo"
     precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else _device_precision(device))
     optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, _usual_optimizer(request, model))
     if precision.compute not in device.peak_flop_per_s:
         known = ", ".join(sorted(device.peak_flop_per_s))
-        raise UsageError(f"device '{device.name}' has no rate for precision '{precision.name}'; it has {known}")
+        which = f"device '{device.name}'" if space != "mixed" else f"no device of cluster '{cluster.name}'"
+        which += " has no" if space != "mixed" else " has a"
+        raise UsageError(f"{which} rate for precision '{precision.name}'; it has {known}")
     if paleo and precision.name != "fp32":
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
     global_batch = request.batch if request.batch is not None else model.global_batch
     _check_numbers(request, cluster, global_batch, space)
-    compute, cluster = _compute(request, model, cluster, precision, optimizer)
+    compute, cluster = _compute(request, model, cluster, device, precision, optimizer)
     workload = Workload(
         graph=model.graph,
         global_batch=global_batch,
@@ -91,7 +94,7 @@ def resolve(request: Request) -> Resolved:
     setting = Setting(
         model=model.name,
         cluster=cluster.name,
-        device=device.name,
+        device=", ".join(dict.fromkeys(group.device.name for group in cluster.groups)),
         gpus=request.gpus,
         global_batch=global_batch,
         precision=precision.name,
@@ -185,8 +188,6 @@ def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
             raise UsageError(f"--device replaces the device of a cluster with one kind; '{cluster.name}' has several")
         cluster = cluster.with_device(device.device)
         inputs["device"] = device.sha256
-    if len(cluster.groups) != 1:
-        raise UsageError(f"cluster '{cluster.name}' mixes devices; searching over mixed devices is not available yet")
     return cluster, inputs
 
 
@@ -238,10 +239,9 @@ def _check_micro_batches(request: Request, global_batch: int) -> None:
 
 
 def _compute(
-    request: Request, model: LoadedModel, cluster: Cluster, precision: Precision, optimizer: Optimizer
+    request: Request, model: LoadedModel, cluster: Cluster, device: Device, precision: Precision, optimizer: Optimizer
 ) -> tuple[ComputeModel, Cluster]:
     """Build the preset; PALEO's network is bytes over bandwidth x ppp_comm, without latency."""
-    device = cluster.device
     roofline = RooflineCompute(device=device, precision=precision, optimizer=optimizer)
     if request.cost_model == "roofline":
         if request.ppp_comp != 1.0 or request.ppp_comm != 1.0:

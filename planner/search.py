@@ -28,7 +28,9 @@ from strategies.space import FAMILY_NAMES
 
 if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan
+    from costmodel.mixed.plan import MixedPlan
     from planner.mesh.results import MeshBreakdown, MeshResult
+    from planner.mixed.results import MixedBreakdown, MixedResult
 
 __all__ = ["estimate", "explain", "optimize", "plan_of_family", "rank"]
 
@@ -39,7 +41,7 @@ _DEFAULT_TIME_LIMIT_S = 60.0
 _PROOF_SLACK = 1e-9
 
 
-def optimize(request: Request, progress: Progress | None = None) -> SearchResult | MeshResult:
+def optimize(request: Request, progress: Progress | None = None) -> SearchResult | MeshResult | MixedResult:
     """Find the best plans for a request, in the space that it is about (`planner.mesh.space`).
 
     Raises
@@ -53,6 +55,10 @@ def optimize(request: Request, progress: Progress | None = None) -> SearchResult
     """
     started = time.monotonic()
     resolved = resolve(request)
+    if resolved.space == "mixed":
+        from planner.mixed.search import optimize_mixed
+
+        return optimize_mixed(resolved, progress)
     if resolved.space == "mesh":
         from planner.mesh.search import optimize_mesh
 
@@ -71,16 +77,25 @@ def _optimize_layers(resolved: Resolved, progress: Progress | None, started: flo
     return result
 
 
-def estimate(request: Request, plan: Plan | MeshPlan | None = None) -> Breakdown | MeshBreakdown:
+def estimate(
+    request: Request, plan: Plan | MeshPlan | MixedPlan | None = None
+) -> Breakdown | MeshBreakdown | MixedBreakdown:
     """Predict one plan: the given one, or the one that the request names on exactly its GPUs.
 
     That is the best of the family and the fixes of a split per layer, or the degrees of a device mesh.
     """
     resolved = resolve(request)
+    if resolved.space == "mixed":
+        from costmodel.mixed.plan import MixedPlan
+        from planner.mixed.search import estimate_mixed
+
+        assert plan is None or isinstance(plan, MixedPlan)
+        return estimate_mixed(resolved, plan)
     if resolved.space == "mesh":
+        from costmodel.mesh.plan import MeshPlan
         from planner.mesh.search import estimate_mesh
 
-        assert not isinstance(plan, Plan)
+        assert plan is None or isinstance(plan, MeshPlan)
         return estimate_mesh(resolved, plan)
     assert plan is None or isinstance(plan, Plan)
     if plan is None:
@@ -90,17 +105,23 @@ def estimate(request: Request, plan: Plan | MeshPlan | None = None) -> Breakdown
 
 
 def explain(
-    request: Request, plan: Plan | MeshPlan | None = None, progress: Progress | None = None
+    request: Request, plan: Plan | MeshPlan | MixedPlan | None = None, progress: Progress | None = None
 ) -> Breakdown | MeshBreakdown:
     """Show where the time of a plan goes, and what the best plan does better.
 
     Without a plan, a family, fixes or degrees, the best plan itself is explained.
     """
     resolved = resolve(request)
+    if resolved.space == "mixed":
+        raise UsageError(
+            f"planner explain: cluster '{resolved.cluster.name}' has several groups of devices, whose plans are not explained layer by "
+            "layer; 'planner estimate --plan FILE' shows one stage by stage, 'planner optimize --export FILE' writes one"
+        )
     if resolved.space == "mesh":
+        from costmodel.mesh.plan import MeshPlan
         from planner.mesh.search import explain_mesh
 
-        assert not isinstance(plan, Plan)
+        assert plan is None or isinstance(plan, MeshPlan)
         return explain_mesh(resolved, plan, progress)
     assert plan is None or isinstance(plan, Plan)
     asked = plan is not None or request.family is not None or bool(request.fix)

@@ -8,6 +8,7 @@ from planner.errors import ExitCode, PlannerError
 
 if TYPE_CHECKING:
     from planner.mesh.results import MeshResult
+    from planner.mixed.results import MixedResult
     from planner.results import SearchResult
 
 __all__ = ["SearchInterrupted"]
@@ -18,7 +19,7 @@ class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
 
     exit_code: ClassVar[ExitCode] = ExitCode.INTERRUPTED
 
-    def __init__(self, result: SearchResult | MeshResult | None) -> None:
+    def __init__(self, result: SearchResult | MeshResult | MixedResult | None) -> None:
         self.result = result
         super().__init__(
             "interrupted: these are the best plans so far" if result else "interrupted before a plan was found"

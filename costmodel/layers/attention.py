@@ -123,11 +123,12 @@ def _fused_passes(size: _Sizes) -> tuple[PassWork, PassWork]:
     depth = 0.5 * (size.score_dim + size.value_dim)
     gemm = (size.queries, size.keys + 0.0 * size.queries, depth + 0.0 * size.queries)
     inputs = size.q + size.k + size.v
-    forward = Kernel(flop=2.0 * size.pairs * (size.score_dim + size.value_dim), elements=inputs + size.out, gemm=gemm)
+    forward = Kernel(flop=2.0 * size.pairs * (size.score_dim + size.value_dim), elements=inputs + size.out, gemm=gemm, algorithm="attention")
     backward = Kernel(
         flop=2.0 * size.pairs * (3.0 * size.score_dim + 2.0 * size.value_dim),
         elements=2.0 * (inputs + size.out),
         gemm=gemm,
+        algorithm="attention_backward",
         launches=2,  # the rows' sums of gradient times output come first
     )
     return ((forward,),), ((backward,),)

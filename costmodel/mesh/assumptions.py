@@ -63,6 +63,24 @@ class MeshAssumptions:
         "share of activations and working memory lost to fragmentation",
         "PyTorch's caching allocator; 5 to 10 % reserved but unused is usual",
     )
+    host_launch_s: float = _assumption(
+        0.0,
+        "time of the host to start one kernel: a pass of a layer takes at least as long as its kernels take to start",
+        "fit: TODO",
+    )
+    host_collective_s: float = _assumption(
+        0.0, "the same for a collective inside a layer", "fit: TODO",
+    )
+    ring_step_s: float = _assumption(
+        0.0,
+        "time of one step of a ring between nodes, which gathering and scattering take beside their volume, n - 1 steps for n ranks",
+        "none unless a framework profile says otherwise: the cheapest collective at the latency of the links",
+    )
+    contended_step_s: float = _assumption(
+        0.0,
+        "host time per rank of a tensor-parallel collective while stages on other nodes exchange tensors",
+        "none unless a framework profile says otherwise",
+    )
     prefetched_units: float = _assumption(
         2.0,
         "blocks whose gathered weights are held at once under ZeRO-3",

@@ -124,7 +124,10 @@ def build_cores(
     """
     assert callable(rows)
     stride = mesh_strides(batch)
-    first, pass_of = combined(*(getattr(batch, name) for name in _PASS_FIELDS), stride["cp"], stride["ep"])
+    deciding = [getattr(batch, name) for name in _PASS_FIELDS]
+    if groups.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
+        deciding += [batch.pp, stride["pp"]]
+    first, pass_of = combined(*deciding, stride["cp"], stride["ep"])
     distinct = batch.take(first)
     table: UnitTable = rows(distinct)
     passes = unit_passes(

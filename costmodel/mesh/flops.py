@@ -79,6 +79,6 @@ def _of_layer(layer: Layer) -> tuple[float, float, float]:
 
 def _products(work: PassWork) -> float:
     for alternative in work:
-        if all(kernel.algorithm in ("gemm", "flash") for kernel in alternative):
+        if all(kernel.algorithm in ("gemm", "attention", "attention_backward") for kernel in alternative):
             return float(sum(np.sum(kernel.flop) for kernel in alternative if kernel.gemm is not None))
     return float(sum(np.sum(kernel.flop) for kernel in work[0] if kernel.gemm is not None)) if work else 0.0

@@ -34,6 +34,8 @@ _BEFORE = {
     if a != b
 }
 _RADIX = 1 << 31
+# NCCL knows only rings for these (until 2.23, which adds a tree-like one for one rank per node).
+_RINGS = frozenset({"all_gather", "reduce_scatter"})
 
 
 def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntArray) -> dict[str, IntArray]:
@@ -99,6 +101,11 @@ class GroupTimes:
     cluster: Cluster
     assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS
     _known: _Known = field(default_factory=_Known, repr=False, compare=False)
+
+    @property
+    def node_size(self) -> float:
+        """Devices that the innermost level joins."""
+        return float(self.cluster.levels[0].size or np.inf)
 
     def find(self, size: IntArray, stride: IntArray) -> IntArray:
         """Numbers of groups, to ask for times with.
@@ -179,5 +186,8 @@ class GroupTimes:
             )
             slope = np.where(size > 1, (twice - once) / _PROBE_BYTES, 0.0)
             latency_s = np.where(size > 1, np.maximum(once - slope * _PROBE_BYTES, 0.0), 0.0)
+            if operation in _RINGS:
+                beyond = np.any(np.array(where.is_spanned[1:]), axis=0) if len(where.is_spanned) > 1 else False
+                latency_s = latency_s + np.where(beyond, (size - 1.0) * self.assumptions.ring_step_s, 0.0)
             result.append((latency_s, slope))
         return result

@@ -125,7 +125,7 @@ class MeshModel:
         if not self._cache.weights:
             one = np.ones(1, dtype=np.int64)
             keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=one)
-            table = unit_table(self.workload, self.cluster, self.units, keys)
+            table = unit_table(self.workload, self.cluster, self.units, keys, assumptions=self.assumptions)
             self._cache.weights = tuple(float(x) for x in (table.forward_s + table.backward_s)[0])
         return self._cache.weights
 
@@ -142,7 +142,7 @@ class MeshModel:
             )
             if not cache.needs:
                 cache.needs = self.workload.needs_gradient()
-            added = unit_table(self.workload, self.cluster, self.units, keys, cache.needs)
+            added = unit_table(self.workload, self.cluster, self.units, keys, cache.needs, self.assumptions)
             for n in missing:
                 cache.rows[wanted[n]] = len(cache.rows)
             cache.table = added if cache.table is None else UnitTable.concatenate([cache.table, added])
@@ -196,7 +196,7 @@ class MeshModel:
         ones), and stages cost no transfers.
         """
         zero = np.zeros(len(batch), dtype=np.int64)
-        bare = replace(batch, order=zero, recompute=zero)
+        bare = replace(batch, order=zero, recompute=zero, pp=zero + 1)
         passes = unit_passes(self.rows(bare), bare, mesh_strides(bare), self.groups, is_block=self.is_block)
         counts = np.bincount(self.units.kind_of, minlength=len(self.units.kinds)).astype(np.float64)
         total = (passes.forward_s + passes.backward_s) @ counts

@@ -156,21 +156,52 @@ def unit_passes(
     ep_forward = (2.0 * sent + table.etp_forward_s) * (1.0 - assumptions.ep_overlap)
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
-    selective = np.where(is_block, table.selective_s, 0.0)
-    whole = np.where(is_block, table.forward_s + tp_forward + cp_forward + ep_forward, 0.0)
+    ep_backward = np.where(table.backward_s > 0, ep_forward, 0.0)
+    # The host starts kernels one after the other: what it needs beyond the device's time, the device waits.
+    starts = _messages_inside(table, batch)
+    launch_s, start_s = assumptions.host_launch_s, assumptions.host_collective_s
+    contended_s = _contended_s(batch, stride, groups)
+    forward_host = launch_s * table.forward_launches + start_s * starts
+    forward_host = forward_host + (start_s + contended_s) * table.tp_forward_starts
+    backward_host = launch_s * table.backward_launches + start_s * starts
+    backward_host = backward_host + (start_s + contended_s) * table.tp_backward_starts
+    forward = np.maximum(table.forward_s, forward_host - (tp_forward + cp_forward + ep_forward))
+    backward = np.maximum(table.backward_s, backward_host - (tp_backward + cp_backward + ep_backward))
+    backward = np.where(table.backward_s > 0, backward, 0.0)
+    again = np.maximum(table.selective_s, launch_s * table.selective_launches)
+    selective = np.where(is_block, again, 0.0)
+    whole = np.where(is_block, forward + tp_forward + cp_forward + ep_forward, 0.0)
     kind = batch.recompute[:, None]
     return UnitPasses(
-        compute_forward_s=table.forward_s,
-        compute_backward_s=table.backward_s,
+        compute_forward_s=forward,
+        compute_backward_s=backward,
         weight_s=table.weight_s,
         tp_forward_s=tp_forward,
         tp_backward_s=tp_backward,
         cp_forward_s=cp_forward,
         cp_backward_s=cp_backward,
         ep_forward_s=ep_forward,
-        ep_backward_s=np.where(table.backward_s > 0, ep_forward, 0.0),
+        ep_backward_s=ep_backward,
         recompute_s=np.where(kind == _SELECTIVE, selective, np.where(kind == _FULL, whole, 0.0)),
     )
+
+
+def _contended_s(batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes) -> FloatArray:
+    """What a tensor-parallel collective takes longer to start while the neighbouring stage is on another node, (n, 1)."""
+    each = groups.assumptions.contended_step_s
+    if each == 0.0:
+        return np.zeros((len(batch), 1))
+    away = (batch.pp > 1) & (batch.pp * stride["pp"] > groups.node_size)
+    return np.where(away, each * (batch.tp - 1.0), 0.0)[:, None]
+
+
+def _messages_inside(table: UnitTable, batch: MeshBatch) -> FloatArray | float:
+    """Collectives of context and expert parallelism that a pass of a unit starts: steps of a ring, dispatching and combining tokens."""
+    if not (np.any(batch.cp > 1) or np.any(batch.ep > 1)):
+        return 0.0
+    rings = (batch.cp - 1)[:, None] * (table.kv_bytes > 0)
+    trades = np.where(batch.ep > 1, 2.0, 0.0)[:, None] * (table.dispatch_bytes > 0)
+    return np.asarray(rings + trades)
 
 
 def _context_parallel(

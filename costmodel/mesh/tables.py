@@ -16,6 +16,7 @@ from costmodel.compute import ComputeModel, PassTimes
 from costmodel.graph import Graph
 from costmodel.layers import Layer, Shard
 from costmodel.layers.base import positions_of
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, roles_of
 from costmodel.mesh.units import UnitKind, Units
@@ -29,6 +30,14 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
+_WEIGHT_COLUMNS = (
+    "dense_count",
+    "expert_count",
+    "dense_trainable",
+    "expert_trainable",
+    "tied_count",
+    "tied_trainable",
+)
 # Under fp8 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
 _FP8_KINDS = frozenset({"linear", "moe"})
 
@@ -74,6 +83,12 @@ class UnitTable:
     expert_trainable: FloatArray
     tied_count: FloatArray  # weights of another unit that this one needs a copy of
     tied_trainable: FloatArray
+    # What the host starts: kernels, and collectives over the tensor-parallel ranks (0 for one rank).
+    forward_launches: FloatArray
+    backward_launches: FloatArray
+    selective_launches: FloatArray
+    tp_forward_starts: FloatArray
+    tp_backward_starts: FloatArray
     widest_bytes: FloatArray  # largest tensor of a rank: the gradient that is under way in the backward pass
 
     def take(self, rows: IntArray) -> UnitTable:
@@ -87,7 +102,12 @@ class UnitTable:
 
 
 def unit_table(
-    workload: Workload, cluster: Cluster, units: Units, keys: RowKeys, needs: Sequence[bool] | None = None
+    workload: Workload,
+    cluster: Cluster,
+    units: Units,
+    keys: RowKeys,
+    needs: Sequence[bool] | None = None,
+    assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS,
 ) -> UnitTable:
     """Cost every kind of unit in every row.
 
@@ -99,13 +119,14 @@ def unit_table(
     keys : RowKeys
     needs : sequence of bool, optional
         ``workload.needs_gradient()``, if it is at hand.
+    assumptions : MeshAssumptions
 
     Returns
     -------
     UnitTable
     """
     wanted = workload.needs_gradient() if needs is None else needs
-    groups = GroupTimes(cluster=cluster)
+    groups = GroupTimes(cluster=cluster, assumptions=assumptions)
     columns = [_unit_column(workload, groups, kind, keys, wanted) for kind in units.kinds]
     return UnitTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(UnitTable)})
 
@@ -139,8 +160,11 @@ def add_layer(
     shard = shard_of(graph.layers, kind, position, role, keys)
     wants_input = any(needs) if kind.is_block else any(needs[u] for u in graph.producers[index])
     _add_compute(total, workload, layer, role, shard, wants_input=wants_input)
+    _add_launches(total, workload, layer, shard, wants_input=wants_input)
     _add_tensor_parallel(total, workload, groups, layer, role, shard, keys, wants_input=wants_input)
     _add_weights(total, layer, role, shard, keys)
+    if workload.training and layer.has_weights:
+        _add_accumulation(total, workload, groups, layer, role, shard, keys)
     if layer.kind in ATTENTION:
         _add_attention_messages(total, workload, layer, shard)
     if layer.kind == "moe":
@@ -245,6 +269,50 @@ def _add_compute(
         total["weight_s"] += _weight_only_s(compute, layer, shard, times)
 
 
+def _add_launches(
+    total: dict[str, FloatArray], workload: Workload, layer: Layer, shard: Shard, *, wants_input: bool
+) -> None:
+    """Kernels that the host starts one after the other. Alternative algorithms are taken to be as many."""
+    if not isinstance(workload.compute, RooflineCompute) or workload.compute.is_free(layer):
+        return
+    work = layer.family.work(layer, shard)
+    forward, through, weights = (
+        float(sum(kernel.launches for kernel in alternatives[0])) if alternatives else 0.0
+        for alternatives in (work.forward, work.backward_input, work.backward_weight)
+    )
+    total["forward_launches"] += forward
+    if layer.is_recomputable:
+        total["selective_launches"] += forward
+    if workload.training:
+        total["backward_launches"] += weights + (through if wants_input else 0.0)
+
+
+def _add_accumulation(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    groups: GroupTimes,
+    layer: Layer,
+    role: LayerRole,
+    shard: Shard,
+    keys: RowKeys,
+) -> None:
+    """Gradients that are kept wider than they are computed are added to their sum behind every micro-batch: read, read and written.
+
+    TODO
+    """
+    precision, wide = workload.precision, groups.assumptions.main_gradient_bytes
+    if not isinstance(workload.compute, RooflineCompute) or wide <= precision.gradient_bytes:
+        return
+    one = {name: np.zeros(len(keys)) for name in _WEIGHT_COLUMNS}
+    _add_weights(one, layer, role, shard, keys)
+    device = workload.compute.device
+    moved = (one["dense_trainable"] + one["expert_trainable"]) * (precision.gradient_bytes + 2.0 * wide)
+    time = moved / (device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction)
+    total["backward_s"] += time
+    total["weight_s"] += time
+    total["backward_launches"] += 1.0
+
+
 def _weight_only_s(compute: ComputeModel, layer: Layer, shard: Shard, times: PassTimes) -> FloatArray:
     """Time of what a schedule may put off: weight gradients without what the gradient of the input needs too."""
     if layer.is_frozen or not layer.family.work(layer, shard).through:
@@ -272,7 +340,10 @@ def _add_tensor_parallel(
         return groups.time_s(operation, ranks, message)
 
     backward = workload.training and wants_input
+    several = (keys.tp > 1).astype(np.float64)
     if role.gathers:
+        total["tp_forward_starts"] += several * split
+        total["tp_backward_starts"] += several * backward
         message = shard.batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp) * layer.input_shapes[0][0] * width
         total["tp_forward_s"] += np.where(split, exchange("all_gather", message), 0.0)
         if backward:
@@ -280,6 +351,8 @@ def _add_tensor_parallel(
                 split, exchange("reduce_scatter", message), exchange("all_reduce", message)
             )
     if role.reduces:
+        total["tp_forward_starts"] += several
+        total["tp_backward_starts"] += several * (split & workload.training)
         message = _rows_of(layer, shard) * layer.output_shape[0] * width
         total["tp_forward_s"] += np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
         if workload.training and (layer.has_weights or wants_input):

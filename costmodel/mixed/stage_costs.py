@@ -122,7 +122,10 @@ def cost_stages(model: MeshModel, rows: StageRows) -> StageCosts:
     -------
     StageCosts
     """
-    first, row = combined(rows.tp, rows.sequence_parallel, rows.etp, rows.micro_batch, rows.recompute)
+    deciding = [rows.tp, rows.sequence_parallel, rows.etp, rows.micro_batch, rows.recompute]
+    if model.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
+        deciding += [rows.stages, rows.replicas, rows.order]
+    first, row = combined(*deciding)
     keys = _batch(rows, first)
     stride = strides(keys.order, keys.tp, keys.cp, keys.dp, rows.group_stages[first])
     stride["ep"] = np.ones_like(keys.tp)

@@ -18,15 +18,17 @@ from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
 from planner.errors import UsageError
 from planner.mesh.flags import FIELD_OF_OPTION, flag_of
-from planner.request import Request
+from planner.request import Request, SpaceChoice
 from planner.serving.commands import answer_estimate, serving_request
 from planner.serving.options import takes_serving_options
 
 if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan
+    from costmodel.mixed.plan import MixedPlan
     from costmodel.plan import Plan
     from planner.loading import Loaded
     from planner.mesh.results import MeshBreakdown
+    from planner.mixed.results import MixedBreakdown
     from planner.report.blocks import Report
     from planner.results import Breakdown
     from planner.schema.mesh import MeshEntry
@@ -189,7 +191,9 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
     _answer(merged, plan, document, where, command)
 
 
-def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[PlanDocument, Request, Plan | MeshPlan]:
+def _from_file(
+    path: Path, options: Mapping[str, Any], given: Request
+) -> tuple[PlanDocument, Request, Plan | MeshPlan | MixedPlan]:
     from planner.files.plan_file import read_plan, request_from_document
     from planner.schema.plan import Prediction
 
@@ -198,11 +202,14 @@ def _from_file(path: Path, options: Mapping[str, Any], given: Request) -> tuple[
     overrides = {name: getattr(given, name) for name in _OVERRIDES if options.get(name)}
     if options["model"] is not None:
         overrides["model"] = given.model
-    space: Literal["mesh", "layers"] = "layers" if loaded.content.mesh is None else "mesh"
-    request = dataclasses.replace(asked, command_line=given.command_line, space=space, **overrides)
     document = loaded.content
+    spaces: dict[str, SpaceChoice] = {"mesh": "mesh", "mixed": "auto", "layers": "layers"}
+    space = next(space for section, space in spaces.items() if getattr(document, section))
+    request = dataclasses.replace(asked, command_line=given.command_line, space=space, **overrides)
     if overrides:
         document = document.model_copy(update={"prediction": Prediction()})  # it answered another question
+    if options.get("batch") and document.mixed is not None and request.batch != document.global_batch:
+        raise UsageError("--batch: the plan divides its own batch among its pipelines; search again at another one")
     if options.get("batch"):
         document = document.model_copy(update={"global_batch": request.batch, "mesh": _with_batch(document, request)})
     return document, request, _plan(document, request, loaded)
@@ -222,8 +229,12 @@ def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
     return mesh.model_copy(update={"num_micro_batches": request.batch // unit})
 
 
-def _plan(document: PlanDocument, request: Request, loaded: Loaded[PlanDocument]) -> Plan | MeshPlan:
+def _plan(document: PlanDocument, request: Request, loaded: Loaded[PlanDocument]) -> Plan | MeshPlan | MixedPlan:
     """Check the plan against its network."""
+    if document.mixed is not None:
+        from planner.mixed.commands import plan_of_document
+
+        return plan_of_document(document, request, loaded.document)
     if document.mesh is None:
         from planner.files.plan_check import plan_from_document
         from planner.loading import load_model
@@ -238,7 +249,7 @@ def _plan(document: PlanDocument, request: Request, loaded: Loaded[PlanDocument]
 
 def _answer(
     request: Request,
-    plan: Plan | MeshPlan | None,
+    plan: Plan | MeshPlan | MixedPlan | None,
     document: PlanDocument | None,
     where: Output,
     command: Literal["estimate", "explain"],
@@ -258,11 +269,16 @@ def _answer(
 
 
 def _plan_document(
-    request: Request, breakdown: Breakdown | MeshBreakdown, folder: Path | None = None
+    request: Request, breakdown: Breakdown | MeshBreakdown | MixedBreakdown, folder: Path | None = None
 ) -> dict[str, Any]:
+    from planner.mixed.results import MixedBreakdown
     from planner.report.documents import assumption_text
     from planner.results import Breakdown
 
+    if isinstance(breakdown, MixedBreakdown):
+        from planner.mixed.documents import mixed_plan_document
+
+        return mixed_plan_document(request, breakdown, folder=folder)
     assumptions = [assumption_text(assumption) for assumption in breakdown.assumptions]
     if isinstance(breakdown, Breakdown):
         from planner.files.plan_file import document_from_plan
@@ -284,11 +300,17 @@ def _plan_document(
 
 def _report(
     request: Request,
-    breakdown: Breakdown | MeshBreakdown,
+    breakdown: Breakdown | MeshBreakdown | MixedBreakdown,
     warnings: list[str],
     command: Literal["estimate", "explain"],
 ) -> Report:
+    from planner.mixed.results import MixedBreakdown
     from planner.results import Breakdown
+
+    if isinstance(breakdown, MixedBreakdown):
+        from planner.mixed.report import mixed_estimate_report
+
+        return mixed_estimate_report(breakdown, warnings)
 
     if isinstance(breakdown, Breakdown):
         from planner.report.explain import estimate_report, explain_report
@@ -301,8 +323,8 @@ def _report(
 
 
 def _breakdown(
-    request: Request, plan: Plan | MeshPlan | None, where: Output, command: Literal["estimate", "explain"]
-) -> Breakdown | MeshBreakdown:
+    request: Request, plan: Plan | MeshPlan | MixedPlan | None, where: Output, command: Literal["estimate", "explain"]
+) -> Breakdown | MeshBreakdown | MixedBreakdown:
     from planner import search
 
     if command == "estimate":
@@ -318,7 +340,7 @@ def _breakdown(
         progress.close()
 
 
-def _warnings(document: PlanDocument | None, breakdown: Breakdown | MeshBreakdown) -> list[str]:
+def _warnings(document: PlanDocument | None, breakdown: Breakdown | MeshBreakdown | MixedBreakdown) -> list[str]:
     if document is None:
         return []
     from planner.files.plan_file import changed_inputs

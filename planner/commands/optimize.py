@@ -19,6 +19,7 @@ from planner.serving.options import takes_serving_options
 
 if TYPE_CHECKING:
     from planner.mesh.results import MeshResult
+    from planner.mixed.results import MixedResult
     from planner.report.blocks import Report
     from planner.request import Request
     from planner.results import SearchResult
@@ -113,7 +114,7 @@ def _answer(request: Request, where: Output) -> None:
     _show(request, result, where)
 
 
-def _show(request: Request, result: SearchResult | MeshResult, where: Output) -> None:
+def _show(request: Request, result: SearchResult | MeshResult | MixedResult, where: Output) -> None:
     if where.export is not None and result.plans:
         from planner.commands.files import write_atomically
         from planner.files.plan_file import plan_text
@@ -123,25 +124,35 @@ def _show(request: Request, result: SearchResult | MeshResult, where: Output) ->
     emit(_report(request, result), where)
 
 
-def _plan_document(request: Request, result: SearchResult | MeshResult, folder: Path) -> dict[str, Any]:
+def _plan_document(request: Request, result: SearchResult | MeshResult | MixedResult, folder: Path) -> dict[str, Any]:
+    from planner.mesh.results import MeshResult
     from planner.results import SearchResult
 
     if isinstance(result, SearchResult):
         from planner.report.documents import plan_document
 
         return plan_document(request, result, result.plans[0], folder=folder)
-    from planner.report.mesh_documents import mesh_plan_document
+    if isinstance(result, MeshResult):
+        from planner.report.mesh_documents import mesh_plan_document
 
-    return mesh_plan_document(request, result, result.best, folder=folder)
+        return mesh_plan_document(request, result, result.best, folder=folder)
+    from planner.mixed.documents import mixed_plan_document
+
+    return mixed_plan_document(request, result, folder=folder)
 
 
-def _report(request: Request, result: SearchResult | MeshResult) -> Report:
+def _report(request: Request, result: SearchResult | MeshResult | MixedResult) -> Report:
+    from planner.mesh.results import MeshResult
     from planner.results import SearchResult
 
     if isinstance(result, SearchResult):
         from planner.report.optimize import search_report
 
         return search_report(request, result)
-    from planner.report.mesh import mesh_search_report
+    if isinstance(result, MeshResult):
+        from planner.report.mesh import mesh_search_report
 
-    return mesh_search_report(result)
+        return mesh_search_report(result)
+    from planner.mixed.report import mixed_search_report
+
+    return mixed_search_report(result)

@@ -154,12 +154,13 @@ def plan_text(document: Mapping[str, Any]) -> str:
     from planner.report.yaml_text import yaml_text
 
     summary = textwrap.fill(document["prediction"]["summary"], 118, break_on_hyphens=False, break_long_words=False)
-    comment = f"{summary}\nPredict it again with: planner estimate --plan FILE\n" + (
-        "tp x cp x pp x dp_replicate x dp_shard are the workers; these data-parallel ranks x micro_batch x num_micro_batches the batch."
-        if "mesh" in document
-        else "The degrees of every layer multiply to the workers; degrees of 1 are left out."
-    )
-    return yaml_text(document, comment)
+    explained = {
+        "mesh": "tp x cp x pp x dp_replicate x dp_shard are the workers; these data-parallel ranks x micro_batch x num_micro_batches the batch.",
+        "mixed": "replicas x the tp of all stages are the workers; micro_batch x (replicas x num_micro_batches + longer) the batch.",
+        "layers": "The degrees of every layer multiply to the workers; degrees of 1 are left out.",
+    }
+    section = next(name for name in explained if name in document)
+    return yaml_text(document, f"{summary}\nPredict it again with: planner estimate --plan FILE\n{explained[section]}")
 
 
 def read_plan(path: Path) -> Loaded[PlanDocument]:
@@ -210,7 +211,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         paleo_extensions=options.paleo_extensions,
         paleo_algorithms=Path(algorithms) if algorithms is not None else None,
         memory_limit=document.memory_limit,
-        micro_batches=document.num_micro_batches if document.mesh is None else None,
+        micro_batches=document.num_micro_batches if document.layers else None,
         seq=document.seq,
         lora_rank=document.lora_rank,
         assume=tuple(document.assume.items()),

@@ -31,6 +31,7 @@ _REFINEMENT_S = 5.0
 _PROOF_SLACK = 1e-9
 # A plan with stages of its own is harder to run: it is shown if it is better by more than this.
 _WORTH_SHOWING = 1e-4
+_INTERRUPTED = "interrupted: the best so far is shown"
 _ONE = Bounds(values=(1,))
 # Plain data parallelism, ZeRO included.
 _DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp"), _ONE))
@@ -62,11 +63,14 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refin
     if not outcome.candidates:
         raise no_mesh_plan(judge, settings, outcome)
     result = _result(judge, settings, outcome, started)
-    if refine and not outcome.interrupted:
-        result = dataclasses.replace(result, refined=_refined(judge, settings, outcome, result.plans[0]))
     if outcome.interrupted:
         raise SearchInterrupted(result)
-    return result
+    if not refine:
+        return result
+    try:
+        return dataclasses.replace(result, refined=_refined(judge, settings, outcome, result.plans[0]))
+    except KeyboardInterrupt:
+        raise SearchInterrupted(dataclasses.replace(result, notes=(*result.notes, _INTERRUPTED))) from None
 
 
 def estimate_mesh(resolved: Resolved, plan: MeshPlan | None = None) -> MeshBreakdown:
@@ -180,7 +184,7 @@ def _notes(resolved: Resolved, outcome: MeshOutcome) -> list[str]:
     if limit is not None and parse_quantity(limit, "bytes") > capacity:
         notes.append(f"--memory-limit {limit} is more than a {resolved.setting.device} has: {format_bytes(capacity)}")
     if outcome.interrupted:
-        notes.append("interrupted: the best so far is shown")
+        notes.append(_INTERRUPTED)
     elif outcome.out_of_time:
         notes.append("stopped by the time limit: --time-limit gives the search longer")
     return notes

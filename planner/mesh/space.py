@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 from costmodel.graph import Graph
+from costmodel.network import Cluster
 from planner.errors import UsageError
 from planner.mesh.flags import flag_of
+from planner.mixed.options import check_mixed
 from planner.request import Request
 
 __all__ = ["Space", "choose_space", "is_transformer"]
 
-Space = Literal["mesh", "layers"]
+Space = Literal["mesh", "layers", "mixed"]
 
 # Kinds of layers that make a network a transformer: blocks of them have the dimensions of a mesh.
 _ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
@@ -22,9 +24,10 @@ def is_transformer(graph: Graph) -> bool:
     return any(layer.kind in _ATTENTION for layer in graph.layers)
 
 
-def choose_space(request: Request, graph: Graph) -> Space:
+def choose_space(request: Request, graph: Graph, cluster: Cluster) -> Space:
     """Choose the space that a question is about.
 
+    A cluster of several groups of devices has a space of its own. Otherwise
     ``auto`` is the mesh for a transformer with repeated blocks that is trained, unless an option is given that only the other space
     knows.
 
@@ -34,11 +37,14 @@ def choose_space(request: Request, graph: Graph) -> Space:
         An option that the chosen space does not know; options of both spaces; a space that the network does not have.
     """
     of_layers, of_mesh = _layer_options(request), _mesh_options(request)
+    fits = any(layer.kind in _ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
+    if len(cluster.groups) > 1:
+        check_mixed(request, graph, cluster, is_foldable=fits, of_layers=of_layers, of_mesh=of_mesh)
+        return "mixed"
     if of_layers and of_mesh:
         raise UsageError(
             f"{of_mesh[0]} is for plans over a device mesh and {of_layers[0]} for plans with a split per layer; leave one of them out"
         )
-    fits = any(layer.kind in _ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
     if request.space == "auto":
         chosen: Space = "mesh" if of_mesh or (fits and not of_layers and request.mode == "training") else "layers"
     else:

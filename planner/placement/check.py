@@ -77,16 +77,17 @@ class _Workload:
         color = self.nodes[v].get("colorClass")
         return ("alone", v) if color is None else ("color", color)
 
-    def communication(self, members: set[Any]) -> tuple[float, float]:
-        """In- and out-communication of an accelerator's set: each source once."""
-        incoming = outgoing = 0.0
+    def communication(self, unit_of: Mapping[Any, Hashable]) -> dict[Hashable, float]:
+        """In- and out-communication of the sets that share a unit: each source once per set."""
+        total: dict[Hashable, float] = {}
         for u, successors in self.successors.items():
-            inside = sum(1 for v in successors if v in members)
-            if u in members and inside < len(successors):
-                outgoing += self.cost[u]
-            elif u not in members and inside > 0:
-                incoming += self.cost[u]
-        return incoming, outgoing
+            here = unit_of.get(u)
+            readers = {unit_of.get(v) for v in successors} - {here}
+            if readers:  # the source's own set writes once, however many read
+                total[here] = total.get(here, 0.0) + self.cost[u]
+            for reader in readers:  # every other set reads once, for all its operators
+                total[reader] = total.get(reader, 0.0) + self.cost[u]
+        return total
 
 
 def check_throughput(
@@ -114,14 +115,14 @@ def check_throughput(
     workload = _Workload(content)
     names = [f"acc{i + 1}" for i in range(workload.accelerators)] + [f"cpu{i + 1}" for i in range(workload.cpus)]
     violations = _assignment_violations(workload, device_of, names)
-    members: dict[str, set[Any]] = {name: set() for name in names}
-    for v in workload.nodes:
-        members.setdefault(device_of.get(v, "nowhere"), set()).add(v)
-    devices = [_device(workload, name, members[name]) for name in names]
+    devices = _devices(workload, names, device_of, device_of)
     violations += _memory_violations(workload, devices)
     known = {v: device_of[v] for v in workload.nodes if v in device_of}
     is_chain = _is_chain(workload, known)
-    torn = [name for name in names if not _is_convex(workload, {v for v in members[name] if not workload.is_backward(v)})]
+    # In a chain nothing comes back.
+    torn = (
+        [] if is_chain else [device.name for device in devices if not _is_convex(workload, _forward(workload, device))]
+    )
     if contiguity == "chain" and not is_chain:
         violations.append("not contiguous: the devices cannot be put in an order in which every forward edge leads on")
     if contiguity == "convex":
@@ -166,17 +167,17 @@ def check_latency(
     for v in workload.nodes:
         on_cpu = folded.get(v) in (None, "cpu")
         units[v] = ("cpu", v) if on_cpu else (folded[v], int(subgraph_of.get(v, 0)))
-    members: dict[tuple[Any, ...], set[Any]] = {}
+    members: dict[tuple[Any, ...], list[Any]] = {}
     for v, unit in units.items():
-        members.setdefault(unit, set()).add(v)
+        members.setdefault(unit, []).append(v)
     for unit, inside in members.items():
         if unit[0] == "cpu":
             continue
         if not 0 <= unit[1] < num_subgraphs:
             violations.append(f"{unit[0]} runs subgraph {unit[1]}; only 0 to {num_subgraphs - 1} are allowed")
-        if not _is_convex(workload, inside):
+        if not _is_convex(workload, set(inside)):
             violations.append(f"not contiguous: a path leaves subgraph {unit[1]} of {unit[0]} and comes back")
-    devices = [_device(workload, name, {v for v in workload.nodes if folded.get(v) == name}, units) for name in (*names, "cpu")]
+    devices = _devices(workload, (*names, "cpu"), folded, units)
     violations += _memory_violations(workload, devices)
     latency, waits = _finish(workload, units, members)
     if waits:
@@ -191,29 +192,33 @@ def check_latency(
 
 
 def _finish(
-    workload: _Workload, units: Mapping[Any, tuple[Any, ...]], members: Mapping[tuple[Any, ...], set[Any]]
+    workload: _Workload, units: Mapping[Any, tuple[Any, ...]], members: Mapping[tuple[Any, ...], Sequence[Any]]
 ) -> tuple[float, bool]:
     """Time when the last result is there, and whether something waits for itself."""
-    before: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {unit: set() for unit in members}
-    for u, v in workload.edges:
-        if units[u] != units[v]:
-            before[units[v]].add(units[u])
-    for unit in members:
-        if unit[0] != "cpu":
-            earlier = [other for other in members if other[0] == unit[0] and other[1] < unit[1]]
-            before[unit].update(earlier)
-    end: dict[tuple[Any, ...], float] = {}
-    while len(end) < len(members):
-        ready = [unit for unit in members if unit not in end and all(other in end for other in before[unit])]
-        if not ready:
-            return float("inf"), True
-        for unit in ready:
-            start = max((end[other] for other in before[unit]), default=0.0)
-            inside = members[unit]
-            on_cpu = unit[0] == "cpu"
-            busy = sum(workload.time(v, on_cpu=on_cpu) for v in inside)
-            end[unit] = start + busy + (0.0 if on_cpu else sum(workload.communication(inside)))
-    return max(end.values(), default=0.0), False
+    edges = [(units[u], units[v]) for u, v in workload.edges if units[u] != units[v]]
+    calls = [unit for unit in members if unit[0] != "cpu"]
+    edges += [(first, second) for first in calls for second in calls if first[0] == second[0] and first[1] < second[1]]
+    after: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {unit: [] for unit in members}
+    waits = dict.fromkeys(members, 0)
+    for first, second in edges:
+        after[first].append(second)
+        waits[second] += 1
+    moved = workload.communication(units)
+    start = dict.fromkeys(members, 0.0)
+    ready = [unit for unit, count in waits.items() if count == 0]
+    latency, done = 0.0, 0
+    while ready:
+        unit = ready.pop()
+        on_cpu = unit[0] == "cpu"
+        busy = sum(workload.time(v, on_cpu=on_cpu) for v in members[unit])
+        end = start[unit] + busy + (0.0 if on_cpu else moved.get(unit, 0.0))
+        latency, done = max(latency, end), done + 1
+        for other in after[unit]:
+            start[other] = max(start[other], end)
+            waits[other] -= 1
+            if waits[other] == 0:
+                ready.append(other)
+    return (latency, False) if done == len(members) else (float("inf"), True)
 
 
 def _assignment_violations(workload: _Workload, device_of: Mapping[Any, str], names: Sequence[str]) -> list[str]:
@@ -227,7 +232,9 @@ def _assignment_violations(workload: _Workload, device_of: Mapping[Any, str], na
         violations.append(f"{len(extra)} operators are not in the workload: {_listed(extra)}")
     unknown = sorted({str(name) for name in device_of.values() if name not in names})
     if unknown:
-        violations.append(f"there are no devices {_listed(unknown)} (there are {workload.accelerators} accelerators and {workload.cpus} CPUs)")
+        violations.append(
+            f"there are no devices {_listed(unknown)} (there are {workload.accelerators} accelerators and {workload.cpus} CPUs)"
+        )
     refused = [
         v
         for v, node in workload.nodes.items()
@@ -253,21 +260,32 @@ def _memory_violations(workload: _Workload, devices: Iterable[CheckedDevice]) ->
     ]
 
 
-def _device(
-    workload: _Workload, name: str, inside: set[Any], units: Mapping[Any, tuple[Any, ...]] | None = None
-) -> CheckedDevice:
-    """Sum up one device; with ``units`` its communication is that of its subgraphs, one by one."""
-    on_cpu = name.startswith("cpu")
-    parts: dict[Any, set[Any]] = {}
-    for v in inside:
-        parts.setdefault(units[v] if units is not None else name, set()).add(v)
-    return CheckedDevice(
-        name=name,
-        nodes=tuple(v for v in workload.nodes if v in inside),
-        compute=sum(workload.time(v, on_cpu=on_cpu) for v in workload.nodes if v in inside),
-        communication=0.0 if on_cpu else sum(sum(workload.communication(part)) for part in parts.values()),
-        memory_bytes=sum(workload.size(v) for v in workload.nodes if v in inside),
-    )
+def _devices(
+    workload: _Workload, names: Sequence[str], device_of: Mapping[Any, str], unit_of: Mapping[Any, Hashable]
+) -> list[CheckedDevice]:
+    """Sum up the devices; communication is that of the units on each: the device itself, or its subgraphs."""
+    nodes: dict[str, list[Any]] = {name: [] for name in names}
+    units: dict[str, dict[Hashable, None]] = {name: {} for name in names}  # in order, for sums
+    for v in workload.nodes:
+        name = device_of.get(v)
+        if name in nodes:
+            nodes[name].append(v)
+            units[name][unit_of[v]] = None
+    moved = workload.communication(unit_of)
+    return [
+        CheckedDevice(
+            name=name,
+            nodes=tuple(nodes[name]),
+            compute=sum(workload.time(v, on_cpu=name.startswith("cpu")) for v in nodes[name]),
+            communication=0.0 if name.startswith("cpu") else sum(moved.get(unit, 0.0) for unit in units[name]),
+            memory_bytes=sum(workload.size(v) for v in nodes[name]),
+        )
+        for name in names
+    ]
+
+
+def _forward(workload: _Workload, device: CheckedDevice) -> set[Any]:
+    return {v for v in device.nodes if not workload.is_backward(v)}
 
 
 def _is_convex(workload: _Workload, inside: set[Any]) -> bool:

@@ -61,7 +61,9 @@ def check_piper(content: Mapping[str, Any], stages: Sequence[Mapping[str, Any]])
     for edge in content["edges"]:
         u, v = edge["sourceId"], edge["destId"]
         if u in stage_of and v in stage_of and stage_of[u] > stage_of[v]:
-            violations.append(f"the edge from {u!r} to {v!r} leads back, from stage {stage_of[u] + 1} to {stage_of[v] + 1}")
+            violations.append(
+                f"the edge from {u!r} to {v!r} leads back, from stage {stage_of[u] + 1} to {stage_of[v] + 1}"
+            )
     used = sum(stage["data_parallel"] * stage["tensor_parallel"] for stage in stages)
     if used > int(content["maxDevices"]):
         violations.append(f"{used} devices are used, {content['maxDevices']} are there")
@@ -75,7 +77,9 @@ def check_piper(content: Mapping[str, Any], stages: Sequence[Mapping[str, Any]])
         in_flight = math.ceil(sum(later["data_parallel"] for later in stages[i:]) / d)
         checked.append(_stage(content, nodes, stage, i, stage_of, in_flight, batches, violations))
         if checked[-1].memory_bytes > float(content["maxMemoryPerDevice"]) * (1 + _ROUNDING):
-            violations.append(f"stage {i + 1} holds {checked[-1].memory_bytes:,.0f} bytes per device, more than there are")
+            violations.append(
+                f"stage {i + 1} holds {checked[-1].memory_bytes:,.0f} bytes per device, more than there are"
+            )
     return CheckedPiper(
         objective=max((stage.time_s for stage in checked), default=0.0),
         stages=tuple(checked),

@@ -94,9 +94,7 @@ def piper_from(file: JsonFile, overrides: PiperOverrides) -> LoadedPiper:
         reader.add(("bandwidth",), "must be above 0")
     reader.check()
     order = _checked_order(reader, nodes, edges)
-    problem = _problem(
-        reader, [nodes[i] for i in order], edges, devices, batches, memory, bandwidth, order
-    )
+    problem = _problem(reader, [nodes[i] for i in order], edges, devices, batches, memory, bandwidth, order)
     reader.check()
     return LoadedPiper(problem=problem, content=content, path=file.path, sha256=file.sha256)
 
@@ -176,7 +174,10 @@ def _checked_order(
             if end not in first:
                 reader.add(("edges", i, key), f"the edge names node {end!r}, which is not in the list of nodes")
         if (source, target) in seen:
-            reader.add(("edges", i), f"the edge from {source!r} to {target!r} is given twice (first by edges[{seen[source, target]}])")
+            reader.add(
+                ("edges", i),
+                f"the edge from {source!r} to {target!r} is given twice (first by edges[{seen[source, target]}])",
+            )
         seen.setdefault((source, target), i)
     reader.check()
     order = sorted(range(len(nodes)), key=lambda i: (isinstance(nodes[i].id, str), nodes[i].id))

@@ -78,6 +78,8 @@ class ClusterFile(FileModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if "groups" in self.model_fields_set and not self.groups:
+            fail("is empty; list the kinds of devices, or name the one with 'device'", at="groups")
         if (self.device is None) == (not self.groups):
             fail("a cluster has either 'device' or 'groups'")
         names = [level.name for level in self.levels]

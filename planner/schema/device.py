@@ -42,6 +42,9 @@ class EfficiencyEntry(FileModel):
     winograd_fraction: Fraction = DEFAULT_EFFICIENCY.winograd_fraction
     fft_fraction: Fraction = DEFAULT_EFFICIENCY.fft_fraction
     vector_fraction: Fraction = DEFAULT_EFFICIENCY.vector_fraction
+    attention_fraction: Fraction = DEFAULT_EFFICIENCY.attention_fraction
+    attention_backward_fraction: Fraction = DEFAULT_EFFICIENCY.attention_backward_fraction
+    sustained_fraction: Fraction = DEFAULT_EFFICIENCY.sustained_fraction
     memory_fraction: Fraction = DEFAULT_EFFICIENCY.memory_fraction
     tile_half: HalfSize = DEFAULT_EFFICIENCY.tile_half
     depth_half: HalfSize = DEFAULT_EFFICIENCY.depth_half

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, RootModel
 
 from planner.schema.mesh import MeshEntry
+from planner.schema.mixed_result import MixedBreakdownDocument, MixedResultDocument
 from planner.schema.result import (
     BreakdownDocument,
     ComparisonEntry,
@@ -162,9 +163,14 @@ class MeshBreakdownDocument(Tail, MeshHead):
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
 
 
-class AnyResult(RootModel[ResultDocument | MeshResultDocument | ServingResultDocument]):
-    """Answer of `planner optimize --json`: by `space` of plans over a device mesh or of serving, without it of a split per layer."""
+class AnyResult(RootModel[ResultDocument | MeshResultDocument | ServingResultDocument | MixedResultDocument]):
+    """Answer of `planner optimize --json`: by `space` of plans over a device mesh, of serving or of plans over several groups of devices.
+
+    Without `space`, of a split per layer.
+    """
 
 
-class AnyBreakdown(RootModel[BreakdownDocument | MeshBreakdownDocument | ServingBreakdownDocument]):
+class AnyBreakdown(
+    RootModel[BreakdownDocument | MeshBreakdownDocument | ServingBreakdownDocument | MixedBreakdownDocument]
+):
     """Answer of `planner explain --json` and `planner estimate --json`, of any space."""

@@ -25,6 +25,17 @@ A plan over a device mesh has ``mesh`` in place of ``layers``, and its ``workers
     workers: 64
     mesh: {tp: 8, sequence_parallel: true, pp: 4, dp_shard: 2, zero_stage: 1, micro_batch: 2, num_micro_batches: 16}
 
+A plan over several groups of devices has ``mixed`` instead: pipelines, each with its stages and its share of the batch::
+
+    mixed:
+      zero_stage: 1
+      pipelines:
+        - replicas: 16
+          num_micro_batches: 16
+          stages:
+            - {group: v100-32gb, tp: 2, blocks: 17}
+            - {group: a100-80gb, tp: 1, blocks: 23, recompute: full, recompute_blocks: 2}
+
 A pipeline names its stages; the layers of a stage are all split ``batch: replicas``:
 ``stages: [{first: data, last: pool5, replicas: 4}, {first: fc6, last: softmax, replicas: 2}]``.
 """
@@ -37,6 +48,7 @@ from pydantic import Field, model_validator
 
 from planner.schema.common import FileModel, Text, fail
 from planner.schema.mesh import MeshEntry
+from planner.schema.mixed import MixedEntry
 
 __all__ = ["CostModelOptions", "LayerSplit", "PlanDocument", "Prediction", "Provenance", "StageEntry"]
 
@@ -133,9 +145,12 @@ class PlanDocument(FileModel):
         default=(), description="Stages of a pipeline; none where every worker holds every layer."
     )
     layers: dict[str, LayerSplit] = Field(
-        default_factory=dict, description="Every layer of the network and its split; not with `mesh`."
+        default_factory=dict, description="Every layer of the network and its split; not with `mesh` or `mixed`."
     )
     mesh: MeshEntry | None = Field(default=None, description="The plan over a device mesh; in place of `layers`.")
+    mixed: MixedEntry | None = Field(
+        default=None, description="The plan over several groups of devices; in place of `layers`."
+    )
     assume: dict[str, Number] = Field(
         default_factory=dict, description="Assumptions of the mesh cost model that differ from its defaults, by name."
     )
@@ -144,15 +159,20 @@ class PlanDocument(FileModel):
 
     @model_validator(mode="after")
     def _one_space(self) -> Self:
-        if self.mesh is None:
+        if self.mesh is not None and self.mixed is not None:
+            fail("a plan has either 'mesh' or 'mixed'; this one has both", at="mixed")
+        section = "mesh" if self.mesh is not None else "mixed"
+        if self.mesh is None and self.mixed is None:
             if not self.layers:
-                fail("a plan has either 'layers' or 'mesh'")
+                fail("a plan has either 'layers' or 'mesh' (or 'mixed')")
             if self.assume:
-                fail("belongs to a plan with 'mesh'", at="assume")
+                fail("belongs to a plan with 'mesh' or 'mixed'", at="assume")
             return self
         for key in ("layers", "stages"):
             if getattr(self, key):
-                fail("a plan has either 'layers' or 'mesh'; this one has both", at=key)
+                fail(f"a plan has either 'layers' or '{section}'; this one has both", at=key)
         if self.num_micro_batches != 1:
-            fail("of a plan with 'mesh' stands under 'mesh'", at="num_micro_batches")
+            fail(f"of a plan with '{section}' stands under '{section}'", at="num_micro_batches")
+        if self.mixed is not None and self.device is not None:
+            fail("takes the place of one kind of device; a plan with 'mixed' has several", at="device")
         return self

@@ -46,7 +46,7 @@ _SHARES = 4
 # Of the best plans of a search: pipelines that are refined, and how long the layouts judged for each are together, in chunks (about
 # 15 us each). Counted, not timed, so that the answer does not depend on the machine.
 _MOST_PIPELINES = 2
-_MOST_CHUNKS = 12_000
+_MOST_CHUNKS = 10_000
 # What plans of one pipeline may differ in.
 _DIVISION = frozenset({"dp_replicate", "dp_shard", "zero_stage"})
 # Rounding of sums in another order, relative.

@@ -138,7 +138,7 @@ def turns_of(num_micro_batches: FloatArray | int, stages: FloatArray | int, back
     return np.asarray((m - 1.0) * backward_share + np.maximum(m - 1.0 - extra, 0.0) * (1.0 - backward_share))
 
 
-def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000, *, best_only: bool = False) -> Front:
+def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000) -> Front:
     """Find the divisions with flush + tail below a limit that none dominates.
 
     Parameters
@@ -148,8 +148,6 @@ def divide(problem: DivisionProblem, limit_s: float, most_states: int = 20_000, 
         Divisions at or above are of no interest.
     most_states : int
         Ways kept per stage; with more the least promising are dropped and the front is not complete.
-    best_only : bool
-        The one with the least flush + tail will do.
 
     Returns
     -------

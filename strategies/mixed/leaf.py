@@ -254,7 +254,7 @@ class _Shares:
             front = self.fronts.get((p, m))
             if front is None:
                 problem = self.solver.tables.problem(self.draft, _sized(self.draft.pipelines[p], m, 0))
-                front = divide(problem, limit_s, self.solver.settings.most_states, best_only=len(vector) == 1)
+                front = divide(problem, limit_s, self.solver.settings.most_states)
                 self.fronts[p, m] = front
                 self.solver.divisions += 1
                 if front.is_complete and len(vector) > 1:

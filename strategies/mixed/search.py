@@ -10,7 +10,7 @@ import heapq
 import itertools
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,13 +33,17 @@ __all__ = ["search_mixed"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+Progress = Callable[[str, float], None]
+
 _DEFAULTS = MixedSettings()
 _MOST_GROUPS = 4  # beyond, the orders of the groups alone are too many
 _OF_INTEREST = 1.05  # times the best: what is solved for the ranking besides
 _MOST_CHOICES = 500_000  # combinations of shapes of several parts that are kept
 
 
-def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings = _DEFAULTS) -> MixedOutcome:
+def search_mixed(
+    workload: Workload, cluster: Cluster, settings: MixedSettings = _DEFAULTS, progress: Progress | None = None
+) -> MixedOutcome:
     """Find the fastest plans on a cluster with several device groups.
 
     Parameters
@@ -48,6 +52,7 @@ def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings =
     cluster : Cluster
         Every group says how many devices it has.
     settings : MixedSettings
+    progress : function of (message, share done), optional
 
     Returns
     -------
@@ -61,7 +66,7 @@ def search_mixed(workload: Workload, cluster: Cluster, settings: MixedSettings =
         The network or the cluster cannot be planned like this.
     """
     model = MixedModel.build(workload, cluster, settings.assumptions)
-    return _Search(model, settings).run()
+    return _Search(model, settings, progress).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +101,8 @@ _Item = _Lone | _Apart | _Node | Leaf
 
 
 class _Search:
-    def __init__(self, model: MixedModel, settings: MixedSettings) -> None:
-        self.model, self.settings = model, settings
+    def __init__(self, model: MixedModel, settings: MixedSettings, progress: Progress | None = None) -> None:
+        self.model, self.settings, self.progress = model, settings, progress
         groups = model.cluster.groups
         if len(groups) > _MOST_GROUPS:
             raise MixedError(
@@ -123,20 +128,27 @@ class _Search:
         self.deadline = time.monotonic() + settings.wall_s
         self.best: dict[object, MixedCandidate] = {}  # by pipelines: one of each
         self.number = itertools.count()  # of equal bounds the first comes first
+        self.low = 0.0  # no plan of what is being explored takes less
 
     def run(self) -> MixedOutcome:
         """Each group alone, then all together."""
         usable = tuple(g for g, count in enumerate(self.devices) if count)
-        for group in usable:
-            before = dict(self.best)
-            self.best = {}
-            bound = self._explore([((group,),)])
-            found = self._ranked()
-            candidate = found[0] if found else None
-            self.outcome.baselines.append(MixedBaseline(group=group, candidate=candidate, bound_s=bound))
+        bound, before = 0.0, self.best
+        try:
+            for group in usable:
+                before, self.best = self.best, {}
+                alone = self._explore([((group,),)], f"{group_names(self.model.cluster)[group]} alone")
+                found = self._ranked()
+                candidate = found[0] if found else None
+                self.outcome.baselines.append(MixedBaseline(group=group, candidate=candidate, bound_s=alone))
+                self.best = before = before | self.best
+            # The groups alone take part again, so that the ranking is of the whole space; what they cost is remembered.
+            self.low = 0.0
+            bound = self._explore(list(partitions(usable)), "all groups together")
+        except KeyboardInterrupt:
+            self.outcome.interrupted = True
             self.best = before | self.best
-        # The groups alone take part again, so that the ranking is of the whole space; what they cost is remembered.
-        bound = self._explore(list(partitions(usable)))
+            bound = self.low if len(self.outcome.baselines) == len(usable) else 0.0
         self._finish(bound)
         return self.outcome
 
@@ -153,7 +165,7 @@ class _Search:
         last = times[-1] if len(times) >= self.settings.top else np.inf
         return times[0], max(times[0], min(last, times[0] * _OF_INTEREST))
 
-    def _explore(self, wanted: Sequence[tuple[tuple[int, ...], ...]]) -> float:
+    def _explore(self, wanted: Sequence[tuple[tuple[int, ...], ...]], stage: str) -> float:
         """Work through some partitions until the best plan is proven or time is up; a bound on all of their plans."""
         self.queue: list[tuple[float, int, _Item]] = []
         for parts in wanted:
@@ -166,11 +178,14 @@ class _Search:
         while self.queue:
             bound, _, item = heapq.heappop(self.queue)
             best, limit = self._limits_s()
+            self.low = float(min(bound, unresolved, best))
+            if self.progress is not None:
+                self.progress(stage, self.low / best)
             if bound >= best * (1.0 - self.settings.gap):
-                return float(min(bound, unresolved, best))
+                return self.low
             if time.monotonic() > self.deadline:
                 self.outcome.out_of_time = True
-                return float(min(bound, unresolved, best))
+                return self.low
             match item:
                 case _Lone():
                     self._list_lone(item, limit)
@@ -307,6 +322,8 @@ class _Search:
         outcome.searched = dict(self.counts)
         if not ranked:
             outcome.bound_s = bound
+            if outcome.interrupted:
+                return
             outcome.nearest_miss = nearest_miss(self.book, self.solver.tables, self.devices, self.settings)
             return
         outcome.bound_s = min(bound, ranked[0].step_time_s)

@@ -74,6 +74,7 @@ class MixedOutcome:
     precision: str = ""  # of the best plan
     notes: list[str] = field(default_factory=list)  # what the user should know, e.g. why fp16
     out_of_time: bool = False
+    interrupted: bool = False  # by Ctrl-C; what was found until then is there
 
     @property
     def best(self) -> MixedCandidate | None:

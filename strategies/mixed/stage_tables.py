@@ -19,6 +19,7 @@ __all__ = ["StageChoices", "StageTables"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+_LIKE_ALL = 3  # stages of a pipeline that costs per stage what any longer one does
 _NONE, _SELECTIVE, _FULL = (RECOMPUTE.index(name) for name in ("none", "selective", "full"))
 
 
@@ -124,7 +125,7 @@ class StageTables:
             table = self._tables.get(key)
             if table is None:
                 number_format = self.model.precision_of(plan.groups) if precision is None else precision
-                table = self._group_table(number_format, group, values, ends, is_pipeline=stages > 1)
+                table = self._group_table(number_format, group, values, ends)
                 self._tables[key] = table
             chosen = self._choices[*key, alive] = self._cheapest(table, alive, self.capacity_bytes[group])
         return chosen
@@ -134,15 +135,17 @@ class StageTables:
     ) -> tuple[tuple[object, ...], dict[str, float]]:
         """What the stages of a group have in common."""
         values = self.model.stage_values(plan, pipeline, s)
-        for name in ("position", "num_micro_batches", "recompute", "recompute_blocks", "stages"):
+        for name in ("position", "num_micro_batches", "recompute", "recompute_blocks"):
             values.pop(name)
+        if not self.model.assumptions.contended_step_s:
+            values["stages"] = min(len(pipeline.stages), _LIKE_ALL)
         # What makes no difference must not keep equal stages apart.
         if values["order"] == 0 or values["replicas"] == 1:
             values["group_stages"], values["order"] = 1, 0
         if values["shapes"] == 1:
             values["fewest_ranks"] = 1
         name = (self.model.precision_of(plan.groups) if precision is None else precision).name
-        return (pipeline.stages[s].group, name, len(pipeline.stages) > 1, *values.values()), values
+        return (pipeline.stages[s].group, name, *values.values()), values
 
     def least(self, plan: MixedPlan, pipeline: MixedPipeline, precision: Precision) -> tuple[float, float, float]:
         """Least slowest stage, least sum of stages, and least backward share of one, without transfers."""
@@ -174,7 +177,7 @@ class StageTables:
         return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, end_s=end)
 
     def _group_table(
-        self, precision: Precision, group: int, values: dict[str, float], ends: tuple[bool, bool], *, is_pipeline: bool
+        self, precision: Precision, group: int, values: dict[str, float], ends: tuple[bool, bool]
     ) -> _GroupTable:
         contents = self.contents
         units = contents.units.copy()
@@ -185,11 +188,11 @@ class StageTables:
         count = len(units)
         kinds = np.repeat([kind for kind, _ in options], count)
         blocks = np.concatenate([blocks for _, blocks in options])
-        # The last stage of three keeps one micro-batch, the one before it two.
-        position = np.repeat([2, 1] if is_pipeline else [0, 0], 4 * count)
+        # The last stage keeps one micro-batch, the one before it two.
+        last = int(values["stages"]) - 1
+        position = np.repeat([last, max(last - 1, 0)], 4 * count)
         changing = {"recompute": np.tile(kinds, 2), "recompute_blocks": np.tile(blocks, 2), "position": position}
-        fixed = {"num_micro_batches": 2, "stages": 3 if is_pipeline else 1}
-        rows = StageRows.of(np.tile(units, (8, 1)), {**values, **fixed, **changing})
+        rows = StageRows.of(np.tile(units, (8, 1)), {**values, "num_micro_batches": 2, **changing})
         model = self.model.group_model(group, precision)
         costs: StageCosts = cost_stages(model, rows)
         once, twice = costs.memory_bytes.reshape(2, 4, count)

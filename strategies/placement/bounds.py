@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.placement.problem import FloatArray, PlacementProblem
+from strategies.placement.problem import FloatArray, PlacementProblem, sums_by
 
 __all__ = ["class_bound", "largest_load", "work_bound"]
 
@@ -14,9 +14,7 @@ _HALVINGS = 100
 
 def largest_load(problem: PlacementProblem) -> float:
     """A load that no device of any placement exceeds."""
-    return float(
-        np.sum(problem.accelerator_time) + np.sum(problem.cpu_time) + np.sum(problem.hyperedges.cost) + 1e-300
-    )
+    return float(np.sum(problem.accelerator_time) + np.sum(problem.cpu_time) + np.sum(problem.hyperedges.cost) + 1e-300)
 
 
 def class_bound(problem: PlacementProblem) -> float:
@@ -61,7 +59,7 @@ def work_bound(problem: PlacementProblem) -> float:
 
 
 def _per_class(problem: PlacementProblem, values: FloatArray) -> FloatArray:
-    return np.bincount(problem.color, weights=values, minlength=problem.num_colors)
+    return sums_by(problem.color, values, problem.num_colors)
 
 
 def _on_accelerator(problem: PlacementProblem) -> FloatArray:

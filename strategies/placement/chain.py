@@ -107,9 +107,7 @@ def best_chain(
 
 
 class _Program:
-    def __init__(
-        self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float, clock: Clock
-    ) -> None:
+    def __init__(self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float, clock: Clock) -> None:
         self._family, self._limits, self._limit, self._clock = family, limits, limit, clock
         self._relief = cpu_relief(graph)
         # More devices than blocks stay empty.

@@ -125,7 +125,9 @@ def check_devices(nodes: Sequence[NodeSpec], *, num_accelerators: int, num_cpus:
     faults: list[PlacementFault] = []
     for key, value, least in (("maxFPGAs", num_accelerators, 1), ("maxCPUs", num_cpus, 0)):
         if value < least:
-            faults.append(PlacementFault(part="", index=-1, key=key, message=f"{key} is {value}; at least {least} is needed"))
+            faults.append(
+                PlacementFault(part="", index=-1, key=key, message=f"{key} is {value}; at least {least} is needed")
+            )
     if not memory_bytes >= 0:
         message = f"maxSizePerFPGA is {memory_bytes:g}; it must be at least 0"
         faults.append(PlacementFault(part="", index=-1, key="maxSizePerFPGA", message=message))
@@ -136,16 +138,18 @@ def check_devices(nodes: Sequence[NodeSpec], *, num_accelerators: int, num_cpus:
     for i, node in enumerate(nodes):
         members.setdefault((node.color is None, node.id if node.color is None else node.color), []).append(i)
     for (alone, _), indices in members.items():
-        what = f"node {nodes[indices[0]].id!r}" if alone or len(indices) == 1 else f"colour class {nodes[indices[0]].color!r}"
+        what = (
+            f"node {nodes[indices[0]].id!r}"
+            if alone or len(indices) == 1
+            else f"colour class {nodes[indices[0]].color!r}"
+        )
         size = math.fsum(nodes[i].size_bytes for i in indices)
         bad = next((i for i in indices if not nodes[i].supported), None)
         if bad is not None:
             message = f"node {nodes[bad].id!r} fits no device: it is not supported on accelerators and there is no CPU"
             faults.append(PlacementFault(part="nodes", index=bad, key="supportedOnFpga", message=message))
         elif size > memory_bytes:
-            message = (
-                f"{what} needs {size:,.0f} bytes, more than the {memory_bytes:,.0f} of an accelerator, and there is no CPU"
-            )
+            message = f"{what} needs {size:,.0f} bytes, more than the {memory_bytes:,.0f} of an accelerator, and there is no CPU"
             faults.append(PlacementFault(part="nodes", index=indices[0], key="size", message=message))
     _raise(faults)
 

@@ -9,6 +9,8 @@ limit as a bound, a run that finds a chain proves that chain, and a tight limit 
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from strategies.placement.bounds import class_bound, largest_load, work_bound
@@ -17,7 +19,8 @@ from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.contraction import BlockGraph, contract
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
 from strategies.placement.orders import sample_orders
-from strategies.placement.problem import IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import BoolArray, IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.segments import greedy_stages
 
 __all__ = ["MAX_IDEALS", "chain_placement", "solve_contiguous", "solve_orders"]
 
@@ -30,6 +33,8 @@ _MAX_ENTRIES = 150_000_000
 _FEW_ORDERS = 4
 _MANY_ORDERS = 24
 _PREFIXES = 20_000
+_LARGE = 2_500  # blocks
+_LARGE_ORDERS = 4
 # Limits above the first bound, as multiples of it: each is run when those before it found nothing.
 _RISE = (1.003, 1.01, 1.03, 1.08, 1.2, 1.5, 2.0, 4.0)
 
@@ -88,10 +93,8 @@ def solve_orders(
     """Cut topological orders into stages: with one order a chain partition such as PipeDream's, exact for that order."""
     clock = clock or Clock()
     search = _Search(problem, contract(problem), clock)
-    try:
+    with contextlib.suppress(OutOfTimeError):
         search.sample(num_orders, seed)
-    except OutOfTimeError:
-        pass
     return search.result(ORDERS_METHOD, search.proof)
 
 
@@ -112,8 +115,13 @@ class _Search:
         self.proof = "compute divided evenly" if work >= single else "the largest operator or colour class"
 
     def sample(self, num_orders: int, seed: int) -> None:
-        """Look for a chain among the prefixes of some orders."""
+        """Look for a chain among the prefixes of some orders; in a large graph greedily, order by order."""
         self._clock.report("first placement", self._value, self._bound)
+        if self.graph.num_blocks > _LARGE:
+            for order in sample_orders(self.graph, min(num_orders, _LARGE_ORDERS), seed):
+                self._clock.check()
+                self._cut(order)
+            return
         count = max(1, min(num_orders, _PREFIXES // self.graph.num_blocks))
         family = ideals_from_orders(self.graph, sample_orders(self.graph, count, seed))
         for limit in self._limits_from(self._bound):
@@ -121,6 +129,12 @@ class _Search:
             if found is not None:
                 self._take(family, found)
                 return
+
+    def _cut(self, order: IntArray) -> None:
+        high = min(self._value, largest_load(self.problem))
+        found = greedy_stages(self.problem, self.graph, order, low=self._bound, high=high, clock=self._clock)
+        if found is not None and found[1] < self._value:
+            self._best, self._value = found
 
     def prove(self, family: IdealFamily) -> None:
         """Run the exact program with rising limits until it finds a chain or the last limit finds none."""
@@ -177,7 +191,7 @@ def chain_placement(
     return Placement(device=device)
 
 
-def _blocks(family: IdealFamily, ideal: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _blocks(family: IdealFamily, ideal: int, count: int) -> BoolArray:
     block = np.arange(count)
     words = family.bits[ideal, block // 64]
-    return (words >> (block % 64).astype(np.uint64)) & np.uint64(1) > 0
+    return np.asarray((words >> (block % 64).astype(np.uint64)) & np.uint64(1) > 0)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import BoolArray, FloatArray, IntArray, PlacementProblem
+from strategies.placement.problem import BoolArray, FloatArray, IntArray, PlacementProblem, sums_by
 
 __all__ = ["BlockGraph", "contract", "contract_classes", "topological_rank"]
 
@@ -144,8 +144,8 @@ def _pop_component(root: int, stack: list[int], on_stack: list[bool], component:
 def _without_trivial(problem: PlacementProblem, block: IntArray, source: IntArray, target: IntArray) -> IntArray:
     """Step 4; blocks are named by one of their colour classes."""
     count = problem.num_colors
-    time = np.bincount(block, weights=problem.accelerator_time + problem.cpu_time, minlength=count)
-    size = np.bincount(block, weights=problem.size_bytes, minlength=count)
+    time = sums_by(block, problem.accelerator_time + problem.cpu_time, count)
+    size = sums_by(block, problem.size_bytes, count)
     supported = np.ones(count, dtype=np.bool_)
     np.logical_and.at(supported, block, problem.supported)
     is_scarce = float(problem.size_bytes.sum()) > problem.memory_bytes
@@ -207,9 +207,9 @@ def _graph(
     cost, start, pin = _merged_hyperedges(problem, of_node)
     return BlockGraph(
         block=of_node,
-        accelerator_time=np.bincount(of_node, weights=problem.accelerator_time, minlength=count),
-        cpu_time=np.bincount(of_node, weights=problem.cpu_time, minlength=count),
-        size_bytes=np.bincount(of_node, weights=problem.size_bytes, minlength=count),
+        accelerator_time=sums_by(of_node, problem.accelerator_time, count),
+        cpu_time=sums_by(of_node, problem.cpu_time, count),
+        size_bytes=sums_by(of_node, problem.size_bytes, count),
         supported=supported,
         edge_source=first,
         edge_target=second,

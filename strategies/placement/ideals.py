@@ -77,7 +77,7 @@ class IdealFamily:
         return cost
 
     def _sizes(self, edges: NDArray[np.int32]) -> NDArray[np.uint16]:
-        return self.pins_inside[edges, -1]  # the last down-set holds every pin
+        return np.asarray(self.pins_inside[edges, -1])  # the last down-set holds every pin
 
 
 def enumerate_ideals(graph: BlockGraph, *, limit: int) -> IdealFamily:

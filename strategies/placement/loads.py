@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import BoolArray, FloatArray, IntArray, Placement, PlacementProblem
+from strategies.placement.problem import BoolArray, FloatArray, IntArray, Placement, PlacementProblem, sums_by
 
 __all__ = ["DeviceLoads", "accelerator_loads", "device_loads", "placement_faults"]
 
@@ -86,9 +86,9 @@ def device_loads(problem: PlacementProblem, device: IntArray) -> DeviceLoads:
     cut = np.bincount(edge, minlength=len(edges.cost))[edge] > 1
     pays = cut & (where < problem.num_accelerators)
     return DeviceLoads(
-        compute=np.bincount(device, weights=time, minlength=count),
-        communication=np.bincount(where[pays], weights=edges.cost[edge[pays]], minlength=count).astype(np.float64),
-        memory_bytes=np.bincount(device, weights=problem.size_bytes, minlength=count),
+        compute=sums_by(device, time, count),
+        communication=sums_by(where[pays], edges.cost[edge[pays]], count),
+        memory_bytes=sums_by(device, problem.size_bytes, count),
         num_nodes=np.bincount(device, minlength=count).astype(np.int64),
     )
 
@@ -103,7 +103,7 @@ def placement_faults(problem: PlacementProblem, placement: Placement) -> list[st
         faults.append("a colour class is on several devices")
     if np.any((device < problem.num_accelerators) & ~problem.supported):
         faults.append("an operator is on an accelerator that does not support it")
-    used = np.bincount(device, weights=problem.size_bytes, minlength=problem.num_devices)[: problem.num_accelerators]
+    used = sums_by(device, problem.size_bytes, problem.num_devices)[: problem.num_accelerators]
     if np.any(used > problem.capacity_bytes):
         faults.append("an accelerator holds more than its memory")
     return faults

@@ -74,7 +74,7 @@ def _undominated(stashes: FloatArray, fixes: FloatArray) -> IntArray:
     kept: list[int] = []
     for i in range(len(stashes)):
         before = np.array(kept, dtype=np.int64)
-        if not len(kept) or not np.any((stashes[before] <= stashes[i]) & (fixes[before] <= fixes[i])):
+        if not kept or not np.any((stashes[before] <= stashes[i]) & (fixes[before] <= fixes[i])):
             kept.append(i)
     return np.array(kept, dtype=np.int64)
 
@@ -96,9 +96,7 @@ def staircase(front: Front, capacity: float) -> tuple[FloatArray, IntArray]:
     return front.time[rises], best[rises]
 
 
-def best_ways(
-    times: Sequence[FloatArray], memories: Sequence[FloatArray], capacity: float
-) -> tuple[int, ...] | None:
+def best_ways(times: Sequence[FloatArray], memories: Sequence[FloatArray], capacity: float) -> tuple[int, ...] | None:
     """Ways of least total time within a capacity, for a fixed number of micro-batches in flight.
 
     Parameters

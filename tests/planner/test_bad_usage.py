@@ -393,7 +393,7 @@ def test_python_prints_no_traceback_for_bad_usage() -> None:
             "'conv*' has no effect",
         ),
         (["scale", "alexnet", "--fix", "fc*:out_channels"], "family data leaves nothing to fix"),
-        (["optimize", "alexnet", "--gpus", "4", "--device", "h100"], "did you mean 'h100-sxm'?"),
+        (["optimize", "alexnet", "--gpus", "4", "--device", "h100"], "or 'h100-sxm'?"),
     ],
 )
 def test_what_no_plan_can_be_is_named(fails: Any, arguments: list[str], message: str) -> None:

@@ -18,6 +18,7 @@ from planner.report.mesh_documents import mesh_plan_document
 from planner.request import Request
 from planner.resolve import resolve
 from planner.schema.mesh_result import MeshResultDocument
+from planner.search_errors import SearchInterrupted
 from strategies.mesh import refine
 from strategies.mesh.settings import Bounds, MeshRestriction
 from tests.planner.mesh_answers import PLAN, REQUEST, make_ranked, make_result
@@ -111,6 +112,18 @@ def test_what_the_user_fixed_stays(pipeline: Request) -> None:
     result = optimize_mesh(resolve(dataclasses.replace(pipeline, mesh=blocks)))
     assert result.plans[0].plan.recompute_blocks == 2
     assert result.refined is None
+
+
+def test_ctrl_c_while_refining_keeps_the_uniform_plans(pipeline: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.mesh.search.refine_top", interrupt)
+    with pytest.raises(SearchInterrupted) as caught:
+        optimize_mesh(resolve(pipeline))
+    assert caught.value.result is not None
+    assert caught.value.result.plans
+    assert "interrupted: the best so far is shown" in caught.value.result.notes
 
 
 def test_the_answer_does_not_depend_on_the_clock(pipeline: Request, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,10 @@ def test_reads_a_workload(tmp_path: Path) -> None:
         ({"nodes": [node(1, supportedOnFpga=2)], "edges": []}, "nodes[0].supportedOnFpga: must be 0 or 1, not 2"),
         ({"edges": [{"sourceId": 1, "destId": 9, "cost": 0}]}, "edges[0].destId: the edge names node 9, which is not"),
         ({"edges": [{"sourceId": 1, "destId": 1, "cost": 0}]}, "edges[0]: the graph has a cycle of 1 nodes: 1 -> 1"),
-        ({"edges": [{"sourceId": 3, "destId": 2, "cost": 0}]}, "edges[0]: the edge leads from backward node 3 to forward"),
+        (
+            {"edges": [{"sourceId": 3, "destId": 2, "cost": 0}]},
+            "edges[0]: the edge leads from backward node 3 to forward",
+        ),
         ({"maxFPGAs": 0}, "maxFPGAs: must be a whole number from 1 to 1,000,000, not 0"),
         ({"maxFPGAs": 2.5}, "maxFPGAs: must be a whole number"),
         ({"maxCPUs": -1}, "maxCPUs: must be a whole number from 0"),

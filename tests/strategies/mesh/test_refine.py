@@ -19,6 +19,7 @@ from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
+from strategies.mesh.compositions import all_shares
 from strategies.mesh.refine import refine, refine_top, refinement
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
 
@@ -250,3 +251,37 @@ def test_refine_top_obeys_restrictions() -> None:
     assert [c.plan.recompute for c in refined] == ["full"]
     fixed = MeshRestriction(degrees={"recompute_blocks": Bounds(values=(3,))})
     assert refine_top(model, outcome, MeshSettings(max_workers=4, capacity_bytes=1e12, restriction=fixed), LONG) == []
+
+
+def test_a_count_ends_the_search() -> None:
+    """And what was found by then is reported, with a bound that holds for all layouts."""
+    model = heavy_head(24)
+    plan = MeshPlan(pp=6, num_micro_batches=32)
+    whole = refinement(model, plan, 1e12, LONG)
+    for most in (0, 300, 2_000):
+        short = refinement(model, plan, 1e12, LONG, most_judged=most)
+        assert (
+            short.judged <= most + 3 * 256
+        )  # a piece per kind of recomputation is begun before the count is looked at
+        assert short.bound_s <= whole.step_time_s * (1 + 1e-12)
+        assert short.plan is not None
+        assert short.step_time_s >= whole.step_time_s * (1 - 1e-12)
+
+
+def test_refine_top_refines_a_pipeline_once() -> None:
+    """Plans that differ in how dp is divided have the same stages."""
+    model = heavy_head()
+    plans = [
+        MeshPlan(pp=2, dp_replicate=r, dp_shard=s, zero_stage=int(s > 1), num_micro_batches=8, recompute="full", recompute_blocks=6)
+        for r, s in ((1, 4), (2, 2), (4, 1))
+    ]  # fmt: skip
+    settings = MeshSettings(max_workers=8, capacity_bytes=1e12)
+    assert len(refine_top(model, outcome_of(model, plans), settings, LONG, most_plans=5)) == 1
+
+
+def test_shares_come_one_at_a_time() -> None:
+    """All of them together would be some 10^20."""
+    ways = all_shares([(8,) * 8] * 4, [[32]] * 4)
+    first = [next(ways) for _ in range(3)]
+    assert all(sum(rank) == 32 for way in first for rank in way)
+    assert len({tuple(way) for way in first}) == 3

@@ -67,7 +67,7 @@ def all_divisions(problem: DivisionProblem) -> list[tuple[tuple[int, ...], float
 def test_best_division_of_all(seed: int) -> None:
     problem = random_problem(seed)
     everything = all_divisions(problem)
-    front = divide(problem, np.inf, best_only=True)
+    front = divide(problem, np.inf)
     assert front.is_complete
     if not everything:
         assert not front.divisions
@@ -98,8 +98,8 @@ def test_a_limit_only_leaves_out_what_is_above(seed: int) -> None:
     totals = sorted(flush + tail for _, flush, tail in all_divisions(problem))
     if not totals:
         return
-    assert not divide(problem, totals[0] * (1 - 1e-9), best_only=True).divisions
-    below = divide(problem, totals[0] * (1 + 1e-9), best_only=True)
+    assert not divide(problem, totals[0] * (1 - 1e-9)).divisions
+    below = divide(problem, totals[0] * (1 + 1e-9))
     assert below.divisions[0].total_s == pytest.approx(totals[0])
 
 

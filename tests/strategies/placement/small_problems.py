@@ -31,9 +31,7 @@ def random_problem(seed: int, *, max_nodes: int = 9, inference: bool = False) ->
             return problem
 
 
-def _random_graph(
-    rng: random.Random, max_nodes: int, *, inference: bool
-) -> tuple[list[NodeSpec], list[EdgeSpec]]:
+def _random_graph(rng: random.Random, max_nodes: int, *, inference: bool) -> tuple[list[NodeSpec], list[EdgeSpec]]:
     training = not inference and rng.random() < 0.5
     forward = rng.randint(1, max_nodes if not training else max(1, max_nodes // 2))
     backward = rng.randint(0, max_nodes - forward) if training else 0

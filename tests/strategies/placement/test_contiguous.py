@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
-from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
 from planner.placement.check import check_throughput
-from strategies.placement.clock import Clock
-from strategies.placement.contiguous import solve_contiguous, solve_orders
+from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.loads import device_loads, placement_faults
-from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
+from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
 
 @pytest.mark.parametrize("block", range(10))

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from planner.placement.check_piper import check_piper
-from planner.placement.json_file import JsonFile, read_json_file
+from planner.placement.json_file import JsonFile
 from planner.placement.piper_file import PiperOverrides, piper_from
-from strategies.placement.clock import Clock
 from strategies.placement.piper import solve_piper
 from strategies.placement.piper_problem import PiperPlan, PiperProblem
 
@@ -106,7 +105,12 @@ def try_everything(content: dict[str, Any]) -> float:
                 tables = [content["nodes"][v]["TMPCs"].get(str(shape[i][1]), []) for v in chain[i]]
                 for ways in itertools.product(*(range(len(table)) for table in tables)):
                     plan = [
-                        {"nodes": nodes, "ways": ways if j == i else (0,) * len(nodes), "data_parallel": d, "tensor_parallel": t}
+                        {
+                            "nodes": nodes,
+                            "ways": ways if j == i else (0,) * len(nodes),
+                            "data_parallel": d,
+                            "tensor_parallel": t,
+                        }
                         for j, (nodes, (d, t)) in enumerate(zip(chain, shape, strict=True))
                     ]
                     checked = check_piper(content, plan).stages[i]

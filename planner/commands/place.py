@@ -1,0 +1,246 @@
+"""``planner place``: operator graphs on devices, optimal or with a certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from planner.commands import options as o
+from planner.commands.output import Output, emit, remark
+from planner.commands.question import output_of
+from planner.commands.values import Values
+from planner.errors import ExitCode
+
+__all__ = ["place"]
+
+_MOST_DEVICES = 1_000_000
+_MOST_SEED = 2**32 - 1
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="WORKLOAD",
+        help="An operator graph (JSON). Or: check WORKLOAD PLACEMENT, which judges a file of --export.",
+        show_default=False,
+    ),
+]
+Objective = Annotated[
+    str | None,
+    o.option(
+        "--objective", metavar="NAME", help="throughput: the least largest load. Default: throughput.", group=o.QUESTION
+    ),
+]
+Contiguous = Annotated[
+    bool | None,
+    o.option(
+        "--contiguous/--non-contiguous",
+        metavar=None,
+        help="Whether devices get consecutive parts of the graph. Default: contiguous.",
+        group=o.QUESTION,
+    ),
+]
+Contiguity = Annotated[
+    str | None,
+    o.option(
+        "--contiguity",
+        metavar="KIND",
+        help="chain: devices follow each other; convex: only no path leaves a device and comes back. Default: chain.",
+        group=o.QUESTION,
+    ),
+]
+Devices = Annotated[
+    str | None, o.option("--devices", metavar="K", help="Accelerators. Default: the workload's.", group=o.QUESTION)
+]
+Cpus = Annotated[str | None, o.option("--cpus", metavar="N", help="CPUs. Default: the workload's.", group=o.QUESTION)]
+Memory = Annotated[
+    str | None,
+    o.option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory of an accelerator, as in 16GB. Default: the workload's.",
+        group=o.QUESTION,
+    ),
+]
+Bandwidth = Annotated[
+    str | None,
+    o.option(
+        "--bandwidth",
+        metavar="RATE",
+        help="Bandwidth between devices, as in 25GiB/s (workloads of Piper's format). Default: the workload's.",
+        group=o.QUESTION,
+    ),
+]
+MicroBatches = Annotated[
+    str | None,
+    o.option(
+        "--micro-batches",
+        metavar="N",
+        help="Micro-batches of a batch (workloads of Piper's format). Default: the workload's.",
+        group=o.QUESTION,
+    ),
+]
+Method = Annotated[
+    str | None,
+    o.option(
+        "--method",
+        metavar="NAME",
+        help="auto, or a baseline: one-device, greedy, pipedream, local-search, expert. Default: auto.",
+        group=o.SEARCH,
+    ),
+]
+Expert = Annotated[
+    str | None,
+    o.option("--expert", metavar="FILE", help="Split made by an expert (JSON), for --method expert.", group=o.SEARCH),
+]
+TimeLimit = Annotated[
+    str | None,
+    o.option(
+        "--time-limit", metavar="TIME", help="Stop after this time with the best so far. Default: 60s.", group=o.SEARCH
+    ),
+]
+Gap = Annotated[
+    str | None,
+    o.option("--gap", metavar="SHARE", help="Stop when the bound is this near, as in 1%. Default: 0.", group=o.SEARCH),
+]
+Seed = Annotated[
+    str | None,
+    o.option("--seed", metavar="N", help="Of everything that is drawn at random. Default: 0.", group=o.SEARCH),
+]
+Export = Annotated[
+    str | None,
+    o.option("--export", metavar="FILE", help="Also write the placement to a YAML file.", group=o.OUTPUT),
+]
+
+
+def place(
+    words: Words,
+    objective: Objective = None,
+    contiguous: Contiguous = None,
+    contiguity: Contiguity = None,
+    devices: Devices = None,
+    cpus: Cpus = None,
+    memory: Memory = None,
+    bandwidth: Bandwidth = None,
+    micro_batches: MicroBatches = None,
+    method: Method = None,
+    expert: Expert = None,
+    time_limit: TimeLimit = None,
+    gap: Gap = None,
+    seed: Seed = None,
+    export: Export = None,
+    json: o.Json = False,
+    format: o.Format = None,  # noqa: A002 - the option's name
+    output: o.Output = None,
+    width: o.Width = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+) -> None:
+    """Place the operators of a graph on accelerators and CPUs, optimally or with a bound.
+
+    planner place bert24.json --contiguous --devices 6
+    planner place check bert24.json placement.yaml
+    """
+    options: dict[str, Any] = locals()
+    values = Values()
+    where = output_of(options, values)
+    if words[0] == "check" and len(words) > 1:
+        _check(words[1:], where, values)
+        return
+    if len(words) > 1:
+        values.add(f"WORKLOAD: one file at a time, not {len(words)}")
+    request = _request(words[0], options, values)
+    values.check()
+
+    from planner.commands.files import write_atomically
+    from planner.commands.progress import Progress
+    from planner.placement.placement_file import placement_text
+    from planner.placement.report import place_report
+    from planner.placement.run import place as answer_of
+
+    progress = Progress(where)
+    try:
+        answer = answer_of(request, lambda stage, best, bound: progress(*_progress_words(stage, best, bound)))
+    finally:
+        progress.close()
+    if where.export is not None:
+        write_atomically(where.export, placement_text(answer))
+        remark(where, f"wrote {where.export}")
+    emit(place_report(answer), where)
+    if answer.result.stopped == "interrupted":
+        raise KeyboardInterrupt  # the best so far is shown; the exit code says that it was stopped
+
+
+def _progress_words(stage: str, best: float, bound: float) -> tuple[str, float]:
+    known = best < float("inf")
+    text = f"{stage}: best {best:.6g}, bound {bound:.6g}" if known else f"{stage}: bound {bound:.6g}"
+    return text, bound / best if known and best > 0 else 0.0
+
+
+def _request(workload: str, options: dict[str, Any], values: Values) -> Any:
+    from planner.placement.methods import METHODS, OBJECTIVES
+    from planner.placement.request import PlaceRequest
+
+    get = options.get
+    method = values.choice("--method", get("method") or "auto", METHODS)
+    expert = get("expert")
+    if (method == "expert") != (expert is not None):
+        values.add(
+            "--method expert needs --expert FILE"
+            if expert is None
+            else "--expert: only has a meaning with --method expert"
+        )
+    bandwidth = _quantity(values, "--bandwidth", get("bandwidth"), "bytes_per_s")
+    return PlaceRequest(
+        workload=Path(workload),
+        objective=values.choice("--objective", get("objective") or "throughput", OBJECTIVES),
+        contiguity=_contiguity(values, get("contiguous"), get("contiguity")),
+        method=method,
+        expert=None if expert is None else Path(expert),
+        num_devices=values.optional_count("--devices", get("devices"), most=_MOST_DEVICES),
+        num_cpus=values.optional_count("--cpus", get("cpus"), least=0, most=_MOST_DEVICES),
+        memory_bytes=_quantity(values, "--memory", get("memory"), "bytes"),
+        bandwidth_bytes_per_s=bandwidth,
+        num_micro_batches=values.optional_count("--micro-batches", get("micro_batches")),
+        time_limit_s=values.seconds("--time-limit", get("time_limit") or "60s") or 60.0,
+        gap=values.ratio("--gap", get("gap") or "0"),
+        seed=values.count("--seed", get("seed") or "0", least=0, most=_MOST_SEED),
+    )
+
+
+def _contiguity(values: Values, contiguous: bool | None, kind: str | None) -> str:
+    if kind is None:
+        return "none" if contiguous is False else "chain"
+    if contiguous is False:
+        values.add(f"--non-contiguous and --contiguity {kind}: choose one")
+    return values.choice("--contiguity", kind, ("chain", "convex"))
+
+
+def _quantity(values: Values, flag: str, text: str | None, dimension: str) -> float | None:
+    from costmodel.units import QuantityError, parse_quantity
+
+    if text is None:
+        return None
+    try:
+        number = parse_quantity(text, dimension)
+    except QuantityError as error:
+        values.add(f"{flag}: {error}")
+        return None
+    if number <= 0:
+        values.add(f"{flag} {text}: must be above 0")
+        return None
+    return number
+
+
+def _check(files: list[str], where: Output, values: Values) -> None:
+    if len(files) != 2:
+        values.add("check: needs two files, WORKLOAD and PLACEMENT")
+    values.check()
+
+    from planner.placement.checking import check_files
+
+    report, ok = check_files(Path(files[0]), Path(files[1]))
+    emit(report, where)
+    if not ok:
+        raise typer.Exit(ExitCode.NO_PLAN)

@@ -1,0 +1,1 @@
+"""Questions about clusters of several kinds of devices: options, orchestration, plan files and reports."""

@@ -1,0 +1,178 @@
+"""The answers about plans over several groups: ranked plans, and one plan part by part and stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
+from planner.mixed.documents import mixed_breakdown_document, mixed_record, mixed_search_document
+from planner.mixed.results import GroupBaseline, MixedBreakdown, MixedResult, RankedMixedPlan
+from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.numbers import (
+    Unit,
+    big_count,
+    byte_unit,
+    duration_text,
+    percent,
+    significant,
+    time_unit,
+    used_of_total,
+)
+from planner.report.optimize import assumed, ratio_text
+from planner.report.ranking import gap_text
+from planner.report.rows import rows_table
+
+__all__ = ["mixed_estimate_report", "mixed_search_report"]
+
+_BAR = 30
+# Parts below this share of their sum are rounding errors.
+_NOISE = 1e-12
+# A baseline this close to the best is the best.
+_SAME = 1e-9
+
+
+def mixed_search_report(result: MixedResult) -> Report:
+    """Ranked plans in every form."""
+    return Report(
+        blocks=lambda: _search_blocks(result),
+        data=lambda: mixed_search_document(result),
+        records=lambda: [mixed_record(plan) for plan in result.plans],
+    )
+
+
+def mixed_estimate_report(breakdown: MixedBreakdown, warnings: Sequence[str] = ()) -> Report:
+    """Predict one plan, in every form."""
+    return Report(
+        blocks=lambda: _estimate_blocks(breakdown, warnings),
+        data=lambda: mixed_breakdown_document(breakdown, warnings=warnings),
+        records=lambda: [mixed_record(breakdown.ranked)],
+    )
+
+
+def _search_blocks(result: MixedResult) -> list[Block]:
+    best = result.plans[0]
+    facts = [
+        ("Proof", _proof(result)),
+        ("Searched", _searched(result)),
+        ("Devices", _devices(best)),
+        *(("Against one group", _versus(best, baseline)) for baseline in result.baselines),
+        *_assumed(result),
+        *(("Note", note) for note in result.notes),
+    ]
+    return [
+        _table(result.plans),
+        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
+        Facts(tuple(facts)),
+    ]
+
+
+def _table(plans: Sequence[RankedMixedPlan], *, ranks: bool = True) -> Table:
+    """Columns of plans; a narrow terminal drops those of the largest priority first."""
+    unit = time_unit(min(plan.step_time_s for plan in plans))
+
+    def column(title: str, cell: Callable[[RankedMixedPlan], str], priority: int, *, unit: str = "") -> Column:
+        return Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=priority)
+
+    def memory(position: int) -> Callable[[RankedMixedPlan], str]:
+        def cell(plan: RankedMixedPlan) -> str:
+            use = plan.groups[position]
+            return used_of_total(use.memory_bytes, use.memory_capacity_bytes) if use.devices else "-"
+
+        return cell
+
+    used = [i for i in range(len(plans[0].groups)) if any(plan.groups[i].devices for plan in plans)]
+    columns = [
+        Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
+        column("GPUs", lambda plan: f"{plan.workers:,}", 6),
+        column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
+        column("tokens/s", lambda plan: significant(plan.tokens_per_s), 3),
+        column("MFU", lambda plan: percent(plan.mfu), 4),
+        *(column("memory", memory(i), 2, unit=plans[0].groups[i].name) for i in used),
+        column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
+        column("bubble", lambda plan: percent(plan.bubble_share), 7),
+        column("format", lambda plan: plan.precision, 8),
+        Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
+    ]
+    if ranks:
+        columns.insert(0, column("#", lambda plan: str(plan.rank), 0))
+        columns.append(column("gap to", lambda plan: "-" if plan.rank == 1 else gap_text(plan.gap), 1, unit="first"))
+    return Table(columns=tuple(columns), highlight=0 if ranks else None)
+
+
+def _proof(result: MixedResult) -> str:
+    if result.proven_optimal:
+        return "no plan of the stated space that fits is faster than the first (gap 0)"
+    if result.bound_s <= 0:
+        return "not proven: the search stopped before it had a bound"
+    return (
+        f"not proven: a plan could be up to {percent(result.bound_gap)} faster "
+        f"(no plan takes less than {duration_text(result.bound_s)})"
+    )
+
+
+def _searched(result: MixedResult) -> str:
+    counts = ", ".join(f"{big_count(count)} {what}" for what, count in result.searched.items() if count)
+    return f"{counts}; in {duration_text(result.wall_s)}" if counts else f"in {duration_text(result.wall_s)}"
+
+
+def _devices(plan: RankedMixedPlan) -> str:
+    used = ", ".join(f"{use.devices} of {use.available} {use.name}" for use in plan.groups if use.available)
+    return f"{used} are used"
+
+
+def _versus(best: RankedMixedPlan, baseline: GroupBaseline) -> str:
+    plan = baseline.plan
+    if plan is None:
+        return f"nothing was found that fits on the {baseline.group} alone"
+    alone = f"the {plan.workers} {baseline.group} alone"
+    ratio = plan.step_time_s / best.step_time_s
+    if ratio <= 1 + _SAME:
+        return f"as fast as {alone}: the best plan uses no other group"
+    return f"{ratio_text(ratio)}x faster than {alone} ({duration_text(plan.step_time_s)}: {plan.summary})"
+
+
+def _estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list[Block]:
+    ranked = breakdown.ranked
+    fullest = ranked.groups[ranked.fullest].name
+    facts = [
+        ("Devices", _devices(ranked)),
+        *_assumed(breakdown),
+        *(("Note", note) for note in breakdown.notes),
+        *(("Warning", warning) for warning in warnings),
+    ]
+    memory = byte_unit(ranked.memory_bytes_per_gpu)
+    return [
+        _table([ranked], ranks=False),
+        Heading("Where the step goes (of the slowest pipeline's busiest stage)"),
+        _parts_table(ranked.time_parts, TIME_WORDS, ranked.step_time_s, time_unit(ranked.step_time_s), "step"),
+        Heading(f"What fills the memory (of the fullest GPU, {fullest})"),
+        _parts_table(ranked.memory_parts, MEMORY_WORDS, ranked.memory_bytes_per_gpu, memory, "memory"),
+        Heading("Stage by stage (one replica, one micro-batch; exchange and update once per step)"),
+        rows_table(breakdown.stages),
+        Facts(tuple(facts)),
+    ]
+
+
+def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: float, unit: Unit, name: str) -> Table:
+    rows = [(words[key], float(value)) for key, value in parts.items() if value > _NOISE * total]
+    values = (*(value for _, value in rows), total)
+    return Table(
+        columns=(
+            Column(title="part", cells=(*(word for word, _ in rows), name), is_text=True),
+            Column(
+                title="time" if name == "step" else "size",
+                unit=unit.name,
+                cells=tuple(significant(value / unit.size) for value in values),
+            ),
+            Column(title="share", cells=(*(percent(value / total) for _, value in rows), "100 %")),
+            Column(title="", cells=(*("#" * round(_BAR * v / total) for _, v in rows), ""), is_text=True, priority=1),
+        ),
+        total=True,
+    )
+
+
+def _assumed(answer: MixedResult | MixedBreakdown) -> list[tuple[str, str]]:
+    named = ", ".join(
+        f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in answer.model_assumptions
+    )
+    return [("Assumed", assumed(answer.assumptions, answer.setting)), ("Of the cost model", named)]

@@ -1,0 +1,139 @@
+"""What the planner answers with about plans over several kinds of devices: plain types that every report renders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from costmodel.mixed.plan import MixedPlan
+from planner.results import Assumption, Setting
+
+__all__ = ["GroupBaseline", "GroupUse", "MixedBreakdown", "MixedResult", "MixedStageRow", "RankedMixedPlan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUse:
+    """What a plan takes of one group."""
+
+    name: str
+    device: str
+    devices: int  # in use
+    available: int
+    memory_bytes: float  # of the fullest device in use; 0 where none is
+    memory_capacity_bytes: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices."""
+        return self.memory_bytes <= self.memory_capacity_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedMixedPlan:
+    """One plan with its predicted cost; times per step in seconds."""
+
+    rank: int
+    plan: MixedPlan
+    family: str  # "tensor+pipeline+zero-1"
+    summary: str
+    workers: int
+    precision: str  # what all its devices compute in
+    step_time_s: float
+    throughput_samples_per_s: float
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    mfu: float  # model FLOP / (step time x sum of the dense peaks of the devices in use)
+    groups: tuple[GroupUse, ...]  # of the cluster, in its order
+    fullest: int  # position of the group whose device is fullest for its size
+    exposed_communication_s: float
+    time_parts: Mapping[str, float]  # they add up to the step
+    memory_parts: Mapping[str, float]  # of the fullest device; they add up to its memory
+    bottleneck: str
+    gpu_hours_per_million_tokens: float
+    money_per_million_tokens: float | None  # in USD; None: a device file in use states no price
+    gap: float  # step time over the best plan's, minus 1
+
+    @property
+    def memory_bytes_per_gpu(self) -> float:
+        """Memory of the device that is fullest for its size."""
+        return self.groups[self.fullest].memory_bytes
+
+    @property
+    def memory_capacity_bytes(self) -> float:
+        """What that device may use."""
+        return self.groups[self.fullest].memory_capacity_bytes
+
+    @property
+    def exposed_communication_share(self) -> float:
+        """Part of the step spent waiting for the network."""
+        return self.exposed_communication_s / self.step_time_s
+
+    @property
+    def bubble_share(self) -> float:
+        """Part of the step lost to filling, draining and imbalance of the pipelines."""
+        return self.time_parts["bubble_s"] / self.step_time_s
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices everywhere."""
+        return all(group.fits for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBaseline:
+    """The best plan of one group alone; None where nothing was found."""
+
+    group: str
+    plan: RankedMixedPlan | None
+    bound_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedResult:
+    """Ranked plans with the proof that travels with them."""
+
+    setting: Setting
+    seq: int
+    plans: tuple[RankedMixedPlan, ...]  # best first
+    proven_optimal: bool
+    bound_s: float  # no plan of the space takes less time per step
+    bound_gap: float  # (best - bound) / best
+    searched: Mapping[str, int]
+    wall_s: float
+    baselines: tuple[GroupBaseline, ...]
+    assumptions: tuple[Assumption, ...]
+    model_assumptions: tuple[Assumption, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedStageRow:
+    """One stage of one replica of a pipeline; times of one micro-batch but for exchange and update, which are of the step."""
+
+    pipeline: int
+    stage: int
+    group: str
+    devices: int
+    blocks: int
+    forward_s: float
+    backward_s: float
+    recompute_s: float
+    tp_s: float
+    transfer_s: float
+    exchange_s: float
+    update_s: float
+    memory_bytes: float
+    memory_capacity_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedBreakdown:
+    """One plan, part by part and stage by stage."""
+
+    setting: Setting
+    seq: int
+    ranked: RankedMixedPlan
+    stages: tuple[MixedStageRow, ...]
+    assumptions: tuple[Assumption, ...]
+    model_assumptions: tuple[Assumption, ...]
+    notes: tuple[str, ...]

@@ -1,0 +1,222 @@
+"""The questions about several kinds of devices: optimize and estimate. The cost model judges, the search chooses, this file asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from costmodel.mesh.units import MeshError
+from costmodel.mixed.plan import MixedPlan, describe
+from costmodel.units import format_bytes, parse_quantity
+from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from planner.mesh.wording import MEMORY_WORDS
+from planner.mixed.judge import MixedJudge, make_mixed_judge
+from planner.mixed.results import GroupBaseline, MixedBreakdown, MixedResult, RankedMixedPlan
+from planner.resolve import Resolved
+from planner.search_errors import SearchInterrupted
+from strategies.mixed.search import search_mixed
+from strategies.mixed.settings import MixedOutcome, MixedSettings
+
+__all__ = ["estimate_mixed", "optimize_mixed"]
+
+Progress = Callable[[str, float], None]
+
+_DEFAULT_TIME_LIMIT_S = 60.0
+# Sums of floats in different orders: equal up to this.
+_PROOF_SLACK = 1e-9
+# A look at more devices, where nothing fits.
+_REMEDY_S = 5.0
+
+
+def optimize_mixed(resolved: Resolved, progress: Progress | None = None) -> MixedResult:
+    """Find the fastest plans over the groups of a cluster.
+
+    Raises
+    ------
+    NoFeasiblePlan
+        Nothing fits; the message names the nearest miss.
+    LimitReached
+        The time limit came before a plan.
+    SearchInterrupted
+        Ctrl-C; carries the best so far.
+    UsageError
+        The network or the cluster cannot be planned like this.
+    """
+    started = time.monotonic()
+    judge = make_mixed_judge(resolved)
+    settings = _settings(judge)
+    outcome = _searched(judge, settings, progress)
+    if not outcome.candidates:
+        raise _no_plan(judge, settings, outcome)
+    result = _result(judge, outcome, started)
+    if outcome.interrupted:
+        raise SearchInterrupted(result)
+    return result
+
+
+def estimate_mixed(resolved: Resolved, plan: MixedPlan | None) -> MixedBreakdown:
+    """Predict one plan.
+
+    Raises
+    ------
+    UsageError
+        No plan is given, or it breaks rules.
+    """
+    judge = make_mixed_judge(resolved)
+    if plan is None:
+        raise UsageError(
+            f"cluster '{resolved.cluster.name}' has several groups of devices, and options cannot spell out which stage goes where; "
+            "write a plan file with 'planner optimize ... --export plan.yaml' and predict it with --plan"
+        )
+    problems = judge.broken(plan)
+    if problems:
+        raise UsageError("\n".join(problems))
+    ranked = judge.rank([plan])[0]
+    return MixedBreakdown(
+        setting=resolved.setting,
+        seq=judge.seq,
+        ranked=ranked,
+        stages=judge.stages(plan),
+        assumptions=judge.assumptions(),
+        model_assumptions=judge.rows(),
+        notes=(*_format_notes(judge, ranked), *_too_full(judge, ranked)),
+    )
+
+
+def _settings(judge: MixedJudge) -> MixedSettings:
+    request = judge.resolved.request
+    return MixedSettings(
+        top=request.top,
+        group_limits=judge.devices,
+        capacity_bytes=judge.capacity_bytes,
+        wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
+        gap=request.gap,
+        assumptions=judge.model.assumptions,
+    )
+
+
+def _searched(judge: MixedJudge, settings: MixedSettings, progress: Progress | None = None) -> MixedOutcome:
+    try:
+        return search_mixed(judge.resolved.workload, judge.resolved.cluster, settings, progress)
+    except MeshError as error:
+        raise UsageError(str(error)) from None
+
+
+def _result(judge: MixedJudge, outcome: MixedOutcome, started: float) -> MixedResult:
+    plans = judge.rank([candidate.plan for candidate in outcome.candidates])
+    best = plans[0]
+    proven = outcome.gap <= _PROOF_SLACK
+    alone = [b.candidate.plan for b in outcome.baselines if b.candidate is not None]
+    found = iter(judge.rank(alone, best.step_time_s))
+    baselines = tuple(
+        GroupBaseline(group=judge.names[b.group], plan=None if b.candidate is None else next(found), bound_s=b.bound_s)
+        for b in outcome.baselines
+    )
+    return MixedResult(
+        setting=judge.resolved.setting,
+        seq=judge.seq,
+        plans=tuple(plans),
+        proven_optimal=proven,
+        bound_s=best.step_time_s if proven else outcome.bound_s,
+        bound_gap=0.0 if proven else outcome.gap,
+        searched=outcome.searched,
+        wall_s=time.monotonic() - started,
+        baselines=baselines,
+        assumptions=judge.assumptions(),
+        model_assumptions=judge.rows(),
+        notes=(*_format_notes(judge, best), *_notes(judge, outcome, best)),
+    )
+
+
+def _format_notes(judge: MixedJudge, ranked: RankedMixedPlan) -> list[str]:
+    """Why a plan computes in another number format than the one that was asked for."""
+    wanted = judge.resolved.workload.precision.compute
+    lacking = [use.name for use in ranked.groups if use.devices and not _has(judge, use.name, wanted)]
+    if not lacking:
+        return []
+    verb = "have" if len(lacking) > 1 else "has"
+    return [f"{', '.join(lacking)} {verb} no {wanted}, so the whole job runs in {ranked.precision}"]
+
+
+def _has(judge: MixedJudge, name: str, number_format: str) -> bool:
+    return number_format in judge.model.cluster.groups[judge.names.index(name)].device.formats
+
+
+def _notes(judge: MixedJudge, outcome: MixedOutcome, best: RankedMixedPlan) -> list[str]:
+    request, notes = judge.resolved.request, []
+    total = sum(group.num_devices or 0 for group in judge.model.cluster.groups)
+    if request.gpus < total:
+        counted = ", ".join(f"{count} of {name}" for count, name in zip(judge.devices, judge.names, strict=True))
+        notes.append(f"--gpus {request.gpus} are counted through the groups in their order: {counted}")
+    for use in best.groups:
+        if use.available and not use.devices:
+            why = "would only slow the best plan down and" if outcome.gap <= _PROOF_SLACK else "is not in the best plan found and"
+            notes.append(f"{use.name} {why} stays idle")
+    largest = max(group.device.memory_bytes for group in judge.model.cluster.groups)
+    if request.memory_limit is not None and parse_quantity(request.memory_limit, "bytes") > largest:
+        notes.append(f"--memory-limit {request.memory_limit} is more than any device has: {format_bytes(largest)}")
+    if outcome.interrupted:
+        notes.append("interrupted: the best so far is shown")
+    elif outcome.out_of_time:
+        notes.append("stopped by the time limit: --time-limit gives the search longer")
+    return notes
+
+
+def _too_full(judge: MixedJudge, ranked: RankedMixedPlan) -> list[str]:
+    notes = [
+        f"does not fit: {use.name} needs {format_bytes(use.memory_bytes)} per GPU, there are {format_bytes(use.memory_capacity_bytes)}"
+        for use in ranked.groups
+        if not use.fits
+    ]
+    if notes:
+        part = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
+        notes.append(
+            f"most of the fullest device ({judge.names[ranked.fullest]}) are {MEMORY_WORDS[part]}: "
+            f"{format_bytes(ranked.memory_parts[part])}"
+        )
+    return notes
+
+
+# -- nothing found ------------------------------------------------------------------------------------------------------
+
+
+def _no_plan(judge: MixedJudge, settings: MixedSettings, outcome: MixedOutcome) -> Exception:
+    if outcome.interrupted:
+        return SearchInterrupted(None)
+    if outcome.out_of_time:
+        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
+    miss = outcome.nearest_miss
+    if miss is None:
+        return NoFeasiblePlan(f"no plan of the stated space is legal for a batch of {judge.model.shape.global_batch}")
+    ranked = judge.rank([miss.plan])[0]
+    part = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
+    return NoFeasiblePlan(
+        f"nothing fits: the nearest miss ({describe(miss.plan, judge.model.cluster)}) needs {format_bytes(miss.memory_bytes)} per GPU "
+        f"of {judge.names[miss.group]} and there are {format_bytes(miss.capacity_bytes)}; the largest part is {MEMORY_WORDS[part]} with "
+        f"{format_bytes(ranked.memory_parts[part])}; {_way_out(judge, settings)}"
+    )
+
+
+def _way_out(judge: MixedJudge, settings: MixedSettings) -> str:
+    """What would help: first what was left unused, then what always does."""
+    request = judge.resolved.request
+    everything = tuple(group.num_devices for group in judge.model.cluster.groups)
+    own = tuple(float(group.device.memory_bytes) for group in judge.model.cluster.groups)
+    tries = []
+    if judge.devices != everything:
+        tries.append((f"with --gpus {sum(n or 0 for n in everything)} it works", everything, settings.capacity_bytes))
+    if judge.capacity_bytes != own:
+        tries.append((f"without --memory-limit {request.memory_limit} it works", settings.group_limits, own))
+    for words, limits, capacity in tries:
+        wider = MixedSettings(
+            top=1,
+            group_limits=limits,
+            capacity_bytes=capacity,
+            wall_s=_REMEDY_S,
+            gap=1.0,
+            assumptions=settings.assumptions,
+        )
+        found = _searched(judge, wider).best
+        if found is not None:
+            return f"{words}: {describe(found.plan, judge.model.cluster)}"
+    return "use more devices or devices with more memory, a shorter --seq, or --lora-rank to train adapters only"

@@ -1,0 +1,65 @@
+"""Which solver answers which question: one line per objective and contiguity, one per baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from planner.placement.request import PlaceRequest
+from strategies.placement.baselines import local_search, one_device, solve_chain, solve_greedy
+from strategies.placement.clock import Clock
+from strategies.placement.contiguous import solve_contiguous
+from strategies.placement.convex import solve_convex
+from strategies.placement.problem import PlacementProblem, PlacementResult
+
+__all__ = ["BASELINES", "BEST", "METHODS", "OBJECTIVES", "Baseline", "Solver"]
+
+Solver = Callable[[PlacementProblem, PlaceRequest, Clock], PlacementResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A simple method and the contiguity that its placements have at least."""
+
+    solve: Solver
+    contiguity: str
+
+
+def _chain(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> PlacementResult:
+    return solve_contiguous(problem, seed=request.seed, clock=clock)
+
+
+def _convex(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> PlacementResult:
+    return solve_convex(problem, seed=request.seed, relative_gap=request.gap, clock=clock)
+
+
+def _free(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> PlacementResult:
+    """Best of the chain of down-sets and local search, with a bound that every placement obeys."""
+    chain = solve_contiguous(problem, seed=request.seed, clock=clock)
+    moved = local_search(problem, seed=request.seed, clock=clock)
+    best = moved if moved.objective < chain.objective else chain
+    return replace(
+        best,
+        bound=min(moved.bound, best.objective),
+        proof=moved.proof,
+        stopped=chain.stopped or moved.stopped,
+        wall_s=clock.elapsed_s,
+    )
+
+
+# (objective, contiguity) -> the method that --method auto means.
+BEST: dict[tuple[str, str], Solver] = {
+    ("throughput", "chain"): _chain,
+    ("throughput", "convex"): _convex,
+    ("throughput", "none"): _free,
+}
+BASELINES: dict[str, Baseline] = {
+    "one-device": Baseline(solve=lambda problem, _request, _clock: one_device(problem), contiguity="chain"),
+    "greedy": Baseline(solve=lambda problem, _request, clock: solve_greedy(problem, clock=clock), contiguity="chain"),
+    "pipedream": Baseline(solve=lambda problem, _request, clock: solve_chain(problem, clock=clock), contiguity="chain"),
+    "local-search": Baseline(
+        solve=lambda problem, request, clock: local_search(problem, seed=request.seed, clock=clock), contiguity="none"
+    ),
+}
+OBJECTIVES = tuple(dict.fromkeys(objective for objective, _ in BEST))
+METHODS = ("auto", *BASELINES, "expert")

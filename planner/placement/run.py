@@ -1,0 +1,146 @@
+"""Answers a question about placement: reads the workload, runs the method, has the checker judge what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from planner.placement.answers import PiperAnswer, PlaceAnswer
+from planner.placement.check import check_throughput
+from planner.placement.check_piper import check_piper
+from planner.placement.expert_file import expert_placement
+from planner.placement.json_file import JsonFile, read_json_file
+from planner.placement.methods import BASELINES, BEST
+from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
+from planner.placement.placement_file import assignment_of, piper_stages
+from planner.placement.request import PlaceRequest
+from planner.placement.workload_file import LoadedWorkload, Overrides, workload_from
+from planner.search_errors import SearchInterrupted
+from strategies.placement.baselines import one_device_time
+from strategies.placement.clock import Clock
+from strategies.placement.contiguous import solve_contiguous
+from strategies.placement.loads import device_loads
+from strategies.placement.piper import solve_piper
+from strategies.placement.problem import PlacementProblem, PlacementResult
+
+__all__ = ["place"]
+
+
+def place(request: PlaceRequest, report: Callable[[str, float, float], None]) -> PlaceAnswer | PiperAnswer:
+    """Place a workload.
+
+    Parameters
+    ----------
+    request : PlaceRequest
+    report : callable
+        Takes the stage, the best objective so far and the best bound.
+
+    Raises
+    ------
+    InputFileError
+        The workload or the expert's file cannot be used.
+    NoFeasiblePlan
+        Provably no placement exists, or the chosen baseline has none.
+    LimitReached
+        The time limit came before any placement.
+    """
+    clock = Clock(limit_s=request.time_limit_s, report=report)
+    file = read_json_file(request.workload)
+    if is_piper(file.content):
+        return _place_piper(file, request, clock)
+    if request.bandwidth_bytes_per_s is not None or request.num_micro_batches is not None:
+        raise UsageError("--bandwidth, --micro-batches: only have a meaning for workloads of Piper's format")
+    overrides = Overrides(
+        num_accelerators=request.num_devices, num_cpus=request.num_cpus, memory_bytes=request.memory_bytes
+    )
+    loaded = workload_from(file, overrides)
+    problem = loaded.problem
+    result, contiguity = _solved(loaded, request, clock)
+    if result.placement is None:
+        raise _nothing_found(result, problem)
+    found = _judge(loaded, result, contiguity)
+    contiguity = found if request.method != "auto" else contiguity
+    contiguous = None
+    if contiguity != "chain":
+        contiguous = solve_contiguous(problem, seed=request.seed, clock=Clock(limit_s=request.time_limit_s))
+    return PlaceAnswer(
+        request=replace(request, contiguity=contiguity),
+        problem=problem,
+        result=result,
+        loads=device_loads(problem, result.placement.device),
+        one_device=one_device_time(problem),
+        contiguous=contiguous,
+        sha256=loaded.sha256,
+        content=loaded.content,
+    )
+
+
+def _solved(loaded: LoadedWorkload, request: PlaceRequest, clock: Clock) -> tuple[PlacementResult, str]:
+    problem = loaded.problem
+    if request.method == "expert":
+        assert request.expert is not None, "the command line checks this"
+        return expert_placement(problem, request.expert), "none"
+    baseline = BASELINES.get(request.method)
+    if baseline is not None:
+        return baseline.solve(problem, request, clock), baseline.contiguity
+    return BEST[request.objective, request.contiguity](problem, request, clock), request.contiguity
+
+
+def _nothing_found(result: PlacementResult, problem: PlacementProblem) -> Exception:
+    if result.stopped == "interrupted":
+        return SearchInterrupted(None)
+    if result.stopped:
+        return LimitReached("the time limit came before a placement was found; raise --time-limit")
+    if np.isfinite(result.bound):  # a baseline, or a graph too large for a proof
+        return NoFeasiblePlan(f"{result.method}: found no placement within the memory ({result.proof})")
+    need, room = float(problem.size_bytes.sum()), problem.memory_bytes * problem.num_accelerators
+    return NoFeasiblePlan(
+        f"no placement exists: no contiguous cut fits the {problem.num_accelerators} accelerators of {problem.memory_bytes:,.0f} bytes"
+        f" and {problem.num_cpus} CPUs; the operators need {need:,.0f} bytes in all, the accelerators have {room:,.0f}"
+        f" (more --devices or --memory, or --non-contiguous)"
+    )
+
+
+def _judge(loaded: LoadedWorkload, result: PlacementResult, contiguity: str) -> str:
+    """The checker has the last word on every placement that is shown; it returns the contiguity that there is."""
+    assert result.placement is not None
+    device_of = assignment_of(loaded.problem, result.placement)
+    checked = check_throughput(loaded.content, device_of, contiguity=contiguity)
+    assert not checked.violations, checked.violations[0]
+    assert np.isclose(checked.objective, result.objective, rtol=1e-9), "the checker computes another objective"
+    return "chain" if checked.is_chain else "convex" if checked.is_convex else "none"
+
+
+def _place_piper(file: JsonFile, request: PlaceRequest, clock: Clock) -> PiperAnswer:
+    loaded = piper_from(
+        file,
+        PiperOverrides(
+            num_devices=request.num_devices,
+            memory_bytes=request.memory_bytes,
+            bandwidth_bytes_per_s=request.bandwidth_bytes_per_s,
+            num_micro_batches=request.num_micro_batches,
+        ),
+    )
+    if request.method != "auto" or request.contiguity != "chain" or request.num_cpus is not None:
+        raise UsageError("--method, --contiguity, --cpus: have no meaning for workloads of Piper's format")
+    result = solve_piper(loaded.problem, clock=clock)
+    if result.plan is None:
+        if result.stopped == "interrupted":
+            raise SearchInterrupted(None)
+        if result.stopped or np.isfinite(result.bound):
+            raise LimitReached(f"no plan was found: {result.proof}")
+        raise NoFeasiblePlan(
+            f"no plan exists: no stages on {loaded.problem.num_devices} devices of {loaded.problem.memory_bytes:,.0f} bytes"
+            " hold all operators (more --devices or --memory)"
+        )
+    stages: list[Mapping[str, Any]] = piper_stages(loaded.problem, result.plan)
+    checked = check_piper(loaded.content, stages)
+    assert not checked.violations, checked.violations[0]
+    assert np.isclose(checked.objective, result.objective, rtol=1e-9), "the checker computes another objective"
+    return PiperAnswer(
+        request=request, problem=loaded.problem, result=result, sha256=loaded.sha256, content=loaded.content
+    )

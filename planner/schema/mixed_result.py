@@ -1,0 +1,143 @@
+"""What `--json` prints about plans over several groups of devices."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from planner.schema.mixed import MixedEntry
+from planner.schema.result import ComparisonEntry, Head, Number, ResultDocument, Seconds, Tail
+
+__all__ = ["MixedBreakdownDocument", "MixedPlanCost", "MixedResultDocument"]
+
+Size = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class GroupUseEntry(BaseModel):
+    """What a plan takes of one group."""
+
+    model_config = ResultDocument.model_config
+
+    name: str = Field(description="The group's name, or its device's; with ` #1`, ` #2` ... where several are alike.")
+    device: str
+    devices: int = Field(ge=0, description="In use.")
+    available: int = Field(ge=0, description="That `gpus` leave of the group: they are counted through the groups in order.")
+    memory_bytes: Size = Field(description="Peak memory of the group's fullest device; 0 where none is in use.")
+    memory_capacity_bytes: Size = Field(description="Memory that a device of the group may use.")
+
+
+class MixedPlanCost(BaseModel):
+    """A plan over several groups and its cost; `compute_s` to `optimizer_s` are the step, `weight_bytes` to `context_bytes` the memory."""
+
+    model_config = ResultDocument.model_config
+
+    rank: int = Field(ge=1, description="1 is the best.")
+    step_time_s: Seconds = Field(description="Time of one step.")
+    throughput_samples_per_s: Number = Field(description="Global batch / step time.")
+    memory_bytes_per_gpu: Number = Field(description="Peak memory of the GPU that is fullest for its size.")
+    exposed_communication_s: Seconds = Field(description="Part of the step spent waiting for the network.")
+    workers: int = Field(ge=1, description="GPUs used; at most `gpus`.")
+    family: str = Field(
+        description="Parallel dimensions in use, joined by `+`: tensor, pipeline, and data or zero-1; or one-device."
+    )
+    summary: str = Field(description="The plan in words.")
+    precision: str = Field(description="Number format that all devices of the plan compute in.")
+    tokens_per_s: Number = Field(description="Global batch x seq / step time.")
+    tokens_per_s_per_gpu: Number = Field(description="Per GPU in use.")
+    mfu: Number = Field(
+        description="Model FLOP of a step (nothing computed again) / (step time x sum of the dense peaks of the GPUs in use)."
+    )
+    memory_capacity_bytes: Number = Field(description="Memory that the fullest GPU may use.")
+    gpu_hours_per_million_tokens: Number = Field(description="GPUs in use x time.")
+    money_per_million_tokens: Number | None = Field(
+        description="In USD; null where a device file in use states no `price_per_hour`."
+    )
+    bottleneck: str = Field(description="The part of the step that takes longest, in words.")
+    gap: Number = Field(description="Step time over the best plan's, minus 1.")
+    compute_s: Seconds = Field(description="Forward and backward pass of the busiest stage of the slowest pipeline.")
+    recompute_s: Seconds = Field(description="Forward passes run again, their communication included.")
+    tp_exposed_s: Seconds = Field(
+        description="Tensor- and expert-parallel communication that compute does not hide."
+    )
+    pp_exposed_s: Seconds = Field(description="Transfers between stages.")
+    dp_exposed_s: Seconds = Field(description="Gradient reduction and weight gathering that compute does not hide.")
+    bubble_s: Number = Field(description="Filling, draining and imbalance of the pipelines.")
+    optimizer_s: Seconds = Field(description="The update.")
+    weight_bytes: Size = Field(description="Weights.")
+    gradient_bytes: Size = Field(description="Gradients.")
+    optimizer_bytes: Size = Field(description="Optimizer state and master weights.")
+    activation_bytes: Size = Field(description="Saved for the backward pass, of all micro-batches in flight.")
+    working_bytes: Size = Field(description="A block being recomputed.")
+    logits_bytes: Size = Field(description="Logits and their gradient.")
+    buffer_bytes: Size = Field(description="Communication buffers.")
+    slack_bytes: Size = Field(description="Lost to the allocator.")
+    context_bytes: Size = Field(description="Driver and libraries.")
+    groups: list[GroupUseEntry] = Field(description="In the order of the cluster.")
+    plan: MixedEntry = Field(description="The plan itself, as under `mixed` in a plan file.")
+
+
+class MixedHead(Head):
+    """What every answer about several groups begins with."""
+
+    space: Literal["mixed"]
+    seq: int = Field(ge=1, description="Positions (tokens) of a sample.")
+    objective: Literal["step_time"]
+
+
+class BaselineEntry(BaseModel):
+    """One group alone."""
+
+    model_config = ResultDocument.model_config
+
+    group: str
+    plan: MixedPlanCost | None = Field(description="Its best plan; null: nothing was found that fits.")
+    bound_s: Seconds | None = Field(description="No plan of the group alone takes less; null: there is none at all.")
+
+
+class MixedResultDocument(Tail, MixedHead):
+    """Answer of `planner optimize --json` about a cluster of several groups of devices."""
+
+    plans: list[MixedPlanCost] = Field(
+        description="Best first; of plans with equal groups, degrees, stages, replicas and micro-batch the best."
+    )
+    proven_optimal: bool = Field(description="Whether no plan of the stated space is faster than the first.")
+    bound_s: Seconds = Field(description="No plan of the space takes less time per step.")
+    gap: Number = Field(ge=0, description="(best - bound) / best.")
+    space_size: None = Field(description="Not counted.")
+    space_size_log10: None
+    wall_s: Seconds = Field(description="Time of the search.")
+    searched: dict[str, int] = Field(description="How many of what were looked at.")
+    data_parallel: None = Field(description="Not looked for; see `baselines`.")
+    baselines: list[BaselineEntry] = Field(description="Every group alone.")
+
+
+class MixedStageRowEntry(BaseModel):
+    """One stage of one replica; times of one micro-batch but for exchange and update, which are of the step."""
+
+    model_config = ResultDocument.model_config
+
+    pipeline: int = Field(ge=0)
+    stage: int = Field(ge=0)
+    group: str
+    devices: int = Field(ge=1, description="Tensor parallel degree.")
+    blocks: int = Field(ge=1)
+    forward_s: Seconds = Field(description="Communication inside the layers and the transfer it waits for included.")
+    backward_s: Seconds = Field(description="The same, and recomputation.")
+    recompute_s: Seconds
+    tp_s: Seconds
+    transfer_s: Seconds
+    exchange_s: Seconds
+    update_s: Seconds
+    memory_bytes: Size
+    memory_capacity_bytes: Size
+
+
+class MixedBreakdownDocument(Tail, MixedHead):
+    """Answer of `planner estimate --json` about a plan over several groups of devices."""
+
+    step_time_s: Seconds
+    plans: list[MixedPlanCost] = Field(min_length=1, max_length=1)
+    stages: list[MixedStageRowEntry] = Field(description="Of one replica of every pipeline.")
+    best: None
+    comparison: list[ComparisonEntry] = Field(description="Empty.")

@@ -1,0 +1,186 @@
+"""Simple placements to compare with: one device, greedy, local search, one order cut optimally."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategies.placement.bounds import class_bound, largest_load, work_bound
+from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.contiguous import solve_orders
+from strategies.placement.contraction import BlockGraph, contract, contract_classes
+from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.segments import greedy_stages
+
+__all__ = ["local_search", "one_device", "one_device_time", "solve_chain", "solve_greedy"]
+
+# Restarts and least gain of the published baseline (Tarnawski et al., NeurIPS 2020).
+RESTARTS = 10
+_LEAST_GAIN = 1e-5
+
+
+def one_device_time(problem: PlacementProblem) -> float:
+    """Time of everything on the better single device, memory aside: what speed-ups are measured against; infinite without a device."""
+    accelerator = float(problem.accelerator_time.sum()) if np.all(problem.supported) else np.inf
+    cpu = float(problem.cpu_time.sum()) if problem.num_cpus else np.inf
+    return min(accelerator, cpu)
+
+
+def one_device(problem: PlacementProblem) -> PlacementResult:
+    """Everything on one device that it fits on."""
+    choices = []
+    if np.all(problem.supported) and problem.size_bytes.sum() <= problem.capacity_bytes:
+        choices.append((float(problem.accelerator_time.sum()), 0))
+    if problem.num_cpus:
+        choices.append((float(problem.cpu_time.sum()), problem.num_accelerators))
+    if not choices:
+        return _result(problem, None, np.inf, "one device", "everything together fits on no single device")
+    value, device = min(choices)
+    placement = Placement(device=np.full(problem.num_nodes, device, dtype=np.int64))
+    return _result(problem, placement, value, "one device")
+
+
+def solve_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
+    """Fill devices one after the other along a topological order, with the least limit that works."""
+    clock = clock or Clock()
+    graph = contract(problem)
+    order = np.arange(graph.num_blocks)
+    low = max(work_bound(problem), class_bound(problem))
+    found = greedy_stages(problem, graph, order, low=low, high=largest_load(problem), clock=clock)
+    placement, value = found if found is not None else (None, np.inf)
+    return _result(problem, placement, value, "greedy", clock=clock)
+
+
+def solve_chain(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
+    """Cut one topological order optimally, as PipeDream does with its chain of layers."""
+    result = solve_orders(problem, num_orders=1, clock=clock)
+    return _result(problem, result.placement, result.objective, "one order cut optimally (as PipeDream)", clock=clock)
+
+
+def local_search(
+    problem: PlacementProblem, *, seed: int = 0, restarts: int = RESTARTS, clock: Clock | None = None
+) -> PlacementResult:
+    """Move single colour classes as long as the largest load falls, from random placements on accelerators; not contiguous.
+
+    Memory and support are kept, unlike in the published baseline.
+    """
+    clock = clock or Clock()
+    search = _Moves(problem, contract_classes(problem))
+    random = np.random.default_rng(seed)
+    best: IntArray | None = None
+    value = np.inf
+    stopped = ""
+    try:
+        for _ in range(restarts):
+            device = search.random_start(random)
+            if device is None:
+                continue
+            device, reached = search.descend(device, clock)
+            if reached < value:
+                best, value = device, reached
+                clock.report("local search", value, 0.0)
+    except OutOfTimeError:
+        stopped = "time limit"
+    placement = Placement(device=best[search.graph.block]) if best is not None else None
+    return _result(problem, placement, value, "local search", clock=clock, stopped=stopped)
+
+
+def _result(
+    problem: PlacementProblem,
+    placement: Placement | None,
+    value: float,
+    method: str,
+    proof: str = "compute divided evenly, or the largest colour class",
+    *,
+    clock: Clock | None = None,
+    stopped: str = "",
+) -> PlacementResult:
+    return PlacementResult(
+        placement=placement,
+        objective=value,
+        bound=min(value, max(work_bound(problem), class_bound(problem))),
+        method=method,
+        proof=proof,
+        wall_s=clock.elapsed_s if clock is not None else 0.0,
+        stopped=stopped,
+    )
+
+
+class _Moves:
+    """Loads of all single moves at once."""
+
+    def __init__(self, problem: PlacementProblem, graph: BlockGraph) -> None:
+        self.graph = graph
+        self._problem = problem
+        self._edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
+        self._pins = np.diff(graph.pin_start)[:, None]
+        self._cpu = np.arange(problem.num_devices) >= problem.num_accelerators
+        time = np.where(graph.supported, graph.accelerator_time, np.inf)
+        self._time = np.where(self._cpu, graph.cpu_time[:, None], time[:, None])  # (blocks, devices)
+
+    def random_start(self, random: np.random.Generator) -> IntArray | None:
+        """Put blocks on random accelerators with room, the largest first; on CPUs where there is none."""
+        graph, problem = self.graph, self._problem
+        device = np.zeros(graph.num_blocks, dtype=np.int64)
+        room = np.full(problem.num_accelerators, problem.capacity_bytes)
+        wish = random.permuted(np.tile(np.arange(problem.num_accelerators), (graph.num_blocks, 1)), axis=1)
+        for b in np.argsort(-graph.size_bytes, kind="stable").tolist():
+            fitting = [d for d in wish[b].tolist() if graph.supported[b] and graph.size_bytes[b] <= room[d]]
+            if fitting:
+                device[b] = fitting[0]
+                room[fitting[0]] -= graph.size_bytes[b]
+            elif problem.num_cpus:
+                device[b] = problem.num_accelerators
+            else:
+                return None
+        return device
+
+    def descend(self, device: IntArray, clock: Clock) -> tuple[IntArray, float]:
+        """Take the move that lowers the largest load most, until none does."""
+        device = device.copy()
+        value = float(self._loads(device).max())
+        while True:
+            clock.check()
+            after = self._after_moves(device)
+            b, d = np.unravel_index(int(np.argmin(after)), after.shape)
+            if not after[b, d] < value - _LEAST_GAIN * value:
+                return device, value
+            device[b], value = d, float(after[b, d])
+
+    def _inside(self, device: IntArray) -> IntArray:
+        count = self._problem.num_devices
+        flat = np.bincount(self._edge * count + device[self.graph.pin], minlength=len(self._pins) * count)
+        return flat.reshape(-1, count)
+
+    def _loads(self, device: IntArray) -> FloatArray:
+        inside = self._inside(device)
+        cut = (inside > 0) & (inside < self._pins) & ~self._cpu
+        compute = np.bincount(
+            device, weights=self._time[np.arange(len(device)), device], minlength=self._problem.num_devices
+        )
+        return np.asarray(compute + self.graph.hyperedge_cost @ cut)
+
+    def _after_moves(self, device: IntArray) -> FloatArray:
+        """Largest load after moving each block to each device; infinite where that is not allowed."""
+        graph, problem = self.graph, self._problem
+        count = problem.num_devices
+        inside = self._inside(device)
+        loads = self._loads(device)
+        cut = ((inside > 0) & (inside < self._pins)).astype(np.float64)
+        more = ((inside + 1 < self._pins).astype(np.float64) - cut) * graph.hyperedge_cost[:, None] * ~self._cpu
+        less = ((inside > 1).astype(np.float64) - cut) * graph.hyperedge_cost[:, None] * ~self._cpu
+        arrive = self._time.copy()
+        leave = -self._time[np.arange(graph.num_blocks), device]
+        np.add.at(arrive, graph.pin, more[self._edge])
+        np.add.at(leave, graph.pin, less[self._edge, device[graph.pin]])
+        source = loads[device] + leave
+        # Largest load of the devices that a move does not touch: one of the three largest.
+        top = np.argsort(-loads, kind="stable")[:3]
+        blocks, devices = np.arange(graph.num_blocks)[:, None], np.arange(count)[None, :]
+        rest = np.zeros((graph.num_blocks, count))
+        for d in top[::-1].tolist():
+            untouched = (device[blocks] != d) & (devices != d)
+            rest = np.where(untouched, np.maximum(rest, loads[d]), rest)
+        after = np.maximum(np.maximum(source[:, None], loads[None, :] + arrive), rest)
+        used = np.bincount(device, weights=graph.size_bytes, minlength=count)
+        overfull = (used[None, :] + graph.size_bytes[:, None] > problem.capacity_bytes) & ~self._cpu
+        return np.where(overfull | (devices == device[:, None]), np.inf, after)

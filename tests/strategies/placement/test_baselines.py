@@ -1,0 +1,83 @@
+"""Baselines are legal, worth what they say and never better than everything tried; the bounds hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.placement.check import check_throughput
+from strategies.placement.baselines import local_search, one_device, one_device_time, solve_chain, solve_greedy
+from strategies.placement.bounds import class_bound, largest_load, work_bound
+from strategies.placement.convex import is_convex, solve_convex
+from strategies.placement.problem import PlacementProblem, PlacementResult
+from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
+
+CHAIN = {"greedy": solve_greedy, "chain": solve_chain}
+FREE = {"one device": one_device, "local search": local_search}
+
+
+def judged(problem: PlacementProblem, result: PlacementResult, contiguity: str) -> float:
+    assert result.placement is not None
+    names = problem.device_names()
+    device_of = {problem.node_ids[v]: names[d] for v, d in enumerate(result.placement.device.tolist())}
+    checked = check_throughput(content_of(problem), device_of, contiguity=contiguity)
+    assert checked.violations == ()
+    return checked.objective
+
+
+@pytest.mark.parametrize("name", [*CHAIN, *FREE])
+def test_baselines_are_what_they_say(name: str) -> None:
+    found = 0
+    for seed in range(80):
+        problem = random_problem(seed)
+        tried = brute_force(problem)
+        result = (CHAIN | FREE)[name](problem)
+        assert result.bound <= tried.best() * (1 + 1e-9)
+        if result.placement is None:
+            assert result.objective == np.inf
+            continue
+        found += 1
+        mode = "chain" if name in CHAIN else "none"
+        assert judged(problem, result, mode) == pytest.approx(result.objective, rel=1e-12)
+        assert result.objective >= tried.best(mode) * (1 - 1e-9)
+    assert found > 30
+
+
+def test_bounds_hold_and_meet_where_nothing_moves() -> None:
+    tight = 0
+    for seed in range(200):
+        problem = random_problem(seed)
+        tried = brute_force(problem)
+        best = tried.best()
+        bound = max(work_bound(problem), class_bound(problem))
+        assert bound <= best * (1 + 1e-9), seed
+        tight += bound > best * 0.999
+        assert np.max(tried.value[tried.legal], initial=0.0) <= largest_load(problem) * (1 + 1e-12)
+    assert tight > 20
+
+
+def test_one_device_time_is_the_better_of_both() -> None:
+    for seed in range(50):
+        problem = random_problem(seed)
+        result = one_device(problem)
+        assert one_device_time(problem) <= result.objective
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_convex_equals_brute_force(block: int) -> None:
+    better = 0
+    for seed in range(block * 20, block * 20 + 20):
+        problem = random_problem(seed, max_nodes=8)
+        tried = brute_force(problem)
+        result = solve_convex(problem)
+        expected = tried.best("convex")
+        if expected == np.inf:
+            assert result.placement is None, seed
+            continue
+        assert result.objective == pytest.approx(expected, rel=1e-6), seed
+        assert result.bound <= expected * (1 + 1e-9), seed
+        assert judged(problem, result, "convex") == pytest.approx(result.objective, rel=1e-12)
+        better += expected < tried.best("chain") * (1 - 1e-6)
+        rows = np.random.default_rng(seed).integers(0, len(tried.devices), 50)
+        for row in rows.tolist():
+            assert is_convex(problem, tried.devices[row]) == tried.convex[row], seed
