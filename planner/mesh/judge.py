@@ -152,12 +152,19 @@ class MeshJudge:
 
     def rows(self) -> tuple[Assumption, ...]:
         """What the mesh model takes for granted, by name."""
-        return tuple(
+        rows = [
             Assumption(
                 name=item.name, value=f"{getattr(self.assumptions, item.name):g}", source=self._source(item.name)
             )
             for item in dataclasses.fields(self.assumptions)
-        )
+        ]
+        layers = self.resolved.workload.graph.layers
+        loads = sorted({layer.params.capacity_factor for layer in layers if layer.kind == "moe"})
+        if loads:
+            # How unevenly the router spreads tokens is the network's to say.
+            text = " and ".join(f"{load:g}" for load in loads)
+            rows.append(Assumption(name="expert load (fullest over mean)", value=text, source="model file"))
+        return tuple(rows)
 
     def _source(self, name: str) -> str:
         return "given" if name in dict(self.resolved.request.assume) else "default"
