@@ -291,6 +291,11 @@ def _capacity(request: Request, device: Device) -> float:
         limit = parse_quantity(request.memory_limit, "bytes")
     except QuantityError as error:
         raise UsageError(f"--memory-limit: {error}") from None
+    if limit <= CONTEXT_BYTES:
+        raise UsageError(
+            f"--memory-limit {request.memory_limit}: {format_bytes(CONTEXT_BYTES)} are taken before any tensor is placed "
+            "(driver and libraries); give more than that"
+        )
     return min(limit, device.memory_bytes)
 
 

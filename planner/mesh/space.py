@@ -24,12 +24,11 @@ def is_transformer(graph: Graph) -> bool:
     return any(layer.kind in _ATTENTION for layer in graph.layers)
 
 
-def choose_space(request: Request, graph: Graph, cluster: Cluster) -> Space:
+def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None) -> Space:
     """Choose the space that a question is about.
 
-    A cluster of several groups of devices has a space of its own. Otherwise
-    ``auto`` is the mesh for a transformer with repeated blocks that is trained, unless an option is given that only the other space
-    knows.
+    A cluster of several groups of devices has a space of its own. Otherwise ``auto`` is the mesh for a transformer with repeated blocks
+    that is trained, unless an option is given that only the other space knows.
 
     Raises
     ------
@@ -38,7 +37,7 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster) -> Space:
     """
     of_layers, of_mesh = _layer_options(request), _mesh_options(request)
     fits = any(layer.kind in _ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
-    if len(cluster.groups) > 1:
+    if cluster is not None and len(cluster.groups) > 1:
         check_mixed(request, graph, cluster, is_foldable=fits, of_layers=of_layers, of_mesh=of_mesh)
         return "mixed"
     if of_layers and of_mesh:

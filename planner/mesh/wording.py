@@ -45,7 +45,8 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
         f"micro-batch {plan.micro_batch}" + (f" x {plan.num_micro_batches}" if plan.num_micro_batches > 1 else "")
     )
     if plan.recompute == "full":
-        blocks = f" ({plan.recompute_blocks} block{'s' if plan.recompute_blocks != 1 else ''} per stage)"
+        part = "chunk" if plan.vpp > 1 else "stage"
+        blocks = f" ({plan.recompute_blocks} block{'s' if plan.recompute_blocks != 1 else ''} per {part})"
         per_chunk = f" ({' '.join(map(str, plan.stage_recompute))} blocks per chunk)" if plan.stage_recompute else ""
         words.append(f"recompute full{per_chunk or (blocks if plan.recompute_blocks else '')}")
     elif plan.recompute != "none":
@@ -78,6 +79,8 @@ def _parallel(plan: MeshPlan) -> list[str]:
     if plan.dp > 1:
         shared = f" ({_zero(plan)})" if plan.zero_stage else ""
         words.append(f"dp {plan.dp}{shared}")
+    elif plan.zero_stage:
+        words.append(_zero(plan))  # shared by the ranks that divide the positions
     return words
 
 

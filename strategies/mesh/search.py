@@ -104,11 +104,13 @@ class _Run:
 
     def settle(self) -> None:
         """Bound all cells, then open them best first."""
+        self.outcome.bound_score = 0.0  # until the cells are known
         cells, bounds = self._bounded_cells()
         order = np.argsort(bounds, kind="stable")
         position = 0
         size = 64  # small at first: the first plans found close most cells
         while position < len(order):
+            self.outcome.bound_score = min(self.incumbents.best, float(bounds[order[position]]))
             if bounds[order[position]] >= self._goal():
                 break
             if time.monotonic() - self.started > self.settings.wall_s:
@@ -166,7 +168,11 @@ class _Run:
     def _cell_bounds(self, cells: Columns) -> FloatArray:
         names = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch")
         first, inverse = combined(*(cells[name] for name in names))
-        total, forward = self.model.work_s(batch_of({name: cells[name][first] for name in names}))
+        batch = batch_of({name: cells[name][first] for name in names})
+        kinds = self.space.categories("recompute", RECOMPUTE).tolist()
+        if len(kinds) == 1 and (kinds[0] != _FULL or self.space.recomputes_all):
+            batch = replace(batch, recompute=np.full(len(batch), kinds[0]))
+        total, forward = self.model.work_s(batch)
         pp, m = cells["pp"], cells["num_micro_batches"]
         bound = m * total[inverse] / pp + (pp - 1) * forward[inverse]
         return self._score(bound, cells["tp"] * cells["cp"] * pp * cells["dp"]) * _SLACK
@@ -189,7 +195,7 @@ class _Run:
     def _open(self, cells: Columns) -> None:
         cores = self.space.with_orders(self.space.with_pipelines(cells))
         for piece in _pieces(cores):
-            batch = batch_of(piece)
+            batch = self._at_least(batch_of(piece))
             built = self.model.cores(batch, exact=False)
             self._tally("pipelines", len(batch))
             score = self._score(built.flush_s, batch.workers)
@@ -202,6 +208,13 @@ class _Run:
                 chosen = chosen[score[chosen] < self._goal()]
                 if len(chosen):
                     self._divide({name: column[chosen] for name, column in piece.items()}, score[chosen])
+
+    def _at_least(self, batch: MeshBatch) -> MeshBatch:
+        """The recomputation that is the least of all allowed ones: none, unless one kind is asked for."""
+        kinds = self.space.categories("recompute", RECOMPUTE).tolist()
+        if len(kinds) != 1 or (kinds[0] == _FULL and not self.space.recomputes_all):
+            return batch
+        return self._recomputing(batch, kinds[0], self.space.most_blocks(batch.pp, batch.vpp))
 
     def _tally(self, name: str, count: int) -> None:
         self.outcome.searched[name] = self.outcome.searched.get(name, 0) + count
@@ -386,11 +399,15 @@ class _Run:
         costs = self.model.evaluate(batch)
         score = self._score(costs.step_time_s, batch.workers)
         good = np.flatnonzero((costs.memory_bytes <= self.settings.capacity_bytes) & (score <= self.incumbents.worst))
-        self.incumbents.add(batch.take(good), score[good], costs.step_time_s[good])
+        self.incumbents.add(batch.take(good), score[good], costs.step_time_s[good], costs.memory_bytes[good])
 
     def _with_blocks(self, batch: MeshBatch, blocks: IntArray) -> tuple[MeshBatch, IntArray]:
         """Plans with at least so many recomputed blocks, of the numbers that are allowed."""
         most = self.space.most_blocks(batch.pp, batch.vpp)
+        if self.space.recomputes_all:
+            batch = replace(batch, recompute_blocks=most)
+            rows = np.flatnonzero(self._memory_bytes(batch, np.arange(len(batch))) <= self.settings.capacity_bytes)
+            return batch.take(rows), rows
         allowed = np.array(self.space.recompute_counts(int(most.max(initial=1))), dtype=np.int64)
         if not len(allowed):
             return batch, np.zeros(0, dtype=np.int64)

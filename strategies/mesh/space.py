@@ -270,8 +270,16 @@ class MeshSpace:
     def _longest(self, chunks: int) -> int:
         return max(self.model.blocks_of(chunks))
 
+    @property
+    def recomputes_all(self) -> bool:
+        """Whether full recomputation is asked for without a number of blocks: all of them."""
+        only_full = self.restriction.names.get("recompute") == (RECOMPUTE[_FULL],)
+        return only_full and "recompute_blocks" not in self.restriction.degrees
+
     def recompute_counts(self, most: int) -> tuple[int, ...]:
         """Numbers of recomputed blocks per chunk that full recomputation may have, for the longest chunk's length."""
+        if self.recomputes_all:
+            return (most,)
         return tuple(self.values("recompute_blocks", list(range(1, most + 1))).tolist())
 
     # -- counting ---------------------------------------------------------------------------------------------------------

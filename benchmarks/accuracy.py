@@ -1,0 +1,250 @@
+"""Published training steps against the model: in sample, on groups left out of the fit, and without each piece of physics.
+
+Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/accuracy.py [--write]     (about three minutes)
+
+Left out: of a small grid of constants, each fold takes the point with the least mean of |log(predicted / measured)| on the *other* groups and is
+scored with it; the scores of all folds are put together. In sample: the same with all rows. Bundled: the constants of the project.
+``--write`` puts the tables into docs/accuracy.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from planner.validation.outcomes import Outcome
+from planner.validation.plans import predict
+from planner.validation.preset import DEFAULT, PALEO, Preset
+from planner.validation.scores import Score, score
+from planner.validation.tables import Row, read_table
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
+BEGIN, END = "<!-- tables: python benchmarks/accuracy.py --write -->", "<!-- end of the tables -->"
+
+# Constants of Efficiency; all others are of MeshAssumptions.
+EFFICIENCY = ("attention_fraction", "attention_backward_fraction", "sustained_fraction", "elementwise_fraction")
+Point = tuple[tuple[str, float], ...]
+
+_HOST: Mapping[str, Sequence[float]] = {
+    "host_launch_s": (40e-6, 48e-6, 56e-6, 62e-6, 70e-6),
+    "host_collective_s": (0.0, 50e-6, 100e-6, 200e-6),
+    "sustained_fraction": (0.80, 0.85, 0.90, 1.0),
+}
+_KERNELS: Mapping[str, Sequence[float]] = {
+    "sustained_fraction": (0.80, 0.85, 0.90, 1.0),
+    "elementwise_fraction": (0.5, 0.7, 1.0),
+    "attention_fraction": (0.5, 0.6, 0.75),
+    "attention_backward_fraction": (0.40, 0.48, 0.60),
+}
+_NANOTRON: Mapping[str, Sequence[float]] = {
+    "host_collective_s": (150e-6, 250e-6, 350e-6),
+    "ring_step_s": (30e-6, 60e-6, 90e-6),
+    "contended_step_s": (300e-6, 360e-6, 420e-6, 500e-6),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Rows that share a fit.
+
+    Attributes
+    ----------
+    name, file : str
+    keep : function of Row
+        Which rows of the file belong to it.
+    folds : mapping
+        Name -> column whose texts are the groups left out, one after the other.
+    grid : mapping
+        Constant -> values tried.
+    """
+
+    name: str
+    file: str
+    keep: Callable[[Row], bool]
+    folds: Mapping[str, str]
+    grid: Mapping[str, Sequence[float]]
+
+
+def _is_dense(row: Row) -> bool:
+    return not any(word in row.text("model") for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS")) and "task=" not in row.text("notes")
+
+
+PARTS = (
+    Part(
+        name="vTrain, single node",
+        file="vtrain",
+        keep=lambda row: row.text("nodes") == "1",
+        folds={"hidden size": "hidden", "layers": "layers", "tp": "tp"},
+        grid=_HOST,
+    ),
+    Part(
+        name="vTrain, several nodes",
+        file="vtrain",
+        keep=lambda row: row.text("nodes") != "1",
+        folds={"hidden size": "hidden", "tp": "tp"},
+        grid=_HOST,
+    ),
+    Part(
+        name="nanotron, H100 sweep",
+        file="hf_ultrascale_nanotron",
+        keep=lambda _: True,
+        folds={"model": "model", "nodes": "nodes"},
+        grid=_NANOTRON,
+    ),
+    Part(
+        name="llm-foundry, A100 FSDP", file="llm_foundry", keep=lambda _: True, folds={"model": "model"}, grid=_KERNELS
+    ),
+    Part(
+        name="Megatron-LM, A100 and V100",
+        file="megatron_lm",
+        keep=lambda _: True,
+        folds={"model": "model"},
+        grid=_KERNELS,
+    ),
+    Part(
+        name="NeMo, H100, dense pre-training",
+        file="nemo_megatron_bridge",
+        keep=_is_dense,
+        folds={"model": "model"},
+        grid=_KERNELS,
+    ),
+    Part(
+        name="InternLM 7B, A100",
+        file="misc_transformers",
+        keep=lambda _: True,
+        folds={"GPUs": "gpus"},
+        grid={"sustained_fraction": (0.75, 0.80, 0.85, 0.90, 1.0)},
+    ),
+)
+
+# What is taken away -> constants that do so. Memory has its own.
+ABLATIONS: Mapping[str, Point] = {
+    "launch floor of the host": (("host_launch_s", 0.0), ("host_collective_s", 0.0), ("contended_step_s", 0.0)),
+    "host time of collectives": (("host_collective_s", 0.0),),
+    "collectives that wait for stages on other nodes": (("contended_step_s", 0.0),),
+    "steps of rings between nodes": (("ring_step_s", 0.0),),
+    "latency of each gradient bucket": (("bucket_bytes", 0.0),),
+    "rate of fused attention": (("attention_fraction", 1.0), ("attention_backward_fraction", 1.0)),
+    "sustained against best matrix rate": (("sustained_fraction", 1.0),),
+    "element-wise kernels inside a step": (("elementwise_fraction", 1.0),),
+    "copies of the logits (memory)": (("logits_copies", 0.0),),
+    "what plain autograd keeps (memory)": (("autograd_copies", 0.0),),
+}
+
+
+def preset_of(point: Point) -> Preset:
+    """The default cost model with other constants."""
+    return Preset(
+        name=DEFAULT.name,
+        efficiency=tuple(pair for pair in point if pair[0] in EFFICIENCY),
+        assumed=tuple(pair for pair in point if pair[0] not in EFFICIENCY),
+    )
+
+
+def rows_of(part: Part, folder: Path) -> list[Row]:
+    """The rows of a part."""
+    return [row for row in read_table(folder / f"{part.file}.csv").rows if part.keep(row)]
+
+
+def errors_of(outcomes: Sequence[Outcome]) -> np.ndarray:
+    """|log(predicted / measured)| of every row; not a number where nothing was measured."""
+    found = [o.comparisons[0] if o.comparisons else None for o in outcomes]
+    return np.array([abs(np.log(c.predicted_s / c.measured_s)) if c else np.nan for c in found])
+
+
+def left_out(rows: Sequence[Row], column: str, trials: Sequence[list[Outcome]], errors: np.ndarray) -> list[Outcome]:
+    """Outcomes of every row by the trial that suits the rows of the other groups best.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+    column : str
+    trials : sequence of lists
+        Outcomes of all rows, per point of the grid.
+    errors : array (points, rows)
+    """
+    groups = np.array([row.text(column) for row in rows])
+    chosen: list[Outcome] = []
+    best = {group: int(np.nanargmin(np.nanmean(errors[:, groups != group], axis=1))) for group in np.unique(groups)}
+    for n, group in enumerate(groups):
+        chosen.append(trials[best[group]][n])
+    return chosen
+
+
+def _cell(value: float | None, form: str = ".3f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def line(name: str, found: Score) -> str:
+    """One line of a table."""
+    rank, memory = found.ranking, found.memory
+    cells = (
+        name,
+        _cell(found.times.mape, ".1%"),
+        _cell(found.times.median_ape, ".1%"),
+        _cell(found.times.bias, "+.2f"),
+        _cell(rank.kendall_tau, ".2f"),
+        _cell(rank.regret_top1_mean),
+        _cell(rank.regret_top3_mean),
+        _cell(memory.median_ape, ".1%"),
+        _cell(memory.recall, ".1%") if memory.failures else "-",
+        _cell(memory.false_alarm, ".1%") if memory.failures else "-",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+HEAD = (
+    "| {} | MAPE | median | bias | tau | regret | top 3 | memory | recall | false alarms |\n"
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+)
+
+
+def accuracy(folder: Path) -> str:
+    """Both tables."""
+    fits, without = [HEAD.format("rows, constants")], []
+    for part in PARTS:
+        rows = rows_of(part, folder)
+        fits.append(line(f"**{part.name}** ({len(rows)}), bundled", score(predict(rows, DEFAULT))))
+        points = [tuple(zip(part.grid, values, strict=True)) for values in itertools.product(*part.grid.values())]
+        trials = [predict(rows, preset_of(point)) for point in points]
+        errors = np.array([errors_of(trial) for trial in trials])
+        best = int(np.nanargmin(np.nanmean(errors, axis=1)))
+        chosen = ", ".join(f"{name} {value:g}" for name, value in points[best])
+        fits.append(line(f"in sample: {chosen}", score(trials[best])))
+        for fold, column in part.folds.items():
+            fits.append(line(f"left out by {fold}", score(left_out(rows, column, trials, errors))))
+        fits.append(line("preset `paleo`", score(predict(rows, PALEO))))
+        without += ["", HEAD.format(part.name), line("all of it", score(predict(rows, DEFAULT)))]
+        for name, point in ABLATIONS.items():
+            changed = predict(rows, preset_of(point))
+            if not np.allclose(errors_of(changed), errors_of(predict(rows, DEFAULT)), equal_nan=True) or (
+                "(memory)" in name and part.file == "hf_ultrascale_nanotron"
+            ):
+                without.append(line(f"without {name}", score(changed)))
+        print(f"{part.name}: done", file=sys.stderr)
+    return "\n".join(["## Fitted and left out", "", *fits, "", "## Without each piece of physics", *without])
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the tables, or write them."""
+    given = os.environ.get("PLANNER_REFERENCE_DATA")
+    if not given:
+        raise SystemExit("PLANNER_REFERENCE_DATA names no folder with the tables of measurements")
+    folder = Path(given)
+    text = accuracy(folder / "measurements" if (folder / "measurements").is_dir() else folder)
+    if "--write" not in arguments:
+        print(text)
+        return
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,58 @@
+"""`planner place` on the public workloads: contiguous throughput and Piper's objective, each a fresh process on one thread.
+
+Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/placement_contiguous.py
+
+CPU seconds and peak memory are those of the whole command, start-up, reading and the independent check included.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = (
+    Path(os.environ.get("PLANNER_REFERENCE_DATA", Path(__file__).parents[2] / "shared")) / "placement" / "workloads"
+)
+PIPER = ("--memory", "8GiB", "--bandwidth", "25GiB/s", "--micro-batches", "1920")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+def run(*arguments: str | Path) -> tuple[dict[str, Any], float, float]:
+    """Run once; return the answer, CPU seconds and MB of peak memory."""
+    command = [sys.executable, "-m", "planner", "place", *map(str, arguments), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **ONE_THREAD})
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"{arguments}: exit code {process.returncode}"
+    return json.loads(output), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e3
+
+
+def show(name: str, answer: dict[str, Any], cpu_s: float, memory_mb: float) -> None:
+    proof = "proven" if answer["proven_optimal"] else f"gap {answer['gap']:.2%}"
+    print(f"{name:42} {answer['objective']:<14.10g} {proof:8} {cpu_s:6.2f} s {memory_mb:5.0f} MB", flush=True)
+
+
+def main() -> None:
+    if not FOLDER.is_dir():
+        print(f"skipped: no workloads at {FOLDER} (set PLANNER_REFERENCE_DATA)")
+        return
+    print(f"{'workload':42} {'objective':14} {'proof':8} {'CPU':>8} {'memory':>8}")
+    total, most = 0.0, 0.0
+    for path in sorted((FOLDER / "throughput").glob("*/*.json")):
+        answer, cpu_s, memory_mb = run(path, "--contiguous")
+        show(f"{path.parent.name}/{path.stem}", answer, cpu_s, memory_mb)
+        total, most = total + cpu_s, max(most, memory_mb)
+    print(f"{'together':42} {'':14} {'':8} {total:6.2f} s {most:5.0f} MB")
+    for devices in (8, 64, 512, 1024, 2048):
+        answer, cpu_s, memory_mb = run(FOLDER / "piper" / "bert32a100.json", "--devices", str(devices), *PIPER)
+        show(f"piper/bert32a100, {devices} devices", answer, cpu_s, memory_mb)
+
+
+if __name__ == "__main__":
+    main()

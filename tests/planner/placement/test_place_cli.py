@@ -1,0 +1,240 @@
+"""``planner place`` from the command line: answers, files, checks, errors and exit codes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planner.cli import run
+from planner.schema.place_result import AnyPlacement, PiperDocument, PlaceDocument
+from tests.strategies.placement.small_problems import content_of, random_problem
+from tests.strategies.placement.test_piper import random_content
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        code = run([str(word) for word in ("place", *words)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    """Eight operators in a row, 1 to 8 times as long; two devices and a CPU."""
+    nodes = [
+        {"id": i, "supportedOnFpga": 1, "cpuLatency": 20.0 * i, "fpgaLatency": float(i), "size": 2**20}
+        for i in range(1, 9)
+    ]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.25} for i in range(1, 8)]
+    content = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 6 * 2**20, "nodes": nodes, "edges": edges}
+    path = tmp_path / "row.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_json_answer(cli: Cli, workload: Path) -> None:
+    code, out, _ = cli(workload, "--objective", "throughput", "--contiguous", "--json")
+    assert code == 0
+    answer = json.loads(out)
+    # The CPU does operator 1 in 20; 2 to 6 take 20 and two transfers, 7 and 8 take 15 and one.
+    assert answer["objective"] == 20.5
+    assert answer["bound"] == 20.5
+    assert answer["gap"] == 0
+    assert answer["proven_optimal"] is True
+    assert set(answer["assignment"]) == {str(i) for i in range(1, 9)}
+    assert [device["name"] for device in answer["devices"]] == ["acc1", "acc2", "cpu1"]
+    assert max(device["load"] for device in answer["devices"]) == answer["objective"]
+    assert answer["wall_s"] >= 0
+    assert "down-sets" in answer["method"]
+    assert answer["speedup_over_one_device"] == pytest.approx(36 / 20.5)
+
+
+def test_json_answers_follow_their_schema(cli: Cli, workload: Path, tmp_path: Path) -> None:
+    for words in ((), ("--non-contiguous",), ("--method", "greedy")):
+        document = json.loads(cli(workload, "--json", *words)[1])
+        assert isinstance(AnyPlacement.model_validate(document).root, PlaceDocument)
+    path = tmp_path / "piper.json"
+    path.write_text(json.dumps(random_content(4)))
+    document = json.loads(cli(path, "--json", "--memory", "1kB")[1])
+    assert isinstance(AnyPlacement.model_validate(document).root, PiperDocument)
+
+
+def test_table(cli: Cli, workload: Path) -> None:
+    code, out, _ = cli(workload, "--devices", "3")
+    assert code == 0
+    assert "row.json: 8 operators on 3 accelerators of 6.00 MiB and 1 CPU" in out
+    assert "proven optimal (exhaustive: dynamic programming over all" in out
+    for word in ("device", "compute", "communication", "load", "memory", "Against one device"):
+        assert word in out
+
+
+def test_csv_has_a_row_per_device(cli: Cli, workload: Path) -> None:
+    code, out, _ = cli(workload, "--format", "csv")
+    assert code == 0
+    assert out.splitlines()[0] == "name,num_nodes,compute,communication,load,memory_bytes,memory_capacity_bytes"
+    assert len(out.splitlines()) == 4
+
+
+@pytest.mark.parametrize("extra", [(), ("--non-contiguous",), ("--contiguity", "convex"), ("--memory", "100MiB")])
+def test_export_and_check(cli: Cli, workload: Path, tmp_path: Path, extra: tuple[str, ...]) -> None:
+    out = tmp_path / "placement.yaml"
+    assert cli(workload, "--export", out, *extra)[0] == 0
+    code, text, _ = cli("check", workload, out)
+    assert code == 0
+    assert text.startswith("placement.yaml: ok, objective ")
+    code, text, _ = cli("check", workload, out, "--json")
+    assert json.loads(text)["ok"] is True
+
+
+def test_check_finds_tampering(cli: Cli, workload: Path, tmp_path: Path) -> None:
+    out = tmp_path / "placement.yaml"
+    assert cli(workload, "--export", out)[0] == 0
+    content = yaml.safe_load(out.read_text())
+    first, second, _ = sorted(content["devices"])
+    content["devices"][first], moved = content["devices"][first][1:], content["devices"][first][0]
+    content["devices"][second].append(moved)
+    out.write_text(yaml.safe_dump(content))
+    code, text, _ = cli("check", workload, out)
+    assert code == 1
+    assert "the file claims" in text
+    content["devices"]["acc7"] = [99]
+    out.write_text(yaml.safe_dump(content))
+    code, text, _ = cli("check", workload, out)
+    assert code == 1
+    assert "operators are not in the workload: 99" in text
+    assert "there are no devices acc7" in text
+
+
+def test_check_needs_a_placement_file(cli: Cli, workload: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("schema_version: 3\nobjective: speed\ndevices: [1]\nlimits: {accelerator: 2}\n")
+    code, _, err = cli("check", workload, path)
+    assert code == 2
+    assert f"{path}:1:17: schema_version: must be 1, not 3" in err
+    assert f"{path}:2:12: objective: objective must be one of" in err
+    assert "unknown limit 'accelerator'" in err
+    code, _, err = cli("check", workload)
+    assert (code, "check: needs two files" in err) == (2, True)
+
+
+def test_baselines_are_never_better(cli: Cli, workload: Path) -> None:
+    best = json.loads(cli(workload, "--json")[1])
+    for method in ("one-device", "greedy", "pipedream", "local-search"):
+        code, out, _ = cli(workload, "--method", method, "--json", "--memory", "1GiB")
+        assert code == 0, method
+        answer = json.loads(out)
+        assert answer["bound"] <= best["objective"]
+        if answer["contiguity"] == "chain":
+            assert answer["objective"] >= best["objective"]
+
+
+def test_expert_files(cli: Cli, workload: Path, tmp_path: Path) -> None:
+    path = tmp_path / "expert.json"
+    path.write_text(json.dumps({"fpgas": [{"nodes": [1, 2, 3, 4, 5]}, {"nodes": [6, 7, 8]}], "cpus": [{"nodes": []}]}))
+    code, out, _ = cli(workload, "--method", "expert", "--expert", path, "--json")
+    assert code == 0
+    answer = json.loads(out)
+    assert answer["objective"] == 21.25
+    assert answer["contiguity"] == "chain"
+    path.write_text(json.dumps({"fpgas": [{"nodes": [1, 2, 2, 77]}]}))
+    code, _, err = cli(workload, "--method", "expert", "--expert", path)
+    assert code == 2
+    assert f"{path}:1:29: fpgas[0].nodes[2]: node 2 is placed twice" in err
+    assert "node 77 is not in the workload" in err
+    path.write_text(json.dumps({"fpgas": [{"nodes": [1]}]}))
+    assert "7 operators have no device, node 2 first" in cli(workload, "--method", "expert", "--expert", path)[2]
+    path.write_text(json.dumps({"fpgas": [{"nodes": list(range(1, 9))}]}))
+    assert "holds more than its memory" in cli(workload, "--method", "expert", "--expert", path)[2]
+
+
+def test_piper_workloads(cli: Cli, tmp_path: Path) -> None:
+    content = random_content(4)
+    path, out = tmp_path / "piper.json", tmp_path / "plan.yaml"
+    path.write_text(json.dumps(content))
+    code, text, _ = cli(path, "--memory", "1kB", "--devices", "4", "--bandwidth", "10B/s", "--export", out, "--json")
+    assert code == 0
+    answer = json.loads(text)
+    assert answer["proven_optimal"] is True
+    assert answer["objective"] == max(stage["time_s"] for stage in answer["stages"])
+    assert answer["num_devices"] == 4
+    code, text, _ = cli("check", path, out)
+    assert (code, "ok" in text) == (0, True)
+    assert "stage" in cli(path, "--memory", "1kB")[1]
+    saved = yaml.safe_load(out.read_text())
+    saved["stages"][0]["data_parallel"] += 1
+    out.write_text(yaml.safe_dump(saved))
+    assert cli("check", path, out)[0] == 1
+    code, _, err = cli(path, "--memory", "1B")
+    assert code == 1
+    assert "no plan exists" in err
+
+
+def test_kinds_must_match(cli: Cli, workload: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "piper.json", tmp_path / "plan.yaml"
+    path.write_text(json.dumps(random_content(4)))
+    assert cli(workload, "--export", out)[0] == 0
+    code, _, err = cli("check", path, out)
+    assert code == 2
+    assert "is a placement for throughput, but piper.json is of Piper's format" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (("--devices", "0"), 2, "--devices 0: must be at least 1"),
+        (("--objective", "throughputs"), 2, "did you mean 'throughput'?"),
+        (("--memory", "3"), 2, "'3' has no unit"),
+        (("--memory", "0B"), 2, "--memory 0B: must be above 0"),
+        (("--method", "expert"), 2, "--method expert needs --expert FILE"),
+        (("--contiguity", "chian"), 2, "did you mean 'chain'?"),
+        (("--non-contiguous", "--contiguity", "chain"), 2, "choose one"),
+        (("--bandwidth", "25GiB/s"), 2, "only have a meaning for workloads of Piper's format"),
+        (("--cpus", "0", "--memory", "1MB"), 2, "needs 1,048,576 bytes, more than the 1,000,000 of an accelerator"),
+        (("--cpus", "0", "--memory", "3MiB"), 1, "no placement exists"),
+        (("--method", "one-device", "--cpus", "0"), 1, "fits on no single device"),
+        (("--time-limit", "0.000001s"), 3, "the time limit came before a placement was found"),
+    ],
+)
+def test_errors(cli: Cli, workload: Path, words: tuple[str, ...], code: int, expected: str) -> None:
+    got, out, err = cli(workload, *words)
+    assert (got, out) == (code, "")
+    assert expected in err
+    assert "Traceback" not in err
+
+
+def test_missing_and_several_files(cli: Cli, workload: Path) -> None:
+    assert cli("nothing.json")[0] == 2
+    code, _, err = cli(workload, workload)
+    assert (code, "one file at a time" in err) == (2, True)
+
+
+def test_broken_workloads_never_show_a_traceback(cli: Cli, tmp_path: Path) -> None:
+    """Values of a valid file replaced by nonsense, one at a time."""
+    rng = random.Random(5)
+    path = tmp_path / "w.json"
+    nonsense: list[Any] = [None, -1, 1e400, "x", [], {}, True, 10**30, 0.5, ""]
+    for trial in range(150):
+        content: Any = random_content(trial) if trial % 3 == 0 else content_of(random_problem(trial))
+        holder, key = content, rng.choice(list(content))
+        while isinstance(holder[key], (dict, list)) and holder[key] and rng.random() < 0.85:
+            holder = holder[key]
+            key = rng.choice(list(holder)) if isinstance(holder, dict) else rng.randrange(len(holder))
+        if rng.random() < 0.2 and isinstance(holder, dict):
+            del holder[key]
+        else:
+            holder[key] = rng.choice(nonsense)
+        path.write_text(json.dumps(content))
+        code, _, err = cli(path, "--json")
+        assert code in (0, 1, 2), (trial, err)
+        assert "internal error" not in err
