@@ -315,23 +315,31 @@ class _Run:
             return bound
         batch = batch_of(rows)
         undecided = np.ones(len(index), dtype=np.bool_)
-        for kind in self.space.categories("recompute", RECOMPUTE).tolist():
-            for optimizer in self.space.flags("offload_optimizer").tolist():
-                for activations in self.space.flags("offload_activations").tolist():
-                    open_rows = np.flatnonzero(undecided & (bound < self._goal()))
-                    if not len(open_rows):
-                        return bound
-                    variant = replace(
-                        self._recomputing(batch.take(open_rows), kind, np.ones(len(open_rows), dtype=np.int64)),
-                        offload_optimizer=np.full(len(open_rows), optimizer),
-                        offload_activations=np.full(len(open_rows), activations),
-                    )
-                    found, fits = self._judge(variant, index[open_rows])
-                    if (kind, optimizer, activations) == (_NONE, 0, 0):
-                        # Everything that saves memory takes longer: what fits is settled, what is too slow stays so.
-                        bound[open_rows] = found
-                        undecided[open_rows] = ~fits
+        for kind, optimizer, activations in self._variants():
+            open_rows = np.flatnonzero(undecided & (bound < self._goal()))
+            if not len(open_rows):
+                return bound
+            one = np.ones(len(open_rows), dtype=np.int64)
+            variant = replace(
+                self._recomputing(batch.take(open_rows), kind, one),
+                offload_optimizer=optimizer * one,
+                offload_activations=activations * one,
+            )
+            found, fits = self._judge(variant, index[open_rows])
+            if (kind, optimizer, activations) == (_NONE, 0, 0):
+                # Everything that saves memory takes longer: what fits is settled, what is too slow stays so.
+                bound[open_rows] = found
+                undecided[open_rows] = ~fits
         return bound
+
+    def _variants(self) -> list[tuple[int, int, int]]:
+        """Recomputation and what is offloaded, quick ways first: they set the goal for the others."""
+        return [
+            (kind, optimizer, activations)
+            for activations in self.space.flags("offload_activations").tolist()
+            for optimizer in self.space.flags("offload_optimizer").tolist()
+            for kind in self.space.categories("recompute", RECOMPUTE).tolist()
+        ]
 
     def _judge(self, batch: MeshBatch, core: IntArray) -> tuple[FloatArray, NDArray[np.bool_]]:
         """Score plans and keep the good ones; those of full recomputation take the fewest blocks that fit.
@@ -415,16 +423,23 @@ class _Run:
         chosen = allowed[np.minimum(place, len(allowed) - 1)]
         rows = np.flatnonzero((place < len(allowed)) & (chosen <= most) & (blocks <= most))
         batch, chosen, place, most = batch.take(rows), chosen[rows], place[rows], most[rows]
-        # More where rounding, or chunks that have run out of blocks, made it too few.
-        left = np.arange(len(batch))
-        while len(left):
-            trial = replace(batch.take(left), recompute_blocks=chosen[left])
-            over = self._memory_bytes(trial, np.arange(len(left))) > self.settings.capacity_bytes
-            following = np.minimum(place[left] + 1, len(allowed) - 1)
-            left = left[over & (following > place[left]) & (allowed[following] <= most[left])]
-            place[left] += 1
-            chosen[left] = allowed[place[left]]
+        # More where rounding, chunks that have run out of blocks, or offloading made it too few: bisection up to all blocks.
+        last = np.searchsorted(allowed, most, side="right") - 1
+        left = np.flatnonzero(~self._fit(batch, chosen))
+        left = left[last[left] > place[left]]
+        left = left[self._fit(batch.take(left), allowed[last[left]])]
+        low, high = place[left] + 1, last[left]
+        while np.any(low < high):
+            middle = (low + high) // 2
+            enough = self._fit(batch.take(left), allowed[middle])
+            low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
+        chosen[left] = allowed[high]
         return replace(batch, recompute_blocks=chosen), rows
+
+    def _fit(self, batch: MeshBatch, blocks: IntArray) -> NDArray[np.bool_]:
+        """Whether plans with so many recomputed blocks fit."""
+        trial = replace(batch, recompute_blocks=blocks)
+        return self._memory_bytes(trial, np.arange(len(batch))) <= self.settings.capacity_bytes
 
 
 def _pieces(columns: Columns) -> list[Columns]:
