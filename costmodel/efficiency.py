@@ -45,10 +45,14 @@ class Efficiency:
     vector_fraction : float
         Share of the vector peak that element-wise kernels reach.
     attention_fraction, attention_backward_fraction : float
-        Share of the peak that a long fused attention reaches, forward and backward, before ``depth_half`` is charged for its heads.
+        Rate of a fused attention over that of a matrix product of its size, forward and backward: the exponentials of the softmax run
+        between its products.
     sustained_fraction : float
-        Share of its best rate that a matrix product keeps up for the whole of a training step: clocks fall under the power limit, and
-        other work is in the caches. It does not apply to kernels timed alone.
+        Share of its best rate that a matrix product keeps up through a training step, where the power limit lowers the clocks and other
+        work has filled the caches.
+    elementwise_fraction : float
+        Share of its best rate that an element-wise kernel keeps up through a training step, where casts and copies that no graph shows
+        come with it. The last two do not apply to kernels timed alone.
     memory_fraction : float
         Share of the memory bandwidth that a long stream reaches.
     tile_half : float
@@ -72,10 +76,10 @@ class Efficiency:
     winograd_fraction: float = 0.80
     fft_fraction: float = 0.50
     vector_fraction: float = 0.80
-    attention_fraction: float = 0.75
-    attention_backward_fraction: float = 0.60
+    attention_fraction: float = 1.0
+    attention_backward_fraction: float = 1.0
     sustained_fraction: float = 1.0
-    elementwise_fraction: float = 0.85
+    elementwise_fraction: float = 1.0
     memory_fraction: float = 0.85
     tile_half: float = 32.0
     depth_half: float = 32.0
@@ -96,9 +100,15 @@ class Efficiency:
 _SIZES = frozenset({"tile_half", "depth_half", "fill_outputs", "split_depth"})
 
 DEFAULT_EFFICIENCY = Efficiency(
+    attention_fraction=0.60,
+    attention_backward_fraction=0.48,
+    sustained_fraction=0.85,
+    elementwise_fraction=0.70,
     source="matmul_fraction, winograd_fraction, tile_half, depth_half, fill_outputs and split_depth: fit to the fp32 training GEMMs and "
     "convolutions of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded; the fraction of peak of other "
-    "devices is 0.51 to 0.97 in the MAMF table of ml-engineering (S. Bekman). memory_fraction, vector_fraction, fft_fraction: assumptions"
+    "devices is 0.51 to 0.97 in the MAMF table of ml-engineering (S. Bekman). sustained_fraction, elementwise_fraction, "
+    "attention_fraction, attention_backward_fraction: fit to step times of MPT on A100 (llm-foundry), GPT on A100 "
+    "(Megatron-LM) and transformers on H100 (NeMo), rounded. memory_fraction, vector_fraction, fft_fraction: assumptions",
 )
 
 # Algorithms that run outside the matrix cores, and the fraction that applies to them.
@@ -175,11 +185,12 @@ def kernel_time_s(
     flops = np.asarray(flop, dtype=np.float64) / launches
     moved = np.asarray(memory_bytes, dtype=np.float64) / launches
     efficiency = device.efficiency
-    share = efficiency.elementwise_fraction if sustained and gemm is None else efficiency.memory_fraction
-    memory_s = moved / (device.memory_bandwidth_bytes_per_s * share)
+    memory_s = moved / (device.memory_bandwidth_bytes_per_s * efficiency.memory_fraction)
     rate = _rate_flop_per_s(device, precision, algorithm, is_product=gemm is not None)
     if sustained and gemm is not None:
         rate *= efficiency.sustained_fraction
+    elif sustained:
+        memory_s = memory_s / efficiency.elementwise_fraction
     compute_s = (flops if gemm is None else _charged_flop(efficiency, flops, gemm)) / rate
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
 
@@ -192,7 +203,7 @@ def _rate_flop_per_s(device: Device, precision: str, algorithm: str, *, is_produ
         return device.vector_peak_flop_per_s * fraction
     if algorithm in _ATTENTION:
         fraction = getattr(efficiency, _ATTENTION[algorithm])
-        return device.peak(precision) * fraction
+        return device.peak(precision) * efficiency.matmul_fraction * fraction
     if algorithm != "gemm":
         known = ", ".join((*_ATTENTION, *_VECTOR_ALGORITHMS))
         raise EfficiencyError(f"unknown algorithm '{algorithm}' (known: gemm, {known})")

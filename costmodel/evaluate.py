@@ -96,9 +96,7 @@ def concatenate(parts: Sequence[CostBatch]) -> CostBatch:
 def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[Plan]) -> CostBatch: ...
 @overload
 def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[MeshPlan]) -> MeshCosts: ...
-def evaluate(
-    workload: Workload, cluster: Cluster, plans: Sequence[Plan] | Sequence[MeshPlan]
-) -> CostBatch | MeshCosts:
+def evaluate(workload: Workload, cluster: Cluster, plans: Sequence[Plan] | Sequence[MeshPlan]) -> CostBatch | MeshCosts:
     """Score plans: layer by layer, pipelines, or over a device mesh.
 
     Parameters

@@ -28,6 +28,7 @@ class RooflineCompute:
     device: Device
     precision: Precision
     optimizer: Optimizer
+    alone: bool = False  # kernels are timed by themselves, not in a training step
     name: str = "roofline"
     overlaps_exchange: bool = True
     counts_norm: bool = True
@@ -87,5 +88,5 @@ class RooflineCompute:
             gemm=kernel.gemm,
             algorithm=kernel.algorithm,
             launches=kernel.launches,
-            sustained=True,
+            sustained=not self.alone,
         )

@@ -67,6 +67,7 @@ SECTIONS = (
     ("result", "planner optimize"),
     ("breakdown", "planner explain, planner estimate"),
     ("validation", "planner validate"),
+    ("place", "planner place, planner place check"),
     ("scale", "planner scale"),
     ("list", "planner list"),
     ("plan", "Plan files (--export, --plan, and `plan` inside results)"),

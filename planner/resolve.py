@@ -11,6 +11,7 @@ from typing import TypeVar
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.compute import ComputeModel
 from costmodel.device import Device
+from costmodel.mixed.links import group_cluster
 from costmodel.network import Cluster
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.roofline import RooflineCompute
@@ -188,6 +189,8 @@ def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
             raise UsageError(f"--device replaces the device of a cluster with one kind; '{cluster.name}' has several")
         cluster = cluster.with_device(device.device)
         inputs["device"] = device.sha256
+    if len(cluster.groups) == 1 and cluster.groups[0].levels:
+        cluster = dataclasses.replace(group_cluster(cluster, 0), name=cluster.name)  # its links as it has them
     return cluster, inputs
 
 

@@ -123,7 +123,12 @@ def _fused_passes(size: _Sizes) -> tuple[PassWork, PassWork]:
     depth = 0.5 * (size.score_dim + size.value_dim)
     gemm = (size.queries, size.keys + 0.0 * size.queries, depth + 0.0 * size.queries)
     inputs = size.q + size.k + size.v
-    forward = Kernel(flop=2.0 * size.pairs * (size.score_dim + size.value_dim), elements=inputs + size.out, gemm=gemm, algorithm="attention")
+    forward = Kernel(
+        flop=2.0 * size.pairs * (size.score_dim + size.value_dim),
+        elements=inputs + size.out,
+        gemm=gemm,
+        algorithm="attention",
+    )
     backward = Kernel(
         flop=2.0 * size.pairs * (3.0 * size.score_dim + 2.0 * size.value_dim),
         elements=2.0 * (inputs + size.out),
@@ -253,8 +258,11 @@ class SelfAttention(_DotProductAttention):
         return (params.heads * params.head_dim, inputs[0][1])
 
     def weight_count(self, layer: Layer) -> int:
-        """Biases by distance, ``relative_buckets heads`` (Raffel et al., arXiv:1910.10683, section 2.1), and head norms: scales of queries and of
-        keys, ``2 head_dim``, and as many shifts for layer normalisation."""
+        """Biases by distance and head norms.
+
+        ``relative_buckets heads`` (Raffel et al., arXiv:1910.10683, section 2.1); scales of queries and of keys, ``2 head_dim``, and as
+        many shifts for layer normalisation.
+        """
         p: SelfAttentionParams = layer.params
         norms = {"rms": 2, "layer": 4}[p.qk_norm] * p.head_dim if p.qk_norm else 0
         return p.relative_buckets * p.heads + norms
@@ -265,8 +273,10 @@ class SelfAttention(_DotProductAttention):
         return _grouped_sizes(p, shard, (shape, shape), causal=p.causal, window=p.window)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """Adds what has weights: norms of queries and keys before the scores, and the biases by distance, which are read per
-        score; the gradient of a bias sums over the samples."""
+        """Adds what has weights: norms of queries and keys before the scores, and the biases by distance.
+
+        These are read per score; the gradient of a bias sums over the samples.
+        """
         work = _DotProductAttention.trained_work(self, layer, shard)
         size = self._sizes(layer, shard)
         if layer.params.qk_norm:

@@ -64,22 +64,36 @@ class MeshAssumptions:
         "PyTorch's caching allocator; 5 to 10 % reserved but unused is usual",
     )
     host_launch_s: float = _assumption(
-        0.0,
-        "time of the host to start one kernel: a pass of a layer takes at least as long as its kernels take to start",
-        "fit: TODO",
+        62e-6,
+        "time of the host to start one kernel of the cost model (several of an eager framework, with their Python code): a pass of a layer "
+        "takes at least as long as starting its kernels",
+        "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), whose small models take 0.9 ms per layer and forward pass",
     )
     host_collective_s: float = _assumption(
-        0.0, "the same for a collective inside a layer", "fit: TODO",
+        50e-6,
+        "the same for a collective inside a layer",
+        "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), runs with tensor parallelism",
     )
     ring_step_s: float = _assumption(
         0.0,
-        "time of one step of a ring between nodes, which gathering and scattering take beside their volume, n - 1 steps for n ranks",
-        "none unless a framework profile says otherwise: the cheapest collective at the latency of the links",
+        "time of one step of a ring between nodes, which collectives wait for beside their volume, n - 1 steps for n ranks",
+        "none unless a framework profile says otherwise: collectives run at the latency of the links",
     )
     contended_step_s: float = _assumption(
         0.0,
-        "host time per rank of a tensor-parallel collective while stages on other nodes exchange tensors",
+        "time of the host per rank and tensor-parallel collective while stages on several nodes exchange tensors",
         "none unless a framework profile says otherwise",
+    )
+    logits_copies: float = _assumption(
+        2.0,
+        "copies of the logits in fp32 beside those that the loss is computed from",
+        "fit to the memory of the Ultra-Scale Playbook's nanotron runs; PyTorch's cross entropy keeps the logarithms and makes a gradient",
+    )
+    autograd_copies: float = _assumption(
+        0.0,
+        "1: kept is what plain autograd keeps: inputs of the matrices as they are gathered under sequence parallelism, and 16-bit "
+        "gradients beside wider sums; 0: what Megatron-LM's own functions keep",
+        "Korthikanti et al. (arXiv:2205.05198), section 4.2.2; Megatron-LM --gradient-accumulation-fusion",
     )
     prefetched_units: float = _assumption(
         2.0,

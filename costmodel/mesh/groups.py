@@ -34,8 +34,9 @@ _BEFORE = {
     if a != b
 }
 _RADIX = 1 << 31
-# NCCL knows only rings for these (until 2.23, which adds a tree-like one for one rank per node).
-_RINGS = frozenset({"all_gather", "reduce_scatter"})
+# Trips around a ring between nodes whose steps are waited for. NCCL gathers and scatters by rings only; an all-reduce takes two trips, or a
+# tree, which is about four times as quick where there are many ranks (all-reduce against all-gather of the p5 collectives).
+_RING_TRIPS = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 0.5}
 
 
 def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntArray) -> dict[str, IntArray]:
@@ -186,8 +187,9 @@ class GroupTimes:
             )
             slope = np.where(size > 1, (twice - once) / _PROBE_BYTES, 0.0)
             latency_s = np.where(size > 1, np.maximum(once - slope * _PROBE_BYTES, 0.0), 0.0)
-            if operation in _RINGS:
-                beyond = np.any(np.array(where.is_spanned[1:]), axis=0) if len(where.is_spanned) > 1 else False
-                latency_s = latency_s + np.where(beyond, (size - 1.0) * self.assumptions.ring_step_s, 0.0)
+            trips = _RING_TRIPS.get(operation, 0.0) * self.assumptions.ring_step_s
+            if trips:
+                beyond = np.any(where.is_spanned[1:], axis=0)
+                latency_s = latency_s + np.where(beyond, (size - 1.0) * trips, 0.0)
             result.append((latency_s, slope))
         return result

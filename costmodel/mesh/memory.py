@@ -201,6 +201,8 @@ class CoreMemory:
         gradient = (
             max(self.assumptions.main_gradient_bytes, float(precision.gradient_bytes)) if workload.training else 0.0
         )
+        if workload.training and gradient > precision.gradient_bytes:
+            gradient += self.assumptions.autograd_copies * precision.gradient_bytes
         return {
             "weight_bytes": share(self.dense, self.experts, 3, float(precision.weight_bytes)),
             "gradient_bytes": share(self.dense_trainable, self.expert_trainable, 2, gradient),

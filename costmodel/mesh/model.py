@@ -190,16 +190,17 @@ class MeshModel:
         )
 
     def work_s(self, batch: MeshBatch) -> tuple[FloatArray, FloatArray]:
-        """Forward and backward of one micro-batch through the whole network, and forward of its quickest block: (n,) each.
+        """What one micro-batch takes through the whole network, and the forward pass of its quickest block: (n,) each.
 
+        Forward, backward, and what the plan recomputes (full: all blocks).
         Ranks are numbered as well as they can be (context-parallel and expert ranks next to the tensor-parallel
         ones), and stages cost no transfers.
         """
         zero = np.zeros(len(batch), dtype=np.int64)
-        bare = replace(batch, order=zero, recompute=zero, pp=zero + 1)
+        bare = replace(batch, order=zero, pp=zero + 1)
         passes = unit_passes(self.rows(bare), bare, mesh_strides(bare), self.groups, is_block=self.is_block)
         counts = np.bincount(self.units.kind_of, minlength=len(self.units.kinds)).astype(np.float64)
-        total = (passes.forward_s + passes.backward_s) @ counts
+        total = (passes.forward_s + passes.backward_s + passes.recompute_s) @ counts
         return total, np.min(np.where(self.is_block, passes.forward_s, np.inf), axis=1)
 
     # -- plans --------------------------------------------------------------------------------------------------------------

@@ -157,17 +157,14 @@ def unit_passes(
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
     ep_backward = np.where(table.backward_s > 0, ep_forward, 0.0)
-    # The host starts kernels one after the other: what it needs beyond the device's time, the device waits.
-    starts = _messages_inside(table, batch)
-    launch_s, start_s = assumptions.host_launch_s, assumptions.host_collective_s
-    contended_s = _contended_s(batch, stride, groups)
-    forward_host = launch_s * table.forward_launches + start_s * starts
-    forward_host = forward_host + (start_s + contended_s) * table.tp_forward_starts
-    backward_host = launch_s * table.backward_launches + start_s * starts
-    backward_host = backward_host + (start_s + contended_s) * table.tp_backward_starts
-    forward = np.maximum(table.forward_s, forward_host - (tp_forward + cp_forward + ep_forward))
-    backward = np.maximum(table.backward_s, backward_host - (tp_backward + cp_backward + ep_backward))
-    backward = np.where(table.backward_s > 0, backward, 0.0)
+    host = _host_times(table, batch, stride, groups)
+    # What the host needs beyond the device's time, the device waits.
+    forward = np.maximum(table.forward_s, host.forward_s - (tp_forward + cp_forward + ep_forward))
+    weight = np.where(table.weight_s > 0, np.maximum(table.weight_s, host.weight_s), 0.0)
+    gradient = table.backward_s - table.weight_s
+    waiting = host.backward_s - (tp_backward + cp_backward + ep_backward)
+    backward = np.where(table.backward_s > 0, np.maximum(gradient, waiting) + weight, 0.0)
+    launch_s = assumptions.host_launch_s
     again = np.maximum(table.selective_s, launch_s * table.selective_launches)
     selective = np.where(is_block, again, 0.0)
     whole = np.where(is_block, forward + tp_forward + cp_forward + ep_forward, 0.0)
@@ -175,7 +172,7 @@ def unit_passes(
     return UnitPasses(
         compute_forward_s=forward,
         compute_backward_s=backward,
-        weight_s=table.weight_s,
+        weight_s=weight,
         tp_forward_s=tp_forward,
         tp_backward_s=tp_backward,
         cp_forward_s=cp_forward,
@@ -186,22 +183,38 @@ def unit_passes(
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostTimes:
+    """What the host takes to start the passes of a unit, arrays (n, K)."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray  # without what only weight gradients need
+    weight_s: FloatArray
+
+
+def _host_times(table: UnitTable, batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes) -> _HostTimes:
+    """Kernels and collectives are started one after the other, by one process per device."""
+    launch_s, collective_s = groups.assumptions.host_launch_s, groups.assumptions.host_collective_s
+    inside: FloatArray | float = 0.0
+    if np.any(batch.cp > 1) or np.any(batch.ep > 1):  # steps of a ring; tokens on their way to the experts and back
+        rings = (batch.cp - 1)[:, None] * (table.kv_bytes > 0)
+        trades = np.where(batch.ep > 1, 2.0, 0.0)[:, None] * (table.dispatch_bytes > 0)
+        inside = collective_s * (rings + trades)
+    each = collective_s + _contended_s(batch, stride, groups)
+    return _HostTimes(
+        forward_s=launch_s * table.forward_launches + each * table.tp_forward_starts + inside,
+        backward_s=launch_s * table.backward_launches + each * table.tp_backward_starts + inside,
+        weight_s=launch_s * table.weight_launches,
+    )
+
+
 def _contended_s(batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes) -> FloatArray:
-    """What a tensor-parallel collective takes longer to start while the neighbouring stage is on another node, (n, 1)."""
+    """What a tensor-parallel collective takes longer to start where the stages of a pipeline are on several nodes, (n, 1)."""
     each = groups.assumptions.contended_step_s
     if each == 0.0:
         return np.zeros((len(batch), 1))
     away = (batch.pp > 1) & (batch.pp * stride["pp"] > groups.node_size)
     return np.where(away, each * (batch.tp - 1.0), 0.0)[:, None]
-
-
-def _messages_inside(table: UnitTable, batch: MeshBatch) -> FloatArray | float:
-    """Collectives of context and expert parallelism that a pass of a unit starts: steps of a ring, dispatching and combining tokens."""
-    if not (np.any(batch.cp > 1) or np.any(batch.ep > 1)):
-        return 0.0
-    rings = (batch.cp - 1)[:, None] * (table.kv_bytes > 0)
-    trades = np.where(batch.ep > 1, 2.0, 0.0)[:, None] * (table.dispatch_bytes > 0)
-    return np.asarray(rings + trades)
 
 
 def _context_parallel(

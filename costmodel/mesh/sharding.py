@@ -144,22 +144,38 @@ class CopyTimes:
         """Time to gather weights from their shards."""
         return self._both("all_gather", self.shard, self.expert_shard, dense_bytes, expert_bytes)
 
-    def reduce_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
-        """Time to reduce gradients into their shards."""
-        return self._both("reduce_scatter", self.shard, self.expert_shard, dense_bytes, expert_bytes)
+    def reduce_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray, *, in_buckets: bool = True) -> FloatArray:
+        """Time to reduce gradients into their shards; not in buckets where ZeRO-3 reduces unit by unit."""
+        return self._both(
+            "reduce_scatter", self.shard, self.expert_shard, dense_bytes, expert_bytes, in_buckets=in_buckets
+        )
 
     def replicate_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
         """Time to add up the gradients of the copies, each rank its shard."""
         dense = dense_bytes / self.copies.shard[:, None]
         experts = expert_bytes / self.copies.expert_shard[:, None]
-        return self._both("all_reduce", self.replicate, self.expert_replicate, dense, experts)
+        return self._both("all_reduce", self.replicate, self.expert_replicate, dense, experts, in_buckets=True)
 
     def _both(
-        self, operation: str, dense: IntArray, experts: IntArray, dense_bytes: FloatArray, expert_bytes: FloatArray
+        self,
+        operation: str,
+        dense: IntArray,
+        experts: IntArray,
+        dense_bytes: FloatArray,
+        expert_bytes: FloatArray,
+        *,
+        in_buckets: bool = False,
     ) -> FloatArray:
-        total = self.groups.time_s(operation, dense, dense_bytes)
-        if len(experts):
-            total = total + self.groups.time_s(operation, experts, expert_bytes)
+        """Both kinds of weights; gradients travel bucket by bucket, each of which waits for the latency of its collective."""
+        total: FloatArray | None = None
+        for group, message in ((dense, dense_bytes), (experts, expert_bytes)):
+            if not len(group):
+                continue
+            size = self.groups.assumptions.bucket_bytes if in_buckets else 0.0
+            pieces = np.maximum(message / size, 1.0) if size > 0 else 1.0
+            time = pieces * self.groups.time_s(operation, group, message / pieces)
+            total = time if total is None else total + time
+        assert total is not None
         return total
 
 

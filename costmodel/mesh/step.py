@@ -27,6 +27,7 @@ IntArray = NDArray[np.int64]
 
 _SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
 _ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
+_ROUNDING = 1e-12
 
 
 def step_costs(
@@ -67,6 +68,7 @@ def step_costs(
     rows = np.arange(len(index))
     picked = {name: m * value[rows, slowest] for name, value in parts.items()}
     gather_s = m * totals.gathering_s[rows, slowest]
+    bubble = totals.flush_s - sum(picked.values()) - gather_s
     filled = memory.divided(index, division)
     total = filled.total_bytes
     fullest = np.argmax(total, axis=1)
@@ -79,7 +81,7 @@ def step_costs(
         ep_exposed_s=picked["ep_s"],
         pp_exposed_s=picked["transfer_s"],
         dp_exposed_s=gather_s + totals.exchange_s,
-        bubble_s=totals.flush_s - sum(picked.values()) - gather_s,
+        bubble_s=np.where(np.abs(bubble) > _ROUNDING * totals.flush_s, bubble, 0.0),
         optimizer_s=totals.update_s,
         offload_s=totals.offload_s,
         memory_bytes=total[rows, fullest],
@@ -217,7 +219,7 @@ def _unit_exchanges(
         return gather, np.zeros_like(gather)
     wide = _gradient_width(workload, times.groups)
     trained = table.dense_trainable[unit] + np.where(cut, table.tied_trainable[unit], 0.0)
-    return gather, times.reduce_s(trained * wide, table.expert_trainable[unit] * wide)
+    return gather, times.reduce_s(trained * wide, table.expert_trainable[unit] * wide, in_buckets=False)
 
 
 def _mixed(units: FloatArray, plain: FloatArray, again: FloatArray, share: FloatArray) -> FloatArray:

@@ -85,7 +85,8 @@ class UnitTable:
     tied_trainable: FloatArray
     # What the host starts: kernels, and collectives over the tensor-parallel ranks (0 for one rank).
     forward_launches: FloatArray
-    backward_launches: FloatArray
+    backward_launches: FloatArray  # without those that only weight gradients need
+    weight_launches: FloatArray
     selective_launches: FloatArray
     tp_forward_starts: FloatArray
     tp_backward_starts: FloatArray
@@ -137,7 +138,7 @@ def _unit_column(
     total = {item.name: np.zeros(len(keys)) for item in fields(UnitTable)}
     for position, role in enumerate(roles_of(workload.graph, kind)):
         add_layer(total, workload, groups, kind, position, role, keys, needs)
-    _add_saved(total, workload, kind, keys)
+    _add_saved(total, workload, groups.assumptions, kind, keys)
     return total
 
 
@@ -283,8 +284,12 @@ def _add_launches(
     total["forward_launches"] += forward
     if layer.is_recomputable:
         total["selective_launches"] += forward
-    if workload.training:
-        total["backward_launches"] += weights + (through if wants_input else 0.0)
+    if not workload.training:
+        return
+    needed = float(sum(kernel.launches for kernel in work.through))
+    is_put_off = layer.kind not in ATTENTION and layer.has_weights and wants_input  # as `_add_compute` has weight_s
+    total["weight_launches"] += weights - needed if is_put_off else 0.0
+    total["backward_launches"] += (needed if is_put_off else weights) + (through if wants_input else 0.0)
 
 
 def _add_accumulation(
@@ -298,7 +303,7 @@ def _add_accumulation(
 ) -> None:
     """Gradients that are kept wider than they are computed are added to their sum behind every micro-batch: read, read and written.
 
-    TODO
+    Under ZeRO-2 and 3 only a share is added up, but all are cast: about as many bytes.
     """
     precision, wide = workload.precision, groups.assumptions.main_gradient_bytes
     if not isinstance(workload.compute, RooflineCompute) or wide <= precision.gradient_bytes:
@@ -310,7 +315,7 @@ def _add_accumulation(
     time = moved / (device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction)
     total["backward_s"] += time
     total["weight_s"] += time
-    total["backward_launches"] += 1.0
+    total["weight_launches"] += 1.0
 
 
 def _weight_only_s(compute: ComputeModel, layer: Layer, shard: Shard, times: PassTimes) -> FloatArray:
@@ -421,7 +426,9 @@ def _add_dispatch(
 # -- memory -------------------------------------------------------------------------------------------------------------
 
 
-def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind, keys: RowKeys) -> None:
+def _add_saved(
+    total: dict[str, FloatArray], workload: Workload, assumptions: MeshAssumptions, kind: UnitKind, keys: RowKeys
+) -> None:
     """Tensors that the backward pass reads, each kept once, at the layout in which it leaves its producer.
 
     A tensor is kept if a layer that reads it keeps its input. Selective recomputation drops what cheap layers make,
@@ -444,6 +451,10 @@ def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind,
         if layer.kind == "input":
             continue
         shard = shard_of(graph.layers, kind, position, role, keys)
+        if role.gathers and layer.keeps_input and assumptions.autograd_copies:
+            again_whole = assumptions.autograd_copies * _gathered_bytes(layer, keys, width)
+            total["saved_bytes"] += again_whole
+            total["saved_selective_bytes"] += again_whole
         extra = layer.family.saved_elements(layer, shard) * width
         pieces = keys.cp if role.role in ("column", "channel") else whole
         elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
@@ -453,12 +464,20 @@ def _add_saved(total: dict[str, FloatArray], workload: Workload, kind: UnitKind,
         total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
         reading = readers.get(position, [])
         if layer.kind == "softmax" or any(layers[r].kind == "softmax" for r in reading):
-            total["logits_bytes"] += extra if layer.kind == "softmax" else size
+            copies = 1.0 + assumptions.logits_copies
+            total["logits_bytes"] += copies * extra if layer.kind == "softmax" else size
             continue
         kept = any(layers[r].keeps_input for r in reading)
         total["saved_bytes"] += extra + (size if kept else 0.0)
         if not layer.is_recomputable:
             total["saved_selective_bytes"] += extra + (size if again[position] else 0.0)
+
+
+def _gathered_bytes(layer: Layer, keys: RowKeys, width: int) -> FloatArray:
+    """What the input of a matrix has, gathered under sequence parallelism, beyond the share that is kept anyway."""
+    rows = keys.micro_batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp)
+    beyond = np.where(keys.sequence_parallel > 0, 1.0 - 1.0 / keys.tp, 0.0)
+    return np.asarray(rows * layer.input_shapes[0][0] * width * beyond)
 
 
 def _readers(graph: Graph, kind: UnitKind) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

@@ -140,6 +140,7 @@ def place(
     """Place the operators of a graph on accelerators and CPUs, optimally or with a bound.
 
     planner place bert24.json --contiguous --devices 6
+
     planner place check bert24.json placement.yaml
     """
     options: dict[str, Any] = locals()

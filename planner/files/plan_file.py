@@ -155,7 +155,8 @@ def plan_text(document: Mapping[str, Any]) -> str:
 
     summary = textwrap.fill(document["prediction"]["summary"], 118, break_on_hyphens=False, break_long_words=False)
     explained = {
-        "mesh": "tp x cp x pp x dp_replicate x dp_shard are the workers; these data-parallel ranks x micro_batch x num_micro_batches the batch.",
+        "mesh": "tp x cp x pp x dp_replicate x dp_shard are the workers; "
+        "these data-parallel ranks x micro_batch x num_micro_batches the batch.",
         "mixed": "replicas x the tp of all stages are the workers; micro_batch x (replicas x num_micro_batches + longer) the batch.",
         "layers": "The degrees of every layer multiply to the workers; degrees of 1 are left out.",
     }

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from planner.files.mesh_plan_file import mesh_entry
 from planner.mixed.plan_file import document_from_mixed_plan, mixed_entry
 from planner.mixed.results import MixedBreakdown, MixedResult, RankedMixedPlan
 from planner.report.documents import RESULT_VERSION, assumption_text, tail
@@ -71,7 +72,14 @@ def mixed_search_document(result: MixedResult) -> dict[str, Any]:
         "searched": dict(result.searched),
         "data_parallel": None,
         "baselines": [
-            {"group": b.group, "plan": None if b.plan is None else _with_plan(b.plan), "bound_s": b.bound_s}
+            {
+                "group": b.group,
+                "plan": None if b.plan is None else _with_plan(b.plan),
+                "bound_s": b.bound_s,
+                "mesh": None
+                if b.mesh is None
+                else {"step_time_s": b.mesh.step_time_s, "summary": b.mesh.summary, "plan": mesh_entry(b.mesh.plan)},
+            }
             for b in result.baselines
         ],
         **_tail(result, result.notes),

@@ -49,7 +49,9 @@ def check_mixed(
     if request.micro_batches is not None:
         refused.append(f"--num-micro-batches: {where}, {_reason('')}; leave it out")
     if request.seed:
-        refused.append(f"--seed {request.seed}: nothing is random in the search over several groups of devices; leave it out")
+        refused.append(
+            f"--seed {request.seed}: nothing is random in the search over several groups of devices; leave it out"
+        )
     if refused:
         raise UsageError("\n".join(dict.fromkeys(refused)))
 

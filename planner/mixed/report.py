@@ -121,14 +121,21 @@ def _devices(plan: RankedMixedPlan) -> str:
 
 
 def _versus(best: RankedMixedPlan, baseline: GroupBaseline) -> str:
-    plan = baseline.plan
-    if plan is None:
-        return f"nothing was found that fits on the {baseline.group} alone"
-    alone = f"the {plan.workers} {baseline.group} alone"
-    ratio = plan.step_time_s / best.step_time_s
-    if ratio <= 1 + _SAME:
+    """How much faster the best is than the faster of the two plans of a group: of this space, or of that for one kind of device."""
+    alone = f"the {baseline.available} {baseline.group} alone"
+    words = [f"{duration_text(p.step_time_s)}: {p.summary}" for p in (baseline.mesh, baseline.plan) if p is not None]
+    if not words:
+        return f"nothing was found that fits on {alone}"
+    if baseline.mesh is not None and baseline.plan is not None:
+        if baseline.plan.step_time_s <= baseline.mesh.step_time_s:
+            words = words[1:]
+        else:
+            words[1] = f"with a plan of this space {words[1]}"
+    ratio = baseline.step_time_s / best.step_time_s
+    if abs(ratio - 1) <= _SAME:
         return f"as fast as {alone}: the best plan uses no other group"
-    return f"{ratio_text(ratio)}x faster than {alone} ({duration_text(plan.step_time_s)}: {plan.summary})"
+    compared = f"{ratio_text(ratio)}x faster" if ratio > 1 else f"{ratio_text(1 / ratio)}x slower"
+    return f"{compared} than {alone} ({'; '.join(words)})"
 
 
 def _estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list[Block]:

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.plan import MixedPlan
 from planner.results import Assumption, Setting
 
-__all__ = ["GroupBaseline", "GroupUse", "MixedBreakdown", "MixedResult", "MixedStageRow", "RankedMixedPlan"]
+__all__ = [
+    "GroupBaseline",
+    "GroupUse",
+    "MeshAlone",
+    "MixedBreakdown",
+    "MixedResult",
+    "MixedStageRow",
+    "RankedMixedPlan",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +89,31 @@ class RankedMixedPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeshAlone:
+    """A plan over a device mesh of one group alone."""
+
+    plan: MeshPlan
+    summary: str
+    step_time_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupBaseline:
     """The best plan of one group alone; None where nothing was found."""
 
     group: str
-    plan: RankedMixedPlan | None
-    bound_s: float
+    available: int
+    plan: RankedMixedPlan | None  # of the space of mixed plans
+    bound_s: float  # no plan of that space takes less
+    mesh: (
+        MeshAlone | None
+    )  # of the larger space of a mesh: ZeRO-2 and 3, context and expert parallelism, all schedules, offloading
+
+    @property
+    def step_time_s(self) -> float:
+        """Of the faster one; infinite without any."""
+        plans = (self.plan, self.mesh)
+        return min((plan.step_time_s for plan in plans if plan is not None), default=float("inf"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

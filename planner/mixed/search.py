@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from costmodel.mesh.units import MeshError
+from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan, describe
 from costmodel.units import format_bytes, parse_quantity
 from planner.errors import LimitReached, NoFeasiblePlan, UsageError
-from planner.mesh.wording import MEMORY_WORDS
+from planner.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
 from planner.mixed.judge import MixedJudge, make_mixed_judge
-from planner.mixed.results import GroupBaseline, MixedBreakdown, MixedResult, RankedMixedPlan
+from planner.mixed.results import GroupBaseline, MeshAlone, MixedBreakdown, MixedResult, RankedMixedPlan
 from planner.resolve import Resolved
 from planner.search_errors import SearchInterrupted
+from strategies.mesh.search import search_mesh
+from strategies.mesh.settings import MeshSettings
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 
@@ -24,6 +27,10 @@ Progress = Callable[[str, float], None]
 _DEFAULT_TIME_LIMIT_S = 60.0
 # Sums of floats in different orders: equal up to this.
 _PROOF_SLACK = 1e-9
+# Micro-batches up to this may be any divisor of the batch, beside the powers of two.
+_MOST_SAMPLES = 16
+# A look at one group with all kinds of plans, for comparison.
+_ALONE_S = 3.0
 # A look at more devices, where nothing fits.
 _REMEDY_S = 5.0
 
@@ -84,9 +91,11 @@ def estimate_mixed(resolved: Resolved, plan: MixedPlan | None) -> MixedBreakdown
 
 
 def _settings(judge: MixedJudge) -> MixedSettings:
-    request = judge.resolved.request
+    request, batch = judge.resolved.request, judge.model.shape.global_batch
+    sizes = {*MixedSettings().micro_batches, *(n for n in range(1, _MOST_SAMPLES + 1) if batch % n == 0)}
     return MixedSettings(
         top=request.top,
+        micro_batches=tuple(sorted(sizes)),
         group_limits=judge.devices,
         capacity_bytes=judge.capacity_bytes,
         wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
@@ -106,12 +115,7 @@ def _result(judge: MixedJudge, outcome: MixedOutcome, started: float) -> MixedRe
     plans = judge.rank([candidate.plan for candidate in outcome.candidates])
     best = plans[0]
     proven = outcome.gap <= _PROOF_SLACK
-    alone = [b.candidate.plan for b in outcome.baselines if b.candidate is not None]
-    found = iter(judge.rank(alone, best.step_time_s))
-    baselines = tuple(
-        GroupBaseline(group=judge.names[b.group], plan=None if b.candidate is None else next(found), bound_s=b.bound_s)
-        for b in outcome.baselines
-    )
+    baselines = _baselines(judge, outcome, best.step_time_s)
     return MixedResult(
         setting=judge.resolved.setting,
         seq=judge.seq,
@@ -124,8 +128,51 @@ def _result(judge: MixedJudge, outcome: MixedOutcome, started: float) -> MixedRe
         baselines=baselines,
         assumptions=judge.assumptions(),
         model_assumptions=judge.rows(),
-        notes=(*_format_notes(judge, best), *_notes(judge, outcome, best)),
+        notes=(*_format_notes(judge, best), *_slower_notes(baselines, best), *_notes(judge, outcome, best)),
     )
+
+
+def _baselines(judge: MixedJudge, outcome: MixedOutcome, best_s: float) -> tuple[GroupBaseline, ...]:
+    alone = [b.candidate.plan for b in outcome.baselines if b.candidate is not None]
+    found = iter(judge.rank(alone, best_s))
+    return tuple(
+        GroupBaseline(
+            group=judge.names[b.group],
+            available=judge.devices[b.group],
+            plan=None if b.candidate is None else next(found),
+            bound_s=b.bound_s,
+            mesh=None if outcome.interrupted else _mesh_alone(judge, b.group),
+        )
+        for b in outcome.baselines
+    )
+
+
+def _mesh_alone(judge: MixedJudge, group: int) -> MeshAlone | None:
+    """What the search for one kind of device finds on a group: its space has more kinds of plans."""
+    limit_s = judge.resolved.request.time_limit_s
+    settings = MeshSettings(
+        max_workers=judge.devices[group],
+        capacity_bytes=judge.capacity_bytes[group],
+        top=1,
+        wall_s=_ALONE_S if limit_s is None else min(limit_s, _ALONE_S),
+    )
+    model = judge.model.group_model(group, judge.model.precision_of((group,)))
+    cluster = group_cluster(judge.model.cluster, group)
+    candidates = search_mesh(model.workload, cluster, settings, None, judge.model.assumptions).candidates
+    if not candidates:
+        return None
+    plan = candidates[0].plan
+    step = float(model.evaluate_plans([plan]).step_time_s[0])
+    return MeshAlone(plan=plan, summary=mesh_plan_in_words(plan), step_time_s=step)
+
+
+def _slower_notes(baselines: Sequence[GroupBaseline], best: RankedMixedPlan) -> list[str]:
+    return [
+        f"{b.group} alone is faster, with a plan that the stated space lacks: {b.mesh.summary}; a cluster file with that group only "
+        "asks for it"
+        for b in baselines
+        if b.mesh is not None and b.mesh.step_time_s < best.step_time_s * (1 - _PROOF_SLACK)
+    ]
 
 
 def _format_notes(judge: MixedJudge, ranked: RankedMixedPlan) -> list[str]:
@@ -150,7 +197,11 @@ def _notes(judge: MixedJudge, outcome: MixedOutcome, best: RankedMixedPlan) -> l
         notes.append(f"--gpus {request.gpus} are counted through the groups in their order: {counted}")
     for use in best.groups:
         if use.available and not use.devices:
-            why = "would only slow the best plan down and" if outcome.gap <= _PROOF_SLACK else "is not in the best plan found and"
+            why = (
+                "would only slow the best plan down and"
+                if outcome.gap <= _PROOF_SLACK
+                else "is not in the best plan found and"
+            )
             notes.append(f"{use.name} {why} stays idle")
     largest = max(group.device.memory_bytes for group in judge.model.cluster.groups)
     if request.memory_limit is not None and parse_quantity(request.memory_limit, "bytes") > largest:

@@ -15,7 +15,7 @@ from planner.errors import InputFileError
 from planner.files.documents import Location
 from planner.placement.json_file import read_json_file
 from planner.placement.reader import JsonReader
-from strategies.placement.bounds import class_bound, work_bound
+from strategies.placement.bounds import simple_bound
 from strategies.placement.loads import device_loads, placement_faults
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
@@ -54,12 +54,13 @@ def expert_placement(problem: PlacementProblem, path: Path) -> PlacementResult:
     if faults:
         raise InputFileError([file.problem((), fault) for fault in faults])
     value = float(device_loads(problem, device).load.max())
+    bound = simple_bound(problem)
     return PlacementResult(
         placement=Placement(device=device),
         objective=value,
-        bound=min(value, max(work_bound(problem), class_bound(problem))),
+        bound=min(value, bound.value),
         method=f"expert file {path.name}",
-        proof="compute divided evenly, or the largest colour class",
+        proof=bound.proof,
     )
 
 

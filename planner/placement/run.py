@@ -61,7 +61,7 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
     problem = loaded.problem
     result, contiguity = _solved(loaded, request, clock)
     if result.placement is None:
-        raise _nothing_found(result, problem)
+        raise _nothing_found(result, problem, contiguity)
     found = _judge(loaded, result, contiguity)
     contiguity = found if request.method != "auto" else contiguity
     contiguous = None
@@ -90,7 +90,7 @@ def _solved(loaded: LoadedWorkload, request: PlaceRequest, clock: Clock) -> tupl
     return BEST[request.objective, request.contiguity](problem, request, clock), request.contiguity
 
 
-def _nothing_found(result: PlacementResult, problem: PlacementProblem) -> Exception:
+def _nothing_found(result: PlacementResult, problem: PlacementProblem, contiguity: str) -> Exception:
     if result.stopped == "interrupted":
         return SearchInterrupted(None)
     if result.stopped:
@@ -98,10 +98,11 @@ def _nothing_found(result: PlacementResult, problem: PlacementProblem) -> Except
     if np.isfinite(result.bound):  # a baseline, or a graph too large for a proof
         return NoFeasiblePlan(f"{result.method}: found no placement within the memory ({result.proof})")
     need, room = float(problem.size_bytes.sum()), problem.memory_bytes * problem.num_accelerators
+    kind = "no contiguous cut" if contiguity == "chain" else "nothing"
     return NoFeasiblePlan(
-        f"no placement exists: no contiguous cut fits the {problem.num_accelerators} accelerators of {problem.memory_bytes:,.0f} bytes"
+        f"no placement exists: {kind} fits the {problem.num_accelerators} accelerators of {problem.memory_bytes:,.0f} bytes"
         f" and {problem.num_cpus} CPUs; the operators need {need:,.0f} bytes in all, the accelerators have {room:,.0f}"
-        f" (more --devices or --memory, or --non-contiguous)"
+        f" (more --devices or --memory{', or --non-contiguous' if contiguity == 'chain' and need <= room else ''})"
     )
 
 

@@ -21,6 +21,7 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "breakdown": ("planner.schema.mesh_result", "AnyBreakdown"),
     "scale": ("planner.schema.result", "ScaleDocument"),
     "validation": ("planner.schema.validation_result", "ValidationDocument"),
+    "place": ("planner.schema.place_result", "AnyPlacement"),
     "list": ("planner.schema.result", "ListDocument"),
 }
 

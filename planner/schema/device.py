@@ -45,6 +45,7 @@ class EfficiencyEntry(FileModel):
     attention_fraction: Fraction = DEFAULT_EFFICIENCY.attention_fraction
     attention_backward_fraction: Fraction = DEFAULT_EFFICIENCY.attention_backward_fraction
     sustained_fraction: Fraction = DEFAULT_EFFICIENCY.sustained_fraction
+    elementwise_fraction: Fraction = DEFAULT_EFFICIENCY.elementwise_fraction
     memory_fraction: Fraction = DEFAULT_EFFICIENCY.memory_fraction
     tile_half: HalfSize = DEFAULT_EFFICIENCY.tile_half
     depth_half: HalfSize = DEFAULT_EFFICIENCY.depth_half

@@ -19,9 +19,13 @@ Word = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
 class MixedStageEntry(FileModel):
     """Consecutive blocks on devices of one group."""
 
-    group: Word = Field(description="Name of the group, or of its device; with ` #1`, ` #2` ... where several are alike.")
+    group: Word = Field(
+        description="Name of the group, or of its device; with ` #1`, ` #2` ... where several are alike."
+    )
     tp: Degree = Field(default=1, description="Tensor parallel degree: devices of the stage in one replica.")
-    blocks: Blocks = Field(description="Of the network, in its order; front and head go with the first and the last stage.")
+    blocks: Blocks = Field(
+        description="Of the network, in its order; front and head go with the first and the last stage."
+    )
     recompute: Literal["none", "selective", "full"] = Field(
         default="none", description="What the backward pass computes again."
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
+from planner.schema.mesh import MeshEntry
 from planner.schema.mixed import MixedEntry
 from planner.schema.result import ComparisonEntry, Head, Number, ResultDocument, Seconds, Tail
 
@@ -22,7 +23,9 @@ class GroupUseEntry(BaseModel):
     name: str = Field(description="The group's name, or its device's; with ` #1`, ` #2` ... where several are alike.")
     device: str
     devices: int = Field(ge=0, description="In use.")
-    available: int = Field(ge=0, description="That `gpus` leave of the group: they are counted through the groups in order.")
+    available: int = Field(
+        ge=0, description="That `gpus` leave of the group: they are counted through the groups in order."
+    )
     memory_bytes: Size = Field(description="Peak memory of the group's fullest device; 0 where none is in use.")
     memory_capacity_bytes: Size = Field(description="Memory that a device of the group may use.")
 
@@ -57,9 +60,7 @@ class MixedPlanCost(BaseModel):
     gap: Number = Field(description="Step time over the best plan's, minus 1.")
     compute_s: Seconds = Field(description="Forward and backward pass of the busiest stage of the slowest pipeline.")
     recompute_s: Seconds = Field(description="Forward passes run again, their communication included.")
-    tp_exposed_s: Seconds = Field(
-        description="Tensor- and expert-parallel communication that compute does not hide."
-    )
+    tp_exposed_s: Seconds = Field(description="Tensor- and expert-parallel communication that compute does not hide.")
     pp_exposed_s: Seconds = Field(description="Transfers between stages.")
     dp_exposed_s: Seconds = Field(description="Gradient reduction and weight gathering that compute does not hide.")
     bubble_s: Number = Field(description="Filling, draining and imbalance of the pipelines.")
@@ -85,14 +86,31 @@ class MixedHead(Head):
     objective: Literal["step_time"]
 
 
+class MeshAloneEntry(BaseModel):
+    """A plan over a device mesh of one group alone."""
+
+    model_config = ResultDocument.model_config
+
+    step_time_s: Seconds
+    summary: str = Field(description="The plan in words.")
+    plan: MeshEntry = Field(description="As under `mesh` in a plan file.")
+
+
 class BaselineEntry(BaseModel):
     """One group alone."""
 
     model_config = ResultDocument.model_config
 
     group: str
-    plan: MixedPlanCost | None = Field(description="Its best plan; null: nothing was found that fits.")
-    bound_s: Seconds | None = Field(description="No plan of the group alone takes less; null: there is none at all.")
+    plan: MixedPlanCost | None = Field(
+        description="Its best plan of the stated space; null: nothing was found that fits."
+    )
+    bound_s: Seconds | None = Field(
+        description="No plan of that space on the group alone takes less; null: there is none."
+    )
+    mesh: MeshAloneEntry | None = Field(
+        description="The best plan found on the group alone with all that `space: mesh` knows, within three seconds; null: none."
+    )
 
 
 class MixedResultDocument(Tail, MixedHead):

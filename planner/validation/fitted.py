@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from costmodel.device import Device
 from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.framework import FrameworkProfile
 from costmodel.mesh.assumptions import MeshAssumptions
 
 __all__ = ["fitted_in", "fitted_of"]
@@ -34,8 +35,10 @@ def fitted_in(source: str, names: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def fitted_of(device: Device, assumptions: MeshAssumptions | None = None) -> frozenset[str]:
-    """Fitted constants that a prediction on a device uses: common ones once, a device's own with its name before them."""
+def fitted_of(
+    device: Device, assumptions: MeshAssumptions | None = None, profile: FrameworkProfile | None = None
+) -> frozenset[str]:
+    """Fitted constants that a prediction uses: common ones once, a device's or a framework's own with its name before them."""
     constants = [item.name for item in fields(Efficiency) if item.name != "source"]
     common = fitted_in(DEFAULT_EFFICIENCY.source, constants)
     own = [name for name in constants if getattr(device.efficiency, name) != getattr(DEFAULT_EFFICIENCY, name)]
@@ -43,6 +46,10 @@ def fitted_of(device: Device, assumptions: MeshAssumptions | None = None) -> fro
     if device.efficiency.source != DEFAULT_EFFICIENCY.source:
         found |= {f"{device.name}: {name}" for name in fitted_in(device.efficiency.source, own) if name in own}
     for item in fields(assumptions) if assumptions is not None else ():
+        if profile is not None and item.name in profile.constants:
+            continue
         if _SAYS_SO.search(str(item.metadata.get("source", ""))):
             found.add(item.name)
+    if profile is not None:
+        found |= {f"{profile.name}: {name}" for name in fitted_in(profile.source, profile.constants)}
     return frozenset(found)

@@ -50,7 +50,7 @@ def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
     """
     device = machine_of(row, Links(gpus_per_node=1)).device
     precision = precision_of(format_of(row, default), device.formats)
-    return Unit(device=device, precision=precision, compute=preset.compute(device, precision, "sgd"))
+    return Unit(device=device, precision=precision, compute=preset.compute(device, precision, "sgd", alone=True))
 
 
 def compared(

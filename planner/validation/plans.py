@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodel.framework import FrameworkProfile, profile_of
 from costmodel.graph import Graph
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MeshCosts
@@ -50,6 +51,7 @@ class _Question:
     graph: Graph
     machine: Machine
     precision: Precision
+    profile: FrameworkProfile
     assumptions: MeshAssumptions
     plans: tuple[MeshPlan, ...]  # alternatives where the row leaves something open: the fastest that fits is meant
     global_batch: int
@@ -96,12 +98,14 @@ def _question(row: Row) -> _Question:
     if memory is not None and memory * _GIB > machine.capacity_bytes:
         raise RowSkipped("memory above that of the device: wrong unit?")
     plans, global_batch = _plans(row, len(graph.layers))
+    profile = profile_of(row.text("framework"))
     return _Question(
         row=row,
         graph=graph,
         machine=machine,
         precision=precision_of(number_format, machine.device.formats),
-        assumptions=_assumptions(gradient_bytes(row, number_format)),
+        profile=profile,
+        assumptions=_assumptions(profile, gradient_bytes(row, number_format)),
         plans=plans,
         global_batch=global_batch,
         measured_s=measured_s,
@@ -129,8 +133,8 @@ def _ranking_key(row: Row) -> Hashable:
     return (*(row.text(name) for name in columns), row.text("global_batch"))
 
 
-def _assumptions(main_gradient_bytes: float) -> MeshAssumptions:
-    return replace(MeshAssumptions(), main_gradient_bytes=main_gradient_bytes)
+def _assumptions(profile: FrameworkProfile, main_gradient_bytes: float) -> MeshAssumptions:
+    return replace(profile.applied(), main_gradient_bytes=main_gradient_bytes)
 
 
 def _network(row: Row) -> tuple[Graph, str]:
@@ -249,7 +253,7 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
         graph=first.graph, global_batch=1, precision=first.precision, optimizer=OPTIMIZERS["adam"], compute=compute
     )
     try:
-        model = MeshModel.build(workload, preset.cluster(first.machine.cluster), first.assumptions)
+        model = MeshModel.build(workload, preset.cluster(first.machine.cluster), preset.assumptions(first.assumptions))
     except MeshError as error:
         return [skipped(question.row, str(error), usable=True) for question in questions]
     flat = [(n, _cut(plan, model.num_blocks)) for n, question in enumerate(questions) for plan in question.plans]
@@ -260,7 +264,7 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
     position = {int(index): k for k, index in enumerate(legal)}
     flop = model_flops_per_step(workload)
     peak = first.machine.device.peak(first.precision.compute)
-    fitted = fitted_of(first.machine.device, first.assumptions)
+    fitted = fitted_of(first.machine.device, first.assumptions, first.profile)
     members: list[list[int]] = [[] for _ in questions]
     for index, (n, _) in enumerate(flat):
         members[n].append(index)

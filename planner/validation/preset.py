@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from costmodel.compute import ComputeModel
 from costmodel.device import Device
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network import Cluster
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, Precision
@@ -21,14 +23,29 @@ class Preset:
     ``paleo`` is PALEO's program where it has a formula (fp32, every kernel at the peak of the device, links without latency at
     their nominal bandwidth); what it does not know (sequences, attention, normalisation) is costed by the default, as
     ``--paleo-extensions`` does.
+
+    Attributes
+    ----------
+    name : str
+    efficiency, assumed : tuple of (str, float)
+        Constants of `Efficiency` (of every device) and of `MeshAssumptions` in place of the bundled ones: trials of a fit.
     """
 
     name: str
+    efficiency: tuple[tuple[str, float], ...] = ()
+    assumed: tuple[tuple[str, float], ...] = ()
 
-    def compute(self, device: Device, precision: Precision, optimizer: str) -> ComputeModel:
-        """Cost model of one device."""
-        roofline = RooflineCompute(device=device, precision=precision, optimizer=OPTIMIZERS[optimizer])
+    def compute(self, device: Device, precision: Precision, optimizer: str, *, alone: bool = False) -> ComputeModel:
+        """Cost model of one device; ``alone``: of kernels timed by themselves."""
+        if self.efficiency:
+            constants: dict[str, Any] = dict(self.efficiency)
+            device = replace(device, efficiency=replace(device.efficiency, **constants))
+        roofline = RooflineCompute(device=device, precision=precision, optimizer=OPTIMIZERS[optimizer], alone=alone)
         return PaleoCompute(device=device, extensions=roofline) if self.name == "paleo" else roofline
+
+    def assumptions(self, bundled: MeshAssumptions) -> MeshAssumptions:
+        """What the mesh model takes for granted."""
+        return replace(bundled, **dict(self.assumed)) if self.assumed else bundled
 
     def cluster(self, cluster: Cluster) -> Cluster:
         """Links as the preset sees them."""

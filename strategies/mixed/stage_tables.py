@@ -19,7 +19,7 @@ __all__ = ["StageChoices", "StageTables"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_LIKE_ALL = 3  # stages of a pipeline that costs per stage what any longer one does
+_LIKE_ALL = 3  # stages of a pipeline in which a stage costs what it does in any other
 _NONE, _SELECTIVE, _FULL = (RECOMPUTE.index(name) for name in ("none", "selective", "full"))
 
 
@@ -138,7 +138,7 @@ class StageTables:
         for name in ("position", "num_micro_batches", "recompute", "recompute_blocks"):
             values.pop(name)
         if not self.model.assumptions.contended_step_s:
-            values["stages"] = min(len(pipeline.stages), _LIKE_ALL)
+            values["stages"] = _LIKE_ALL if len(pipeline.stages) > 1 else 1
         # What makes no difference must not keep equal stages apart.
         if values["order"] == 0 or values["replicas"] == 1:
             values["group_stages"], values["order"] = 1, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.placement.bounds import class_bound, largest_load, work_bound
+from strategies.placement.bounds import largest_load, simple_bound
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.contiguous import solve_orders
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
@@ -44,7 +44,9 @@ def solve_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> Pl
     clock = clock or Clock()
     graph = contract(problem)
     order = np.arange(graph.num_blocks)
-    low = max(work_bound(problem), class_bound(problem))
+    low = simple_bound(problem).value
+    if not np.isfinite(low):
+        return _result(problem, None, np.inf, "greedy", clock=clock)
     found = greedy_stages(problem, graph, order, low=low, high=largest_load(problem), clock=clock)
     placement, value = found if found is not None else (None, np.inf)
     return _result(problem, placement, value, "greedy", clock=clock)
@@ -89,17 +91,18 @@ def _result(
     placement: Placement | None,
     value: float,
     method: str,
-    proof: str = "compute divided evenly, or the largest colour class",
+    proof: str = "",
     *,
     clock: Clock | None = None,
     stopped: str = "",
 ) -> PlacementResult:
+    bound = simple_bound(problem)
     return PlacementResult(
         placement=placement,
         objective=value,
-        bound=min(value, max(work_bound(problem), class_bound(problem))),
+        bound=min(value, bound.value),
         method=method,
-        proof=proof,
+        proof=proof or bound.proof,
         wall_s=clock.elapsed_s if clock is not None else 0.0,
         stopped=stopped,
     )

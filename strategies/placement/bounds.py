@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from strategies.placement.problem import FloatArray, PlacementProblem, sums_by
 
-__all__ = ["class_bound", "largest_load", "work_bound"]
+__all__ = ["Bound", "class_bound", "largest_load", "simple_bound", "work_bound"]
 
 # Halvings of an interval: beyond a double's 53 bits nothing changes.
 _HALVINGS = 100
+# Bytes that count as much as the mean operator's time per byte, times these, in the mixed measure of work.
+_MIXTURES = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+
+
+class Bound(NamedTuple):
+    """A bound and the argument that proves it."""
+
+    value: float
+    proof: str
+
+
+def simple_bound(problem: PlacementProblem) -> Bound:
+    """Best of the bounds of this module.
+
+    Examples
+    --------
+    >>> from strategies.placement.problem import NodeSpec
+    >>> nodes = [NodeSpec(id=i, accelerator_time=float(i), cpu_time=9.0) for i in (1, 2, 5)]
+    >>> simple_bound(PlacementProblem.build(nodes, [], num_accelerators=3, num_cpus=0, memory_bytes=1.0))
+    Bound(value=5.0, proof='the largest operator or colour class')
+    """
+    time = float(_on_accelerator(problem)[np.isfinite(_on_accelerator(problem))].sum())
+    size = float(problem.size_bytes.sum())
+    mixtures = [share * time / size for share in _MIXTURES] if size > 0 and problem.num_cpus else []
+    spread = max((work_bound(problem, time_per_byte=mixture) for mixture in mixtures), default=0.0)
+    if problem.num_cpus == 0 and size > problem.capacity_bytes * problem.num_accelerators:
+        return Bound(np.inf, "the operators need more memory than all accelerators have")
+    return max(
+        Bound(work_bound(problem), "compute divided evenly"),
+        Bound(class_bound(problem), "the largest operator or colour class"),
+        Bound(spread, "compute and memory divided evenly"),
+        key=lambda bound: bound.value,
+    )
 
 
 def largest_load(problem: PlacementProblem) -> float:
@@ -24,17 +59,27 @@ def class_bound(problem: PlacementProblem) -> float:
     return float(np.max(np.minimum(_on_accelerator(problem), cpu)))
 
 
-def work_bound(problem: PlacementProblem) -> float:
-    """Least T in which the devices together can do the compute alone, classes divided at will.
+def work_bound(problem: PlacementProblem, *, time_per_byte: float = 0.0) -> float:
+    """Least T in which the devices together can do all work, classes divided at will.
 
-    k T accelerator time and l T of CPU time must cover all classes; CPUs take over those that they are least bad at.
+    A class is as much work as its accelerator time plus ``time_per_byte`` times its size. An accelerator does at most T plus
+    ``time_per_byte`` times its memory of it; CPUs take over, in their own time, those classes that they are least bad at.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+    time_per_byte : float
+        Any number of at least 0 gives a valid bound: it adds the rows of a linear program, time and memory, with weights.
 
     Examples
     --------
     >>> from strategies.placement.problem import NodeSpec
-    >>> nodes = [NodeSpec(id=i, accelerator_time=3.0, cpu_time=9.0) for i in range(2)]
-    >>> work_bound(PlacementProblem.build(nodes, [], num_accelerators=2, num_cpus=0, memory_bytes=1.0))
-    3.0
+    >>> nodes = [NodeSpec(id=i, accelerator_time=3.0, cpu_time=9.0, size_bytes=1.0) for i in range(4)]
+    >>> work_bound(PlacementProblem.build(nodes, [], num_accelerators=2, num_cpus=0, memory_bytes=2.0))
+    6.0
+    >>> scarce = PlacementProblem.build(nodes, [], num_accelerators=2, num_cpus=1, memory_bytes=1.0)
+    >>> round(work_bound(scarce, time_per_byte=1e6), 3)  # two operators must run on the CPU
+    18.0
     """
     accelerator = _on_accelerator(problem)
     cpu = _per_class(problem, problem.cpu_time)
@@ -42,16 +87,19 @@ def work_bound(problem: PlacementProblem) -> float:
     if problem.num_cpus == 0:
         return np.inf if np.any(only_cpu) else float(np.sum(accelerator)) / problem.num_accelerators
     fixed = float(np.sum(cpu[only_cpu]))
-    accelerator, cpu = accelerator[~only_cpu], cpu[~only_cpu]
-    useful = accelerator > 0
-    order = np.argsort(cpu[useful] / accelerator[useful], kind="stable")
+    work = (accelerator + time_per_byte * _per_class(problem, problem.size_bytes))[~only_cpu]
+    cpu = cpu[~only_cpu]
+    useful = work > 0
+    order = np.argsort(cpu[useful] / work[useful], kind="stable")
     spent = np.concatenate(([0.0], np.cumsum(cpu[useful][order])))
-    saved = np.concatenate(([0.0], np.cumsum(accelerator[useful][order])))
-    low, high = fixed / problem.num_cpus, fixed / problem.num_cpus + float(saved[-1])
+    saved = np.concatenate(([0.0], np.cumsum(work[useful][order])))
+    room = problem.num_accelerators * time_per_byte * problem.capacity_bytes
+    low = fixed / problem.num_cpus
+    high = low + float(saved[-1]) + float(spent[-1])
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         budget = problem.num_cpus * middle - fixed
-        if saved[-1] - np.interp(budget, spent, saved) <= problem.num_accelerators * middle:
+        if saved[-1] - np.interp(budget, spent, saved) <= problem.num_accelerators * middle + room:
             high = middle
         else:
             low = middle

@@ -22,7 +22,7 @@ from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily
 from strategies.placement.problem import FloatArray, IntArray
 
-__all__ = ["ChainLimits", "ChainSolution", "best_chain", "cpu_relief"]
+__all__ = ["ChainLimits", "ChainSolution", "StagePairs", "best_chain", "cpu_relief"]
 
 # Pairs of down-sets that are compared at a time.
 _TILE = 1 << 21
@@ -76,6 +76,69 @@ def cpu_relief(graph: BlockGraph) -> Callable[[float], float]:
     return lambda budget: float(np.interp(budget, spent, gained, left=0.0)) if len(order) else 0.0
 
 
+class StagePairs:
+    """Stages as pairs (start, end) of down-sets of a family."""
+
+    def __init__(self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float) -> None:
+        self._family, self._limits, self._limit = family, limits, limit
+        self._relief = cpu_relief(graph)
+
+    def accelerator_loads(self, inner: IntArray, outer: IntArray) -> FloatArray:
+        """Compute and communication of the stages ``outer - inner``."""
+        compute = self._family.accelerator_time[outer] - self._family.accelerator_time[inner]
+        return np.asarray(compute + self._family.communication(inner, outer))
+
+    def cpu_loads(self, inner: IntArray, outer: IntArray) -> FloatArray:
+        """Compute of the stages ``outer - inner`` on a CPU."""
+        return np.asarray(self._family.cpu_time[outer] - self._family.cpu_time[inner])
+
+    def within_limit(
+        self, starts: IntArray, *, on_cpu: bool, check: Callable[[], None]
+    ) -> Iterator[tuple[IntArray, IntArray]]:
+        """Legal stages from the given starts whose load is within the limit."""
+        for inner, outer in self.nested(starts, (0, len(self._family)), on_cpu=on_cpu):
+            check()
+            load = self.cpu_loads(inner, outer) if on_cpu else self.accelerator_loads(inner, outer)
+            keep = load <= self._limit
+            yield inner[keep], outer[keep]
+
+    def nested(self, starts: IntArray, window: tuple[int, int], *, on_cpu: bool) -> Iterator[tuple[IntArray, IntArray]]:
+        """Legal stages that end within a window and are within the limit by compute alone; starts must ascend."""
+        time = self._family.accelerator_time
+        # No stage takes over more accelerator time than this.
+        most = (self._relief(self._limit) if on_cpu else self._limit) * (1 + 1e-9) + 1e-9 * time[-1]
+        position = 0
+        while position < len(starts):
+            first = max(int(starts[position]) + 1, window[0])
+            near = int(np.searchsorted(time, time[starts[position]] + most, "right"))
+            rows = starts[position : position + max(1, _TILE // max(1, min(window[1], near) - first))]
+            stop = min(window[1], int(np.searchsorted(time, time[rows[-1]] + most, "right")))
+            # A tile whose last row reaches much further than its first would be too large.
+            while len(rows) > 1 and len(rows) * (stop - first) > 2 * _TILE:
+                rows = rows[: len(rows) // 2]
+                stop = min(window[1], int(np.searchsorted(time, time[rows[-1]] + most, "right")))
+            position += len(rows)
+            if first < stop:
+                yield self._nested(rows, first, stop, on_cpu=on_cpu)
+
+    def _nested(self, rows: IntArray, first: int, stop: int, *, on_cpu: bool) -> tuple[IntArray, IntArray]:
+        family = self._family
+        columns = slice(first, stop)
+        budget = self._limit * (1 + 1e-9)
+        if on_cpu:
+            good = family.cpu_time[columns] - family.cpu_time[rows, None] <= budget
+        else:
+            good = family.accelerator_time[columns] - family.accelerator_time[rows, None] <= budget
+            good &= family.num_unsupported[columns] == family.num_unsupported[rows, None]
+            good &= family.size_bytes[columns] - family.size_bytes[rows, None] <= self._limits.capacity_bytes
+        for w in range(family.bits.shape[1]):
+            good &= (family.bits[rows, w, None] & ~family.bits[columns, w]) == 0
+        row, column = np.nonzero(good)
+        inner, outer = rows[row], column + first
+        proper = inner < outer  # a start of the tile may lie behind its first column
+        return inner[proper], outer[proper]
+
+
 def best_chain(
     family: IdealFamily,
     graph: BlockGraph,
@@ -108,7 +171,8 @@ def best_chain(
 
 class _Program:
     def __init__(self, family: IdealFamily, graph: BlockGraph, limits: ChainLimits, limit: float, clock: Clock) -> None:
-        self._family, self._limits, self._limit, self._clock = family, limits, limit, clock
+        self._family, self._limit, self._clock = family, limit, clock
+        self._pairs = StagePairs(family, graph, limits, limit)
         self._relief = cpu_relief(graph)
         # More devices than blocks stay empty.
         self._accelerators = min(limits.num_accelerators, graph.num_blocks)
@@ -159,52 +223,14 @@ class _Program:
 
     def _extend(self, before: _Cell, cell: _Cell, *, on_cpu: bool) -> None:
         """Try every stage that starts where ``before`` is reached and ends in ``cell``."""
-        for inner, outer in self._pairs(before, cell, on_cpu=on_cpu):
+        starts = np.flatnonzero(before.value <= self._limit) + before.begin
+        window = (cell.begin, cell.begin + len(cell.value))
+        for inner, outer in self._pairs.nested(starts, window, on_cpu=on_cpu):
             self._clock.check()
-            family = self._family
-            if on_cpu:
-                load = family.cpu_time[outer] - family.cpu_time[inner]
-            else:
-                load = family.accelerator_time[outer] - family.accelerator_time[inner]
-                load += family.communication(inner, outer)
-            value = np.maximum(load, before.value[inner - before.begin])
+            loads = self._pairs.cpu_loads if on_cpu else self._pairs.accelerator_loads
+            value = np.maximum(loads(inner, outer), before.value[inner - before.begin])
             keep = value <= self._limit
             _improve(cell, inner[keep], outer[keep] - cell.begin, value[keep], on_cpu=on_cpu)
-
-    def _pairs(self, before: _Cell, cell: _Cell, *, on_cpu: bool) -> Iterator[tuple[IntArray, IntArray]]:
-        """Pairs (start, end) of stages that are nested, within the limit by compute alone, and legal."""
-        family = self._family
-        starts = np.flatnonzero(before.value <= self._limit) + before.begin
-        end = cell.begin + len(cell.value)
-        time = family.accelerator_time
-        position = 0
-        while position < len(starts):
-            first = max(int(starts[position]) + 1, cell.begin)
-            rows = starts[position : position + max(1, _TILE // max(1, end - first))]
-            stop = end
-            if not on_cpu:
-                reach = time[rows[-1]] + self._limit * (1 + 1e-9)
-                stop = min(end, int(np.searchsorted(time, reach, "right")))
-            position += len(rows)
-            if first < stop:
-                yield self._nested(rows, first, stop, on_cpu=on_cpu)
-
-    def _nested(self, rows: IntArray, first: int, stop: int, *, on_cpu: bool) -> tuple[IntArray, IntArray]:
-        family = self._family
-        columns = slice(first, stop)
-        budget = self._limit * (1 + 1e-9)
-        if on_cpu:
-            good = family.cpu_time[columns] - family.cpu_time[rows, None] <= budget
-        else:
-            good = family.accelerator_time[columns] - family.accelerator_time[rows, None] <= budget
-            good &= family.num_unsupported[columns] == family.num_unsupported[rows, None]
-            good &= family.size_bytes[columns] - family.size_bytes[rows, None] <= self._limits.capacity_bytes
-        for w in range(family.bits.shape[1]):
-            good &= (family.bits[rows, w, None] & ~family.bits[columns, w]) == 0
-        row, column = np.nonzero(good)
-        inner, outer = rows[row], column + first
-        proper = inner != outer
-        return inner[proper], outer[proper]
 
     def _trace(self, key: tuple[int, int], ideal: int, value: float) -> ChainSolution:
         chain, on_cpu = [ideal], []

@@ -13,8 +13,9 @@ import contextlib
 
 import numpy as np
 
-from strategies.placement.bounds import class_bound, largest_load, work_bound
+from strategies.placement.bounds import largest_load, simple_bound
 from strategies.placement.chain import ChainLimits, ChainSolution, best_chain
+from strategies.placement.chain_decision import chain_within
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.contraction import BlockGraph, contract
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
@@ -35,6 +36,10 @@ _MANY_ORDERS = 24
 _PREFIXES = 20_000
 _LARGE = 2_500  # blocks
 _LARGE_ORDERS = 4
+# With so many CPUs a table per count of both kinds of devices is too much; limits are decided one by one instead.
+_SEVERAL_CPUS = 2
+_CLOSE = 1e-5
+_LEAST_GAIN = 1e-12
 # Limits above the first bound, as multiples of it: each is run when those before it found nothing.
 _RISE = (1.003, 1.01, 1.03, 1.08, 1.2, 1.5, 2.0, 4.0)
 
@@ -70,6 +75,8 @@ def solve_contiguous(
     """
     clock = clock or Clock()
     search = _Search(problem, contract(problem), clock)
+    if not np.isfinite(search.bound):
+        return search.result(METHOD, search.proof)
     try:
         search.sample(_FEW_ORDERS, seed)
         try:
@@ -94,6 +101,8 @@ def solve_orders(
     clock = clock or Clock()
     search = _Search(problem, contract(problem), clock)
     with contextlib.suppress(OutOfTimeError):
+        if not np.isfinite(search.bound):
+            return search.result(ORDERS_METHOD, search.proof)
         search.sample(num_orders, seed)
     return search.result(ORDERS_METHOD, search.proof)
 
@@ -110,13 +119,11 @@ class _Search:
         )
         self._best: Placement | None = None
         self._value = np.inf
-        work, single = work_bound(problem), class_bound(problem)
-        self._bound = max(work, single)
-        self.proof = "compute divided evenly" if work >= single else "the largest operator or colour class"
+        self.bound, self.proof = simple_bound(problem)
 
     def sample(self, num_orders: int, seed: int) -> None:
         """Look for a chain among the prefixes of some orders; in a large graph greedily, order by order."""
-        self._clock.report("first placement", self._value, self._bound)
+        self._clock.report("first placement", self._value, self.bound)
         if self.graph.num_blocks > _LARGE:
             for order in sample_orders(self.graph, min(num_orders, _LARGE_ORDERS), seed):
                 self._clock.check()
@@ -124,7 +131,7 @@ class _Search:
             return
         count = max(1, min(num_orders, _PREFIXES // self.graph.num_blocks))
         family = ideals_from_orders(self.graph, sample_orders(self.graph, count, seed))
-        for limit in self._limits_from(self._bound):
+        for limit in self._limits_from(self.bound):
             found = best_chain(family, self.graph, self._limits, limit=limit, clock=self._clock)
             if found is not None:
                 self._take(family, found)
@@ -132,23 +139,41 @@ class _Search:
 
     def _cut(self, order: IntArray) -> None:
         high = min(self._value, largest_load(self.problem))
-        found = greedy_stages(self.problem, self.graph, order, low=self._bound, high=high, clock=self._clock)
+        found = greedy_stages(self.problem, self.graph, order, low=self.bound, high=high, clock=self._clock)
         if found is not None and found[1] < self._value:
             self._best, self._value = found
 
     def prove(self, family: IdealFamily) -> None:
         """Run the exact program with rising limits until it finds a chain or the last limit finds none."""
-        for limit in self._limits_from(self._bound):
-            self._clock.report("chains of down-sets", self._value, self._bound)
-            found = best_chain(family, self.graph, self._limits, limit=limit, clock=self._clock)
+        several = self._limits.num_cpus >= _SEVERAL_CPUS
+        for limit in self._limits_from(self.bound):
+            self._clock.report("chains of down-sets", self._value, self.bound)
+            run = chain_within if several else best_chain
+            found = run(family, self.graph, self._limits, limit=limit, clock=self._clock)
             self.proof = f"exhaustive: dynamic programming over all {len(family):,} down-sets"
             if found is not None:
                 self._take(family, found)
-                self._bound = min(found.value, self._value)
+                if several:
+                    self._narrow(family)
+                self.bound = min(found.value, self._value)
                 return
             # What a run does not find is above its limit.
-            self._bound = limit
-        self._bound = self._value
+            self.bound = limit
+        self.bound = self._value
+
+    def _narrow(self, family: IdealFamily) -> None:
+        """Bisect between bound and value until nothing is found just below the value."""
+        while self._value > self.bound:
+            close = self._value - self.bound <= _CLOSE * self._value
+            limit = self._value * (1 - _LEAST_GAIN) if close else (self._value + self.bound) / 2
+            self._clock.report("chains of down-sets", self._value, self.bound)
+            found = chain_within(family, self.graph, self._limits, limit=limit, clock=self._clock)
+            if found is not None:
+                self._take(family, found)
+            elif close:
+                return
+            else:
+                self.bound = limit
 
     def _limits_from(self, bound: float) -> list[float]:
         last = min(self._value, largest_load(self.problem))
@@ -160,14 +185,14 @@ class _Search:
         if found.value < self._value:
             self._best = chain_placement(self.problem, self.graph, family, found)
             self._value = found.value
-            self._clock.report("chains of down-sets", self._value, self._bound)
+            self._clock.report("chains of down-sets", self._value, self.bound)
 
     def result(self, method: str, proof: str, *, stopped: str = "") -> PlacementResult:
         """What was found, for the caller."""
         return PlacementResult(
             placement=self._best,
             objective=self._value,
-            bound=min(self._bound, self._value),
+            bound=min(self.bound, self._value),
             method=method,
             proof=proof,
             wall_s=self._clock.elapsed_s,

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from strategies.placement.bounds import simple_bound
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.loads import device_loads, placement_faults
@@ -54,12 +55,13 @@ def solve_convex(
         Without a deadline a large graph takes very long.
     """
     clock = clock or Clock()
+    simple = simple_bound(problem)
     chain = solve_contiguous(problem, seed=seed, clock=clock)
+    if not np.isfinite(simple.value):
+        return replace(chain, method=METHOD)
     if chain.stopped:
-        return replace(chain, bound=_simple_bound(problem, chain), proof=f"compute alone; {chain.proof}")
-    start = replace(
-        chain, method=METHOD, bound=_simple_bound(problem, chain), proof="compute divided evenly, or the largest class"
-    )
+        return replace(chain, bound=min(simple.value, chain.objective), proof=f"{simple.proof}; {chain.proof}")
+    start = replace(chain, method=METHOD, bound=min(simple.value, chain.objective), proof=simple.proof)
     clock.report("integer program", start.objective, start.bound)
     model = _Model(problem, cutoff=start.objective)
     try:
@@ -86,12 +88,6 @@ def solve_convex(
         result = replace(result, bound=min(bound, result.objective), proof="integer program")
     stopped = "" if found.status is ProgramStatus.OPTIMAL else "time limit"
     return replace(result, wall_s=clock.elapsed_s, stopped=stopped)
-
-
-def _simple_bound(problem: PlacementProblem, chain: PlacementResult) -> float:
-    from strategies.placement.bounds import class_bound, work_bound
-
-    return min(max(work_bound(problem), class_bound(problem)), chain.objective)
 
 
 def is_convex(problem: PlacementProblem, device: IntArray) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from strategies.placement.problem import FloatArray, IntArray
 
-__all__ = ["UNLIMITED", "Front", "TooManyPointsError", "add_operator", "best_ways", "staircase"]
+__all__ = ["UNLIMITED", "Front", "TooManyPointsError", "add_operator", "best_ways", "empty_front", "staircase"]
 
 # More micro-batches in flight than any plan has.
 UNLIMITED = 1 << 40

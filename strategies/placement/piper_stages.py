@@ -41,6 +41,7 @@ class StageTables:
 
     @property
     def num_ideals(self) -> int:
+        """Down-sets."""
         return len(self.work)
 
     def stage_times(self) -> FloatArray:
@@ -56,6 +57,15 @@ class StageTables:
 
     @classmethod
     def build(cls, problem: PiperProblem, max_ideals: int, clock: Clock) -> StageTables:
+        """Make the tables.
+
+        Raises
+        ------
+        TooManyIdealsError
+            The graph has more down-sets than allowed.
+        TooManyPointsError
+            A stage has too many trade-offs of time against memory.
+        """
         graph = _block_graph(problem)
         family = enumerate_ideals(graph, limit=max_ideals)
         rank = np.argsort(graph.block)  # block -> node

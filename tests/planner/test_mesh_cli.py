@@ -286,8 +286,12 @@ def test_stages_hold_what_the_plan_holds(document: Any) -> None:
 def test_lora_trains_less(document: Any) -> None:
     full = document(f"estimate {SMALL}")["plans"][0]
     adapters = document(f"estimate {SMALL} --lora-rank 8")["plans"][0]
+    # Without the time to start kernels, of which adapters have more: a small network waits for the host.
+    instant = "--assume host_launch_s=0 --assume host_collective_s=0"
+    full_s = document(f"estimate {SMALL} {instant}")["plans"][0]["step_time_s"]
+    adapters_s = document(f"estimate {SMALL} --lora-rank 8 {instant}")["plans"][0]["step_time_s"]
     assert adapters["optimizer_bytes"] < full["optimizer_bytes"] / 20
-    assert adapters["step_time_s"] < full["step_time_s"]
+    assert adapters_s < full_s
 
 
 def test_fp8_is_faster_where_there_is_fp8(document: Any) -> None:

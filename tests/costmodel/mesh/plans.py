@@ -26,6 +26,9 @@ BARE = MeshAssumptions(
     offload_overlap=0.0,
     bucket_bytes=0.0,
     allocator_slack=0.0,
+    host_launch_s=0.0,
+    host_collective_s=0.0,
+    logits_copies=0.0,
 )
 
 
@@ -146,12 +149,14 @@ def cluster(rng: random.Random) -> Cluster:
 
 
 def assumptions(rng: random.Random) -> MeshAssumptions:
-    """Shares that hide anywhere between nothing and everything."""
+    """Shares that hide anywhere between nothing and everything; the host takes no time."""
     shares = {
         name: rng.choice([0.0, 0.5, 0.9])
         for name in ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
     }
-    return MeshAssumptions(**shares, bucket_bytes=rng.choice([0.0, 1e5, 160e6]))
+    return MeshAssumptions(
+        **shares, bucket_bytes=rng.choice([0.0, 1e5, 160e6]), host_launch_s=0.0, host_collective_s=0.0
+    )
 
 
 def random_plan(

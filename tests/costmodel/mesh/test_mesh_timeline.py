@@ -175,6 +175,13 @@ def test_pipelines_of_whole_plans_agree_with_the_timeline(schedule: str) -> None
     assert np.mean(np.abs(errors) < 1e-9) > 0.9
 
 
+def _buckets_s(model: MeshModel, operation: str, size: int, stride: int, message: float) -> float:
+    """Gradients travel bucket by bucket."""
+    bucket = model.assumptions.bucket_bytes
+    pieces = max(message / bucket, 1.0) if bucket else 1.0
+    return pieces * _message_s(model, operation, size, stride, message / pieces)
+
+
 def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Exposed exchange and update of every pipeline rank; dense networks, ZeRO up to stage 1."""
     table, stride = model.rows(MeshBatch.from_plans([plan])), mesh_strides(MeshBatch.from_plans([plan]))
@@ -204,14 +211,14 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
             return max(time - model.assumptions.dp_overlap * hiding, last)
 
         if shared:
-            reduce = _message_s(model, "reduce_scatter", ranks, apart, 4 * count)
+            reduce = _buckets_s(model, "reduce_scatter", ranks, apart, 4 * count)
             outer = int(stride["dp"][0]) * plan.dp_shard
-            reduce += _message_s(model, "all_reduce", plan.dp_replicate, outer, 4 * count / ranks)
+            reduce += _buckets_s(model, "all_reduce", plan.dp_replicate, outer, 4 * count / ranks)
             gather = _message_s(model, "all_gather", ranks, apart, 2 * count)
             exchanges.append(shown(reduce, 4 * count, backward) + shown(gather, 2 * count, forward))
             count /= ranks
         else:
-            exchanges.append(shown(_message_s(model, "all_reduce", ranks, apart, 4 * count), 4 * count, backward))
+            exchanges.append(shown(_buckets_s(model, "all_reduce", ranks, apart, 4 * count), 4 * count, backward))
         updates.append(float(model.workload.compute.update_s(np.array(count))))
     return tuple(exchanges), tuple(updates)
 

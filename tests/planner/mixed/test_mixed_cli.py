@@ -24,7 +24,7 @@ levels:
 source: {nvlink: a test, fabric: a test}
 """
 MODEL = "gpt3-1.3b"
-BATCH = 24
+BATCH, SEQ = 48, 2048
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def cluster(tmp_path: Path) -> str:
 
 @pytest.fixture
 def question(cluster: str) -> list[str]:
-    return [MODEL, "--cluster", cluster, "--gpus", "8", "--batch", str(BATCH), "--seq", "512"]
+    return [MODEL, "--cluster", cluster, "--gpus", "8", "--batch", str(BATCH), "--seq", str(SEQ)]
 
 
 def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
@@ -63,7 +63,7 @@ def test_json_is_as_published_and_adds_up(answer: Any, question: list[str]) -> N
         assert sum(plan[name] for name in parts) == pytest.approx(plan["step_time_s"], rel=1e-9)
         memory = sum(value for name, value in plan.items() if name.endswith("_bytes") and "capacity" not in name)
         assert memory == pytest.approx(plan["memory_bytes_per_gpu"], rel=1e-9)
-        assert plan["tokens_per_s"] == pytest.approx(BATCH * 512 / plan["step_time_s"])
+        assert plan["tokens_per_s"] == pytest.approx(BATCH * SEQ / plan["step_time_s"])
         used = {group["name"]: group["devices"] for group in plan["groups"]}
         assert sum(used.values()) == plan["workers"] <= 8
         peak = sum(count * devices[name] for name, count in used.items())
@@ -78,11 +78,14 @@ def test_json_is_as_published_and_adds_up(answer: Any, question: list[str]) -> N
     for name, plan in baselines.items():
         assert plan["step_time_s"] >= times[0]
         assert {group["name"] for group in plan["groups"] if group["devices"]} == {name}
+    # On one group the space of a mesh has all these plans, and more.
+    for entry in document["baselines"]:
+        assert entry["mesh"]["step_time_s"] <= entry["plan"]["step_time_s"] * (1 + 1e-9)
 
 
 def _flop_of_a_step(document: dict[str, Any]) -> float:
     """6 per weight and token for the matrices of 24 blocks of 2048 features and the head, and the masked half of attention."""
-    tokens, d, blocks, seq, vocab = BATCH * 512, 2048, 24, 512, 50257
+    tokens, d, blocks, seq, vocab = BATCH * SEQ, 2048, 24, SEQ, 50257
     assert document["seq"] == seq
     matrices = blocks * 12 * d * d + d * vocab
     attention = blocks * 2 * 2 * d * seq / 2  # scores and values, a multiply-add as 2, per token
@@ -190,7 +193,7 @@ def test_other_questions_are_refused(capsys: pytest.CaptureFixture[str], questio
 def test_what_does_not_fit_names_the_nearest_miss(capsys: pytest.CaptureFixture[str], question: list[str]) -> None:
     code, err = failure(capsys, "optimize", *question, "--memory-limit", "2 GiB")
     assert code == 1
-    assert "nothing fits: the nearest miss (1 replica x 24 micro-batches of 1: " in err
+    assert "nothing fits: the nearest miss (1 replica x 48 micro-batches of 1: " in err
     assert "and there are 2.00 GiB; the largest part is" in err
     assert "without --memory-limit 2 GiB it works: " in err
     code, err = failure(capsys, "optimize", "llama2-13b", *question[1:3], "--gpus", "2", "--batch", "8")
@@ -247,6 +250,20 @@ def test_a_cluster_of_one_group_is_no_mixed_one(answer: Any, tmp_path: Path) -> 
         answer("optimize", MODEL, "--cluster", str(path), "--gpus", "4", "--json", "--top", "1", "--batch", "8")
     )
     assert document["space"] == "mesh"
+
+
+def test_a_single_group_with_links_of_its_own(answer: Any, tmp_path: Path) -> None:
+    """They replace the cluster's: slower links cost time."""
+    times = []
+    for own in ("", ", levels: [{name: nvlink, size: 4, bandwidth: 3 GB/s, latency: 4 us}]"):
+        path = tmp_path / "one.yaml"
+        text = CLUSTER.replace("  - {device: v100-32gb, count: 4, name: old}\n", "").replace(
+            "count: 4}", f"count: 4{own}}}"
+        )
+        path.write_text(text, encoding="utf-8")
+        command = f"estimate {MODEL} --cluster {path} --gpus 4 --tp 4 --batch 8 --seq 512 --json"
+        times.append(json.loads(answer(*command.split()))["step_time_s"])
+    assert times[1] > 1.5 * times[0]
 
 
 def test_bundled_mixed_clusters_load() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import yaml
 
 from planner.cli import run
 from planner.schema.place_result import AnyPlacement, PiperDocument, PlaceDocument
+from strategies.placement import contiguous
 from tests.strategies.placement.small_problems import content_of, random_problem
 from tests.strategies.placement.test_piper import random_content
 
@@ -128,6 +133,23 @@ def test_check_needs_a_placement_file(cli: Cli, workload: Path, tmp_path: Path) 
     assert (code, "check: needs two files" in err) == (2, True)
 
 
+def test_check_of_a_latency_placement(cli: Cli, workload: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "schema_version: 1\nobjective: latency\nlimits: {accelerators: 2, subgraphs: 2}\n"
+        "devices:\n  acc1: [[1, 2], [5, 6]]\n  acc2: [[3, 4]]\n  cpu: [7, 8]\nobjective_value: 322.25\n"
+    )
+    # 1 + 2 and out; in, 3 + 4 and out; in, 5 + 6 and out; the CPU takes 140 and 160.
+    code, out, _ = cli("check", workload, path, "--json")
+    answer = json.loads(out)
+    assert answer["violations"] == []
+    assert answer["objective"] == pytest.approx(3.25 + 7.5 + 11.5 + 300)
+    assert code == 0
+    path.write_text(path.read_text().replace("subgraphs: 2", "subgraphs: 1"))
+    code, out, _ = cli("check", workload, path)
+    assert (code, "acc1 runs subgraph 1" in out) == (1, True)
+
+
 def test_baselines_are_never_better(cli: Cli, workload: Path) -> None:
     best = json.loads(cli(workload, "--json")[1])
     for method in ("one-device", "greedy", "pipedream", "local-search"):
@@ -211,6 +233,57 @@ def test_errors(cli: Cli, workload: Path, words: tuple[str, ...], code: int, exp
     assert (got, out) == (code, "")
     assert expected in err
     assert "Traceback" not in err
+
+
+def test_ctrl_c_shows_the_best_so_far(cli: Cli, workload: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contiguous, "best_chain", interrupted_after(contiguous.best_chain, 1))
+    code, out, err = cli(workload, "--json")
+    assert code == 130
+    answer = json.loads(out)
+    assert answer["stopped"] == "interrupted"
+    assert answer["bound"] <= answer["objective"]
+    assert "interrupted" in err
+    monkeypatch.setattr(contiguous, "best_chain", interrupted_after(contiguous.best_chain, 0))
+    code, out, err = cli(workload)
+    assert (code, out) == (130, "")
+    assert "interrupted before a plan was found" in err
+
+
+def interrupted_after(function: Callable[..., Any], answers: int) -> Callable[..., Any]:
+    """A function that gives this many answers other than None and is then stopped by the user."""
+    left = [answers]
+
+    def wrapper(*args: Any, **keywords: Any) -> Any:
+        if not left[0]:
+            raise KeyboardInterrupt
+        result = function(*args, **keywords)
+        left[0] -= result is not None
+        return result
+
+    return wrapper
+
+
+def test_answers_do_not_depend_on_hash_seeds(tmp_path: Path) -> None:
+    content = content_of(random_problem(12))
+    for entry in content["nodes"]:  # type: ignore[attr-defined]
+        entry["id"] = f"n{entry['id']}"
+    for edge in content["edges"]:  # type: ignore[attr-defined]
+        edge |= {"sourceId": f"n{edge['sourceId']}", "destId": f"n{edge['destId']}"}
+    path = tmp_path / "w.json"
+    path.write_text(json.dumps(content))
+    for extra in ("--contiguous", "--non-contiguous"):
+        outputs = set()
+        for seed in ("0", "1", "2"):
+            done = subprocess.run(
+                [sys.executable, "-m", "planner", "place", str(path), extra, "--json"],
+                capture_output=True,
+                text=True,
+                check=True,
+                env={**os.environ, "PYTHONHASHSEED": seed},
+                cwd=Path(__file__).parents[3],
+            )
+            outputs.add(re.sub(r'"wall_s": [^\n]*', "", done.stdout))
+        assert len(outputs) == 1
 
 
 def test_missing_and_several_files(cli: Cli, workload: Path) -> None:

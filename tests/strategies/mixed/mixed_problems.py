@@ -212,8 +212,8 @@ def brute_force(
 def random_case(seed: int) -> tuple[Workload, Cluster, MixedSettings]:
     """A tiny network on two or three groups, memory ample, tight or too small."""
     rng = random.Random(seed)
-    groups = rng.choice([2, 2, 3])
-    blocks = rng.randint(groups, rng.choice([3, 4, 6]))
+    groups = rng.choice([2, 2, 2, 3])
+    blocks = rng.randint(groups, rng.choice([3, 3, 4, 5]))
     graph = transformer(
         blocks,
         d=rng.choice([16, 32]),
@@ -222,15 +222,20 @@ def random_case(seed: int) -> tuple[Workload, Cluster, MixedSettings]:
         seq=rng.choice([16, 128]),
         wide=rng.choice([0, 0, 1]),
     )
-    batch = rng.randint(2, 6)
+    batch = rng.randint(2, 4)
     settings = MixedSettings(
+        top=rng.choice([1, 1, 4]),
         micro_batches=rng.choice([(1,), (1,), (1, 2)]),
         zero_stages=rng.choice([(0,), (1,), (0, 1)]),
         orders=(rng.choice(MIXED_ORDERS),),
         recompute=rng.random() < 0.6,
-        most_tp=rng.choice([1, 1, 2]),
+        most_tp=rng.choice([1, 1, 1, 2]),
         sequence_parallel=rng.random() < 0.7,
-        assumptions=MeshAssumptions(bucket_bytes=rng.choice([1e3, 1e5])),
+        assumptions=MeshAssumptions(
+            bucket_bytes=rng.choice([1e3, 1e5]),
+            contended_step_s=rng.choice([0.0, 0.0, 1e-5]),
+            dp_overlap=rng.choice([0.0, 0.9]),
+        ),
     )
     # What the whole network on one device needs tells what is tight.
     roomy = random_cluster(rng, groups, 6, (1e12,))

@@ -22,7 +22,7 @@ def random_problem(seed: int) -> DivisionProblem:
     forward, backward, end = (np.full(shape, np.inf) for _ in range(3))
     weights = [rng.choice([1.0, 1.0, 2.0]) for _ in range(blocks)]
     speeds = [rng.choice([1.0, 1.0, 2.0, 3.3]) for _ in range(stages)]
-    most, large = [rng.choice([2, 4, 9]) for _ in range(stages)], rng.choice([0.0, 1.0, 30.0])
+    most, large = ([rng.choice(some) for _ in range(stages)] for some in ([2, 4, 9], [0.0, 1.0, 5.0, 20.0]))
     for s in range(stages):
         for i in range(blocks):
             for j in range(i + 1, blocks + 1):
@@ -30,9 +30,9 @@ def random_problem(seed: int) -> DivisionProblem:
                     continue
                 work = sum(weights[i:j]) / speeds[s]
                 forward[s, i, j] = work + 0.3 * (s > 0)
-                again = work * rng.random() if j - i > 2 else 0.0
+                again = work * rng.choice([0.0, 1.0, 3.0]) * rng.random()
                 backward[s, i, j] = 2.0 * work + again + 0.3 * (s < stages - 1)
-                end[s, i, j] = large * rng.random() * (j - i)
+                end[s, i, j] = large[s] * rng.random() * (j - i)
     m = rng.choice([1, 2, 3, 5, 12])
     return DivisionProblem(num_micro_batches=m, forward_s=forward, backward_s=backward, end_s=end)
 
@@ -63,7 +63,7 @@ def all_divisions(problem: DivisionProblem) -> list[tuple[tuple[int, ...], float
     return found
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(120))
 def test_best_division_of_all(seed: int) -> None:
     problem = random_problem(seed)
     everything = all_divisions(problem)
@@ -80,7 +80,7 @@ def test_best_division_of_all(seed: int) -> None:
     assert quick.total_s >= best * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", range(120))
 def test_front_of_all_divisions(seed: int) -> None:
     problem = random_problem(seed)
     everything = all_divisions(problem)
@@ -92,7 +92,28 @@ def test_front_of_all_divisions(seed: int) -> None:
         assert known[d.blocks] == pytest.approx((d.flush_s, d.tail_s))
 
 
-@pytest.mark.parametrize("seed", range(60))
+def test_a_slower_beginning_may_leave_more_time_at_the_end() -> None:
+    """Blocks 1+2 take 8 before the last stage and 2+1 take 8.1, but of these 4.1 instead of 2 are backward passes, which the last stage's
+    end of 20 hides behind."""
+    forward, backward, end = (np.full((3, 5, 5), np.inf) for _ in range(3))
+    for stage, first, last, f, b, e in (
+        (0, 0, 1, 3.0, 1.0, 0.0),
+        (1, 1, 3, 3.0, 1.0, 0.0),
+        (0, 0, 2, 3.0, 2.0, 0.0),
+        (1, 2, 3, 1.0, 2.1, 0.0),
+        (2, 3, 4, 1.0, 2.0, 20.0),
+    ):
+        forward[stage, first, last], backward[stage, first, last], end[stage, first, last] = f, b, e
+    problem = DivisionProblem(num_micro_batches=1, forward_s=forward, backward_s=backward, end_s=end)
+    front = divide(problem, np.inf)
+    assert {d.blocks: (round(d.flush_s, 9), round(d.tail_s, 9)) for d in front.divisions} == {
+        (1, 2, 1): (11.0, 18.0),
+        (2, 1, 1): (11.1, 15.9),
+    }
+    assert front.bound_s == pytest.approx(27.0)
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_a_limit_only_leaves_out_what_is_above(seed: int) -> None:
     problem = random_problem(seed)
     totals = sorted(flush + tail for _, flush, tail in all_divisions(problem))

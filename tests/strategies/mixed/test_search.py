@@ -28,12 +28,12 @@ from tests.strategies.mixed.mixed_problems import (
     workload_of,
 )
 
-MOST_PLANS = 2000
+MOST_PLANS = 400
 
 
-@pytest.mark.parametrize("chunk", range(12))
+@pytest.mark.parametrize("chunk", range(10))
 def test_best_plan_is_that_of_brute_force(chunk: int) -> None:
-    """Ten random cases each, 120 in all; every one is proven, too."""
+    """Ten random cases each, 100 in all; every one is proven, too, and no group alone is faster."""
     cases, seed = 0, 1000 * chunk
     while cases < 10:
         work, cluster, settings = random_case(seed)
@@ -55,6 +55,10 @@ def test_best_plan_is_that_of_brute_force(chunk: int) -> None:
         costs = cost_plans(model, [c.plan for c in outcome.candidates])
         assert costs.step_time_s.tolist() == pytest.approx([c.step_time_s for c in outcome.candidates], rel=1e-12)
         assert costs.fits.all()
+        for baseline in outcome.baselines:
+            if baseline.candidate is not None:
+                assert outcome.best.step_time_s <= baseline.candidate.step_time_s
+                assert baseline.bound_s <= baseline.candidate.step_time_s
 
 
 def test_parts_are_all_partitions_of_all_subsets() -> None:
@@ -64,7 +68,7 @@ def test_parts_are_all_partitions_of_all_subsets() -> None:
         assert set(listed) == subsets_in_parts(range(groups))
 
 
-@pytest.mark.parametrize("seed", range(500, 512))
+@pytest.mark.parametrize("seed", range(500, 506))
 def test_better_hardware_is_never_slower(seed: int) -> None:
     work, cluster, settings = random_case(seed)
     before = search_mixed(work, cluster, settings)
@@ -94,7 +98,7 @@ def _improved(cluster: Cluster, change: str, seed: int) -> Cluster:
     return replace(cluster, groups=groups)
 
 
-@pytest.mark.parametrize("seed", range(600, 610))
+@pytest.mark.parametrize("seed", range(600, 605))
 def test_a_limit_of_time_leaves_a_valid_bound(seed: int) -> None:
     work, cluster, settings = random_case(seed)
     exact = search_mixed(work, cluster, settings)
@@ -109,9 +113,37 @@ def test_a_limit_of_time_leaves_a_valid_bound(seed: int) -> None:
     assert hasty.out_of_time
 
 
+def test_ctrl_c_keeps_what_was_found_and_a_valid_bound() -> None:
+    """Stopped early, half way and late; the search tells of every step."""
+    work, cluster, settings = random_case(1)
+    exact = search_mixed(work, cluster, settings)
+    assert exact.best is not None
+    steps: list[float] = []
+    search_mixed(work, cluster, settings, lambda _, share: steps.append(share))
+    assert all(0.0 <= share <= 1.0 for share in steps)
+    known = 0
+    for last in (0, len(steps) // 4, len(steps) // 2, len(steps) - 1):
+        told = 0
+
+        def stop(_: str, __: float, last: int = last) -> None:
+            nonlocal told
+            told += 1
+            if told > last:
+                raise KeyboardInterrupt
+
+        outcome = search_mixed(work, cluster, settings, stop)
+        assert outcome.interrupted
+        assert outcome.bound_s <= exact.best.step_time_s * (1 + 1e-12)
+        if outcome.best is not None:
+            assert outcome.best.step_time_s >= exact.best.step_time_s * (1 - 1e-12)
+            known += 1
+    assert known
+    assert not exact.interrupted
+
+
 def test_one_group_alone_finds_the_best_uniform_plan() -> None:
     """Every 1F1B plan of the mesh model with tp, pp, dp, micro-batch, ZeRO-1 and full recomputation is in the space of one group."""
-    graph = transformer(6, d=32, seq=64)
+    graph = transformer(5, d=32, seq=64)
     device = device_of("d", 2.0, 1e9)
     node = Level(name="node", size=4, bandwidth_bytes_per_s=1e10, latency_s=1e-6)
     fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-5)
@@ -130,7 +162,7 @@ def test_one_group_alone_finds_the_best_uniform_plan() -> None:
             order=order,
         )
         for tp in (1, 2, 4)
-        for pp in range(1, 7)
+        for pp in range(1, 6)
         for dp in (1, 2, 4, 8)
         for b in (1, 2, 4, 8)
         for zero in (0, 1)
@@ -144,16 +176,6 @@ def test_one_group_alone_finds_the_best_uniform_plan() -> None:
     assert outcome.baselines[0].candidate == outcome.best
 
 
-def test_the_best_is_no_worse_than_any_group_alone() -> None:
-    for seed in range(700, 720):
-        outcome = search_mixed(*random_case(seed))
-        for baseline in outcome.baselines:
-            if baseline.candidate is not None:
-                assert outcome.best is not None
-                assert outcome.best.step_time_s <= baseline.candidate.step_time_s
-                assert baseline.bound_s <= baseline.candidate.step_time_s
-
-
 def test_answers_do_not_depend_on_the_run() -> None:
     work, cluster, settings = random_case(3)
     first, second = search_mixed(work, cluster, settings), search_mixed(work, cluster, settings)
@@ -162,18 +184,18 @@ def test_answers_do_not_depend_on_the_run() -> None:
 
 
 def test_a_limit_of_memory_or_devices_is_kept() -> None:
-    graph, device = transformer(4), device_of("d", 1.0, 1e9)
+    graph, device = transformer(3), device_of("d", 1.0, 1e9)
     fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-5)
     cluster = Cluster(name="c", groups=(DeviceGroup(device=device, num_devices=4),) * 2, levels=(fabric,))
     work = workload_of(graph, 8, device)
-    free = search_mixed(work, cluster)
+    free = search_mixed(work, cluster, MixedSettings(top=1, micro_batches=(1, 2)))
     assert free.best is not None
     model = MixedModel.build(work, cluster)
     most = max(r.memory_bytes for r in stage_reports(model, free.best.plan))
-    tight = search_mixed(work, cluster, MixedSettings(capacity_bytes=(0.9 * most, None)))
+    tight = search_mixed(work, cluster, MixedSettings(top=1, micro_batches=(1, 2), capacity_bytes=(0.9 * most, None)))
     assert tight.best is not None
     assert all(r.memory_bytes <= 0.9 * most for r in stage_reports(model, tight.best.plan) if r.group == 0)
-    limited = search_mixed(work, cluster, MixedSettings(group_limits=(1, 2)))
+    limited = search_mixed(work, cluster, MixedSettings(top=1, group_limits=(1, 2)))
     assert limited.best is not None
     assert limited.best.plan.devices_of(0) <= 1
     assert limited.best.plan.devices_of(1) <= 2
@@ -200,11 +222,13 @@ def test_a_slow_link_is_not_used_for_nothing() -> None:
 
 def test_bundled_mixed_clusters() -> None:
     """GPT-like networks of about a billion weights; answers are proven, and use the faster devices more."""
-    graph = transformer(24, d=1024, heads=16, ffn=2816, vocab=32000, seq=1024)
+    graph = transformer(12, d=1024, heads=16, ffn=2816, vocab=32000, seq=1024)
     for name in ("a100-v100", "h100-a100", "two-regions-a100"):
         cluster = load_cluster(name).cluster
-        work = workload_of(graph, 64, cluster.groups[0].device, "bf16")
-        settings = MixedSettings(micro_batches=(1, 2), most_tp=2, group_limits=(4, 8), assumptions=MeshAssumptions())
+        work = workload_of(graph, 32, cluster.groups[0].device, "bf16")
+        settings = MixedSettings(
+            top=1, micro_batches=(1,), most_tp=2, group_limits=(4, 8), assumptions=MeshAssumptions()
+        )
         outcome = search_mixed(work, cluster, settings)
         assert outcome.best is not None
         assert outcome.gap < 1e-9

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from planner.placement.check_piper import check_piper
-from planner.placement.json_file import JsonFile
+from planner.placement.json_file import JsonFile, read_json_file
 from planner.placement.piper_file import PiperOverrides, piper_from
+from strategies.placement.clock import Clock
 from strategies.placement.piper import solve_piper
 from strategies.placement.piper_problem import PiperPlan, PiperProblem
 
@@ -144,3 +145,53 @@ def test_equals_trying_everything(block: int) -> None:
             assert stage.in_flight == again.in_flight
             assert stage.memory_bytes == pytest.approx(again.memory_bytes)
     assert nothing < 15
+
+
+@pytest.mark.parametrize(
+    ("devices", "published"),
+    [(8, 0.16585575), (64, 0.0202005503), (512, 0.00256112785), (1024, 0.00130317952), (2048, 0.000703591)],
+)
+def test_published_values(devices: int, published: float, reference_data: Path) -> None:
+    """Best known values of bert32a100 with 8 GiB, 25 GiB/s and 1920 micro-batches, to their printed digits."""
+    path = reference_data / "placement" / "workloads" / "piper" / "bert32a100.json"
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    file = read_json_file(path)
+    overrides = {"num_devices": devices, "memory_bytes": 8 * 2.0**30, "bandwidth_bytes_per_s": 25 * 2.0**30}
+    loaded = piper_from(file, PiperOverrides(**overrides))
+    result = solve_piper(loaded.problem)
+    assert result.proven_optimal
+    assert result.objective <= published * (1 + 1e-6)  # the last value is printed with six digits
+    assert result.plan is not None
+    checked = check_piper(loaded.content, stages_of(loaded.problem, result.plan))
+    assert checked.violations == ()
+    assert checked.objective == pytest.approx(result.objective, rel=1e-12)
+    assert result.plan.num_devices <= devices
+
+
+def test_stopping_early() -> None:
+    problem = problem_of(random_content(4), memory_bytes=1e6)
+    assert solve_piper(problem, clock=Clock(limit_s=0.0)).stopped == "time limit"
+    limited = solve_piper(problem, max_ideals=2)
+    assert limited.plan is None
+    assert limited.gap == float("inf")
+    assert "more than 2 down-sets" in limited.proof
+
+
+def test_never_more_devices_than_there_are() -> None:
+    for seed in range(410, 430):  # among them a state whose cheapest way is legal and whose other ways are not
+        for devices in (3, 5, 7):
+            content = random_content(seed) | {"maxDevices": devices}
+            problem = problem_of(content)
+            result = solve_piper(problem)
+            if result.plan is not None:
+                assert check_piper(content, stages_of(problem, result.plan)).violations == (), seed
+
+
+def test_more_devices_are_never_worse() -> None:
+    for seed in range(20):
+        content = random_content(seed)
+        values = [solve_piper(problem_of(content, num_devices=k)).objective for k in range(1, 7)]
+        assert all(
+            later <= sooner * (1 + 1e-12) for sooner, later in itertools.pairwise(values) if sooner < float("inf")
+        )

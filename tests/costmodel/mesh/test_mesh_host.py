@@ -1,0 +1,154 @@
+"""What the host, gradient sums, buckets and rings cost: against numbers worked out by hand from the kernels of the blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshPlan
+from costmodel.network import Cluster, DeviceGroup, Level
+from tests.costmodel.mesh import plans as make
+
+LAUNCH_S, COLLECTIVE_S = 1e-3, 1e-2  # so slow that the device never counts
+# Kernels of a fused block with dropout: two norms, four products, attention, gelu, two dropouts, two sums.
+FORWARD = 12
+# One kernel per norm, product, gelu, dropout and sum; two for attention; beside them one per product and norm for the weights.
+BACKWARD = 2 + 4 + 2 + 1 + 2 + 2 + (4 + 2)
+
+
+def _graph(blocks: int = 2):
+    return make.gpt(blocks=blocks, fused=True)
+
+
+def _step_s(plan: MeshPlan, assumptions: MeshAssumptions, *, blocks: int = 2, cluster: Cluster | None = None) -> float:
+    model = make.model_of(_graph(blocks), 4, cluster or make.ideal_cluster(), assumptions)
+    return float(model.evaluate_plans([plan]).step_time_s[0])
+
+
+def _per_block(plan: MeshPlan, assumptions: MeshAssumptions) -> float:
+    """What each further block adds to a step."""
+    return (_step_s(plan, assumptions, blocks=4) - _step_s(plan, assumptions, blocks=2)) / 2
+
+
+HOST = replace(make.BARE, host_launch_s=LAUNCH_S, main_gradient_bytes=0.0)
+
+
+def test_a_block_takes_as_long_as_starting_its_kernels() -> None:
+    found = _per_block(MeshPlan(num_micro_batches=4), HOST)
+    assert found == pytest.approx(4 * (FORWARD + BACKWARD) * LAUNCH_S, rel=1e-3)  # the optimizer grows a little
+
+
+def test_recomputed_blocks_are_started_again() -> None:
+    found = _per_block(MeshPlan(num_micro_batches=4, recompute="full", recompute_blocks=4), HOST)
+    assert found == pytest.approx(4 * (2 * FORWARD + BACKWARD) * LAUNCH_S, rel=1e-3)
+
+
+@pytest.mark.parametrize(("sequence_parallel", "collectives"), [(False, 4), (True, 8)])
+def test_collectives_of_a_block_are_started_too(*, sequence_parallel: bool, collectives: int) -> None:
+    """Two all-reduces each way, or as many pairs of a gather and a scatter."""
+    plan = MeshPlan(tp=2, sequence_parallel=sequence_parallel, num_micro_batches=4)
+    slow = replace(HOST, host_collective_s=COLLECTIVE_S)
+    assert _per_block(plan, slow) - _per_block(plan, HOST) == pytest.approx(4 * collectives * COLLECTIVE_S, rel=1e-3)
+
+
+def test_a_slow_device_hides_the_host() -> None:
+    cluster = make.ideal_cluster(peak=1e6, memory_bandwidth=1e5)
+    plan = MeshPlan(num_micro_batches=4)
+    bare = replace(make.BARE, main_gradient_bytes=0.0)
+    assert _step_s(plan, replace(bare, host_launch_s=1e-9), cluster=cluster) == _step_s(plan, bare, cluster=cluster)
+
+
+def test_gradients_are_summed_behind_every_micro_batch() -> None:
+    """Memory traffic of 2 + 4 + 4 bytes per weight and micro-batch, where they are kept in 32 bits."""
+    model = make.model_of(_graph(), 4, make.ideal_cluster())
+    sums = replace(make.BARE, main_gradient_bytes=4.0)
+    none = replace(make.BARE, main_gradient_bytes=2.0)
+    plan = MeshPlan(num_micro_batches=4)
+    weights = sum(layer.weight_count for layer in model.workload.graph.layers)
+    assert _step_s(plan, sums) - _step_s(plan, none) == pytest.approx(4 * weights * 10 / 1e12, rel=1e-9)
+
+
+def _two_levels() -> Cluster:
+    one = make.ideal_cluster()
+    levels = (
+        Level(name="node", size=2, bandwidth_bytes_per_s=1e9, latency_s=0.0),
+        Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0),
+    )
+    return Cluster(name="two", groups=(DeviceGroup(device=one.device),), levels=levels)
+
+
+@pytest.mark.parametrize(("tp", "steps"), [(2, 0), (4, 3)])
+def test_rings_between_nodes_wait_for_their_steps(tp: int, steps: int) -> None:
+    plan = MeshPlan(tp=tp, sequence_parallel=True, num_micro_batches=4)
+    found = [_per_step(plan, step_s) for step_s in (0.0, 1e-3)]
+    assert found[1] - found[0] == pytest.approx(4 * 8 * steps * 1e-3, rel=1e-6, abs=1e-9)
+
+
+def _per_step(plan: MeshPlan, step_s: float) -> float:
+    assumptions = replace(make.BARE, ring_step_s=step_s)
+    return (
+        _step_s(plan, assumptions, blocks=4, cluster=_two_levels())
+        - _step_s(plan, assumptions, blocks=2, cluster=_two_levels())
+    ) / 2
+
+
+@pytest.mark.parametrize(("dp", "waits"), [(1, 3), (2, 3)])
+def test_collectives_wait_for_stages_on_other_nodes(dp: int, waits: int) -> None:
+    """Two stages of four ranks on nodes of two: each of the eight collectives of a block waits for three other ranks."""
+    plan = MeshPlan(tp=4, sequence_parallel=True, pp=2, dp_replicate=dp, num_micro_batches=4 // dp, stage_blocks=(1, 1))
+    alone = replace(plan, pp=1, stage_blocks=(2,))
+    slow = replace(make.BARE, contended_step_s=1e-2)
+    cluster = _two_levels()
+    for some, times in ((plan, 1), (alone, 0)):
+        more = _step_s(some, slow, cluster=cluster) - _step_s(some, make.BARE, cluster=cluster)
+        # Two stages of one block: m + 1 passes in turn, and what lies outside the blocks.
+        assert more >= times * (4 // dp + 1) * 8 * waits * 1e-2 * 0.99
+        assert (more > 0) == bool(times)
+
+
+def test_every_bucket_pays_the_latency() -> None:
+    cluster = replace(
+        _two_levels(),
+        levels=tuple(replace(level, latency_s=1e-3) for level in _two_levels().levels),
+    )
+    model = make.model_of(_graph(), 4, cluster)
+    size = 4.0 * sum(layer.weight_count for layer in model.workload.graph.layers)
+    plan = MeshPlan(dp_replicate=2, num_micro_batches=2)
+    whole, parts = (_step_s(plan, replace(make.BARE, bucket_bytes=size / n), cluster=cluster) for n in (1, 4))
+    assert parts - whole == pytest.approx(3 * 1e-3, rel=1e-6)  # two ranks exchange a bucket in one step
+
+
+def test_memory_of_copies() -> None:
+    plan = MeshPlan(tp=2, sequence_parallel=True, num_micro_batches=4)
+
+    def memory(**changes: float) -> dict[str, float]:
+        costs = make.model_of(_graph(), 4, make.ideal_cluster(), replace(make.BARE, **changes)).evaluate_plans([plan])
+        return {name: float(getattr(costs, name)[0]) for name in ("logits_bytes", "activation_bytes", "gradient_bytes")}
+
+    bare, logits, autograd = memory(), memory(logits_copies=2.0), memory(autograd_copies=1.0)
+    assert logits["logits_bytes"] - bare["logits_bytes"] == 2 * 4 * 32 * 512 / 2
+    # Two matrices per block and the head read 32 x 64 numbers of 2 bytes, half of which the rank has already.
+    assert autograd["activation_bytes"] - bare["activation_bytes"] == (2 * 2 + 1) * 32 * 64 * 2 / 2
+    assert autograd["gradient_bytes"] == 1.5 * bare["gradient_bytes"]
+
+
+def test_more_of_anything_is_never_quicker() -> None:
+    plans = [
+        MeshPlan(tp=2, sequence_parallel=True, pp=2, num_micro_batches=4),
+        MeshPlan(dp_shard=2, zero_stage=3, num_micro_batches=2),
+    ]
+    for name in ("host_launch_s", "host_collective_s", "ring_step_s", "contended_step_s"):
+        times = [
+            MeshModel.build(*_question(), replace(make.BARE, **{name: value})).evaluate_plans(plans).step_time_s
+            for value in (0.0, 1e-5, 1e-3)
+        ]
+        assert np.all(np.diff(times, axis=0) >= 0)
+
+
+def _question():
+    model = make.model_of(_graph(), 4, _two_levels())
+    return model.workload, model.cluster
