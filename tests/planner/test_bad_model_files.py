@@ -365,7 +365,7 @@ def test_damaged_files_never_crash(tmp_path: Path, name: str) -> None:
     """Swap, drop or double words of a good file: it loads, or an input file error says why not."""
     text = bundled("models")[name].read_text()
     words = re.findall(r"[A-Za-z0-9_$]+|[{}\[\]:,]|\n +|\s", text)
-    rng = random.Random(name)  # noqa: S311 - reproducible damage
+    rng = random.Random(name)
     path = tmp_path / "damaged.yaml"
     for _ in range(60):
         damaged = list(words)

@@ -226,7 +226,7 @@ def test_any_bytes_give_a_value_or_problems(tmp_path_factory: pytest.TempPathFac
 
 def test_same_tree_as_pyyaml(tmp_path: Path) -> None:
     """Structure against the library's own constructor, on a file without scalars that the two versions of YAML read differently."""
-    rng = random.Random(5)  # noqa: S311 - reproducible
+    rng = random.Random(5)
 
     def tree(depth: int) -> Any:
         if depth == 0:

@@ -26,7 +26,7 @@ MOST = 6  # sequences per replica in the small cases
 
 
 def case(seed: int) -> tuple[ServingModel, ServingSettings]:
-    rng = random.Random(seed)  # noqa: S311 - cases, not secrets
+    rng = random.Random(seed)
     features = rng.choice([64, 256, 1024])
     graph = decoder(
         blocks=rng.choice([1, 2, 3]),
