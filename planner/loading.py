@@ -38,6 +38,9 @@ __all__ = [
 
 _Model = TypeVar("_Model", bound="BaseModel")
 
+# What a config.json has whatever its architecture.
+_CONFIG_KEYS = {"hidden_size", "num_hidden_layers", "architectures", "vocab_size", "n_embd", "d_model"}
+
 # Elements of one output per sample: beyond this, counts are no longer exact in a float.
 _MAX_ELEMENTS = 2**53
 
@@ -196,6 +199,10 @@ def _load_json(path: Path) -> LoadedModel:
     importer = importer_of(content)
     if importer is None:
         message = "is JSON, but not a network in a format that is known here; networks of this planner are YAML files"
+        if isinstance(content, dict) and _CONFIG_KEYS & content.keys():
+            from planner.importers.hugging_face import ARCHITECTURES
+
+            message = f"looks like a Hugging Face config.json, but has no 'model_type' (known: {', '.join(sorted(ARCHITECTURES))})"
         raise InputFileError([FileProblem(path=path, message=message)])
     try:
         imported = importer.convert(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome)
 
 
 _ADVICE = (
-    "nor does anything on more GPUs; use a device with more memory, a larger --memory-limit, a shorter --seq, --lora-rank, or "
+    "nor was anything found on more GPUs; use a device with more memory, a larger --memory-limit, a shorter --seq, --lora-rank, or "
     "--optimizer sgd"
 )
 
@@ -162,9 +163,10 @@ def _more_gpus(judge: MeshJudge, settings: MeshSettings) -> str | None:
     """The least doubling of the GPUs after which something fits."""
     most = judge.resolved.cluster.max_devices
     gpus = settings.max_workers
+    deadline = time.monotonic() + _WALL_S
     for _ in range(_DOUBLINGS):
         gpus *= 2
-        if most is not None and gpus > most:
+        if (most is not None and gpus > most) or time.monotonic() > deadline:
             return None
         candidate = _best(judge, dataclasses.replace(settings, max_workers=gpus))
         if candidate is not None:

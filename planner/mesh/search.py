@@ -179,7 +179,7 @@ def _best_data_parallel(judge: MeshJudge, settings: MeshSettings, best: RankedMe
 
 
 def _notes(resolved: Resolved, outcome: MeshOutcome) -> list[str]:
-    notes = []
+    notes = list(resolved.model.notes)  # what an importer took for granted
     limit, capacity = resolved.request.memory_limit, resolved.setting.memory_capacity_bytes
     if limit is not None and parse_quantity(limit, "bytes") > capacity:
         notes.append(f"--memory-limit {limit} is more than a {resolved.setting.device} has: {format_bytes(capacity)}")
@@ -198,7 +198,7 @@ def _breakdown(
     resolved = judge.resolved
     judge.check(plan)
     ranked = judge.rank([plan], best)[0]
-    notes = []
+    notes = list(resolved.model.notes)
     if not ranked.fits:
         largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
         notes.append(
