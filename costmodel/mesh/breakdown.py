@@ -16,7 +16,8 @@ from costmodel.mesh.passes import stack_layouts
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.roles import roles_of
 from costmodel.mesh.sharding import Division
-from costmodel.mesh.tables import RowKeys, UnitTable, add_layer
+from costmodel.mesh.shares import RowKeys
+from costmodel.mesh.tables import UnitTable, add_layer
 
 __all__ = ["LayerRow", "StageRow", "layer_rows", "stage_rows"]
 

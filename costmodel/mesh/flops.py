@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.layers import Layer, Shard
 from costmodel.layers.base import PassWork
-from costmodel.mesh.tables import ATTENTION
+from costmodel.mesh.shares import ATTENTION
 from costmodel.workload import Workload
 
 __all__ = ["FLOP_CONVENTION", "model_flops_per_step"]

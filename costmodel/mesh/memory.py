@@ -61,6 +61,7 @@ class CoreMemory:
     kept_bytes: FloatArray  # (c, Q) of the blocks, nothing of "full" recomputed
     input_bytes: FloatArray  # (c, Q) of the blocks, all recomputed
     share: FloatArray  # (c, Q) of the blocks that is recomputed in full
+    alive: FloatArray  # (c, Q) micro-batches in flight
     waiting_bytes: FloatArray  # (c, 1) two blocks on their way to or from the host
     logits_bytes: FloatArray  # (c, Q)
     again_bytes: FloatArray  # (c, 1) a block run again, and the gradient under way
@@ -131,6 +132,7 @@ class CoreMemory:
             kept_bytes=kept * alive,
             input_bytes=weigh(units, np.where(is_block, table.input_bytes, 0.0), row) * alive,
             share=np.where(full, share, 0.0),
+            alive=alive,
             waiting_bytes=2.0 * most,
             logits_bytes=weigh(units, table.logits_bytes, row)
             * np.where(batch.schedule == _GPIPE, batch.num_micro_batches, 1)[:, None],
@@ -144,6 +146,11 @@ class CoreMemory:
             blocks=np.sum(units[:, :, is_block], axis=2) / batch.vpp[:, None],
             exists=layouts.rank_first >= 0,
         )
+
+    @property
+    def block_bytes(self) -> FloatArray:
+        """Activations of the blocks, all micro-batches in flight: (c, Q)."""
+        return self.kept_bytes + self.share * (self.input_bytes - self.kept_bytes)
 
     def divided(self, index: IntArray, division: Division) -> RankMemory:
         """Memory once dp is divided.
@@ -163,23 +170,21 @@ class CoreMemory:
         offload = division.offload_optimizer[:, None] > 0
         hosted = np.where(offload, parts["optimizer_bytes"], 0.0)
         parts["optimizer_bytes"] = parts["optimizer_bytes"] - hosted
-        share = self.share[index]
-        kept = self.kept_bytes[index]
-        in_blocks = kept + share * (self.input_bytes[index] - kept)
+        in_blocks = self.block_bytes[index]
         if np.any(division.offload_activations):
             # Two blocks wait for the copy engines: the one being saved and the one being fetched.
             waiting = np.minimum(self.waiting_bytes[index], in_blocks)
             away = np.where(division.offload_activations[:, None] > 0, in_blocks - waiting, 0.0)
             in_blocks, hosted = in_blocks - away, hosted + away
         activations = self.outside_bytes[index] + in_blocks
-        working = self.again_bytes[index] + self._gathered(index, division) + np.zeros_like(kept)
+        working = self.again_bytes[index] + self._gathered(index, division) + np.zeros_like(in_blocks)
         logits = self.logits_bytes[index]
         parts["activation_bytes"] = activations
         parts["working_bytes"] = working
         parts["logits_bytes"] = logits
-        parts["buffer_bytes"] = self.buffer_bytes[index] + np.zeros_like(kept)
+        parts["buffer_bytes"] = self.buffer_bytes[index] + np.zeros_like(in_blocks)
         parts["slack_bytes"] = self.assumptions.allocator_slack * (activations + working + logits)
-        parts["context_bytes"] = np.full_like(kept, float(self.workload.context_bytes))
+        parts["context_bytes"] = np.full_like(in_blocks, float(self.workload.context_bytes))
         if not exists.all():
             parts = {name: np.where(exists, value, 0.0) for name, value in parts.items()}
             hosted = np.where(exists, hosted, 0.0)

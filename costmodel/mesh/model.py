@@ -25,9 +25,10 @@ from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.passes import LayoutArrays, stack_layouts, unit_passes
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
+from costmodel.mesh.shares import RowKeys
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
 from costmodel.mesh.step import step_costs, step_times
-from costmodel.mesh.tables import RowKeys, UnitTable, unit_table
+from costmodel.mesh.tables import UnitTable, unit_table
 from costmodel.mesh.units import MeshError, Units, fold
 from costmodel.network import Cluster
 from costmodel.workload import Workload

@@ -15,7 +15,7 @@ from costmodel.graph import Graph
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.roles import roles_of
 from costmodel.mesh.schedule import schedule_is_legal
-from costmodel.mesh.tables import ATTENTION
+from costmodel.mesh.shares import ATTENTION
 from costmodel.mesh.units import Units
 
 __all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]

@@ -16,7 +16,7 @@ from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.keys import combined
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.passes import rank_recomputed_share, recomputed_share, weigh
-from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
 from costmodel.workload import Workload
 
@@ -25,7 +25,6 @@ __all__ = ["step_costs", "step_times"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
 _ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
 _ROUNDING = 1e-12
 
@@ -140,7 +139,7 @@ class _Totals:
         exchange_s, update_s, hosted_s = end.parts()
         m = cores.batch.num_micro_batches[index]
         waiting = gathering.waiting_s
-        offload_s = hosted_s + m * _offload_per_micro_batch_s(groups, cores, index, division, waiting)
+        offload_s = hosted_s + m * _offload_per_micro_batch_s(groups, cores, memory, index, division, waiting)
         return cls(
             flush_s=gathering.flush_s,
             gathering_s=waiting,
@@ -326,24 +325,14 @@ class _StepEnd:
 
 
 def _offload_per_micro_batch_s(
-    groups: GroupTimes, cores: Cores, index: IntArray, division: Division, waiting_s: FloatArray
+    groups: GroupTimes, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, waiting_s: FloatArray
 ) -> FloatArray:
     """What compute does not hide of saving and fetching activations, (n,); while a rank waits for weights, they travel."""
     if not np.any(division.offload_activations):
         return np.zeros(len(index))
-    assumptions, batch = groups.assumptions, cores.batch
-    unit, is_block = cores.pass_of, cores.is_block
-    units, table = cores.layouts.rank_units, cores.table
-    selective = np.where(is_block, table.saved_selective_bytes, 0.0)
-    kept = weigh(units, np.where(is_block, table.saved_bytes, 0.0), unit)
-    if np.any(batch.recompute == _SELECTIVE):
-        kept = np.where(batch.recompute[:, None] == _SELECTIVE, weigh(units, selective, unit), kept)
-    if np.any(batch.recompute == _FULL):
-        share = rank_recomputed_share(cores.layouts, batch.recompute, batch.recompute_blocks)
-        inputs = weigh(units, np.where(is_block, table.input_bytes, 0.0), unit)
-        kept = np.where(batch.recompute[:, None] == _FULL, kept + share * (inputs - kept), kept)
-    one_way = kept / assumptions.host_bytes_per_s
-    forward = weigh(units, cores.passes.compute_forward_s, unit)
+    assumptions = groups.assumptions
+    one_way = memory.block_bytes / memory.alive / assumptions.host_bytes_per_s
+    forward = weigh(cores.layouts.rank_units, cores.passes.compute_forward_s, cores.pass_of)
     exposed = 2.0 * np.maximum(one_way - assumptions.offload_overlap * forward, 0.0)
     shown = np.max(np.maximum(exposed[index] - waiting_s, 0.0), axis=1)
     return np.where(division.offload_activations > 0, shown, 0.0)

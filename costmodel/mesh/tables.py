@@ -6,30 +6,30 @@ Everything that a plan costs is gathered from these rows. Times come from the la
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.compute import ComputeModel, PassTimes
-from costmodel.graph import Graph
 from costmodel.layers import Layer, Shard
 from costmodel.layers.base import positions_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, roles_of
+from costmodel.mesh.saved import add_saved
+from costmodel.mesh.shares import ATTENTION, RowKeys, shard_of
 from costmodel.mesh.units import UnitKind, Units
 from costmodel.network import Cluster
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
-__all__ = ["ATTENTION", "RowKeys", "UnitTable", "add_layer", "unit_table"]
+__all__ = ["UnitTable", "add_layer", "unit_table"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
 _WEIGHT_COLUMNS = (
     "dense_count",
     "expert_count",
@@ -40,21 +40,6 @@ _WEIGHT_COLUMNS = (
 )
 # Under fp8 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
 _FP8_KINDS = frozenset({"linear", "moe"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowKeys:
-    """Rows of the table; arrays (n,)."""
-
-    tp: IntArray
-    sequence_parallel: IntArray
-    cp: IntArray
-    ep: IntArray
-    etp: IntArray
-    micro_batch: IntArray
-
-    def __len__(self) -> int:
-        return len(self.tp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +123,7 @@ def _unit_column(
     total = {item.name: np.zeros(len(keys)) for item in fields(UnitTable)}
     for position, role in enumerate(roles_of(workload.graph, kind)):
         add_layer(total, workload, groups, kind, position, role, keys, needs)
-    _add_saved(total, workload, groups.assumptions, kind, keys)
+    add_saved(total, workload, groups.assumptions, kind, keys)
     return total
 
 
@@ -172,70 +157,12 @@ def add_layer(
         _add_dispatch(total, workload, groups, layer, keys)
 
 
-# -- shares -------------------------------------------------------------------------------------------------------------
-
-
-def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
-    """Share of one rank of a layer of a unit, in every row."""
-    layer = layers[kind.layers[position]]
-    tp = keys.tp.astype(np.float64)
-    one = np.ones_like(tp)
-    out, inside = float(layer.output_shape[0]), float(layer.input_shapes[0][0]) if layer.input_shapes else 1.0
-    if layer.kind == "linear" and len(layer.input_shapes[0]) > 2:
-        inside = float(np.prod(layer.input_shapes[0]))
-    sequence = keys.cp.astype(np.float64)
-    split_out = split_in = one
-    out_channels, in_channels = out * one, inside * one
-    if role.role == "column":
-        split_out, out_channels = tp, _column_width(layers, kind, position, keys)
-    elif role.role == "row":
-        split_in, in_channels = tp, np.ceil(inside / tp)
-    elif role.role == "channel":
-        split_out, out_channels, in_channels = tp, np.ceil(out / tp), np.ceil(inside / tp)
-    elif role.role == "experts":
-        split_out, sequence = keys.etp.astype(np.float64), sequence * tp / keys.etp
-    elif role.role == "whole":
-        sequence = sequence * np.where(keys.sequence_parallel > 0, tp, 1.0)
-    height = float(layer.output_shape[1]) if len(layer.output_shape) == 3 else 1.0
-    return Shard(
-        batch=keys.micro_batch.astype(np.float64),
-        out_channels=out_channels,
-        in_channels=in_channels,
-        height=height * one,
-        split_out=split_out,
-        split_in=split_in,
-        split_height=one,
-        sequence=sequence,
-        experts=keys.ep.astype(np.float64),
-    )
-
-
-def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, keys: RowKeys) -> FloatArray:
-    """Outputs of a rank of a column-split matrix; key and value heads are repeated where there are fewer of them than ranks."""
-    width = float(layers[kind.layers[position]].output_shape[0])
-    share = np.ceil(width / keys.tp)
-    for reader, inputs in enumerate(kind.inputs):
-        layer = layers[kind.layers[reader]]
-        if position in inputs and layer.kind in ("self_attention", "cross_attention"):
-            heads, kv_heads, dim = (
-                layer.params.heads,
-                layer.params.kv_heads or layer.params.heads,
-                layer.params.head_dim,
-            )
-            own_kv = np.maximum(np.ceil(kv_heads / keys.tp), 1.0)
-            if layer.kind == "self_attention":
-                return np.asarray((np.ceil(heads / keys.tp) + 2.0 * own_kv) * dim)
-            if inputs[1] == position:
-                return np.asarray(2.0 * own_kv * dim)
-    return np.asarray(share)
+# -- terms --------------------------------------------------------------------------------------------------------------
 
 
 def _rows_of(layer: Layer, shard: Shard) -> FloatArray:
     """Positions of all samples of the share."""
     return np.asarray(shard.batch * np.ceil(np.prod(layer.output_shape[1:]) / shard.sequence))
-
-
-# -- terms --------------------------------------------------------------------------------------------------------------
 
 
 def _compute_of(workload: Workload, layer: Layer, is_head: bool) -> ComputeModel:
@@ -421,93 +348,3 @@ def _add_dispatch(
     ranks = groups.find(keys.etp, np.ones_like(keys.etp))
     gather = groups.time_s("all_gather", ranks, gathered)
     total["etp_forward_s"] += gather + groups.time_s("reduce_scatter", ranks, gathered)
-
-
-# -- memory -------------------------------------------------------------------------------------------------------------
-
-
-def _add_saved(
-    total: dict[str, FloatArray], workload: Workload, assumptions: MeshAssumptions, kind: UnitKind, keys: RowKeys
-) -> None:
-    """Tensors that the backward pass reads, each kept once, at the layout in which it leaves its producer.
-
-    A tensor is kept if a layer that reads it keeps its input. Selective recomputation drops what cheap layers make,
-    and keeps what they read.
-    """
-    graph, width = workload.graph, workload.precision.activation_bytes
-    layers = [graph.layers[i] for i in kind.layers]
-    roles = roles_of(graph, kind)
-    whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
-    readers, outside = _readers(graph, kind)
-    again = _needed_again(layers, readers)
-    for source, reading in outside.items():
-        elements = _elements(graph.layers[source], keys, whole.astype(np.float64), np.ones(len(keys)))
-        total["input_bytes"] += elements * width
-        if any(layers[r].keeps_input for r in reading):
-            total["saved_bytes"] += elements * width
-        if any(_needs_input(layers[r], is_needed=again[r]) for r in reading):
-            total["saved_selective_bytes"] += elements * width
-    for position, (layer, role) in enumerate(zip(layers, roles, strict=True)):
-        if layer.kind == "input":
-            continue
-        shard = shard_of(graph.layers, kind, position, role, keys)
-        if role.gathers and layer.keeps_input and assumptions.autograd_copies:
-            again_whole = assumptions.autograd_copies * _gathered_bytes(layer, keys, width)
-            total["saved_bytes"] += again_whole
-            total["saved_selective_bytes"] += again_whole
-        extra = layer.family.saved_elements(layer, shard) * width
-        pieces = keys.cp if role.role in ("column", "channel") else whole
-        elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
-        if role.role == "column":  # repeated key and value heads included
-            elements = elements / np.ceil(layer.output_shape[0] / shard.split_out) * shard.out_channels
-        size = elements * width
-        total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
-        reading = readers.get(position, [])
-        if layer.kind == "softmax" or any(layers[r].kind == "softmax" for r in reading):
-            copies = 1.0 + assumptions.logits_copies
-            total["logits_bytes"] += copies * extra if layer.kind == "softmax" else size
-            continue
-        kept = any(layers[r].keeps_input for r in reading)
-        total["saved_bytes"] += extra + (size if kept else 0.0)
-        if not layer.is_recomputable:
-            total["saved_selective_bytes"] += extra + (size if again[position] else 0.0)
-
-
-def _gathered_bytes(layer: Layer, keys: RowKeys, width: int) -> FloatArray:
-    """What the input of a matrix has, gathered under sequence parallelism, beyond the share that is kept anyway."""
-    rows = keys.micro_batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp)
-    beyond = np.where(keys.sequence_parallel > 0, 1.0 - 1.0 / keys.tp, 0.0)
-    return np.asarray(rows * layer.input_shapes[0][0] * width * beyond)
-
-
-def _readers(graph: Graph, kind: UnitKind) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Who reads what: by position in the unit, and by layer of the graph for tensors from other units."""
-    readers: dict[int, list[int]] = {}
-    outside: dict[int, list[int]] = {}
-    inside = set(kind.layers)
-    for position, inputs in enumerate(kind.inputs):
-        for u in set(inputs) - {-1}:
-            readers.setdefault(u, []).append(position)
-        for source in graph.producers[kind.layers[position]]:
-            if source not in inside:
-                outside.setdefault(source, []).append(position)
-    return readers, outside
-
-
-def _needed_again(layers: Sequence[Layer], readers: Mapping[int, Sequence[int]]) -> list[bool]:
-    """Layer of the unit -> whether the backward pass under selective recomputation reads its output: itself, or to run readers again."""
-    needed = [False] * len(layers)
-    for position in reversed(range(len(layers))):
-        needed[position] = any(_needs_input(layers[r], is_needed=needed[r]) for r in readers.get(position, ()))
-    return needed
-
-
-def _needs_input(layer: Layer, *, is_needed: bool) -> bool:
-    """A layer that only draws a mask again needs no input for it."""
-    return layer.keeps_input or (layer.is_recomputable and is_needed)
-
-
-def _elements(layer: Layer, keys: RowKeys, pieces: FloatArray, channel_pieces: FloatArray | float) -> FloatArray:
-    """Elements of a layer's output on one rank."""
-    rows = keys.micro_batch * np.ceil(np.prod(layer.output_shape[1:]) / pieces)
-    return np.asarray(rows * np.ceil(layer.output_shape[0] / channel_pieces))

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.keys import combined
 from costmodel.mesh.passes import LayoutArrays, stack_layouts, weigh
+from costmodel.mesh.shares import ATTENTION
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
-from costmodel.mesh.tables import ATTENTION
 from costmodel.mesh.units import Units, fold
 from costmodel.network import Cluster
 from costmodel.serving.assumptions import ServingAssumptions

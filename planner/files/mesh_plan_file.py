@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mesh.units import MeshError
 from planner.errors import FileProblem, InputFileError
-from planner.files.plan_file import SCHEMA_VERSION, provenance, reference
+from planner.files.plan_file import SCHEMA_VERSION, prediction, provenance, reference
 from planner.mesh.results import MeshResult, RankedMeshPlan
 from planner.request import Request
 from planner.results import Setting
@@ -82,13 +82,7 @@ def document_from_mesh_plan(
         "workers": ranked.workers,
         "mesh": mesh_entry(ranked.plan),
         "assume": dict(request.assume),
-        "prediction": {
-            "summary": ranked.summary,
-            "family": ranked.family,
-            "step_time_s": ranked.step_time_s,
-            "throughput_samples_per_s": ranked.throughput_samples_per_s,
-            "memory_bytes_per_gpu": ranked.memory_bytes_per_gpu,
-        },
+        "prediction": prediction(ranked),
         "provenance": provenance(setting, assumptions),
     }
     # The proof is about the uniform space: it says nothing about a plan with stages of its own.

@@ -15,6 +15,8 @@ from planner.results import RankedPlan, SearchResult, Setting
 
 if TYPE_CHECKING:
     from planner.loading import Loaded
+    from planner.mesh.results import RankedMeshPlan
+    from planner.mixed.results import RankedMixedPlan
     from planner.schema.plan import PlanDocument
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "changed_inputs",
     "document_from_plan",
     "plan_text",
+    "prediction",
     "provenance",
     "read_plan",
     "reference",
@@ -93,13 +96,7 @@ def document_from_plan(
             name: _split_entry(split, collective)
             for name, split, collective in zip(layer_names, plan.splits, plan.collectives, strict=True)
         },
-        "prediction": {
-            "summary": ranked.summary,
-            "family": ranked.family,
-            "step_time_s": ranked.step_time_s,
-            "throughput_samples_per_s": ranked.throughput_samples_per_s,
-            "memory_bytes_per_gpu": ranked.memory_bytes_per_gpu,
-        },
+        "prediction": prediction(ranked),
         "provenance": provenance(setting, assumptions),
     }
     if result is not None:
@@ -121,6 +118,17 @@ def _cost_model_options(request: Request, folder: Path | None) -> dict[str, Any]
 def _split_entry(split: Split, collective: str | None) -> dict[str, Any]:
     entry: dict[str, Any] = {name: degree for name, degree in zip(_DEGREES, split.degrees, strict=True) if degree > 1}
     return entry if collective is None else {**entry, "collective": collective}
+
+
+def prediction(ranked: RankedPlan | RankedMeshPlan | RankedMixedPlan) -> dict[str, Any]:
+    """What the cost model says of a plan of any space."""
+    return {
+        "summary": ranked.summary,
+        "family": ranked.family,
+        "step_time_s": ranked.step_time_s,
+        "throughput_samples_per_s": ranked.throughput_samples_per_s,
+        "memory_bytes_per_gpu": ranked.memory_bytes_per_gpu,
+    }
 
 
 def provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from planner.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.plan_file import SCHEMA_VERSION, provenance, reference
+from planner.files.plan_file import SCHEMA_VERSION, prediction, provenance, reference
 from planner.mixed.results import MixedResult, RankedMixedPlan
 from planner.request import Request
 from planner.results import Setting
@@ -99,13 +99,7 @@ def document_from_mixed_plan(
         "workers": ranked.workers,
         "mixed": mixed_entry(ranked.plan, [use.name for use in ranked.groups]),
         "assume": dict(request.assume),
-        "prediction": {
-            "summary": ranked.summary,
-            "family": ranked.family,
-            "step_time_s": ranked.step_time_s,
-            "throughput_samples_per_s": ranked.throughput_samples_per_s,
-            "memory_bytes_per_gpu": ranked.memory_bytes_per_gpu,
-        },
+        "prediction": prediction(ranked),
         "provenance": provenance(setting, assumptions),
     }
     if result is not None:

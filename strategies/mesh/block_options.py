@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from costmodel.layers import Layer
 from costmodel.mesh.roles import LayerRole, Role
-from costmodel.mesh.tables import RowKeys, shard_of
+from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.units import MeshError, UnitKind
 from costmodel.workload import Workload
 from strategies.mesh.block_moves import WHOLE, Collectives, Layout

@@ -14,7 +14,8 @@ from costmodel.efficiency import Efficiency
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.mesh.rules import NetworkShape
-from costmodel.mesh.tables import RowKeys, unit_table
+from costmodel.mesh.shares import RowKeys
+from costmodel.mesh.tables import unit_table
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.costs import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingCosts

@@ -13,7 +13,8 @@ from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.roles import roles_of
-from costmodel.mesh.tables import RowKeys, unit_table
+from costmodel.mesh.shares import RowKeys
+from costmodel.mesh.tables import unit_table
 from costmodel.mesh.units import MeshError, UnitKind, fold
 from costmodel.network import Cluster
 from costmodel.precision import OPTIMIZERS, PRECISIONS

@@ -1,0 +1,90 @@
+"""What one rank holds of a layer: rows of (tp, sequence parallel, cp, ep, etp, micro-batch) and the share that each stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.layers import Layer, Shard
+from costmodel.mesh.roles import LayerRole
+from costmodel.mesh.units import UnitKind
+
+__all__ = ["ATTENTION", "RowKeys", "shard_of"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowKeys:
+    """Rows of the table; arrays (n,)."""
+
+    tp: IntArray
+    sequence_parallel: IntArray
+    cp: IntArray
+    ep: IntArray
+    etp: IntArray
+    micro_batch: IntArray
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+
+def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
+    """Share of one rank of a layer of a unit, in every row."""
+    layer = layers[kind.layers[position]]
+    tp = keys.tp.astype(np.float64)
+    one = np.ones_like(tp)
+    out, inside = float(layer.output_shape[0]), float(layer.input_shapes[0][0]) if layer.input_shapes else 1.0
+    if layer.kind == "linear" and len(layer.input_shapes[0]) > 2:
+        inside = float(np.prod(layer.input_shapes[0]))
+    sequence = keys.cp.astype(np.float64)
+    split_out = split_in = one
+    out_channels, in_channels = out * one, inside * one
+    if role.role == "column":
+        split_out, out_channels = tp, _column_width(layers, kind, position, keys)
+    elif role.role == "row":
+        split_in, in_channels = tp, np.ceil(inside / tp)
+    elif role.role == "channel":
+        split_out, out_channels, in_channels = tp, np.ceil(out / tp), np.ceil(inside / tp)
+    elif role.role == "experts":
+        split_out, sequence = keys.etp.astype(np.float64), sequence * tp / keys.etp
+    elif role.role == "whole":
+        sequence = sequence * np.where(keys.sequence_parallel > 0, tp, 1.0)
+    height = float(layer.output_shape[1]) if len(layer.output_shape) == 3 else 1.0
+    return Shard(
+        batch=keys.micro_batch.astype(np.float64),
+        out_channels=out_channels,
+        in_channels=in_channels,
+        height=height * one,
+        split_out=split_out,
+        split_in=split_in,
+        split_height=one,
+        sequence=sequence,
+        experts=keys.ep.astype(np.float64),
+    )
+
+
+def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, keys: RowKeys) -> FloatArray:
+    """Outputs of a rank of a column-split matrix; key and value heads are repeated where there are fewer of them than ranks."""
+    width = float(layers[kind.layers[position]].output_shape[0])
+    share = np.ceil(width / keys.tp)
+    for reader, inputs in enumerate(kind.inputs):
+        layer = layers[kind.layers[reader]]
+        if position in inputs and layer.kind in ("self_attention", "cross_attention"):
+            heads, kv_heads, dim = (
+                layer.params.heads,
+                layer.params.kv_heads or layer.params.heads,
+                layer.params.head_dim,
+            )
+            own_kv = np.maximum(np.ceil(kv_heads / keys.tp), 1.0)
+            if layer.kind == "self_attention":
+                return np.asarray((np.ceil(heads / keys.tp) + 2.0 * own_kv) * dim)
+            if inputs[1] == position:
+                return np.asarray(2.0 * own_kv * dim)
+    return np.asarray(share)
