@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 
 from strategies.per_layer.problem import FloatArray, IntArray
 
-__all__ = ["LinearProgram", "ProgramResult", "ProgramStatus", "SolverError", "solve_linear_program"]
+__all__ = [
+    "LinearProgram",
+    "ProgramResult",
+    "ProgramStatus",
+    "RelaxationResult",
+    "SolverError",
+    "solve_linear_program",
+    "solve_relaxation",
+]
 
 # HiGHS's tolerances on rows, reduced costs and integrality; absolute, so callers scale their numbers.
 TOLERANCE = 1e-9
@@ -66,6 +74,15 @@ class ProgramResult:
     status: ProgramStatus
     values: FloatArray | None
     bound: float  # the solver's claim, subject to its tolerances
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaxationResult:
+    """Optimum of a linear program without integers, and what each row is worth."""
+
+    objective: float
+    values: FloatArray  # (variables,)
+    row_duals: FloatArray  # (rows,) change of the objective with the row's bound
 
 
 def solve_linear_program(program: LinearProgram, *, time_limit_s: float, relative_gap: float = 0.0) -> ProgramResult:
@@ -132,6 +149,71 @@ def solve_linear_program(program: LinearProgram, *, time_limit_s: float, relativ
     with _silent_stdout():
         answer = _interruptible(call, interrupter.interrupt if interrupter is not None else lambda: None)
     return _read(answer, len(program.cost))
+
+
+def solve_relaxation(program: LinearProgram) -> RelaxationResult | None:
+    """Solve a program as if nothing in it were integer, by the simplex method (GLOP); None where no values satisfy it.
+
+    Raises
+    ------
+    SolverError
+        When the library is missing or reports an error.
+
+    Examples
+    --------
+    Two units of the cheaper item; another unit asked for would cost 2 more:
+
+    >>> one, zero = np.ones(2), np.zeros(2)
+    >>> p = LinearProgram(cost=np.array([3.0, 2.0]), lower=zero, upper=9 * one, integer=np.array([False, False]),
+    ...     row_lower=np.array([2.0]), row_upper=np.array([np.inf]), entry_row=np.array([0, 0]),
+    ...     entry_column=np.array([0, 1]), entry_value=one)
+    >>> r = solve_relaxation(p)
+    >>> r.objective, r.values.tolist(), r.row_duals.tolist()
+    (4.0, [0.0, 2.0], [2.0])
+    """
+    try:
+        from ortools.math_opt import model_parameters_pb2, model_pb2, parameters_pb2, result_pb2
+        from ortools.math_opt.core.python import solver as library
+    except ImportError as error:
+        raise SolverError("the linear program needs OR-Tools 9.11 or later") from error
+    model = _model(program, model_pb2.ModelProto())
+    del model.variables.integers[:]
+    model.variables.integers.extend([False] * len(program.cost))
+    parameters = parameters_pb2.SolveParametersProto(enable_output=False)
+    answer = library.solve(
+        model,
+        parameters_pb2.SOLVER_TYPE_GLOP,
+        parameters_pb2.SolverInitializerProto(),
+        parameters,
+        model_parameters_pb2.ModelSolveParametersProto(),
+        None,
+        _no_callback(),
+        None,
+        None,
+    )
+    reason = answer.termination.reason
+    if reason == result_pb2.TERMINATION_REASON_INFEASIBLE:
+        return None
+    if reason != result_pb2.TERMINATION_REASON_OPTIMAL or not answer.solutions:
+        raise SolverError(f"GLOP stopped with reason {reason}: {answer.termination.detail}")
+    solution = answer.solutions[0]
+    return RelaxationResult(
+        objective=float(solution.primal_solution.objective_value),
+        values=_dense(solution.primal_solution.variable_values, len(program.cost)),
+        row_duals=_dense(solution.dual_solution.dual_values, len(program.row_lower)),
+    )
+
+
+def _no_callback() -> Any:
+    from ortools.math_opt import callback_pb2
+
+    return callback_pb2.CallbackRegistrationProto()
+
+
+def _dense(sparse: Any, size: int) -> FloatArray:
+    values = np.zeros(size)
+    values[np.array(sparse.ids, dtype=np.int64)] = np.array(sparse.values)
+    return values
 
 
 def _interrupter() -> Any:

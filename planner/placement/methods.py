@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from planner.placement.request import PlaceRequest
 from strategies.placement.baselines import local_search, one_device, solve_chain, solve_greedy
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.convex import solve_convex
+from strategies.placement.free.solve import solve_free
 from strategies.placement.problem import PlacementProblem, PlacementResult
 
 __all__ = ["BASELINES", "BEST", "METHODS", "OBJECTIVES", "Baseline", "Solver"]
@@ -34,17 +35,7 @@ def _convex(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> P
 
 
 def _free(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> PlacementResult:
-    """Best of the chain of down-sets and local search, with a bound that every placement obeys."""
-    chain = solve_contiguous(problem, seed=request.seed, clock=clock)
-    moved = local_search(problem, seed=request.seed, clock=clock)
-    best = moved if moved.objective < chain.objective else chain
-    return replace(
-        best,
-        bound=min(moved.bound, best.objective),
-        proof=moved.proof,
-        stopped=chain.stopped or moved.stopped,
-        wall_s=clock.elapsed_s,
-    )
+    return solve_free(problem, seed=request.seed, gap=request.gap, clock=clock)
 
 
 # (objective, contiguity) -> the method that --method auto means.

@@ -8,7 +8,7 @@ import numpy as np
 
 from strategies.placement.problem import FloatArray, PlacementProblem, sums_by
 
-__all__ = ["Bound", "class_bound", "largest_load", "simple_bound", "work_bound"]
+__all__ = ["Bound", "best_time_per_byte", "class_bound", "largest_load", "simple_bound", "work_bound"]
 
 # Halvings of an interval: beyond a double's 53 bits nothing changes.
 _HALVINGS = 100
@@ -33,10 +33,9 @@ def simple_bound(problem: PlacementProblem) -> Bound:
     >>> simple_bound(PlacementProblem.build(nodes, [], num_accelerators=3, num_cpus=0, memory_bytes=1.0))
     Bound(value=5.0, proof='the largest operator or colour class')
     """
-    time = float(_on_accelerator(problem)[np.isfinite(_on_accelerator(problem))].sum())
     size = float(problem.size_bytes.sum())
-    mixtures = [share * time / size for share in _MIXTURES] if size > 0 and problem.num_cpus else []
-    spread = max((work_bound(problem, time_per_byte=mixture) for mixture in mixtures), default=0.0)
+    mixture = best_time_per_byte(problem)
+    spread = work_bound(problem, time_per_byte=mixture) if mixture else 0.0
     if problem.num_cpus == 0 and size > problem.capacity_bytes * problem.num_accelerators:
         return Bound(np.inf, "the operators need more memory than all accelerators have")
     return max(
@@ -45,6 +44,17 @@ def simple_bound(problem: PlacementProblem) -> Bound:
         Bound(spread, "compute and memory divided evenly"),
         key=lambda bound: bound.value,
     )
+
+
+def best_time_per_byte(problem: PlacementProblem) -> float:
+    """How much time a byte should count as for the best bound of compute and memory divided evenly; 0 where time alone decides."""
+    own = _on_accelerator(problem)
+    time = float(own[np.isfinite(own)].sum())
+    size = float(problem.size_bytes.sum())
+    if size <= 0 or not problem.num_cpus:
+        return 0.0
+    mixtures = [0.0, *(share * time / size for share in _MIXTURES)]
+    return max(mixtures, key=lambda mixture: work_bound(problem, time_per_byte=mixture))
 
 
 def largest_load(problem: PlacementProblem) -> float:

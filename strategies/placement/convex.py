@@ -1,15 +1,6 @@
 """Contiguity device by device: the forward operators of every device are convex, but devices may feed each other both ways.
 
-An integer program through OR-Tools, started from the best chain of down-sets, whose placements are all of this kind. With x(c, d) = 1
-where colour class c is on device d, and z(v, d) = 1 for forward operators v from which device d can still be reached:
-
-    z(v, d) >= x(c(v), d);   z(u, d) >= z(v, d) for edges (u, v);   z(v, d) <= 1 + x(c(v), d) - x(c(u), d)
-
-so a path that leaves a device never comes back. Hyperedges pay y(h, d) >= |x(c(source), d) - x(c(pin), d)|.
-
-References
-----------
-Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020, section 4 (integer program).
+An integer program through OR-Tools, started from the best chain of down-sets, whose placements are all of this kind.
 """
 
 from __future__ import annotations
@@ -21,23 +12,12 @@ import numpy as np
 from strategies.placement.bounds import simple_bound
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
-from strategies.placement.loads import device_loads, placement_faults
-from strategies.placement.problem import (
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Placement,
-    PlacementProblem,
-    PlacementResult,
-    sums_by,
-)
-from strategies.solvers import LinearProgram, ProgramStatus, SolverError, solve_linear_program
+from strategies.placement.device_program import improved_by_program
+from strategies.placement.problem import IntArray, PlacementProblem, PlacementResult
 
 __all__ = ["is_convex", "solve_convex"]
 
 METHOD = "integer program (every device convex)"
-# The solver's tolerances are absolute; its bound is taken this much lower, relatively, before anything is called proven.
-_BOUND_SLACK = 5e-7
 
 
 def solve_convex(
@@ -62,32 +42,9 @@ def solve_convex(
     if chain.stopped:
         return replace(chain, bound=min(simple.value, chain.objective), proof=f"{simple.proof}; {chain.proof}")
     start = replace(chain, method=METHOD, bound=min(simple.value, chain.objective), proof=simple.proof)
-    clock.report("integer program", start.objective, start.bound)
-    model = _Model(problem, cutoff=start.objective)
-    try:
-        found = solve_linear_program(model.program(), time_limit_s=clock.left_s, relative_gap=relative_gap)
-    except (SolverError, KeyboardInterrupt) as error:
-        stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else ""
-        return replace(start, wall_s=clock.elapsed_s, stopped=stopped)
-    if (
-        found.status is ProgramStatus.INFEASIBLE
-    ):  # nothing at or below the cutoff but what rounding hides: the chain is best
-        return replace(start, bound=start.objective, proof="integer program", wall_s=clock.elapsed_s)
-    result = start
-    if found.values is not None:
-        device = model.devices(found.values)
-        value = float(device_loads(problem, device).load.max())
-        if (
-            value < result.objective
-            and not placement_faults(problem, Placement(device=device))
-            and is_convex(problem, device)
-        ):
-            result = replace(result, placement=Placement(device=device), objective=value)
-    bound = found.bound * model.scale * (1 - _BOUND_SLACK) if np.isfinite(found.bound) else 0.0
-    if bound > result.bound:
-        result = replace(result, bound=min(bound, result.objective), proof="integer program")
-    stopped = "" if found.status is ProgramStatus.OPTIMAL else "time limit"
-    return replace(result, wall_s=clock.elapsed_s, stopped=stopped)
+    return improved_by_program(
+        problem, start, is_legal=lambda device: is_convex(problem, device), relative_gap=relative_gap, clock=clock
+    )
 
 
 def is_convex(problem: PlacementProblem, device: IntArray) -> bool:
@@ -110,132 +67,3 @@ def _levels(count: int, source: IntArray, target: IntArray) -> IntArray:
     from strategies.placement.contraction import topological_rank
 
     return topological_rank(count, source, target)
-
-
-class _Model:
-    """The integer program, in times divided by the cutoff, so that absolute tolerances are relative."""
-
-    def __init__(self, problem: PlacementProblem, *, cutoff: float) -> None:
-        self._problem = problem
-        self._classes, self._devices = problem.num_colors, problem.num_devices
-        self.scale = cutoff if 0 < cutoff < np.inf else max(1e-300, float(problem.accelerator_time.sum()))
-        self._cutoff = cutoff / self.scale
-        self._rows: list[tuple[float, float]] = []
-        self._entries: list[tuple[int, int, float]] = []
-        self._forward = np.flatnonzero(~problem.backward)
-        self._rank = np.full(problem.num_nodes, -1, dtype=np.int64)
-        self._rank[self._forward] = np.arange(len(self._forward))
-        self._first_z = self._classes * self._devices
-        self._first_y = self._first_z + len(self._forward) * self._devices
-        edges = problem.hyperedges
-        self._priced = np.flatnonzero((edges.cost > 0) & self._torn())
-        self._load = self._first_y + len(self._priced) * problem.num_accelerators
-
-    def program(self) -> LinearProgram:
-        """All rows and bounds."""
-        self._assignment_rows()
-        self._load_rows()
-        self._convex_rows()
-        self._cut_rows()
-        cost = np.zeros(self._load + 1)
-        cost[self._load] = 1.0
-        upper = np.ones(self._load + 1)
-        upper[: self._first_z] = self._allowed().ravel()
-        upper[self._load] = self._cutoff * (1 + 1e-6) if np.isfinite(self._cutoff) else np.inf
-        integer = np.zeros(self._load + 1, dtype=np.bool_)
-        integer[: self._first_z] = True
-        row, column, value = zip(*self._entries, strict=True)
-        return LinearProgram(
-            cost=cost,
-            lower=np.zeros(self._load + 1),
-            upper=upper,
-            integer=integer,
-            row_lower=np.array([low for low, _ in self._rows]),
-            row_upper=np.array([high for _, high in self._rows]),
-            entry_row=np.array(row, dtype=np.int64),
-            entry_column=np.array(column, dtype=np.int64),
-            entry_value=np.array(value, dtype=np.float64),
-        )
-
-    def devices(self, values: FloatArray) -> IntArray:
-        """Device of every node from the program's answer."""
-        chosen = np.argmax(values[: self._first_z].reshape(self._classes, self._devices), axis=1)
-        return np.asarray(chosen[self._problem.color], dtype=np.int64)
-
-    def _torn(self) -> BoolArray:
-        """Hyperedges with pins in more than one class."""
-        edges, color = self._problem.hyperedges, self._problem.color
-        owner = np.repeat(color[edges.source], edges.size)
-        return (
-            np.add.reduceat(color[edges.pin] != owner, edges.start[:-1]) > 0
-            if len(edges.pin)
-            else np.zeros(0, np.bool_)
-        )
-
-    def _allowed(self) -> FloatArray:
-        """Upper bounds of x: support, and devices of one kind numbered by their first class."""
-        problem = self._problem
-        allowed = np.ones((self._classes, self._devices))
-        allowed[np.unique(problem.color[~problem.supported]), : problem.num_accelerators] = 0.0
-        number = np.arange(self._devices)
-        number[problem.num_accelerators :] -= problem.num_accelerators
-        return allowed * (number[None, :] <= np.arange(self._classes)[:, None])
-
-    def _row(self, low: float, high: float, *terms: tuple[int, float]) -> None:
-        merged: dict[int, float] = {}
-        for column, value in terms:
-            merged[column] = merged.get(column, 0.0) + value
-        entries = [(len(self._rows), column, value) for column, value in merged.items() if value]
-        if entries:
-            self._entries.extend(entries)
-            self._rows.append((low, high))
-
-    def _x(self, v: int, d: int) -> int:
-        return int(self._problem.color[v]) * self._devices + d
-
-    def _z(self, v: int, d: int) -> int:
-        return self._first_z + int(self._rank[v]) * self._devices + d
-
-    def _assignment_rows(self) -> None:
-        for c in range(self._classes):
-            self._row(1.0, 1.0, *((c * self._devices + d, 1.0) for d in range(self._devices)))
-
-    def _load_rows(self) -> None:
-        problem = self._problem
-        per_class = [
-            sums_by(problem.color, values, self._classes)
-            for values in (problem.accelerator_time, problem.cpu_time, problem.size_bytes)
-        ]
-        k = problem.num_accelerators
-        for d in range(self._devices):
-            time = per_class[0 if d < k else 1] / self.scale
-            terms = [(c * self._devices + d, float(time[c])) for c in range(self._classes)]
-            if d < k:
-                costs = problem.hyperedges.cost[self._priced] / self.scale
-                terms += [(self._first_y + h * k + d, float(cost)) for h, cost in enumerate(costs)]
-                size = per_class[2] / max(problem.capacity_bytes, 1e-300)
-                self._row(-np.inf, 1.0, *((c * self._devices + d, float(size[c])) for c in range(self._classes)))
-            self._row(-np.inf, 0.0, *terms, (self._load, -1.0))
-
-    def _convex_rows(self) -> None:
-        problem = self._problem
-        for d in range(self._devices):
-            for v in self._forward.tolist():
-                self._row(0.0, np.inf, (self._z(v, d), 1.0), (self._x(v, d), -1.0))
-            for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True):
-                if not problem.backward[u] and not problem.backward[v]:
-                    self._row(0.0, np.inf, (self._z(u, d), 1.0), (self._z(v, d), -1.0))
-                    self._row(-np.inf, 1.0, (self._z(v, d), 1.0), (self._x(v, d), -1.0), (self._x(u, d), 1.0))
-
-    def _cut_rows(self) -> None:
-        problem, edges = self._problem, self._problem.hyperedges
-        for position, h in enumerate(self._priced.tolist()):
-            source = int(edges.source[h])
-            pins = {int(problem.color[v]): v for v in edges.pin[edges.start[h] : edges.start[h + 1]].tolist()}
-            for color, v in pins.items():
-                if color == problem.color[source]:
-                    continue
-                for d in range(problem.num_accelerators):
-                    y = self._first_y + position * problem.num_accelerators + d
-                    self._row(0.0, np.inf, (y, 1.0), (self._x(source, d), -1.0), (self._x(v, d), 1.0))
-                    self._row(0.0, np.inf, (y, 1.0), (self._x(source, d), 1.0), (self._x(v, d), -1.0))

@@ -1,0 +1,1 @@
+"""Placement for throughput without contiguity: what a device computes need not be a stage."""

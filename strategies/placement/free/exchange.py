@@ -1,0 +1,118 @@
+"""Divides the blocks of two devices between them again, in the best way there is, while the others stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategies.placement.clock import Clock
+from strategies.placement.free.assignment import Devices
+from strategies.placement.free.frontier import Frontier, build_frontier, frontier_order, sweep
+from strategies.placement.free.pricing import pin_lists
+from strategies.placement.problem import FloatArray, IntArray
+
+__all__ = ["Exchange"]
+
+# Most divisions whose true loads are looked at, best first by rounded load: memory may rule out the first ones.
+_TRIED = 40
+_LEAST_GAIN = 1e-9
+# Loads are told apart to the larger of the two over so many bins; fewer where the table would be large. True loads decide.
+_BINS = (100, 1000)
+_MOST_CELLS = 40_000_000
+# States at a time, and in all steps together. Where more would be needed, some communication is overlooked until the true loads are
+# computed.
+_STATES = (4, 512)
+_MOST_STATES = 200_000
+
+
+class Exchange:
+    """Pairs of devices, optimised one after the other.
+
+    Parameters
+    ----------
+    devices : Devices
+    """
+
+    def __init__(self, devices: Devices) -> None:
+        self._devices = devices
+        self._pins = pin_lists(devices.graph)
+        self._of_block: list[list[int]] = [[] for _ in range(devices.graph.num_blocks)]
+        for i, edge in enumerate(self._pins):
+            for b in edge:
+                self._of_block[b].append(i)
+
+    def improve(self, place: IntArray, clock: Clock) -> tuple[IntArray, FloatArray]:
+        """Exchange until no pair with the largest load gains.
+
+        Returns
+        -------
+        place, loads : int array (blocks,), float array (devices,)
+        """
+        loads = self._devices.loads(place)
+        while True:
+            worst = int(np.argmax(loads))
+            found = None
+            for other in np.argsort(loads, kind="stable").tolist():
+                if other != worst:
+                    clock.check()
+                    found = self.pair(place, loads, worst, other)
+                if found is not None:
+                    break
+            if found is None:
+                return place, loads
+            place, loads = found
+
+    def pair(self, place: IntArray, loads: FloatArray, a: int, b: int) -> tuple[IntArray, FloatArray] | None:
+        """Best division of the blocks of ``a`` and ``b``; None where it does not lower the larger of their loads."""
+        devices = self._devices
+        blocks = np.flatnonzero((place == a) | (place == b))
+        if not len(blocks):
+            return None
+        now = float(max(loads[a], loads[b]))
+        scale = (
+            now
+            if np.isfinite(now)
+            else float(np.sum(devices.graph.accelerator_time) + np.sum(devices.graph.hyperedge_cost))
+        )
+        frontier, ids = self._frontier(place, blocks)
+        cost = devices.graph.hyperedge_cost[ids]
+        none = np.zeros_like(cost)
+        bins = int(np.clip(_MOST_CELLS // max(1, int(frontier.num_states.sum())), *_BINS))
+        unit = max(scale, 1e-300) / bins
+        time_b, time_a = devices.time(b), devices.time(a)
+        weight = frontier.charge(
+            1, _rounded(time_b, unit, bins), _rounded(none if devices.is_cpu(b) else cost, unit, bins)
+        )
+        gain = -frontier.charge(0, time_a, none if devices.is_cpu(a) else cost).astype(np.float64)
+        result = sweep(frontier, weight.astype(np.int64), gain, bins)
+        reached = np.maximum(-result.value, np.arange(bins + 1) * unit)
+        for load in np.argsort(reached, kind="stable")[:_TRIED].tolist():
+            if reached[load] >= now * (1 - _LEAST_GAIN):
+                return None
+            trial = place.copy()
+            trial[blocks] = a
+            trial[result.side_one(load)] = b
+            after = devices.loads(trial)
+            if max(after[a], after[b]) < now * (1 - _LEAST_GAIN):
+                return trial, after
+        return None
+
+    def _frontier(self, place: IntArray, blocks: IntArray) -> tuple[Frontier, IntArray]:
+        """Divisions of some blocks, and the hyperedges that matter to them."""
+        inside = np.zeros(len(place), dtype=np.bool_)
+        inside[blocks] = True
+        ids = np.array(sorted({i for b in blocks.tolist() for i in self._of_block[b]}), dtype=np.int64)
+        pins = [[b for b in self._pins[i] if inside[b]] for i in ids.tolist()]
+        outer = np.array(
+            [len(kept) < len(self._pins[i]) for kept, i in zip(pins, ids.tolist(), strict=True)], dtype=np.bool_
+        )
+        order = frontier_order(len(place), pins, blocks.tolist())
+        cost = self._devices.graph.hyperedge_cost[ids]
+        states = int(np.clip(_MOST_STATES // len(blocks), *_STATES))
+        return build_frontier(pins, cost, outer, order=order, max_states=states), ids
+
+
+def _rounded(time: FloatArray, unit: float, most: int) -> IntArray:
+    """Times in bins, to the nearest; above the most where there is no such time."""
+    return np.where(
+        np.isfinite(time), np.minimum(np.rint(np.where(np.isfinite(time), time, 0.0) / unit), most + 1), most + 1
+    ).astype(np.int64)
