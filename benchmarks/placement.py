@@ -1,6 +1,6 @@
-"""`planner place` on the public workloads: contiguous throughput and Piper's objective, each a fresh process on one thread.
+"""`planner place` on the public workloads: throughput, contiguous or not, and Piper's objective, each a fresh process on one thread.
 
-Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/placement_contiguous.py
+Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/placement.py [contiguous] [free] [piper]     (free: 10 minutes at most each)
 
 CPU seconds and peak memory are those of the whole command, start-up, reading and the independent check included.
 """
@@ -38,20 +38,45 @@ def show(name: str, answer: dict[str, Any], cpu_s: float, memory_mb: float) -> N
     print(f"{name:42} {answer['objective']:<14.10g} {proof:8} {cpu_s:6.2f} s {memory_mb:5.0f} MB", flush=True)
 
 
+def contiguous() -> None:
+    """Chains of down-sets, proven."""
+    total, most = 0.0, 0.0
+    for path in workloads():
+        answer, cpu_s, memory_mb = run(path, "--contiguous")
+        show(f"{path.parent.name}/{path.stem}", answer, cpu_s, memory_mb)
+        total, most = total + cpu_s, max(most, memory_mb)
+    print(f"{'together':42} {'':14} {'':8} {total:6.2f} s {most:5.0f} MB")
+
+
+def free() -> None:
+    """Any placement; each stops at 0.1 % or after ten minutes."""
+    for path in workloads():
+        answer, cpu_s, memory_mb = run(path, "--non-contiguous", "--gap", "0.1%", "--time-limit", "600s")
+        show(f"{path.parent.name}/{path.stem}", answer, cpu_s, memory_mb)
+
+
+def piper() -> None:
+    """Pipeline, data and tensor parallelism."""
+    for devices in (8, 64, 512, 1024, 2048):
+        answer, cpu_s, memory_mb = run(FOLDER / "piper" / "bert32a100.json", "--devices", str(devices), *PIPER)
+        show(f"piper/bert32a100, {devices} devices", answer, cpu_s, memory_mb)
+
+
+def workloads() -> list[Path]:
+    """Those of the throughput objective."""
+    return sorted((FOLDER / "throughput").glob("*/*.json"))
+
+
+PARTS = {"contiguous": contiguous, "free": free, "piper": piper}
+
+
 def main() -> None:
     if not FOLDER.is_dir():
         print(f"skipped: no workloads at {FOLDER} (set PLANNER_REFERENCE_DATA)")
         return
     print(f"{'workload':42} {'objective':14} {'proof':8} {'CPU':>8} {'memory':>8}")
-    total, most = 0.0, 0.0
-    for path in sorted((FOLDER / "throughput").glob("*/*.json")):
-        answer, cpu_s, memory_mb = run(path, "--contiguous")
-        show(f"{path.parent.name}/{path.stem}", answer, cpu_s, memory_mb)
-        total, most = total + cpu_s, max(most, memory_mb)
-    print(f"{'together':42} {'':14} {'':8} {total:6.2f} s {most:5.0f} MB")
-    for devices in (8, 64, 512, 1024, 2048):
-        answer, cpu_s, memory_mb = run(FOLDER / "piper" / "bert32a100.json", "--devices", str(devices), *PIPER)
-        show(f"piper/bert32a100, {devices} devices", answer, cpu_s, memory_mb)
+    for name in sys.argv[1:] or list(PARTS):
+        PARTS[name]()
 
 
 if __name__ == "__main__":
