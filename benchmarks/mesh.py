@@ -4,25 +4,34 @@ Usage: python -m benchmarks.mesh [rate|commands] [SECONDS or RUNS]     (from the
 
 `rate` walks the whole space of gpt3-175b on up to 512 A100 without pruning, in runs of neighbouring cells drawn at random so that every
 region of the space is met: every schedule, order, ZeRO stage, division of dp, recomputation and offload of a cell is built and scored
-(step time, memory, does it fit). Building the space and costing the unit tables are inside the measured time, CPU time of the process.
+(step time, memory, does it fit), each with a number of its own; what plans have in common (the pipeline, the division of dp) is computed
+once, as in a search. Folding the network, building the space and costing the unit tables are inside the measured time, CPU time of the
+process. Afterwards the count is checked, outside of the measured time: no plan of the first pieces occurs twice, and a random sample of
+2,000 of all plans is distinct, obeys every rule, and has the time and memory that `MeshModel.evaluate` has for it.
 `commands` times fresh processes, as a user waits for them; their CPU time is beside it, for machines that are not idle.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.commands import run
 from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from costmodel.mesh.plan import MESH_COLUMNS, RECOMPUTE, MeshBatch
+from costmodel.mesh.rules import holds
 from costmodel.mesh.sharding import Division
 from planner.mesh.judge import make_judge
 from planner.mesh.search import settings_of
@@ -30,11 +39,15 @@ from planner.request import Request
 from planner.resolve import resolve
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
 QUESTION = Request(model="gpt3-175b", gpus=512, cluster="dgx-a100")
 _CELLS = 4  # neighbouring cells per draw
 _DRAWS = 128  # drawn together, so that pipelines of the same kind can be scored together
-_CORES = 4096  # pipelines timed at a time
-_DIVIDED = 384  # and how many of them are divided at a time: their plans' arrays stay in the caches
+_CORES = 8192  # pipelines scored at a time, with all their plans
+_DRAWN = 256  # plans to check, per piece
+_WHOLE = 2  # pieces that are checked whole
 _FULL = RECOMPUTE.index("full")
 
 COMMANDS: tuple[tuple[str, float, str], ...] = (
@@ -79,69 +92,170 @@ def with_recomputation(space: MeshSpace, cores: Columns) -> Columns:
     return {**joined, "recompute": chosen[:, 0], "recompute_blocks": chosen[:, 1]}
 
 
-def divided(space: MeshSpace, cores: Columns) -> tuple[MeshBatch, np.ndarray]:
-    """Every plan of some pipelines: every division of dp, with and without offloading; and the pipeline of each."""
-    size = len(cores["tp"])
-    rows = space.with_shardings({**cores, "_core": np.arange(size)})
-    for name in ("offload_optimizer", "offload_activations"):
-        flags = space.flags(name)
-        count = len(rows["tp"])
-        rows = {key: np.repeat(column, len(flags)) for key, column in rows.items()}
-        rows[name] = np.tile(flags, count)
-    index = rows.pop("_core")
-    return batch_of(rows), index
+def divisions(space: MeshSpace, ends: Columns) -> tuple[Columns, np.ndarray, np.ndarray]:
+    """Every way to divide dp of some pipelines; where those of each begin, and how many there are."""
+    size = len(ends["tp"])
+    rows = space.with_shardings({**ends, "_end": np.arange(size)})
+    counts = np.bincount(rows.pop("_end"), minlength=size)
+    return rows, np.cumsum(counts) - counts, counts
 
 
-def score(model: MeshModel, space: MeshSpace, cores: Columns, capacity_bytes: float) -> tuple[int, int]:
-    """Number of plans of some pipelines, and of those that fit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """All plans of some pipelines: plan (n, h) is pipeline ``index[n]`` with division ``row[n]`` and offloads ``h``."""
+
+    cores: MeshBatch
+    divided: MeshBatch
+    index: IntArray
+    row: IntArray
+    offloads: list[tuple[int, int]]
+    step_s: FloatArray  # (n, H)
+    memory_bytes: FloatArray  # (n, H)
+
+    def plans(self, flat: IntArray) -> MeshBatch:
+        """Plans by their number, row after row."""
+        n, h = np.divmod(flat, len(self.offloads))
+        batch, division = self.cores.take(self.index[n]), self.divided.take(self.row[n])
+        offloads = np.array(self.offloads, dtype=np.int64)[h]
+        return replace(
+            batch,
+            **{name: getattr(division, name) for name in ("dp_replicate", "dp_shard", "zero_stage")},
+            offload_optimizer=offloads[:, 0],
+            offload_activations=offloads[:, 1],
+        )
+
+
+def score(model: MeshModel, space: MeshSpace, cores: Columns, offloads: list[tuple[int, int]]) -> Scored:
+    """Time and memory of all plans of some pipelines."""
     batch = batch_of(cores)
     pipelines, memory = model.cores(batch), model.core_memory(batch)
-    plans = fitting = 0
-    for first in range(0, len(batch), _DIVIDED):
-        plan, index = divided(space, {name: column[first : first + _DIVIDED] for name, column in cores.items()})
-        division = Division.of(plan, mesh_strides(plan))
-        step_s, needed = model.totals(pipelines, memory, first + index, division)
-        assert np.all(np.isfinite(step_s))
-        plans, fitting = plans + len(step_s), fitting + int(np.count_nonzero(needed <= capacity_bytes))
-    return plans, fitting
+    first, end = model.ends(batch)
+    rows, starts, counts = divisions(space, {name: column[first] for name, column in cores.items()})
+    divided = batch_of(rows)
+    division = Division.of(divided, mesh_strides(divided))
+    many = counts[end]
+    index = np.repeat(np.arange(len(batch)), many)
+    row = np.repeat(starts[end] - np.cumsum(many) + many, many) + np.arange(len(index))
+    step_s, needed = model.totals(pipelines, memory, index, row, division, offloads)
+    return Scored(
+        cores=batch, divided=divided, index=index, row=row, offloads=offloads, step_s=step_s, memory_bytes=needed
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """Some of the plans that were counted, with what was found out about them."""
+
+    rng: np.random.Generator
+    plans: list[MeshBatch] = field(default_factory=list)
+    step_s: list[FloatArray] = field(default_factory=list)
+    memory_bytes: list[FloatArray] = field(default_factory=list)
+    pieces: list[MeshBatch] = field(default_factory=list)  # the first whole ones
+
+    def take(self, scored: Scored) -> None:
+        """Draw from a piece."""
+        flat = np.unique(self.rng.integers(0, scored.step_s.size, _DRAWN))
+        self.plans.append(scored.plans(flat))
+        self.step_s.append(scored.step_s.ravel()[flat])
+        self.memory_bytes.append(scored.memory_bytes.ravel()[flat])
+        if len(self.pieces) < _WHOLE:
+            self.pieces.append(scored.plans(np.arange(scored.step_s.size)))
+
+    def check(self, model: MeshModel, space: MeshSpace, size: int = 2_000) -> None:
+        """Compare with the rules and with the judge of single plans.
+
+        Raises
+        ------
+        AssertionError
+            A plan was counted twice, is not legal, or has another time or memory.
+        """
+        whole = together(self.pieces)
+        assert distinct_plans(whole) == len(whole), "a plan was counted twice"
+        drawn = together(self.plans)
+        chosen = self.rng.permutation(len(drawn))[:size]
+        plans = drawn.take(chosen)
+        assert distinct_plans(plans) == len(plans), "a plan was counted twice"
+        columns = {name: getattr(plans, name) for name in MESH_COLUMNS}
+        legal = holds(space.shape, {**columns, "dp": plans.dp})
+        assert np.all(legal), f"{int(np.count_nonzero(~legal))} plans break a rule"
+        assert np.all(plans.workers <= space.settings.max_workers)
+        costs = model.evaluate(plans)
+        for name, mine, judged in (
+            ("times", np.concatenate(self.step_s)[chosen], costs.step_time_s),
+            ("memory", np.concatenate(self.memory_bytes)[chosen], costs.memory_bytes),
+        ):
+            off = float(np.max(np.abs(mine / judged - 1.0)))
+            assert off < 1e-9, f"{name} differ by {off:.1e}"
+        print(
+            f"checked: {len(whole):,} plans in a row are distinct; {len(plans):,} of {len(drawn):,} drawn are distinct, "
+            "legal and judged alike"
+        )
+
+
+def together(batches: list[MeshBatch]) -> MeshBatch:
+    """One batch of several."""
+    return MeshBatch.of_columns(
+        {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in MESH_COLUMNS}
+    )
+
+
+def distinct_plans(plans: MeshBatch) -> int:
+    """Number of plans that differ in any field."""
+    return len(combined(*(getattr(plans, name) for name in MESH_COLUMNS))[0])
 
 
 def rate(seconds: float = 10.0) -> float:
     """Walk the space for some time; prints and returns plans per second and core."""
     resolved = resolve(QUESTION)
-    judge, settings = make_judge(resolved), settings_of(resolved)
+    settings = settings_of(resolved)
+    sample = Sample(rng=np.random.default_rng(0))
     started = time.process_time()
-    space = MeshSpace.of(judge.model, settings)
-    judge.model.rows(batch_of(space.shares()))
+    model = make_judge(resolved).model
+    space = MeshSpace.of(model, settings)
+    offloads = [(a, b) for a in space.flags("offload_optimizer") for b in space.flags("offload_activations")]
+    model.rows(batch_of(space.shares()))
     plans = fitting = 0
+    drawing = 0.0
     for cells in blocks_of_cells(space):
         cores = by_kind(with_recomputation(space, space.with_orders(space.with_pipelines(cells))))
         for first in range(0, len(cores["tp"]), _CORES):
             piece = {name: column[first : first + _CORES] for name, column in cores.items()}
-            found, fits = score(judge.model, space, piece, settings.capacity_bytes)
-            plans, fitting = plans + found, fitting + fits
-        if time.process_time() - started > seconds:
+            scored = score(model, space, piece, offloads)
+            plans += scored.step_s.size
+            fitting += int(np.count_nonzero(scored.memory_bytes <= settings.capacity_bytes))
+            before = time.process_time()
+            sample.take(scored)
+            drawing += time.process_time() - before
+        if time.process_time() - started - drawing > seconds:
             break
-    spent = time.process_time() - started
+    spent = time.process_time() - started - drawing
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(
         f"{QUESTION.model}, up to {QUESTION.gpus} GPUs, {plans:,} distinct legal plans "
         f"({fitting / plans:.0%} fit) in {spent:.2f} s of CPU: {plans / spent / 1e6:.2f} M plans/s/core; peak memory {memory:.0f} MB",
         flush=True,
     )
+    sample.check(model, space)
     return plans / spent
 
 
 def commands(runs: int = 3) -> None:
-    """Wall times, CPU time and peak memory of whole commands."""
+    """Wall times, CPU time and peak memory of whole commands, byte-compiled as an installed program is."""
+    with tempfile.TemporaryDirectory() as compiled:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = compiled
+        _commands(runs)
+
+
+def _commands(runs: int) -> None:
     print(f"{'command':34} {'target':>7} {'median':>8} {'min':>8} {'max':>8} {'CPU':>8}  {'memory':>7}  proof")
     for name, target, arguments in COMMANDS:
         words = ("optimize", *arguments.split())
+        answer = json.loads(run((*words, "--json"))[2])
         before = _cpu_s()
         measured = [run(words) for _ in range(runs)]
         cpu_s = (_cpu_s() - before) / runs
         times = [seconds for seconds, _, _ in measured]
-        answer = json.loads(run((*words, "--json"))[2])
         proof = "proven" if answer["proven_optimal"] else f"gap {answer['gap']:.1%}"
         print(
             f"{name:34} {target:6.1f}s {statistics.median(times):7.2f}s {min(times):7.2f}s {max(times):7.2f}s {cpu_s:7.2f}s"

@@ -1,6 +1,7 @@
-"""`planner place` on the public workloads: throughput, contiguous or not, and Piper's objective, each a fresh process on one thread.
+"""`planner place` on the public workloads: throughput, latency and Piper's objective, each a fresh process on one thread.
 
-Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/placement.py [contiguous] [free] [piper]     (free: 10 minutes at most each)
+Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/placement.py [contiguous] [free] [piper] [latency]
+(free and latency: ten minutes at most each)
 
 CPU seconds and peak memory are those of the whole command, start-up, reading and the independent check included.
 """
@@ -67,7 +68,16 @@ def workloads() -> list[Path]:
     return sorted((FOLDER / "throughput").glob("*/*.json"))
 
 
-PARTS = {"contiguous": contiguous, "free": free, "piper": piper}
+def latency() -> None:
+    """One, two and four subgraphs per accelerator; each stops when proven or after ten minutes."""
+    for path in sorted((FOLDER / "latency").glob("*/*.json")):
+        for subgraphs in ("1", "2", "4"):
+            words = ("--objective", "latency", "--subgraphs", subgraphs, "--time-limit", "600s")
+            answer, cpu_s, memory_mb = run(path, *words)
+            show(f"{path.stem}, {subgraphs} per accelerator", answer, cpu_s, memory_mb)
+
+
+PARTS = {"contiguous": contiguous, "free": free, "piper": piper, "latency": latency}
 
 
 def main() -> None:

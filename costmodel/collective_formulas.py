@@ -48,12 +48,13 @@ def _ring_s(traffic: Traffic) -> FloatArray:
     ``(n - 1)/n (B / min G + sum over edges a)``: every rank sends n - 1 pieces of B/n to its neighbour. Ranks are visited unit by
     unit, so every unit has one edge out; several rings that leave by different ranks use all ports of the unit (the channels of
     NCCL), which together carry G. The slowest level is the bottleneck. A piece passes every edge but one, hence the mean latency
-    of the edges.
+    of the edges; no step is shorter than the slowest level's ring step.
     Reference: P. Patarasuk, X. Yuan, J. Parallel Distrib. Comput. 69, 2009.
     """
     where = traffic.span
     slowest = np.full(where.size.shape, np.inf)
     edges_s = np.zeros(where.size.shape)
+    step_s = np.zeros(where.size.shape)
     units = [*where.units_inside, np.ones_like(where.size)]
     for level in traffic.levels:
         rate = where.fewest_bytes_per_s[level]
@@ -61,7 +62,8 @@ def _ring_s(traffic: Traffic) -> FloatArray:
         # The edge that closes the ring belongs to the outermost level spanned.
         closes = (units[level] > 1.0) & (units[level + 1] <= 1.0)
         edges_s = edges_s + (units[level] - units[level + 1] + closes) * traffic.latency_s[level]
-    travel = traffic.message_bytes / (slowest * traffic.ppp_comm) + edges_s
+        step_s = np.where(where.is_spanned[level], np.maximum(step_s, traffic.ring_step_s[level]), step_s)
+    travel = traffic.message_bytes / (slowest * traffic.ppp_comm) + np.maximum(edges_s, where.size * step_s)
     return np.asarray((where.size - 1.0) / where.size * travel)
 
 
@@ -101,7 +103,7 @@ def _rings_by_level_s(traffic: Traffic) -> FloatArray:
     )
 
 
-@collective("ring", operation="all_reduce")
+@collective("ring", operation="all_reduce", in_libraries=True)
 def _ring_all_reduce(traffic: Traffic) -> FloatArray:
     """Reduce-scatter, then all-gather, around one ring: 2 (n - 1) steps of B/n."""
     return 2.0 * _ring_s(traffic)
@@ -188,6 +190,59 @@ def _one_to_all_all_reduce(traffic: Traffic) -> FloatArray:
     )
 
 
+def _pipelined_s(latency_s: FloatArray, transfer_s: FloatArray) -> FloatArray:
+    """Time of a message that is cut into pieces and handed on from stage to stage: ``(sqrt(L) + sqrt(V))^2``.
+
+    L is the latency of all stages, V the time of all bytes over the slowest one. With p pieces it takes L + V + p L/s + V s/p for s
+    stages, which is least for the square root of their ratio. Reference: S. L. Johnsson, C.-T. Ho, IEEE Trans. Comput. 38(9), 1989.
+
+    >>> float(_pipelined_s(np.array(4.0), np.array(9.0)))
+    25.0
+    """
+    return np.asarray((np.sqrt(latency_s) + np.sqrt(transfer_s)) ** 2)
+
+
+def _double_tree_s(traffic: Traffic) -> FloatArray:
+    """A pair of trees: L = 2 sum over levels of ceil(log2 c) a; V = max over levels of 2 (c - 1)/c B/G."""
+    where = traffic.span
+    latency_s = _sum_over_levels(
+        traffic, lambda level: 2.0 * _ceil_log2(where.fan_out[level]) * traffic.latency_s[level]
+    )
+    transfer_s = np.zeros_like(latency_s)
+    for level in traffic.levels:
+        share = 2.0 * (1.0 - 1.0 / where.fan_out[level])
+        sent_s = share * traffic.message_bytes / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+        transfer_s = np.where(where.is_spanned[level], np.maximum(transfer_s, sent_s), transfer_s)
+    return _pipelined_s(latency_s, transfer_s)
+
+
+@collective("double-tree", operation="all_reduce", by_default=False, in_libraries=True)
+def _double_tree_all_reduce(traffic: Traffic) -> FloatArray:
+    """Two trees that share the links, each for half of the vector, in pieces: NCCL's trees.
+
+    ``(sqrt(L) + sqrt(V))^2``. Reference: P. Sanders, J. Speck, J. L. Traeff, Parallel Computing 35(12), 2009.
+    """
+    return _double_tree_s(traffic)
+
+
+@collective("in-network", operation="all_reduce", by_default=False, in_libraries=True)
+def _in_network_all_reduce(traffic: Traffic) -> FloatArray:
+    """Switches sum what ranks send and send the sum back, in pieces (NVLink SHARP); a double tree where they cannot.
+
+    ``(sqrt(L) + sqrt(V))^2`` with L = 2 sum of a, V = max over levels of B over what one rank (or unit) sends into summing switches.
+    Reference: R. L. Graham et al., Scalable Hierarchical Aggregation Protocol (SHArP), COMHPC 2016.
+    """
+    where = traffic.span
+    latency_s = _sum_over_levels(traffic, lambda level: np.full(where.size.shape, 2.0 * traffic.latency_s[level]))
+    transfer_s, able = np.zeros_like(latency_s), np.ones(where.size.shape, dtype=bool)
+    for level in traffic.levels:
+        summed = traffic.in_network[level]
+        able = able & ((summed > 0.0) | ~where.is_spanned[level])
+        rate = where.fewest_bytes_per_s[level] * traffic.ppp_comm * (summed or 1.0)
+        transfer_s = np.where(where.is_spanned[level], np.maximum(transfer_s, traffic.message_bytes / rate), transfer_s)
+    return np.where(able, _pipelined_s(latency_s, transfer_s), _double_tree_s(traffic))
+
+
 @collective("butterfly-mixing", operation="all_reduce", by_default=False, costs_alone=True)
 def _butterfly_mixing(traffic: Traffic) -> FloatArray:
     """One round of a butterfly per step, so ranks differ (not an all-reduce): PALEO's ButterflyMixing.
@@ -197,7 +252,7 @@ def _butterfly_mixing(traffic: Traffic) -> FloatArray:
     return _outermost(traffic)
 
 
-@collective("ring", operation="all_gather")
+@collective("ring", operation="all_gather", in_libraries=True)
 def _ring_all_gather(traffic: Traffic) -> FloatArray:
     """Around one ring: n - 1 steps of B/n."""
     return _ring_s(traffic)
@@ -215,7 +270,7 @@ def _hierarchical_all_gather(traffic: Traffic) -> FloatArray:
     return _rings_by_level_s(traffic)
 
 
-@collective("ring", operation="reduce_scatter")
+@collective("ring", operation="reduce_scatter", in_libraries=True)
 def _ring_reduce_scatter(traffic: Traffic) -> FloatArray:
     """Around one ring: n - 1 steps of B/n."""
     return _ring_s(traffic)
@@ -233,7 +288,7 @@ def _hierarchical_reduce_scatter(traffic: Traffic) -> FloatArray:
     return _rings_by_level_s(traffic)
 
 
-@collective("pairwise", operation="all_to_all")
+@collective("pairwise", operation="all_to_all", in_libraries=True)
 def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
     """Every rank sends 1/n of what it holds to every other.
 
@@ -257,7 +312,7 @@ def _pairwise_all_to_all(traffic: Traffic) -> FloatArray:
     return busiest + steps_s
 
 
-@collective("direct", operation="point_to_point")
+@collective("direct", operation="point_to_point", in_libraries=True)
 def _direct(traffic: Traffic) -> FloatArray:
     """One message over the outermost level that the group spans: B/P + a."""
     return _outermost(traffic)

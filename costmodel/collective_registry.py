@@ -23,12 +23,17 @@ class CollectiveError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """One call: messages, where the group lies, and the levels' latencies; rows are levels."""
+    """One call: messages, where the group lies, and what the levels are like; rows are levels.
+
+    ``in_network`` is the bandwidth at which the switches of a level sum, over that at which they pass messages on; 0 where they do not.
+    """
 
     message_bytes: FloatArray
     span: GroupSpan
     latency_s: tuple[float, ...]
     ppp_comm: float
+    ring_step_s: tuple[float, ...]
+    in_network: tuple[float, ...]
 
     @property
     def levels(self) -> range:
@@ -50,6 +55,8 @@ class Collective:
     summary : str
     by_default : bool
         May be chosen as the cheapest; otherwise it runs only when named.
+    in_libraries : bool
+        NCCL and its like run it, so that measured collectives took this or another one of these.
     costs_alone : bool
         Costs something even for one rank (a property of PALEO's formula, kept for comparison).
     """
@@ -60,6 +67,7 @@ class Collective:
     summary: str
     by_default: bool = True
     costs_alone: bool = False
+    in_libraries: bool = False
 
 
 # (operation, name) -> algorithm, in the order that breaks ties: the first of equally fast ones is taken.
@@ -67,7 +75,7 @@ COLLECTIVES: dict[tuple[str, str], Collective] = {}
 
 
 def collective(
-    name: str, *, operation: str, by_default: bool = True, costs_alone: bool = False
+    name: str, *, operation: str, by_default: bool = True, costs_alone: bool = False, in_libraries: bool = False
 ) -> Callable[[Formula], Formula]:
     """Register a formula; its docstring's first line is its summary."""
     assert operation in OPERATIONS, operation
@@ -82,16 +90,21 @@ def collective(
             summary=summary,
             by_default=by_default,
             costs_alone=costs_alone,
+            in_libraries=in_libraries,
         )
         return formula
 
     return register
 
 
-def names_of(operation: str, *, by_default: bool = False) -> tuple[str, ...]:
-    """Algorithms of an operation in the order that breaks ties.
+def names_of(operation: str, *, by_default: bool = False, in_libraries: bool = False) -> tuple[str, ...]:
+    """Algorithms of an operation in the order that breaks ties: all, those chosen by default, or those that libraries run.
 
-    >>> names_of("all_to_all")
-    ('pairwise',)
+    >>> names_of("all_to_all"), names_of("all_reduce", in_libraries=True)
+    (('pairwise',), ('ring', 'double-tree', 'in-network'))
     """
-    return tuple(c.name for c in COLLECTIVES.values() if c.operation == operation and (c.by_default or not by_default))
+    return tuple(
+        c.name
+        for c in COLLECTIVES.values()
+        if c.operation == operation and (c.by_default or not by_default) and (c.in_libraries or not in_libraries)
+    )

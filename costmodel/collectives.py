@@ -42,6 +42,7 @@ __all__ = [
     "cheapest_s",
     "collective",
     "collective_s",
+    "library_s",
     "names_of",
     "point_to_point_s",
 ]
@@ -99,8 +100,15 @@ def collective_s(
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise CollectiveError(f"{operation} has no algorithm '{name}'{hint} (known: {', '.join(known)})") from None
     message = np.asarray(message_bytes, dtype=np.float64)
-    latency = tuple(level.latency_s for level in cluster.levels)
-    time = algorithm.formula(Traffic(message_bytes=message, span=span, latency_s=latency, ppp_comm=ppp_comm))
+    traffic = Traffic(
+        message_bytes=message,
+        span=span,
+        latency_s=tuple(level.latency_s for level in cluster.levels),
+        ppp_comm=ppp_comm,
+        ring_step_s=tuple(level.ring_step_s for level in cluster.levels),
+        in_network=tuple(level.in_network / level.efficiency for level in cluster.levels),
+    )
+    time = algorithm.formula(traffic)
     works = message > 0 if algorithm.costs_alone else (message > 0) & (span.size > 1)
     return np.asarray(np.where(works, time, 0.0))
 
@@ -121,10 +129,23 @@ def cheapest_s(
     operation: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, ppp_comm: float = 1.0
 ) -> FloatArray:
     """Time of the cheapest default algorithm, element by element; see `collective_s`."""
-    times = [
-        collective_s(operation, name, message_bytes, span, cluster, ppp_comm)
-        for name in names_of(operation, by_default=True)
-    ]
+    return _cheapest_of(names_of(operation, by_default=True), operation, message_bytes, span, cluster, ppp_comm)
+
+
+def library_s(
+    operation: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, ppp_comm: float = 1.0
+) -> FloatArray:
+    """Time that a library of collectives takes (NCCL, RCCL): its cheapest algorithm, element by element; see `collective_s`.
+
+    It runs rings, a pair of trees and what switches sum, and none of the others that a plan may name.
+    """
+    return _cheapest_of(names_of(operation, in_libraries=True), operation, message_bytes, span, cluster, ppp_comm)
+
+
+def _cheapest_of(
+    names: Sequence[str], operation: str, message_bytes: ArrayLike, span: GroupSpan, cluster: Cluster, ppp_comm: float
+) -> FloatArray:
+    times = [collective_s(operation, name, message_bytes, span, cluster, ppp_comm) for name in names]
     if not times:
         raise CollectiveError(f"unknown operation '{operation}' (known: {', '.join(OPERATIONS)})")
     return np.asarray(np.min(np.stack(times), axis=0))

@@ -42,6 +42,8 @@ class Device:
     launch_overhead_s : float
         Least time of a kernel.
     efficiency : Efficiency
+    lanes_per_multiprocessor : int
+        fp32 multiply-adds that one multiprocessor (core, compute unit) starts per clock.
     vector_flop_per_s : float or None
         Rate of the units that run element-wise kernels; the fp32 peak unless stated.
     price_per_hour : float or None
@@ -75,6 +77,7 @@ class Device:
     efficiency: Efficiency = field(default=DEFAULT_EFFICIENCY)
     vector_flop_per_s: float | None = None
     price_per_hour: float | None = None
+    lanes_per_multiprocessor: int = 128
 
     def __post_init__(self) -> None:
         """Check the numbers and make the rates read-only."""
@@ -89,6 +92,7 @@ class Device:
         positive |= {"memory": self.memory_bytes, "memory bandwidth": self.memory_bandwidth_bytes_per_s}
         if self.vector_flop_per_s is not None:
             positive["vector rate"] = self.vector_flop_per_s
+        positive["number of lanes per multiprocessor"] = self.lanes_per_multiprocessor
         if self.price_per_hour is not None:
             positive["price per hour"] = self.price_per_hour
         for what, value in positive.items():
@@ -109,6 +113,17 @@ class Device:
     def vector_peak_flop_per_s(self) -> float:
         """Rate of element-wise kernels, FFTs and Winograd transforms: units outside the matrix cores, in fp32."""
         return self.peak_flop_per_s["fp32"] if self.vector_flop_per_s is None else self.vector_flop_per_s
+
+    def has_matrix_units(self, number_format: str) -> bool:
+        """Whether products in a format run on units of their own: those that are more than twice as fast as in fp32.
+
+        >>> peaks = {"fp32": 15.7e12, "fp16": 125e12}
+        >>> v100 = Device(name="v100", peak_flop_per_s=peaks, memory_bytes=16e9, memory_bandwidth_bytes_per_s=900e9)
+        >>> v100.has_matrix_units("fp16"), v100.has_matrix_units("fp32")
+        (True, False)
+        """
+        # Two halves per lane make a format twice as fast, and no more; a little slack for how datasheets round.
+        return self.peak(number_format) > 2.2 * self.peak_flop_per_s["fp32"]
 
     def peak(self, number_format: str) -> float:
         """Dense matrix rate of a number format, in FLOP/s.

@@ -7,8 +7,12 @@ full when enough outputs are in flight:
     compute = 2 { count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0] } / (peak fraction)
 
 The last bracket is the depth of the inner loop where few outputs must fill the device: a long one is cut into pieces that run side
-by side (split-k). Every size enters through a concave increasing function that is not negative at 0, so more work never takes less
-time and pieces never take less than the whole. `DEFAULT_EFFICIENCY` says where its numbers come from.
+by side (split-k). The four sizes are those of products on matrix units. Products on vector units (a format at most twice as fast as
+fp32) have other tiles, whose sides grow with the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally
+wide on all of them. Convolutions and recurrent cells run kernels made for thin matrices.
+
+Every size enters through a concave increasing function that is not negative at 0, so more work never takes less time and pieces never
+take less than the whole. `DEFAULT_EFFICIENCY` says where its numbers come from.
 """
 
 from __future__ import annotations
@@ -41,7 +45,10 @@ class Efficiency:
     matmul_fraction : float
         Share of the peak that a large matrix product reaches.
     winograd_fraction, fft_fraction : float
-        The same for the products of these convolution algorithms, relative to the vector peak: they do not run on matrix cores.
+        Rate of the products of these convolution algorithms over that of a large matrix product on vector units: they do not run on
+        matrix cores.
+    strided_gradient_fraction : float
+        The same for the gradient of the input of a strided convolution, whose loads are scattered.
     vector_fraction : float
         Share of the vector peak that element-wise kernels reach.
     attention_fraction, attention_backward_fraction : float
@@ -63,6 +70,15 @@ class Efficiency:
         outputs0: outputs in flight at which half the device is busy, where the inner loop is short.
     split_depth : float
         k1: steps of the inner loop at which half of it is cut into parallel pieces.
+    vector_tile, vector_depth, vector_fill, vector_split : float
+        The four sizes on vector units, as multiples of those above; tile and fill for 128 lanes per multiprocessor, in proportion to
+        the lanes and to their square.
+    vector_loss : float
+        What 128 lanes of a multiprocessor lose waiting for its shared memory, over what they compute; fewer lanes lose less. The
+        matmul_fraction of vector units is that of 128 lanes.
+    thin_tile, thin_fill : float
+        The same in kernels made for thin matrices (convolutions, recurrent cells): tiles of any multiprocessor, fill in proportion to the
+        lanes.
     source : str
         Where the numbers come from.
 
@@ -85,6 +101,14 @@ class Efficiency:
     depth_half: float = 32.0
     fill_outputs: float = 131072.0
     split_depth: float = 4096.0
+    strided_gradient_fraction: float = 1.0
+    vector_tile: float = 1.0
+    vector_depth: float = 1.0
+    vector_fill: float = 1.0
+    vector_split: float = 1.0
+    vector_loss: float = 0.0
+    thin_tile: float = 1.0
+    thin_fill: float = 1.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -97,22 +121,47 @@ class Efficiency:
                 raise EfficiencyError(f"{item.name} is {value}, expected a number from 0")
 
 
-_SIZES = frozenset({"tile_half", "depth_half", "fill_outputs", "split_depth"})
+_SIZES = frozenset(
+    {
+        *("tile_half", "depth_half", "fill_outputs", "split_depth"),
+        *("vector_tile", "vector_depth", "vector_fill", "vector_split", "vector_loss"),
+        *("thin_tile", "thin_fill"),
+    }
+)
 
 DEFAULT_EFFICIENCY = Efficiency(
     attention_fraction=0.60,
     attention_backward_fraction=0.48,
     sustained_fraction=0.85,
     elementwise_fraction=0.70,
-    source="matmul_fraction, winograd_fraction, tile_half, depth_half, fill_outputs and split_depth: fit to the fp32 training GEMMs and "
-    "convolutions of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded; the fraction of peak of other "
-    "devices is 0.51 to 0.97 in the MAMF table of ml-engineering (S. Bekman). sustained_fraction, elementwise_fraction, "
-    "attention_fraction, attention_backward_fraction: fit to step times of MPT on A100 (llm-foundry), GPT on A100 "
-    "(Megatron-LM) and transformers on H100 (NeMo), rounded. memory_fraction, vector_fraction, fft_fraction: assumptions",
+    winograd_fraction=0.90,
+    fft_fraction=0.40,
+    strided_gradient_fraction=0.55,
+    vector_tile=2.7,
+    vector_depth=1.25,
+    vector_fill=0.6,
+    vector_split=0.22,
+    vector_loss=0.4,
+    thin_tile=0.37,
+    thin_fill=3.0,
+    source="matmul_fraction, winograd_fraction, fft_fraction, strided_gradient_fraction, vector_tile, vector_depth, vector_fill, "
+    "vector_split, thin_tile and thin_fill: fit to the fp32 training GEMMs, convolutions and recurrent cells of DeepBench on "
+    "Titan X, M40 and P100 (Baidu Research, results/train), rounded. vector_loss: fit to ResNet-50 in fp32 on V100 "
+    "(NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
+    "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
+    "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "
+    "they have. sustained_fraction, elementwise_fraction, attention_fraction, attention_backward_fraction: fit to step times of "
+    "MPT on A100 (llm-foundry), GPT on A100 (Megatron-LM) and transformers on H100 (NeMo), rounded. memory_fraction, "
+    "vector_fraction: assumptions",
 )
 
 # Algorithms that run outside the matrix cores, and the fraction that applies to them.
 _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attention_backward_fraction"}
+_TILINGS = ("library", "thin", "strided")
+# Lanes (fp32 multiply-adds per clock) of a multiprocessor that the multiples of `Efficiency` are stated for.
+_USUAL_LANES = 128.0
+# 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman).
+_BEST_FRACTION = 0.97
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 
 
@@ -124,6 +173,7 @@ def kernel_time_s(
     memory_bytes: ArrayLike,
     gemm: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
     algorithm: str = "gemm",
+    tiling: str = "library",
     launches: int = 1,
     sustained: bool = False,
 ) -> FloatArray:
@@ -142,6 +192,8 @@ def kernel_time_s(
         The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
+    tiling : "library", "thin" or "strided"
+        A matrix product of a library, a kernel made for thin matrices, or such a one whose loads are scattered.
     launches : int
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
     sustained : bool
@@ -191,7 +243,11 @@ def kernel_time_s(
         rate *= efficiency.sustained_fraction
     elif sustained:
         memory_s = memory_s / efficiency.elementwise_fraction
-    compute_s = (flops if gemm is None else _charged_flop(efficiency, flops, gemm)) / rate
+    if gemm is not None:
+        flops = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
+    if tiling == "strided":
+        rate *= efficiency.strided_gradient_fraction
+    compute_s = flops / rate
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
 
 
@@ -200,7 +256,7 @@ def _rate_flop_per_s(device: Device, precision: str, algorithm: str, *, is_produ
     efficiency = device.efficiency
     if algorithm in _VECTOR_ALGORITHMS:
         fraction: float = getattr(efficiency, _VECTOR_ALGORITHMS[algorithm])
-        return device.vector_peak_flop_per_s * fraction
+        return device.vector_peak_flop_per_s * _vector_fraction(device) * fraction
     if algorithm in _ATTENTION:
         fraction = getattr(efficiency, _ATTENTION[algorithm])
         return device.peak(precision) * efficiency.matmul_fraction * fraction
@@ -208,23 +264,57 @@ def _rate_flop_per_s(device: Device, precision: str, algorithm: str, *, is_produ
         known = ", ".join((*_ATTENTION, *_VECTOR_ALGORITHMS))
         raise EfficiencyError(f"unknown algorithm '{algorithm}' (known: gemm, {known})")
     if is_product:
-        return device.peak(precision) * efficiency.matmul_fraction
+        units = device.has_matrix_units(precision)
+        return device.peak(precision) * (efficiency.matmul_fraction if units else _vector_fraction(device))
     return device.vector_peak_flop_per_s * efficiency.vector_fraction
 
 
-def _charged_flop(efficiency: Efficiency, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike]) -> FloatArray:
+def _vector_fraction(device: Device) -> float:
+    """Share of the peak of vector units that a large product reaches, by the lanes that share a multiprocessor's memory."""
+    stated, loss = device.efficiency.matmul_fraction, device.efficiency.vector_loss
+    gained = stated * (1.0 + loss) / (1.0 + loss * device.lanes_per_multiprocessor / _USUAL_LANES)
+    # Nor do few lanes reach more than the best products anywhere.
+    return min(gained, max(stated, _BEST_FRACTION))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sizes:
+    """m0 = n0, k0, outputs0 and k1 of one kind of product."""
+
+    tile: float
+    depth: float
+    fill: float
+    split: float
+
+
+def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Sizes:
+    """Half sizes of a product, by the units it runs on and the kernel it runs in."""
+    e = device.efficiency
+    if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
+        return _Sizes(tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs, split=e.split_depth)
+    lanes = device.lanes_per_multiprocessor / _USUAL_LANES
+    thin = tiling != "library" or algorithm in _VECTOR_ALGORITHMS
+    return _Sizes(
+        tile=e.tile_half * (e.thin_tile if thin else e.vector_tile * lanes),
+        depth=e.depth_half * e.vector_depth * (1.0 if thin else lanes),
+        fill=e.fill_outputs * (e.thin_fill * lanes if thin else e.vector_fill * lanes**2),
+        split=e.split_depth * e.vector_split,
+    )
+
+
+def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike]) -> FloatArray:
     """Operations that the device could have done in the time the product takes.
 
     ``2 {count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``.
 
-    >>> e = Efficiency(tile_half=0, depth_half=0, fill_outputs=100, split_depth=10)
-    >>> float(_charged_flop(e, np.float64(2000.0), (10, 10, 10)))  # 2000 for the product, 2 x 100 x 5 to fill the device
+    >>> size = _Sizes(tile=0, depth=0, fill=100, split=10)
+    >>> float(_charged_flop(size, np.float64(2000.0), (10, 10, 10)))  # 2000 for the product, 2 x 100 x 5 to fill the device
     3000.0
     """
     m, n, k = (np.asarray(extent, dtype=np.float64) for extent in gemm)
-    tiles = (1.0 + efficiency.tile_half / m) * (1.0 + efficiency.tile_half / n)
-    depth = 1.0 + efficiency.depth_half / k
-    limit = max(efficiency.split_depth, 1.0)
-    fill = 2.0 * efficiency.fill_outputs * (k * limit / (k + limit) + efficiency.depth_half)
+    tiles = (1.0 + size.tile / m) * (1.0 + size.tile / n)
+    depth = 1.0 + size.depth / k
+    limit = max(size.split, 1.0)
+    fill = 2.0 * size.fill * (k * limit / (k + limit) + size.depth)
     charged = flop * tiles * depth + fill
     return np.asarray(np.where(flop > 0.0, charged, 0.0))

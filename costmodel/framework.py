@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Literal
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 
-__all__ = ["FRAMEWORKS", "MOST_CONSTANTS", "FrameworkProfile", "profile_of"]
+__all__ = ["FRAMEWORKS", "MOST_CONSTANTS", "FrameworkProfile", "profile_of", "threshold_blocks"]
 
 # A profile with more than these would describe data, not a framework.
 MOST_CONSTANTS = 4
@@ -17,7 +18,7 @@ MOST_CONSTANTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkProfile:
-    """Constants of a framework.
+    """Constants and facts of a framework.
 
     Attributes
     ----------
@@ -29,7 +30,15 @@ class FrameworkProfile:
     pattern : str
         Regular expression that finds the framework in what people call it, in lower case.
     constants : mapping of str to float
-        Fields of `MeshAssumptions` that differ from the defaults, at most four.
+        Fields of `MeshAssumptions` that were fitted to its runs, at most four.
+    facts : mapping of str to float
+        Fields of `MeshAssumptions` as its code or its documentation has them: nothing is fitted.
+    pipelined : mapping of str to float
+        Facts of runs with pipelines that differ from these.
+    stages : str
+        How it cuts a network into stages: "balanced" (`costmodel.mesh.stages`) or "threshold" (`threshold_blocks`).
+    memory_rank : str
+        Whose memory it reports: "fullest" or "first" (pipeline rank).
 
     Raises
     ------
@@ -48,41 +57,79 @@ class FrameworkProfile:
     source: str
     pattern: str
     constants: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    pipelined: Mapping[str, float] = field(default_factory=dict)
+    stages: Literal["balanced", "threshold"] = "balanced"
+    memory_rank: Literal["fullest", "first"] = "fullest"
 
     def __post_init__(self) -> None:
         """Check the constants and make them read-only."""
-        unknown = [name for name in self.constants if name not in MeshAssumptions.__dataclass_fields__]
-        if unknown:
-            raise ValueError(f"framework '{self.name}': '{unknown[0]}' is no assumption of the mesh model")
+        for names in (self.constants, self.facts, self.pipelined):
+            unknown = [name for name in names if name not in MeshAssumptions.__dataclass_fields__]
+            if unknown:
+                raise ValueError(f"framework '{self.name}': '{unknown[0]}' is no assumption of the mesh model")
         if len(self.constants) > MOST_CONSTANTS:
             raise ValueError(f"framework '{self.name}' has {len(self.constants)} constants, at most {MOST_CONSTANTS}")
-        object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
+        for item in ("constants", "facts", "pipelined"):
+            object.__setattr__(self, item, MappingProxyType(dict(getattr(self, item))))
 
     def __hash__(self) -> int:
         """By name: a mapping has none."""
         return hash(self.name)
 
-    def applied(self, assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS) -> MeshAssumptions:
-        """Assumptions with the constants of the profile put in."""
-        return replace(assumptions, **self.constants)
+    def applied(
+        self, assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS, *, is_pipelined: bool = False
+    ) -> MeshAssumptions:
+        """Assumptions with the constants and facts of the profile put in."""
+        values = {**self.facts, **self.constants, **(self.pipelined if is_pipelined else {})}
+        return replace(assumptions, **values)
 
 
 # The first whose pattern is found is meant; the last is everything else.
 FRAMEWORKS: tuple[FrameworkProfile, ...] = (
     FrameworkProfile(
         name="nanotron",
-        doc="no fused functions of its own; rings between nodes (EFA) of high latency; tensor-parallel collectives that wait for "
-        "the host while stages on other nodes exchange tensors",
-        source="host_collective_s, ring_step_s, contended_step_s: fit to the sweep of the Ultra-Scale Playbook (Hugging Face, nanotron on "
-        "H100), runs inside a node, tensor parallelism over 2 and 4 nodes, and pipelines over nodes; autograd_copies: fit to the memory of "
-        "the same runs",
+        doc="plain autograd; PyTorch DDP, or with ZeRO-1 an exchange behind the backward pass; a loop over tensors in the update; "
+        "tensor-parallel collectives that wait for ranks held up by transfers between nodes; stages cut by thresholds",
+        source="host_collective_s, contended_step_s, update_launches, memory_reserve: fit to the sweep of the Ultra-Scale Playbook "
+        "(Hugging Face, nanotron on H100). autograd_copies: src/nanotron/models/llama.py. bucket_copies, zero_overlap: "
+        "src/nanotron/trainer.py (DDP without ZeRO; sync_gradients_across_dp with). ring_step_s: all-gathers of 256 MB "
+        "on 64 nodes of the same machines take 47 us per rank (Ultra-Scale Playbook, communication bandwidth by number of nodes; on fewer "
+        "nodes 30 to 38 us, the cluster aws-p5 has 40). gathered_copies: runs without pipelines are older than tp_recompute_allgather, "
+        "those with pipelines were repeated with it (scripts/scaling_benchmarks.py). stages: src/nanotron/models/base.py. memory_rank: "
+        "src/nanotron/helpers.py, rank 0 writes the log",
         pattern=r"nanotron",
         constants={
             "host_collective_s": 250e-6,
-            "ring_step_s": 60e-6,
-            "contended_step_s": 420e-6,
-            "autograd_copies": 1.0,
+            "contended_step_s": 260e-6,
+            "update_launches": 12.0,
+            "memory_reserve": 0.18,
         },
+        facts={
+            "autograd_copies": 1.0,
+            "bucket_copies": 1.0,
+            "gathered_copies": 1.0,
+            "ring_step_s": 47e-6,
+            "zero_overlap": 0.0,
+        },
+        pipelined={"gathered_copies": 0.0},
+        stages="threshold",
+        memory_rank="first",
+    ),
+    FrameworkProfile(
+        name="nemo",
+        doc="one fp32 copy of the logits",
+        source="logits_copies: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py, works in place",
+        pattern=r"nemo|megatron-bridge",
+        facts={"logits_copies": 1.0},
+    ),
+    FrameworkProfile(
+        name="llm-foundry",
+        doc="fused cross entropy",
+        source="logits_copies: llm-foundry's loss_fn is fused_crossentropy (flash-attention) by default, which keeps the logits and writes "
+        "their gradient, both in 16 bits",
+        pattern=r"llm-?foundry|composer",
+        facts={"logits_copies": 0.5},
     ),
     FrameworkProfile(
         name="default", doc="the defaults of the mesh model", source="those of the assumptions", pattern=r""
@@ -98,3 +145,35 @@ def profile_of(text: str) -> FrameworkProfile:
     """
     word = text.lower()
     return next(profile for profile in FRAMEWORKS if re.search(profile.pattern, word))
+
+
+def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
+    """Blocks per stage where a stage ends behind the block with which the sum of costs passes its share of the total.
+
+    nanotron (src/nanotron/models/base.py, build_model): blocks cost as many multiplications as they have weights, the head too, the
+    embedding nothing. Stages at the end may hold no block.
+
+    Parameters
+    ----------
+    count : int
+        Blocks of the network, all alike.
+    stages : int
+    head : float
+        Cost of the head, in blocks.
+
+    Returns
+    -------
+    tuple of int
+
+    Examples
+    --------
+    >>> threshold_blocks(32, 2, 2.2)
+    (18, 14)
+    """
+    total = count + head
+    blocks, stage = [0] * stages, 0
+    for done in range(1, count + 1):
+        blocks[stage] += 1
+        if done > total * (stage + 1) / stages:
+            stage += 1
+    return tuple(blocks)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from costmodel.device import Device
+from costmodel.host import Host
 
 __all__ = ["Cluster", "ClusterError", "DeviceGroup", "GroupSpan", "Level", "span"]
 
@@ -41,6 +42,11 @@ class Level:
         Neighbouring devices that share one port of this level: fewer of them at a time get more each. 1 = a port of its own.
     efficiency : float
         Share of the nominal bandwidth that long messages reach.
+    ring_step_s : float
+        Least time of a step of a ring that crosses this level: what a transport takes to hand on one piece after another, beside
+        latency and bandwidth. 0 where only those matter.
+    in_network : float
+        Share of the nominal bandwidth at which switches of this level sum what they pass on; 0 = they do not.
     """
 
     name: str
@@ -49,6 +55,8 @@ class Level:
     latency_s: float
     shared_by: int = 1
     efficiency: float = 1.0
+    ring_step_s: float = 0.0
+    in_network: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -64,6 +72,10 @@ class Level:
             raise ClusterError(f"level '{self.name}': shared_by is {self.shared_by}, expected at least 1")
         if not 0 < self.efficiency <= 1:
             raise ClusterError(f"level '{self.name}': efficiency is {self.efficiency}, expected above 0 and up to 1")
+        if not (math.isfinite(self.ring_step_s) and self.ring_step_s >= 0):
+            raise ClusterError(f"level '{self.name}': ring step is {self.ring_step_s}, expected 0 or more")
+        if not 0 <= self.in_network <= 1:
+            raise ClusterError(f"level '{self.name}': in_network is {self.in_network}, expected from 0 to 1")
 
     @property
     def port_bytes_per_s(self) -> float:
@@ -114,6 +126,7 @@ class Cluster:
     groups: tuple[DeviceGroup, ...]
     levels: tuple[Level, ...]
     description: str = ""
+    host: Host | None = None  # of every node; None: nothing is known of it
 
     def __post_init__(self) -> None:
         """Check how the levels fit together."""
@@ -189,7 +202,9 @@ class Cluster:
         """The links as PALEO sees them: no latency, and one fraction of the nominal bandwidth everywhere."""
 
         def ideal(levels: tuple[Level, ...]) -> tuple[Level, ...]:
-            return tuple(replace(level, latency_s=0.0, efficiency=ppp_comm) for level in levels)
+            return tuple(
+                replace(level, latency_s=0.0, efficiency=ppp_comm, ring_step_s=0.0, in_network=0.0) for level in levels
+            )
 
         groups = tuple(replace(group, levels=ideal(group.levels)) for group in self.groups)
         return replace(self, groups=groups, levels=ideal(self.levels))

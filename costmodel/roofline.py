@@ -37,11 +37,21 @@ class RooflineCompute:
         """Time the three passes; see `costmodel.compute.ComputeModel.pass_times`."""
         work = layer.family.work(layer, shard)
         zero = np.zeros_like(shard.batch)
+        sustained = self._is_sustained(layer)
+        into = self._pass_s(work.backward_input, zero, sustained=sustained) if needs_input_gradient else zero
         return PassTimes(
-            forward_s=self._pass_s(work.forward, zero),
-            backward_input_s=self._pass_s(work.backward_input, zero) if needs_input_gradient else zero,
-            backward_weight_s=self._pass_s(work.backward_weight, zero),
+            forward_s=self._pass_s(work.forward, zero, sustained=sustained),
+            backward_input_s=into,
+            backward_weight_s=self._pass_s(work.backward_weight, zero, sustained=sustained),
         )
+
+    def _is_sustained(self, layer: Layer) -> bool:
+        """Whether a layer runs at the rates of a long training step: layers of sequences, not those of images.
+
+        The two fractions stand for power limits under dense products and for casts around element-wise kernels; training steps of
+        convolutional networks (NVIDIA DeepLearningExamples, ResNet-50 on V100 and A100) show neither.
+        """
+        return not self.alone and len(layer.output_shape) == 2
 
     def cost_key(self, layer: Layer) -> Hashable:  # noqa: ARG002 - shapes decide alone
         """Nothing beyond kind, parameters and shapes."""
@@ -52,7 +62,10 @@ class RooflineCompute:
         work = layer.family.work(layer, shard)
         names = []
         for alternatives in (work.forward, work.backward_input, work.backward_weight):
-            times = [float(np.sum([np.ravel(self._kernel_s(k))[0] for k in a])) for a in alternatives]
+            sustained = self._is_sustained(layer)
+            times = [
+                float(np.sum([np.ravel(self._kernel_s(k, sustained=sustained))[0] for k in a])) for a in alternatives
+            ]
             best = alternatives[int(np.argmin(times))] if times else ()
             names.append(next((k.algorithm for k in best if k.gemm is not None), ""))
         return (names[0], names[1], names[2])
@@ -69,24 +82,31 @@ class RooflineCompute:
         """Only views are free."""
         return layer.family.is_view
 
-    def _pass_s(self, alternatives: PassWork, zero: FloatArray) -> FloatArray:
+    def _pass_s(self, alternatives: PassWork, zero: FloatArray, *, sustained: bool) -> FloatArray:
         """Cheapest alternative, element by element."""
         best: FloatArray | None = None
         for kernels in alternatives:
             total = zero
             for kernel in kernels:
-                total = total + self._kernel_s(kernel)
+                total = total + self._kernel_s(kernel, sustained=sustained)
             best = total if best is None else np.minimum(best, total)
         return zero if best is None else best
 
-    def _kernel_s(self, kernel: Kernel) -> FloatArray:
-        return kernel_time_s(
+    def _kernel_s(self, kernel: Kernel, *, sustained: bool) -> FloatArray:
+        time = kernel_time_s(
             self.device,
             self.precision.compute,
             flop=kernel.flop,
             memory_bytes=kernel.elements * self.precision.activation_bytes,
             gemm=kernel.gemm,
             algorithm=kernel.algorithm,
+            tiling=kernel.tiling,
             launches=kernel.launches,
-            sustained=not self.alone,
+            sustained=sustained,
         )
+        if self.precision.compute == "tf32" and kernel.images:
+            # Frameworks keep 32-bit images channel by channel, matrix units read all channels of a position: what the kernel reads and
+            # writes is transposed first (cuDNN Developer Guide, tensor layouts; NVIDIA, Convolutional Layers User's Guide).
+            moved = 2.0 * kernel.elements * self.precision.activation_bytes
+            time = time + kernel_time_s(self.device, self.precision.compute, flop=0.0, memory_bytes=moved)
+        return time

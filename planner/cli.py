@@ -29,7 +29,11 @@ _COMMANDS = {
     "scale": ("planner.commands.scale", "scale", "Show how a network scales over 1, 2, 4, ... workers."),
     "place": ("planner.commands.place", "place", "Place an operator graph on devices, optimally."),
     "validate": ("planner.commands.validate", "validate", "Score predictions against measurements."),
-    "list": ("planner.commands.lists", "list_", "List models, devices, clusters or collectives."),
+    "measure": ("planner.commands.measure", "measure", "Time kernels and collectives on this machine."),
+    "detect": ("planner.commands.detect", "detect", "Describe this machine as a cluster file."),
+    "calibrate": ("planner.commands.calibrate", "calibrate", "Fit the cost model to your own measurements."),
+    "export": ("planner.commands.export", "export", "Write a plan for the program that runs it."),
+    "list": ("planner.commands.lists", "list_", "List models, devices, clusters, calibrations, collectives, importers or exporters."),
     "import": ("planner.commands.files_commands", "import_", "Turn another program's network into a file."),
     "schema": ("planner.commands.files_commands", "schema", "Print the JSON Schema of a file or a result."),
 }

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from costmodel.network import Cluster
     from planner.files.expansion import Expansion
     from planner.importers.documents import ImportedDocument
+    from planner.importers.sources import ImportOptions
+    from planner.schema.model import NetworkFile
 
 __all__ = [
     "Loaded",
@@ -33,6 +35,7 @@ __all__ = [
     "load_device",
     "load_document",
     "load_model",
+    "model_of",
     "network_path",
 ]
 
@@ -110,16 +113,18 @@ def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
     return Loaded(content=validate(model, document), document=document)
 
 
-def load_model(text: str, *, seq: int | None = None) -> LoadedModel:
+def load_model(text: str, *, seq: int | None = None, options: ImportOptions | None = None) -> LoadedModel:
     """Load a network.
 
     Parameters
     ----------
     text : str
-        Path of a network file (YAML, PALEO's JSON, Hugging Face's config.json or a folder with one), or a bundled name with or
-        without its suffix.
+        Path of a network file (YAML, or another program's: `planner list importers`; a folder with a config.json), or a bundled
+        name with or without its suffix.
     seq : int, optional
         Positions of a sample, in place of the file's ``seq``.
+    options : ImportOptions, optional
+        What the user decides about another program's file.
 
     Returns
     -------
@@ -150,10 +155,26 @@ def load_model(text: str, *, seq: int | None = None) -> LoadedModel:
                 raise UsageError(_no_seq(path.stem))
             return _load_json(path)
         document, imported = made
+    elif (foreign := _foreign(path, options)) is not None:
+        document, imported = foreign
+    document = parse_document(path, keep_faults=True) if imported is None else document
+    return model_of(document, imported, seq=seq)
+
+
+def model_of(document: Document, imported: ImportedDocument | None = None, *, seq: int | None = None) -> LoadedModel:
+    """Check a network file that is already parsed, and build its graph; ``imported`` says what an importer made it of.
+
+    Raises
+    ------
+    InputFileError
+        Every problem of the file.
+    UsageError
+        ``seq`` is given and the network has none.
+    """
     from planner.files.expansion import expand
     from planner.schema.model import NetworkFile
 
-    document = parse_document(path, keep_faults=True) if imported is None else document
+    path = document.path
     network = validate(NetworkFile, document)
     if seq is not None and network.seq is None:
         raise UsageError(_no_seq(network.name))
@@ -161,6 +182,8 @@ def load_model(text: str, *, seq: int | None = None) -> LoadedModel:
     try:
         graph = Graph.build(network.name, expansion.specs)
     except GraphError as error:
+        if seq is not None and _has_own_length(network, document):
+            raise UsageError(_wrong_seq(seq, network, error)) from None
         raise InputFileError(_graph_problems(error, expansion, document)) from None
     _check_extents(graph, expansion, document)
     return LoadedModel(
@@ -177,6 +200,16 @@ def load_model(text: str, *, seq: int | None = None) -> LoadedModel:
     )
 
 
+def _foreign(path: Path, options: ImportOptions | None) -> tuple[Document, ImportedDocument] | None:
+    """Another program's file that is no JSON, by its content; YAML is not looked into."""
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return None
+    from planner.importers.sources import ImportOptions as Options
+    from planner.importers.sources import foreign_document_of
+
+    return foreign_document_of(path, options or Options())
+
+
 def network_path(path: Path) -> Path:
     """The file that is meant: a folder stands for its ``config.json``, as published networks come.
 
@@ -189,6 +222,22 @@ def network_path(path: Path) -> Path:
 
 def _no_seq(name: str) -> str:
     return f"network '{name}' has no sequence length to change (its file has no key 'seq')"
+
+
+def _has_own_length(network: NetworkFile, document: Document) -> bool:
+    """Whether a network is right at the length that its file states, so that another length is to blame."""
+    from planner.files.expansion import expand
+
+    try:
+        Graph.build(network.name, expand(network, document).specs)
+    except GraphError:
+        return False
+    return True
+
+
+def _wrong_seq(seq: int, network: NetworkFile, error: GraphError) -> str:
+    shown = "; ".join(f"{problem.layer}: {problem.message}" for problem in error.problems[:3])
+    return f"--seq {seq}: network '{network.name}' cannot be that long (its file says {network.seq}): {shown}"
 
 
 def _load_json(path: Path) -> LoadedModel:

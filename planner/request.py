@@ -32,6 +32,7 @@ class Request:
     cluster: str | None = None
     device: str | None = None
     gpus: int = 1  # upper bound on the workers
+    whole_cluster: bool = False  # gpus was left out and is the size of the cluster
     batch: int | None = None  # global, in samples
     seq: int | None = None  # positions of a sample; overrides the network's
     lora_rank: int | None = None  # all weights frozen, with adapters of this rank on the linear layers of the blocks
@@ -59,4 +60,8 @@ class Request:
     mesh: MeshRestriction | None = None  # what is fixed of a plan over a device mesh; None: nothing
     assume: tuple[tuple[str, float], ...] = ()  # fields of costmodel.mesh.assumptions.MeshAssumptions that differ
     objective: str | None = None  # a name of strategies.mesh.settings.OBJECTIVES; None: step_time
+    calibration: str | None = (
+        None  # bundled name or path of a calibration; None: the constants as the bundled files have them
+    )
+    sensitivity: bool = False  # explain only: which constant would have to change for another plan to win
     command_line: str = ""  # as typed, for the provenance of exported plans

@@ -10,7 +10,10 @@ from typing import TypeVar
 
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.compute import ComputeModel
+from costmodel.constants import cluster_with
 from costmodel.device import Device
+from costmodel.host import host_rates
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mixed.links import group_cluster
 from costmodel.network import Cluster
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
@@ -18,6 +21,7 @@ from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split, divisors
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
+from planner.calibration.files import LoadedCalibration, calibration_in_words, load_calibration
 from planner.errors import PlannerError, UnknownName, UsageError
 from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
 from planner.mesh.space import Space, choose_space, is_transformer
@@ -47,6 +51,16 @@ class Resolved:
     setting: Setting
     assumptions: tuple[Assumption, ...]
     free_layers: tuple[str, ...]
+    mesh_assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS  # before --assume
+
+    def source_of(self, name: str) -> str:
+        """Where an assumption of the mesh model comes from."""
+        if name in dict(self.request.assume):
+            return "given"
+        if host_rates(self.cluster.host).get(name) == getattr(self.mesh_assumptions, name):
+            return "cluster file"
+        is_bundled = getattr(self.mesh_assumptions, name) == getattr(DEFAULT_ASSUMPTIONS, name)
+        return "default" if is_bundled else "calibration"
 
     def with_batch(self, global_batch: int) -> Resolved:
         """Ask the same at another global batch."""
@@ -66,6 +80,10 @@ def resolve(request: Request) -> Resolved:
         Unknown names, unusable values, files with problems.
     """
     model, (cluster, inputs), collectives, restriction = _look_up(request)
+    calibrated = _calibration(request)
+    if calibrated is not None:
+        cluster = cluster_with(cluster, calibrated.calibration.values)
+        inputs = {**inputs, "calibration": calibrated.sha256}
     space = choose_space(request, model.graph, cluster)
     device = cluster.groups[lead_device(cluster, request.precision)].device
     paleo = request.cost_model == "paleo"
@@ -75,7 +93,8 @@ def resolve(request: Request) -> Resolved:
         known = ", ".join(sorted(device.peak_flop_per_s))
         which = f"device '{device.name}'" if space != "mixed" else f"no device of cluster '{cluster.name}'"
         which += " has no" if space != "mixed" else " has a"
-        raise UsageError(f"{which} rate for precision '{precision.name}'; it has {known}")
+        asked = f"--precision {precision.name}: " if request.precision is not None else ""
+        raise UsageError(f"{asked}{which} rate for precision '{precision.name}'; it has {known}")
     if paleo and precision.name != "fp32":
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
     global_batch = request.batch if request.batch is not None else model.global_batch
@@ -116,8 +135,9 @@ def resolve(request: Request) -> Resolved:
         restriction=restriction,
         space=space,
         setting=setting,
-        assumptions=_assumptions(request, model, workload, setting),
+        assumptions=_assumptions(request, model, workload, setting, calibrated),
         free_layers=tuple(layer.name for layer in model.graph.layers if compute.is_free(layer)),
+        mesh_assumptions=_mesh_assumptions(cluster, calibrated),
     )
 
 
@@ -136,6 +156,7 @@ def _look_up(
 
     model = tried(_model, request)
     cluster = tried(_cluster, request)
+    tried(_calibration, request)
     collectives = tried(_collectives, request)
     restriction = tried(_restriction, request, model)
     for kind, name, known in (
@@ -192,6 +213,24 @@ def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
     if len(cluster.groups) == 1 and cluster.groups[0].levels:
         cluster = dataclasses.replace(group_cluster(cluster, 0), name=cluster.name)  # its links as it has them
     return cluster, inputs
+
+
+def _mesh_assumptions(cluster: Cluster, calibrated: LoadedCalibration | None) -> MeshAssumptions:
+    """The bundled ones, the rates of the cluster's host, and what was calibrated; the later win."""
+    known = DEFAULT_ASSUMPTIONS if calibrated is None else calibrated.calibration.assumptions()
+    rates = host_rates(cluster.host)
+    untouched = {
+        name: rate for name, rate in rates.items() if getattr(known, name) == getattr(DEFAULT_ASSUMPTIONS, name)
+    }
+    return dataclasses.replace(known, **untouched)
+
+
+def _calibration(request: Request) -> LoadedCalibration | None:
+    if request.calibration is None:
+        return None
+    if request.cost_model == "paleo":
+        raise UsageError("--calibration: only has a meaning with --cost-model roofline; paleo has constants of its own")
+    return load_calibration(request.calibration)
 
 
 def _device_precision(device: Device) -> str:
@@ -349,13 +388,20 @@ def parse_fix(text: str) -> tuple[str, dict[str, int]]:
     return pattern, degrees
 
 
-def _assumptions(request: Request, model: LoadedModel, workload: Workload, setting: Setting) -> tuple[Assumption, ...]:
+def _assumptions(
+    request: Request,
+    model: LoadedModel,
+    workload: Workload,
+    setting: Setting,
+    calibrated: LoadedCalibration | None,
+) -> tuple[Assumption, ...]:
     def source(given: object, default: str) -> str:
         return default if given is None else "given"
 
     rows = [
         Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)", source=""),
         Assumption(name="cluster", value=setting.cluster, source=source(request.cluster, "default")),
+        *_size_assumptions(request, setting),
         Assumption(name="device", value=setting.device, source=source(request.device, "cluster file")),
         Assumption(name="global batch", value=str(setting.global_batch), source=source(request.batch, "model file")),
         Assumption(
@@ -369,6 +415,8 @@ def _assumptions(request: Request, model: LoadedModel, workload: Workload, setti
         Assumption(name="cost model", value=setting.cost_model, source=""),
         Assumption(name="mode", value=setting.mode, source=""),
     ]
+    if calibrated is not None:
+        rows.append(Assumption(name="calibration", value=calibration_in_words(calibrated.calibration), source="given"))
     if workload.training:
         usual = f"default{' of transformers' if is_transformer(model.graph) else ''}"
         rows.append(Assumption(name="optimizer", value=setting.optimizer, source=source(request.optimizer, usual)))
@@ -382,6 +430,12 @@ def _assumptions(request: Request, model: LoadedModel, workload: Workload, setti
     if request.collective is not None:
         rows.append(Assumption(name="collective", value=request.collective, source="given"))
     return tuple(rows)
+
+
+def _size_assumptions(request: Request, setting: Setting) -> list[Assumption]:
+    if not request.whole_cluster:
+        return []
+    return [Assumption(name="workers", value=f"up to {setting.gpus:,}", source="size of the cluster")]
 
 
 def _sequence_assumptions(request: Request, setting: Setting) -> list[Assumption]:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from costmodel.plan import Plan
+
+if TYPE_CHECKING:
+    from planner.uncertainty.bars import ErrorBars
+    from planner.uncertainty.sensitivity import Sensitivity
 
 __all__ = ["Assumption", "Breakdown", "LayerCost", "RankedPlan", "ScalePoint", "SearchResult", "Setting"]
 
@@ -65,6 +70,9 @@ class RankedPlan:
     exposed_communication_s: float  # reshard_s + exposed_exchange_s
     bottleneck: str  # "compute", "memory bandwidth", "gradient exchange", "resharding", "bubble", "optimizer"
     gap: float  # step time over the best plan's, minus 1
+    step_time_low_s: float | None = None  # a measurement lies between these with a chance of 80 %; None: no error model
+    step_time_high_s: float | None = None
+    probability_best: float | None = None  # of the plans it is ranked with; None: not compared
 
     @property
     def exposed_communication_share(self) -> float:
@@ -93,6 +101,7 @@ class SearchResult:
     data_parallel_all: RankedPlan | None  # the same over all `gpus` workers
     notes: tuple[str, ...]  # sentences for people: limits hit, options that change nothing
     solver: str  # which exact methods proved the answer
+    error_bars: ErrorBars | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +143,8 @@ class Breakdown:
     assumptions: tuple[Assumption, ...]
     free_layers: tuple[str, ...]
     notes: tuple[str, ...]
+    error_bars: ErrorBars | None = None
+    sensitivity: tuple[Sensitivity, ...] | None = None  # None: not asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,10 @@ from planner.request import Request
 from planner.resolve import Resolved, resolve
 from planner.results import Breakdown, RankedPlan, SearchResult
 from planner.search_errors import SearchInterrupted
+from planner.uncertainty.answers import layer_bars
+from planner.uncertainty.bars import with_bars
+from planner.uncertainty.sensitivity import SENSITIVITY_PLANS, layer_sensitivity
 from planner.wording import plan_in_words
-from strategies.data_parallel import best_data_parallel
-from strategies.search import Candidate, Outcome, SearchSettings, search
 from strategies.space import FAMILY_NAMES
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from costmodel.mixed.plan import MixedPlan
     from planner.mesh.results import MeshBreakdown, MeshResult
     from planner.mixed.results import MixedBreakdown, MixedResult
+    from strategies.search import Candidate, Outcome, SearchSettings
 
 __all__ = ["estimate", "explain", "optimize", "plan_of_family", "rank"]
 
@@ -66,12 +68,19 @@ def optimize(request: Request, progress: Progress | None = None) -> SearchResult
     return _optimize_layers(resolved, progress, started)
 
 
-def _optimize_layers(resolved: Resolved, progress: Progress | None, started: float) -> SearchResult:
+def _optimize_layers(
+    resolved: Resolved, progress: Progress | None, started: float, *, with_error_bars: bool = True
+) -> SearchResult:
+    from strategies.search import search  # a mesh or a mixed cluster does without
+
     _check_fixed_batch(resolved)
     outcome = search(resolved.workload, resolved.cluster, _settings(resolved), progress)
     if not outcome.candidates:
         raise _no_plan(resolved, outcome)
     result = _result(resolved, outcome, started)
+    if with_error_bars and not outcome.interrupted:
+        bars = layer_bars(resolved, result.plans)
+        result = dataclasses.replace(result, plans=with_bars(result.plans, bars), error_bars=bars)
     if outcome.interrupted:
         raise SearchInterrupted(result)
     return result
@@ -125,16 +134,20 @@ def explain(
         return explain_mesh(resolved, plan, progress)
     assert plan is None or isinstance(plan, Plan)
     asked = plan is not None or request.family is not None or bool(request.fix)
-    if request.gpus == 1 and plan is None:
+    if request.gpus == 1 and plan is None and not request.sensitivity:
         return _breakdown(resolved, _plan_of_request(resolved), None)
     gpus = max(request.gpus, plan.workers if plan else 1)
-    free = dataclasses.replace(request, space="layers", family=None, fix=(), top=1, gpus=gpus)
+    top = SENSITIVITY_PLANS if request.sensitivity else 1
+    free = dataclasses.replace(request, space="layers", family=None, fix=(), top=top, gpus=gpus)
     if plan is None and asked:
         _check_splittable(resolved)
-    best_result = _optimize_layers(resolve(free), progress, time.monotonic())
+    best_result = _optimize_layers(resolve(free), progress, time.monotonic(), with_error_bars=False)
     if plan is None:
         plan = _plan_of_request(resolved) if asked else best_result.plans[0].plan
-    return _breakdown(resolved, plan, best_result.plans[0])
+    breakdown = _breakdown(resolved, plan, best_result.plans[0])
+    if not request.sensitivity:
+        return breakdown
+    return dataclasses.replace(breakdown, sensitivity=layer_sensitivity(resolved, best_result.plans))
 
 
 def _check_fixed_batch(resolved: Resolved) -> None:
@@ -160,6 +173,8 @@ def _check_splittable(resolved: Resolved) -> None:
 
 
 def _settings(resolved: Resolved) -> SearchSettings:
+    from strategies.search import SearchSettings
+
     request = resolved.request
     return SearchSettings(
         max_workers=request.gpus,
@@ -182,6 +197,8 @@ def plan_of_family(resolved: Resolved, workers: int, family: str | None) -> Plan
 
 def _plan_of_request(resolved: Resolved, workers: int | None = None) -> Plan:
     """Best plan on exactly the requested number of GPUs within the family and the fixes."""
+    from strategies.search import search
+
     count = workers or resolved.request.gpus
     settings = dataclasses.replace(_settings(resolved), top=1, worker_counts=(count,), max_workers=count)
     if workers is None and resolved.restriction.family is None and not resolved.restriction.fixed and count > 1:
@@ -203,6 +220,8 @@ def _plan_of_request(resolved: Resolved, workers: int | None = None) -> Plan:
 
 
 def _result(resolved: Resolved, outcome: Outcome, started: float) -> SearchResult:
+    from strategies.data_parallel import best_data_parallel
+
     candidates = outcome.candidates
     chosen = _diverse(resolved, outcome, started) if resolved.request.diverse else candidates
     best = candidates[0].step_time_s
@@ -368,6 +387,8 @@ def _compute_bound(workload: Workload, cluster: Cluster, plans: Sequence[Plan], 
 
 def _diverse(resolved: Resolved, outcome: Outcome, started: float) -> list[Candidate]:
     """Best plan of every family, each found by its own exact search; one time limit and one Ctrl-C end them all."""
+    from strategies.search import search
+
     whole = _settings(resolved)
     found: dict[str, Candidate] = {}
     for candidate in outcome.candidates:
@@ -406,9 +427,11 @@ def _breakdown(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Break
         )
     if resolved.setting.cost_model == "paleo" and plan.workers == 1:
         notes += _model_parallel_note(resolved)
+    bars = layer_bars(resolved, [ranked])
     return Breakdown(
         setting=resolved.setting,
-        ranked=ranked,
+        ranked=with_bars([ranked], bars)[0],
+        error_bars=bars,
         layers=layer_costs(resolved.workload, resolved.cluster, plan),
         best=best,
         comparison=_comparison(ranked, best),

@@ -217,13 +217,16 @@ def positions_of(shape: Shape, shard: Shard) -> FloatArray:
 class Kernel:
     """One device kernel: floating-point operations, elements moved through memory, and the matrix it multiplies.
 
-    ``gemm`` = (m, n, k) for kernels that run on the matrix units; None for element-wise ones.
+    ``gemm`` = (m, n, k) for kernels that run on the matrix units; None for element-wise ones. ``tiling`` says what kind of kernel
+    multiplies (`costmodel.efficiency.kernel_time_s`).
     """
 
     flop: FloatArray
     elements: FloatArray
     gemm: tuple[FloatArray, FloatArray, FloatArray] | None = None
     algorithm: str = "gemm"
+    tiling: Literal["library", "thin", "strided"] = "library"
+    images: bool = False  # multiplies images, whose layout in memory matters
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
 
 

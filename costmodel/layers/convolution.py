@@ -106,7 +106,7 @@ class Convolution(LayerFamily):
             groups=groups,
         )
         forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs * reduced_fraction(shard))
-        passes = _convolution_passes(size, win, shard, (rows_in, in_width))
+        passes = _convolution_passes(size, win, shard, (rows_in, in_width), layer.output_shape[2])
         return LayerWork(
             forward=tuple((*alternative, *forward) for alternative in passes[0]),
             backward_input=passes[1],
@@ -142,7 +142,7 @@ class _Sizes:
 
 
 def _convolution_passes(
-    size: _Sizes, win: Window, shard: Shard, extent: tuple[FloatArray, int]
+    size: _Sizes, win: Window, shard: Shard, extent: tuple[FloatArray, int], out_width: int
 ) -> tuple[tuple[tuple[Kernel, ...], ...], ...]:
     """Alternatives of the three passes; each moves input, filters and output once and multiplies the same number of times."""
     channels = size.channels / size.groups
@@ -151,12 +151,16 @@ def _convolution_passes(
         (size.positions, size.patch, channels),  # gradient of the input: outputs x filters
         (size.patch, channels, size.positions),  # gradient of the weights: sum over positions
     )
+    inner = (shard.in_channels, shard.out_channels, None)  # what Winograd's products sum over, beside the filter
     passes = []
-    for gemm in gemms:
-        alternatives: list[tuple[Kernel, ...]] = [(Kernel(flop=size.flop, elements=size.elements, gemm=gemm),)]
+    for index, gemm in enumerate(gemms):
+        # Every output of a strided gradient of the input sums over another part of the filter.
+        tiling: Literal["thin", "strided"] = "strided" if index == 1 and max(win.stride) > 1 else "thin"
+        implicit = Kernel(flop=size.flop, elements=size.elements, gemm=gemm, tiling=tiling, images=True)
+        alternatives: list[tuple[Kernel, ...]] = [(implicit,)]
         if np.all(np.asarray(size.groups) == 1.0):
             if win.kernel == (3, 3) and win.stride == (1, 1):
-                alternatives.append(_winograd(size, gemm))
+                alternatives.extend(_winograd(size, shard, out_width, inner[index]))
             if win.stride == (1, 1) and max(win.kernel) > 1:
                 alternatives.append(
                     _fft(size, shard, (extent[0] + win.kernel[0] - 1, extent[1] + win.kernel[1] - 1), "fft")
@@ -166,24 +170,31 @@ def _convolution_passes(
     return tuple(passes)
 
 
-def _winograd(size: _Sizes, gemm: tuple[FloatArray, FloatArray, FloatArray]) -> tuple[Kernel, ...]:
-    """F(2x2, 3x3) of Lavin and Gray (arXiv:1509.09308): 16 multiplications per 4 outputs instead of 36, i.e. 2.25 fewer.
+def _winograd(size: _Sizes, shard: Shard, out_width: int, inner: FloatArray | None) -> list[tuple[Kernel, ...]]:
+    """Lavin and Gray (arXiv:1509.09308): F(2x2, 3x3) in one kernel, and F(4x4, 3x3) with its transforms in memory.
 
-    Transformed tiles (4x4 per 2x2 outputs: 4 times the input, 16/9 times the filters, 4 times the output) pass through memory.
+    F(2x2) multiplies 16 numbers for 4 outputs instead of 36, F(4x4) 36 for 16 instead of 144; tiles at the border are whole. The one
+    kernel transforms in registers and sums over channels only: not for the gradient of the weights, which sums over tiles (``inner``
+    None).
     """
+    channels_in, channels_out = shard.in_channels, shard.out_channels
+    alternatives: list[tuple[Kernel, ...]] = []
+    if inner is not None:
+        tiles = shard.batch * np.ceil(shard.height / 2.0) * math.ceil(out_width / 2)
+        # 16 products of tiles x inner by inner x outer, as one with four times the rows and the depth.
+        gemm = (4.0 * tiles, channels_in * channels_out / inner, 4.0 * inner)
+        flop = 32.0 * tiles * channels_in * channels_out
+        alternatives.append((Kernel(flop=flop, elements=size.elements, gemm=gemm, algorithm="winograd"),))
+    tiles = shard.batch * np.ceil(shard.height / 4.0) * math.ceil(out_width / 4)
+    gemm = (channels_in, channels_out, tiles) if inner is None else (tiles, channels_in * channels_out / inner, inner)
+    images, filters = 36.0 * tiles * (channels_in + channels_out), 4.0 * size.filters
     multiply = Kernel(
-        flop=size.flop / 2.25,
-        elements=4.0 * size.inputs + 16.0 / 9.0 * size.filters + 4.0 * size.outputs,
-        gemm=gemm,
-        algorithm="winograd",
+        flop=72.0 * tiles * channels_in * channels_out, elements=images + filters, gemm=gemm, algorithm="winograd"
     )
-    # Lavin and Gray, section 4.2: 32 additions per 4x4 input tile and 24 per output tile of 2x2.
-    transform = Kernel(
-        flop=32.0 / 4.0 * size.inputs + 24.0 / 4.0 * size.outputs + 28.0 / 9.0 * size.filters,
-        elements=5.0 * size.inputs + 25.0 / 9.0 * size.filters + 5.0 * size.outputs,
-        launches=3,
-    )
-    return (multiply, transform)
+    # Lavin and Gray, table 2: 13 to 15 operations per element that is transformed.
+    transform = Kernel(flop=14.0 * (images + filters), elements=size.elements + images + filters, launches=3)
+    alternatives.append((multiply, transform))
+    return alternatives
 
 
 def _fft(
@@ -323,7 +334,12 @@ class Deconvolution(LayerFamily):
             (size.channels, size.patch, size.positions),
         )
         forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs * reduced_fraction(shard))
-        kernels = [Kernel(flop=flop, elements=size.elements, gemm=gemm) for gemm in gemms]
+        # Forward is what the gradient of the input is for a convolution.
+        tilings: tuple[Any, ...] = ("strided" if max(stride) > 1 else "thin", "thin", "thin")
+        kernels = [
+            Kernel(flop=flop, elements=size.elements, gemm=gemm, tiling=tiling, images=True)
+            for gemm, tiling in zip(gemms, tilings, strict=True)
+        ]
         win = Window(kernel, (1, 1), (0, 0), (layer.output_shape[1], layer.output_shape[2]))
         return LayerWork(
             forward=((kernels[0], *forward),),

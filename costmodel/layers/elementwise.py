@@ -24,7 +24,7 @@ from costmodel.layers.base import (
 )
 from costmodel.layers.shape_only import NoParams, share_of_output
 
-__all__ = ["ActivationLayer", "Add", "BatchNorm", "Dropout", "LocalResponseNorm", "Softmax"]
+__all__ = ["ActivationLayer", "Add", "BatchNorm", "BatchNormParams", "Dropout", "LocalResponseNorm", "Softmax"]
 
 
 class _Elementwise(LayerFamily):
@@ -118,16 +118,37 @@ class Add(_Elementwise):
         return LayerWork(forward=((kernel,),), backward_input=((kernel,),))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchNormParams:
+    """Parameters of a stand-alone batch normalisation."""
+
+    affine: bool = param(doc="a learned scale and shift per channel, counted as weights", default=False)
+
+
 @register
 class BatchNorm(_Elementwise):
     """Stand-alone batch normalisation (statistics per worker, as data-parallel frameworks do)."""
 
     kind = "batch_norm"
     summary = "stand-alone batch normalisation"
-    Params = NoParams
+    Params = BatchNormParams
     passes = (3.0, 5.0)
     flop = (8.0, 16.0)
     recomputable = True
+
+    def weight_count(self, layer: Layer) -> int:
+        """``2 C`` where they are learned."""
+        return 2 * layer.output_shape[0] if layer.params.affine else 0
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Backward reads input and gradient twice and writes once; the first reading makes the sums that the weights need too."""
+        work = super().trained_work(layer, shard)
+        if not layer.params.affine:
+            return work
+        elements = share_of_output(layer, shard)
+        sums = Kernel(flop=0.25 * self.flop[1] * elements, elements=2.0 * elements)
+        rest = Kernel(flop=0.75 * self.flop[1] * elements, elements=(self.passes[1] - 2.0) * elements)
+        return LayerWork(forward=work.forward, backward_input=((rest,),), backward_weight=((sums,),), through=(sums,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

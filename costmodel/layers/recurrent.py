@@ -79,12 +79,14 @@ class Lstm(LayerFamily):
                 flop=directions * in_flop,
                 elements=directions * in_elements,
                 gemm=(rows, gates, inputs),
+                tiling="thin",
                 launches=launches,
             ),
             Kernel(
                 flop=directions * step_flop,
                 elements=directions * step_elements,
                 gemm=(shard.batch, gates, state + 0.0 * gates),
+                tiling="thin",
                 launches=launches * steps,
             ),
             cell,
@@ -94,6 +96,7 @@ class Lstm(LayerFamily):
                 flop=directions * in_flop,
                 elements=directions * in_elements,
                 gemm=(rows, inputs, gates),
+                tiling="thin",
                 launches=launches,
             ),
         )
@@ -103,6 +106,7 @@ class Lstm(LayerFamily):
                 flop=directions * step_flop,
                 elements=directions * step_elements,
                 gemm=(shard.batch, state + 0.0 * gates, gates),
+                tiling="thin",
                 launches=launches * steps,
             ),
             cell,
@@ -110,6 +114,7 @@ class Lstm(LayerFamily):
                 flop=directions * (in_flop + step_flop),
                 elements=directions * (in_elements + rows * state + state * gates + rows * gates),
                 gemm=(inputs + state, gates, rows),
+                tiling="thin",
                 launches=2 * launches,
             ),
         )

@@ -81,19 +81,52 @@ class MeshAssumptions:
     )
     contended_step_s: float = _assumption(
         0.0,
-        "time of the host per rank and tensor-parallel collective while stages on several nodes exchange tensors",
+        "delay of a tensor-parallel collective per rank that takes part, while stages on several nodes exchange tensors: the processes "
+        "that move data take turns with those that start kernels, and a collective waits for whichever of its ranks was held up",
         "none unless a framework profile says otherwise",
+    )
+    update_launches: float = _assumption(
+        0.0,
+        "kernels (of host_launch_s) that the host starts per weight tensor and step for clipping, the update and copies",
+        "none unless a framework profile says otherwise: multi-tensor optimizers start a few kernels for all tensors together",
+    )
+    zero_overlap: float = _assumption(
+        1.0,
+        "share of dp_overlap that exchanges keep where ZeRO-1 or 2 shards the optimizer; 0: they run behind the backward pass",
+        "Megatron-LM --overlap-grad-reduce --overlap-param-gather",
+    )
+    loss_bytes_per_logit: float = _assumption(
+        36.0,
+        "bytes per logit that the loss moves in both passes",
+        "PyTorch's cross entropy of 16-bit logits, kernel by kernel: to fp32 (2 read, 4 written), its log-softmax (4 + 4), the gradient of "
+        "the chosen entries (4 written), that of the log-softmax (8 + 4), to 16 bits (4 + 2)",
     )
     logits_copies: float = _assumption(
         2.0,
-        "copies of the logits in fp32 beside those that the loss is computed from",
-        "fit to the memory of the Ultra-Scale Playbook's nanotron runs; PyTorch's cross entropy keeps the logarithms and makes a gradient",
+        "copies of the logits in fp32 beside those in the format of the activations",
+        "PyTorch's cross entropy: the logits in fp32, and their softmax from which the gradient is made",
     )
     autograd_copies: float = _assumption(
         0.0,
-        "1: kept is what plain autograd keeps: inputs of the matrices as they are gathered under sequence parallelism, and 16-bit "
-        "gradients beside wider sums; 0: what Megatron-LM's own functions keep",
-        "Korthikanti et al. (arXiv:2205.05198), section 4.2.2; Megatron-LM --gradient-accumulation-fusion",
+        "1: plain autograd. The activation of a gated feed-forward part is kept beside its product and computed in a kernel of its own, "
+        "rotary embeddings and changes of layout around the attention are kernels of their own, and 16-bit gradients stand beside "
+        "wider sums; 0: fused functions",
+        "nanotron, src/nanotron/models/llama.py; Megatron-LM --gradient-accumulation-fusion, fused SwiGLU and rotary embeddings",
+    )
+    gathered_copies: float = _assumption(
+        0.0,
+        "1: the inputs of the matrices are kept as they are gathered under sequence parallelism; 0: they are gathered again",
+        "Korthikanti et al. (arXiv:2205.05198), section 4.2.2: Megatron-LM gathers again",
+    )
+    bucket_copies: float = _assumption(
+        0.0,
+        "copies of the gradients in buckets of their own where ranks keep whole copies of the weights",
+        "none in Megatron-LM, whose gradients are views of its buckets; 1 in PyTorch DDP without gradient_as_bucket_view",
+    )
+    memory_reserve: float = _assumption(
+        0.0,
+        "share of a device's memory that a measured run could not use: libraries, and blocks too small for what is asked",
+        "none unless a framework profile says otherwise",
     )
     prefetched_units: float = _assumption(
         2.0,

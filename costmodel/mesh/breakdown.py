@@ -13,11 +13,11 @@ import numpy as np
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import stack_layouts
+from costmodel.mesh.patterns import check_splits
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.roles import roles_of
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.shares import RowKeys
-from costmodel.mesh.tables import UnitTable, add_layer
+from costmodel.mesh.tables import UnitTable, add_layer, unit_roles
 
 __all__ = ["LayerRow", "StageRow", "layer_rows", "stage_rows"]
 
@@ -31,6 +31,7 @@ class LayerRow:
     name: str
     kind: str
     split: str  # how tensor parallelism splits it
+    degree: int = 1  # over so many ranks; those beyond repeat it
     forward_s: float
     backward_s: float
     tp_exchange_s: float  # both passes
@@ -71,9 +72,10 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
     batch = MeshBatch.from_plans([plan])
     keys = RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)})
     graph, needs = model.workload.graph, model.workload.needs_gradient()
+    check_splits(graph, model.units, plan)
     rows = []
     for number, kind in enumerate(model.units.kinds):
-        for position, role in enumerate(roles_of(graph, kind)):
+        for position, role in enumerate(unit_roles(graph, kind, keys, plan.block_splits)):
             layer = graph.layers[kind.layers[position]]
             total = {item.name: np.zeros(1) for item in fields(UnitTable)}
             add_layer(total, model.workload, model.groups, kind, position, role, keys, needs)
@@ -85,6 +87,7 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
                     name=layer.name.removeprefix(f"{layer.block}."),
                     kind=layer.kind,
                     split=role.role,
+                    degree=plan.tp if role.is_split and not role.degree else max(role.degree, 1),
                     forward_s=one["forward_s"],
                     backward_s=one["backward_s"],
                     tp_exchange_s=one["tp_forward_s"] + one["tp_backward_s"],

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.groups import GroupTimes, strides
-from costmodel.mesh.keys import combined
+from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.passes import (
     ChunkPasses,
     LayoutArrays,
     UnitPasses,
     chunk_passes,
     rank_recomputed_share,
+    recomputed_share,
     unit_passes,
     weigh,
 )
@@ -25,7 +26,7 @@ from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, flush_s
 from costmodel.mesh.tables import UnitTable
 
-__all__ = ["CORE_FIELDS", "Cores"]
+__all__ = ["CORE_FIELDS", "Cores", "build_cores", "core_columns", "end_columns", "mesh_strides", "pipeline_s"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -76,6 +77,8 @@ class Cores:
     rank_backward_s: FloatArray
     rank_hiding_s: FloatArray  # (c, Q) backward pass of one micro-batch behind which exchanges hide
     rank_slack_s: FloatArray  # (c, Q) from the last backward pass of a rank to that of the first
+    run_share: FloatArray  # (c, R) of the blocks of a chunk, of a rank, that is recomputed
+    rank_share: FloatArray  # (c, Q)
     is_block: NDArray[np.bool_]  # (K,)
 
     def __len__(self) -> int:
@@ -89,9 +92,9 @@ class Cores:
     def runs(self, index: IntArray, forward_extra_s: FloatArray, backward_extra_s: FloatArray) -> ChunkRuns:
         """Chunks of a selection of the cores with some time added to their passes (n, R)."""
         return ChunkRuns(
-            count=self.layouts.run_chunks[index],
-            forward_s=self.chunks.forward_s[index] + forward_extra_s,
-            backward_s=self.chunks.backward_s[index] + backward_extra_s,
+            count=rows_of(self.layouts.run_chunks, index),
+            forward_s=rows_of(self.chunks.forward_s, index) + forward_extra_s,
+            backward_s=rows_of(self.chunks.backward_s, index) + backward_extra_s,
         )
 
 
@@ -127,7 +130,7 @@ def build_cores(
     deciding = [getattr(batch, name) for name in _PASS_FIELDS]
     if groups.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
         deciding += [batch.pp, stride["pp"]]
-    first, pass_of = combined(*deciding, stride["cp"], stride["ep"])
+    first, pass_of = combined(*deciding, stride["cp"], stride["ep"], *batch.split_columns)
     distinct = batch.take(first)
     table: UnitTable = rows(distinct)
     passes = unit_passes(
@@ -139,8 +142,11 @@ def build_cores(
     transfer_s = sent * (1.0 - groups.assumptions.pp_overlap)
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
-    parts = _rank_parts(passes, pass_of, layouts, batch, transfer_s)
-    flush = pipeline_s(batch, layouts, runs, chunks.weight_s, np.add.reduce(list(parts.values())), exact=exact)
+    rank_share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
+    parts = _rank_parts(passes, pass_of, layouts, batch, transfer_s, rank_share)
+    flush = pipeline_s(
+        batch, layouts.rank_last, runs, chunks.weight_s, np.add.reduce(list(parts.values())), exact=exact
+    )
     forward = weigh(layouts.rank_units, passes.forward_s, pass_of)
     backward = weigh(layouts.rank_units, passes.backward_s, pass_of)
     # Weight gradients of a zero-bubble schedule lag behind: they hide nothing, and fill the slack.
@@ -163,13 +169,17 @@ def build_cores(
         rank_backward_s=backward,
         rank_hiding_s=hiding,
         rank_slack_s=np.where(lags, 0.0, _before(layouts.rank_first, layouts.run_chunks, chunks.backward_s)),
+        run_share=recomputed_share(
+            layouts.run_units, is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute
+        ),
+        rank_share=rank_share,
         is_block=is_block,
     )
 
 
 def pipeline_s(
     batch: MeshBatch,
-    layouts: LayoutArrays,
+    rank_last: IntArray,
     runs: ChunkRuns,
     weight_s: FloatArray,
     busy_s: FloatArray,
@@ -195,7 +205,7 @@ def pipeline_s(
     total[rows] = _one_rank_s(
         batch.schedule[rows] == _ZERO_BUBBLE,
         batch.num_micro_batches[rows][:, None],
-        layouts.rank_last[rows],
+        rank_last[rows],
         runs.take(rows),
         weight_s[rows],
         busy_s[rows],
@@ -256,9 +266,9 @@ def _rank_parts(
     layouts: LayoutArrays,
     batch: MeshBatch,
     transfer_s: FloatArray,
+    share: FloatArray,
 ) -> dict[str, FloatArray]:
     units = layouts.rank_units
-    share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
     # The first chunk of the network receives no input, and the last no gradient.
     received = np.maximum(batch.vpp[:, None] - units[:, :, 0], 0.0)
     if np.any(passes.compute_backward_s):
@@ -286,4 +296,20 @@ def _least(transfer_s: FloatArray) -> FloatArray:
 
 def core_columns(batch: MeshBatch) -> list[IntArray]:
     """Columns whose rows are the distinct cores; dp decides strides, so it belongs to them."""
-    return [*(getattr(batch, name) for name in CORE_FIELDS), batch.dp]
+    return [*(getattr(batch, name) for name in CORE_FIELDS), batch.dp, *batch.split_columns]
+
+
+def end_columns(batch: MeshBatch) -> list[IntArray]:
+    """Columns whose rows are the distinct ends of steps, but for how long ranks wait for each other.
+
+    What gradients, weights and the optimizer do there depends neither on recomputation nor, unless weight gradients lag
+    behind, on the schedule.
+    """
+    without = {"recompute", "recompute_blocks", "schedule"}
+    lags = (batch.schedule == _ZERO_BUBBLE).astype(np.int64)
+    return [
+        *(getattr(batch, name) for name in CORE_FIELDS if name not in without),
+        batch.dp,
+        lags,
+        *batch.split_columns,
+    ]

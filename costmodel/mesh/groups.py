@@ -4,13 +4,14 @@ Ranks are numbered by an order such as tp-cp-dp-pp, the first dimension being ne
 dimensions covers a range of ranks in which its members are spread evenly: exactly so where the dimensions follow each
 other in the order, on average otherwise.
 
-All collective formulas are affine in the size of the message (`costmodel.collective_formulas`), so a group needs two numbers per
-algorithm, found once by asking the formulas.
+Collectives are those that libraries run (`costmodel.collectives.library_s`): every formula is ``a + b B + c sqrt(B)`` for a message of
+B bytes, with c > 0 where pieces are handed on from stage to stage, so a group needs three numbers per algorithm, found once
+by asking the formulas.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,10 @@ __all__ = ["GroupTimes", "strides"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_PROBE_BYTES = 1e9
+# Messages whose times give the three numbers: one that takes only latency, one of a size at which volume counts, and four times that.
+_NO_BYTES, _PROBE_BYTES = 1e-30, 1e9
+# A term of the root that rounding alone explains, relative to the time of the probe.
+_ROUNDING = 1e-9
 # Dimensions (a, b) -> for every order, whether a comes before b.
 _BEFORE = {
     (a, b): np.array([text.index(a) < text.index(b) for text in ORDERS])
@@ -34,9 +38,8 @@ _BEFORE = {
     if a != b
 }
 _RADIX = 1 << 31
-# Trips around a ring between nodes whose steps are waited for. NCCL gathers and scatters by rings only; an all-reduce takes two trips, or a
-# tree, which is about four times as quick where there are many ranks (all-reduce against all-gather of the p5 collectives).
-_RING_TRIPS = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 0.5}
+# Latency, seconds per byte and seconds per root of a byte of groups, (g,) each.
+_Law = tuple[FloatArray, FloatArray, FloatArray]
 
 
 def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntArray) -> dict[str, IntArray]:
@@ -73,19 +76,21 @@ def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntAr
 
 @dataclass(slots=True, kw_only=True)
 class _Known:
-    """Groups seen so far, and two numbers per algorithm and operation for each of them."""
+    """Groups seen so far, and three numbers per algorithm and operation for each of them."""
 
     keys: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # sorted
     ids: IntArray = field(
         default_factory=lambda: np.zeros(0, dtype=np.int64)
     )  # of the sorted keys, in order of arrival
     arrived: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # keys in order of arrival
-    affine: dict[str, list[tuple[FloatArray, FloatArray]]] = field(default_factory=dict)
+    laws: dict[str, list[_Law]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTimes:
-    """Times of the cheapest collective in any group of a cluster, and what is assumed about them.
+    """Times of collectives in any group of a cluster, as a library runs them, and what is assumed about them.
+
+    Steps of rings between nodes take the longer of what the level and the assumptions (`MeshAssumptions.ring_step_s`) say.
 
     Examples
     --------
@@ -133,7 +138,7 @@ class GroupTimes:
         return known.ids[np.searchsorted(known.keys, key)]
 
     def time_s(self, operation: str, group: IntArray, message_bytes: FloatArray) -> FloatArray:
-        """Time of messages, by the cheapest default algorithm each.
+        """Time of messages, by the algorithm of `library_s` that is the quickest for each.
 
         Parameters
         ----------
@@ -152,44 +157,51 @@ class GroupTimes:
         message = np.asarray(message_bytes, dtype=np.float64)
         if not len(group) or not np.any(message):
             return np.zeros_like(message)
-        best: FloatArray | None = None
-        for latency_s, slope in self._affine(operation):
-            a, b = latency_s[group], slope[group]
+        best, root = None, None
+        for law in self._laws(operation):
+            a, b = (column[group] for column in law[:2])
             time = a[:, None] + b[:, None] * message if message.ndim == 2 else a + b * message
+            if np.any(law[2]):
+                root = np.sqrt(message) if root is None else root
+                c = law[2][group]
+                time += c[:, None] * root if message.ndim == 2 else c * root
             best = time if best is None else np.minimum(best, time, out=best)
         assert best is not None
         best[message <= 0.0] = 0.0
         return best
 
-    def _affine(self, operation: str) -> list[tuple[FloatArray, FloatArray]]:
-        """Per algorithm: latency and seconds per byte of every known group, in order of arrival."""
+    def _laws(self, operation: str) -> list[_Law]:
+        """Per algorithm: the three numbers of every known group, in order of arrival."""
         known = self._known
-        done = known.affine.get(operation)
+        done = known.laws.get(operation)
         have = 0 if done is None else len(done[0][0])
         if have < len(known.arrived):
             added = self._table(operation, known.arrived[have:])
             if done is not None:
                 added = [
-                    (np.concatenate([a, c]), np.concatenate([b, d])) for (a, b), (c, d) in zip(done, added, strict=True)
+                    (np.concatenate([a, d]), np.concatenate([b, e]), np.concatenate([c, f]))
+                    for (a, b, c), (d, e, f) in zip(done, added, strict=True)
                 ]
-            done = known.affine[operation] = added
+            done = known.laws[operation] = added
         assert done is not None
         return done
 
-    def _table(self, operation: str, keys: IntArray) -> list[tuple[FloatArray, FloatArray]]:
+    def _table(self, operation: str, keys: IntArray) -> list[_Law]:
         size, stride = keys // _RADIX, np.maximum(keys % _RADIX, 1)
-        where = span(self.cluster, size.astype(np.float64), stride.astype(np.float64))
+        step_s = self.assumptions.ring_step_s
+        node, *beyond = self.cluster.levels
+        waiting = (node, *(replace(level, ring_step_s=max(level.ring_step_s, step_s)) for level in beyond))
+        cluster = replace(self.cluster, levels=waiting)
+        where = span(cluster, size.astype(np.float64), stride.astype(np.float64))
         result = []
-        for name in names_of(operation, by_default=True):
-            once, twice = (
-                collective_s(operation, name, np.full(len(keys), times * _PROBE_BYTES), where, self.cluster)
-                for times in (1.0, 2.0)
+        for name in names_of(operation, in_libraries=True):
+            latency_s, once, four_times = (
+                collective_s(operation, name, np.full(len(keys), message), where, cluster)
+                for message in (_NO_BYTES, _PROBE_BYTES, 4.0 * _PROBE_BYTES)
             )
-            slope = np.where(size > 1, (twice - once) / _PROBE_BYTES, 0.0)
-            latency_s = np.where(size > 1, np.maximum(once - slope * _PROBE_BYTES, 0.0), 0.0)
-            trips = _RING_TRIPS.get(operation, 0.0) * self.assumptions.ring_step_s
-            if trips:
-                beyond = np.any(where.is_spanned[1:], axis=0)
-                latency_s = latency_s + np.where(beyond, (size - 1.0) * trips, 0.0)
-            result.append((latency_s, slope))
+            # a + b B + c sqrt(B) at B and 4 B, less a: b B + c sqrt(B) and 4 b B + 2 c sqrt(B).
+            slope = np.maximum((four_times - latency_s) - 2.0 * (once - latency_s), 0.0) / (2.0 * _PROBE_BYTES)
+            rest = once - latency_s - slope * _PROBE_BYTES
+            root = np.where(rest > _ROUNDING * once, rest, 0.0) / np.sqrt(_PROBE_BYTES)
+            result.append((latency_s, slope, root))
         return result

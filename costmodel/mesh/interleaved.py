@@ -14,12 +14,20 @@ factor of 50 at random it was exact for 87 % and at most 9 % short.
 
 More than a few groups of pp micro-batches are not followed one by one: in the middle of the step the path repeats itself, on one
 rank or on a cycle of several, and the recursion measures the length of that repetition from every rank.
+
+Which event follows which, and how often every chunk runs between them, is the same for all plans with the same pp, vpp, runs of chunks
+and (few) groups: it is found once, and the times of thousands of such plans go through it together.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
+
+from costmodel.mesh.keys import combined
 
 __all__ = ["interleaved_s"]
 
@@ -28,7 +36,10 @@ IntArray = NDArray[np.int64]
 
 _NEVER = -1e300  # no path leads here
 _GROUPS = 4  # groups of pp micro-batches followed one by one
-_ROWS = 1024  # plans at a time: tables of (ranks, plans) stay in a core's cache
+_ROWS = 1024  # plans at a time: tables of (messages, plans) stay in a core's cache
+# Messages on their way: each of these for the first, and (+ _LAST) for the last micro-batch of a round.
+_FORWARD, _BACKWARD = 0, 2
+_LAST = 1
 
 
 def interleaved_s(
@@ -55,247 +66,291 @@ def interleaved_s(
     >>> interleaved_s(4 * four, four, four // 2, np.array([[8]]), time, 2 * time).tolist()
     [105.0]
     """
+    groups, chunks = m // pp, count.astype(np.int64)
+    followed = np.minimum(groups, _GROUPS + 1)
+    first, kind = combined(vpp, followed, pp, *chunks.T)
+    order = np.argsort(kind, kind="stable")
+    times = np.concatenate([forward_s.T, backward_s.T]).take(order, axis=1)
+    ends = np.cumsum(np.bincount(kind, minlength=len(first))).tolist()
     total = np.empty(len(m))
-    groups = m // pp
-    simulated = np.minimum(groups, _GROUPS)
-    # Plans with the same control flow go together.
-    kind = ((vpp * (_GROUPS + 1) + simulated) * 2 + pp % 2) * 2 + (groups > _GROUPS)
-    for value in np.unique(kind):
-        chosen = np.flatnonzero(kind == value)
-        for first in range(0, len(chosen), _ROWS):
-            part = chosen[first : first + _ROWS]
-            times = (np.ascontiguousarray(a[part].T) for a in (forward_s, backward_s))
-            ranks = _Ranks(pp[part], int(vpp[part[0]]), int(simulated[part[0]]), count[part].T, *times)
-            total[part] = _Path(ranks).length_s(groups[part] - simulated[part])
+    for n, begin, end in zip(first.tolist(), [0, *ends], ends, strict=False):
+        runs = np.flatnonzero(chunks[n])
+        path = _path(int(pp[n]), int(vpp[n]), int(followed[n]), tuple(chunks[n, runs].tolist()))
+        used = np.concatenate([runs, runs + chunks.shape[1]])
+        for start in range(begin, end, _ROWS):
+            part = slice(start, min(start + _ROWS, end))
+            total[order[part]] = path.length_s(times[used, part], groups[order[part]])
     return total
 
 
-class _Ranks:
-    """Times of the ranks worth staying on, in order, as columns: shape (U, n), with a leading axis of vpp per round.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Path:
+    """The recursion for plans that differ in nothing but times. Arrays (..., T) say how often a path passes each of the T times.
+
+    Its state is, per column, the longest path to it less the work that the column has done meanwhile. An event on a column takes the
+    longer of that and the path that arrives with a micro-batch, and sends the micro-batch on.
+    """
+
+    begin: IntArray  # events as those of `_Route`
+    repeat: IntArray
+    finish: IntArray
+    groups: int  # followed one by one
+    messages: FloatArray  # (M, T) what a message adds, less the difference of the work done by sender and receiver; all different
+    group: FloatArray  # (U, T) work of a column in a group of micro-batches
+    end: FloatArray  # (1, T) work of the first column
+
+    def length_s(self, times_s: FloatArray, groups: IntArray) -> FloatArray:
+        """Longest paths of plans with the times (T, n)."""
+        added = _sums(self.messages, times_s)
+        state = np.full((len(self.group), times_s.shape[1]), _NEVER)
+        state[0] = 0.0
+        _follow(self.begin, state, added)
+        if self.repeat.size:
+            # By column and by the column where the path began.
+            columns = range(len(state))
+            paths = np.full((len(state), *state.shape), _NEVER)
+            paths[columns, columns] = 0.0
+            _follow(self.repeat, paths, added)
+            state += (groups - self.groups) * (_sums(self.group, times_s) + paths[columns, columns])
+        _follow(self.finish, state, added)
+        return np.asarray(state[0] + _sums(self.end, times_s)[0])
+
+
+def _sums(counts: FloatArray, times_s: FloatArray) -> FloatArray:
+    """Matrix product (M, T) x (T, n), the same to the last digit for one plan and for many."""
+    total = counts[:, :1] * times_s[0]
+    for t in range(1, len(times_s)):
+        total += counts[:, t : t + 1] * times_s[t]
+    return np.asarray(total)
+
+
+def _follow(events: IntArray, state: FloatArray, added: FloatArray) -> None:
+    """Let events happen on the columns of a state, which is changed."""
+    sent = np.empty((4, *state.shape[1:]))
+    columns, messages, additions, maximum, add = list(state), list(sent), list(added), np.maximum, np.add
+    for column, message, receives, sends in zip(*events.tolist(), strict=True):
+        own = columns[column]
+        if receives:
+            maximum(own, messages[message], out=own)
+        if sends >= 0:
+            add(own, additions[sends], out=messages[message])
+
+
+@lru_cache(maxsize=1024)
+def _path(pp: int, vpp: int, groups: int, count: tuple[int, ...]) -> _Path:
+    """The path of a kind of plans; more than `_GROUPS` groups are any number."""
+    columns, left = _columns(pp, count)
+    followed = min(groups, _GROUPS)
+    route = _route(vpp, vpp * followed, len(columns), left, pp % 2 == 0, groups > _GROUPS)
+    work = _Work.of(pp, vpp, followed, count, columns, left)
+    sender, receiver = route.messages
+    before, after = (a.reshape(-1, a.shape[-1]) for a in (work.before, work.after))
+    messages = after[sender] - before[receiver]
+    # Most rounds are alike: few messages differ.
+    first, same = combined(*(messages - messages.min(axis=0)).astype(np.int64).T)
+    same = np.append(same, -1)
+
+    def renumbered(events: IntArray) -> IntArray:
+        return np.concatenate([events[:3], same[events[3:]]])
+
+    return _Path(
+        begin=renumbered(route.begin),
+        repeat=renumbered(route.repeat),
+        finish=renumbered(route.finish),
+        groups=followed,
+        messages=messages[first],
+        group=work.group,
+        end=after[route.end : route.end + 1],
+    )
+
+
+# -- which event follows which ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Route:
+    """The events in an order in which they can happen.
+
+    Arrays (4, events): the column where it happens; the message that it takes and passes on (direction and which); whether there is one
+    to take; and the position in ``messages`` of what it passes on (-1: nobody takes it).
+    """
+
+    begin: IntArray
+    repeat: IntArray  # a group of micro-batches that may repeat itself any number of times
+    finish: IntArray
+    messages: IntArray  # (2, messages) sender and receiver, positions in the tables of `_Work`
+    end: int  # the last event of all
+
+
+@lru_cache(maxsize=1024)
+def _route(vpp: int, rounds: int, columns: int, left: int, is_even: bool, repeats: bool) -> _Route:
+    """The events on so many columns, `left` of them in the first half; `is_even`: ranks of the pipeline."""
+    events = _Events(vpp, rounds, columns, left, is_even)
+    for k in range(vpp):
+        events.forward_left(k)
+        events.forward_right(k, first_column=left)
+    events.forward_left(vpp)
+    middle = (rounds - vpp) // 2
+    for k in range(middle + 1):
+        events.step(k)
+    begin = repeat = np.zeros((4, 0), dtype=np.int64)
+    if repeats:
+        begin = events.stop()
+        for k in range(middle + 1, middle + 1 + vpp):
+            events.step(k)
+        repeat = events.stop()
+    for k in range(middle + 1, rounds + 1):
+        events.step(k)
+    finish = events.stop()
+    end = events.place(_BACKWARD + _LAST, rounds - 1, 0)
+    messages = np.array(list(events.messages), dtype=np.int64).T
+    return _Route(begin=begin, repeat=repeat, finish=finish, messages=messages, end=end)
+
+
+class _Events:
+    """Writes events down; `on_way` has the events whose messages nobody has taken yet."""
+
+    def __init__(self, vpp: int, rounds: int, columns: int, left: int, is_even: bool) -> None:
+        self.vpp, self.rounds, self.columns, self.left, self.is_even = vpp, rounds, columns, left, is_even
+        self.messages: dict[tuple[int, int], int] = {}
+        self.written: list[list[int]] = []
+        self.places: list[int] = []
+        self.on_way = [-1] * 4
+
+    def stop(self) -> IntArray:
+        """What has been written; the micro-batches on their way are forgotten."""
+        done = np.array(self.written, dtype=np.int64).T
+        self.written, self.places, self.on_way = [], [], [-1] * 4
+        return done
+
+    def place(self, message: int, k: int, column: int) -> int:
+        """Where the tables of `_Work` have an event."""
+        return (message * self.rounds + k) * self.columns + column
+
+    def event(self, message: int, k: int, column: int) -> None:
+        """First or last micro-batch of round k, on a column."""
+        if not 0 <= k < self.rounds:
+            return
+        place, sender = self.place(message, k, column), self.on_way[message]
+        if sender >= 0:
+            key = (self.places[sender], place)
+            self.written[sender][3] = self.messages.setdefault(key, len(self.messages))
+        self.on_way[message] = len(self.written)
+        self.written.append([column, message, sender >= 0, -1])
+        self.places.append(place)
+
+    def step(self, k: int) -> None:
+        """Backward round k begins (round k - 1 ends) on all columns, then forward rounds where they follow."""
+        if k % self.vpp == 0:
+            self.on_way[_BACKWARD] = -1
+        for u in range(self.columns - 1, -1, -1):
+            if u == self.left:
+                self.middle(k)
+                continue
+            if u < self.columns - 1:  # the last rank has ended round k - 1 in the step before
+                self.event(_BACKWARD + _LAST, k - 1, u)
+            self.event(_BACKWARD, k, u)
+        if k % self.vpp == 0:
+            self.on_way[_BACKWARD + _LAST] = -1
+        self.forward_right(k + self.vpp, first_column=self.left + 1, backward=k)
+        self.forward_left(k + self.vpp + 1)
+
+    def middle(self, k: int) -> None:
+        """The same on the middle rank, where the beginnings of forward and backward rounds meet."""
+        u, forward = self.left, k + self.vpp
+        ending = [(_FORWARD + _LAST, forward - 1), (_BACKWARD + _LAST, k - 1)]
+        beginning = [(_FORWARD, forward), (_BACKWARD, k)]
+        in_order = [*ending, *beginning] if self.is_even else [*ending[::-1], *beginning[::-1]]
+        for message, number in in_order:
+            self.event(message, number, u)
+
+    def forward_left(self, k: int) -> None:
+        """Forward round k begins (round k - 1 ends) on the columns of the first half."""
+        for u in range(self.left):
+            self.event(_FORWARD + _LAST, k - 1, u)
+            self.event(_FORWARD, k, u)
+
+    def forward_right(self, k: int, first_column: int, backward: int = -1) -> None:
+        """The same on the others, then back to the first rank; on the last rank a backward round ends in between."""
+        for u in range(first_column, self.columns):
+            self.event(_FORWARD + _LAST, k - 1, u)
+            if u == self.columns - 1:
+                self.event(_BACKWARD + _LAST, backward, u)
+            self.event(_FORWARD, k, u)
+        if k % self.vpp == 0:
+            self.on_way[_FORWARD + _LAST] = -1  # it was the network's last chunk
+        if (k + 1) % self.vpp == 0:
+            self.on_way[_FORWARD] = -1
+
+
+# -- how much work lies between ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """Work of the ranks worth staying on (columns), in terms of the T times: of all runs forward, then of all backward.
 
     On ranks of the first half, forward round k + vpp + 1 begins between backward rounds k and k + 1; on those of the
     second half, forward round k + vpp does. The one in the middle (column `left`) has its own order.
     """
 
-    def __init__(
-        self, pp: IntArray, vpp: int, groups: int, count: IntArray, forward_s: FloatArray, backward_s: FloatArray
-    ) -> None:
-        self.vpp, self.rounds, self.even = vpp, vpp * groups, bool(pp[0] % 2 == 0)
-        ends = np.cumsum(count, axis=0)
-        starts = ends - count
-        low, high, self.left = _columns(pp, starts, count)
-        places = np.arange(vpp)[:, None, None] * pp + np.stack([low, high])[:, None]
-        own_f, self.forward_out_s = _spans(_before(places, starts, count, forward_s), forward=True)
-        own_b, out_b = _spans(_before(places, starts, count, backward_s), forward=False)
-        self.forward_s, self.backward_s, self.backward_out_s = own_f, own_b[::-1], out_b[::-1]
-        self.forwards_s = np.cumsum(self.forward_s, axis=0) * pp
-        self.backwards_s = np.cumsum(self.backward_s, axis=0) * pp
-        self.group_s = self.forwards_s[-1] + self.backwards_s[-1]
+    before: FloatArray  # (4, rounds, U, T) of a column before the messages of `_FORWARD`, `_BACKWARD` and so on
+    after: FloatArray  # the same and the event itself, also on the ranks between the column and the next one
+    group: FloatArray  # (U, T) of a group of micro-batches
+
+    @classmethod
+    def of(cls, pp: int, vpp: int, groups: int, count: tuple[int, ...], columns: IntArray, left: int) -> _Work:
+        """Count how often chunks run."""
+        forward, backward, forward_out, backward_out = (
+            np.tile(a, (groups, 1, 1)) for a in _passes(pp, vpp, count, columns)
+        )
+        rounds = len(forward)
+        none = np.zeros((1, *forward.shape[1:]))
+        forwards, backwards = (np.concatenate([none, pp * np.cumsum(a, axis=0)]) for a in (forward, backward))
         # Columns by how many rounds more than vpp (vpp - 1) forwards are ahead when a forward (backward) round begins; into the
         # round of the other kind that is going on then, they have come as many micro-batches as the offset says.
-        behind, early = pp - 1 - low, self.left + self.even
-        self.halves = ((slice(0, early), 1), (slice(early, len(low)), 0))
-        is_early = np.arange(len(low))[:, None] < early
-        self.backward_offset = np.where(is_early, 2 * (pp - behind), pp - 2 * behind)
-        self.forward_offset = np.where(is_early, 2 * behind - pp, 2 * behind) + 1
-
-    def forwards_before(self, k: int) -> FloatArray:
-        """Time of the first k forward rounds."""
-        whole, rest = divmod(k, self.vpp)
-        return np.asarray(whole * self.forwards_s[-1] + (self.forwards_s[rest - 1] if rest else 0.0))
-
-    def backwards_before(self, k: int) -> FloatArray:
-        """Time of the first k backward rounds."""
-        whole, rest = divmod(k, self.vpp)
-        return np.asarray(whole * self.backwards_s[-1] + (self.backwards_s[rest - 1] if rest else 0.0))
-
-    def before_forward(self, k: int, *, last: bool) -> FloatArray:
-        """Work of a rank before the first or the last forward of round k."""
-        k += last
-        total = self.forwards_before(k)
-        if last:
-            total -= self.forward_s[(k - 1) % self.vpp]
-        for part, ahead in self.halves:
-            done = k - self.vpp - ahead
-            if done >= 0:
-                present = self.backward_s[done % self.vpp, part]
-                total[part] += self.backwards_before(done)[part] + (self.backward_offset[part] - last) * present
-        return total
-
-    def before_backward(self, k: int, *, last: bool) -> FloatArray:
-        """Work of a rank before the first or the last backward of round k."""
-        k += last
-        total = self.backwards_before(k)
-        if last:
-            total -= self.backward_s[(k - 1) % self.vpp]
-        for part, ahead in self.halves:
-            done = min(k + self.vpp - 1 + ahead, self.rounds)
-            total[part] += self.forwards_before(done)[part]
-            if done < self.rounds:
-                total[part] += (self.forward_offset[part] - last) * self.forward_s[done % self.vpp, part]
-        return total
+        behind, u = pp - 1 - columns, np.arange(len(columns))
+        is_early = u < left + (pp % 2 == 0)
+        ahead = is_early.astype(np.int64)
+        backward_offset = np.where(is_early, 2 * (pp - behind), pp - 2 * behind)[:, None]
+        forward_offset = np.where(is_early, 2 * behind - pp, 2 * behind)[:, None] + 1
+        before = np.empty((4, *forward.shape))
+        for last in (0, _LAST):
+            k = np.arange(last, rounds + last)[:, None]
+            done = k - vpp - ahead
+            begun = np.maximum(done, 0)
+            others = backwards[begun, u] + (backward_offset - last) * backward[begun, u]
+            others[done < 0] = 0.0
+            before[_FORWARD + last] = forwards[k[:, 0]] - last * forward + others
+            done = np.minimum(k + vpp - 1 + ahead, rounds)
+            present = np.concatenate([forward, none])[done, u]
+            others = forwards[done, u] + (forward_offset - last) * present
+            before[_BACKWARD + last] = backwards[k[:, 0]] - last * backward + others
+        after = before + np.stack([forward_out, forward_out, backward_out, backward_out])
+        return cls(before=before, after=after, group=forwards[vpp] + backwards[vpp])
 
 
-def _columns(pp: IntArray, starts: IntArray, count: IntArray) -> tuple[IntArray, IntArray, int]:
-    """First position and the one after it of every column; and how many columns are in the first half.
-
-    Columns are the first, the last and the middle rank and both ranks at each border between runs. Plans with fewer
-    have columns without a rank (empty intervals), next to the middle.
-    """
-    borders = np.where(count > 0, starts, 0)
-    ranks = np.concatenate([borders % pp, (borders - 1) % pp, (0 * pp)[None], (pp - 1)[None]])
-    ranks.sort(axis=0)
+def _columns(pp: int, count: tuple[int, ...]) -> tuple[IntArray, int]:
+    """Ranks worth staying on, and how many of them are in the first half: both ends, the middle, both sides of borders of runs."""
+    borders = np.concatenate([[0], np.cumsum([n for n in count if n])])
     middle = (pp - 1) // 2
-    new = ranks != middle
-    new[1:] &= ranks[1:] != ranks[:-1]
-    in_left, in_right = new & (ranks < middle), new & (ranks > middle)
-    width_left, width_right = int(in_left.sum(axis=0).max()), int(in_right.sum(axis=0).max())
-    none = np.iinfo(np.int64).max
-    left = np.sort(np.where(in_left, ranks, none), axis=0)[:width_left]
-    right = np.sort(np.where(in_right, ranks, -1), axis=0)[len(ranks) - width_right :]
-    low = np.concatenate([np.where(left < none, left, middle), middle[None], np.where(right < 0, middle + 1, right)])
-    is_rank = np.concatenate([left < none, middle[None] >= 0, right >= 0])
-    return low, low + is_rank, width_left
+    ranks = np.unique(np.concatenate([borders % pp, (borders - 1) % pp, [middle]]))
+    return ranks, int(np.searchsorted(ranks, middle))
 
 
-def _before(places: IntArray, starts: IntArray, count: IntArray, time_s: FloatArray) -> FloatArray:
-    """Time of all chunks before a place of the network."""
-    total = np.zeros(places.shape)
-    for q in range(len(starts)):
-        total += np.clip(places - starts[q], 0, count[q]) * time_s[q]
-    return total
-
-
-def _spans(before_s: FloatArray, *, forward: bool) -> tuple[FloatArray, FloatArray]:
-    """Time of each column, and the same with the ranks up to the next (for backwards: the previous) column."""
-    low, high = before_s
-    own = high - low
-    out = own.copy()
-    if forward:
-        out[:, :-1] += low[:, 1:] - high[:, :-1]
-    else:
-        out[:, 1:] += low[:, 1:] - high[:, :-1]
-    return own, out
-
-
-class _Path:
-    """The recursion. `stay_s` is, per column, the longest path to it less the work that the column has done meanwhile.
-
-    An event (first or last micro-batch of a forward or backward round) on a column takes the longer of staying and
-    the path that arrives with the micro-batch, and sends the micro-batch on.
-    """
-
-    def __init__(self, ranks: _Ranks) -> None:
-        self.ranks = ranks
-        self.plans = ranks.group_s.shape[1]
-        self.known: dict[tuple[str, str, int], tuple[FloatArray, FloatArray]] = {}
-        self.stop()
-
-    def stop(self) -> None:
-        """Forget the micro-batches on their way."""
-        nobody = np.full(self.plans, _NEVER)
-        self.forward_last = self.forward_first = self.backward_last = self.backward_first = self.end_s = nobody
-        self.nobody = nobody
-
-    def length_s(self, skipped: IntArray) -> FloatArray:
-        """The longest path, with `skipped` groups more than the rounds of the tables."""
-        ranks = self.ranks
-        stay = np.full(ranks.group_s.shape, _NEVER)
-        stay[0] = 0.0
-        for k in range(ranks.vpp):
-            self.forward_left(stay, k)
-            self.forward_right(stay, k, first_column=ranks.left)
-        self.forward_left(stay, ranks.vpp)
-        middle = (ranks.rounds - ranks.vpp) // 2
-        for k in range(ranks.rounds + 1):
-            self.step(stay, k)
-            if k == middle and skipped.any():
-                stay += skipped * self.repetition_s(middle)
-                self.stop()
-        return self.end_s
-
-    def repetition_s(self, after: int) -> FloatArray:
-        """Length of a group of micro-batches for paths that leave from a column and come back to it."""
-        ranks = self.ranks
-        pace = ranks.group_s
-        columns = range(len(pace))
-        stay = np.full((len(pace), *pace.shape), _NEVER)  # by column and by the column where the path began
-        stay[columns, columns] = 0.0
-        self.stop()
-        for k in range(after + 1, after + 1 + ranks.vpp):
-            self.step(stay, k)
-        return np.asarray(pace + stay[columns, columns])
-
-    def step(self, stay: FloatArray, k: int) -> None:
-        """Backward round k begins (round k - 1 ends) on all columns, then forward rounds where they follow."""
-        ranks = self.ranks
-        last, first = self.backward_last, self.backward_first if k % ranks.vpp else self.nobody
-        for u in range(len(stay) - 1, -1, -1):
-            if u == ranks.left:
-                last, first = self.middle(stay, k, last, first)
-                continue
-            if u < len(stay) - 1:  # the last rank has ended round k - 1 in the step before
-                last = self.backward_event(stay, u, k - 1, "last", last)
-            first = self.backward_event(stay, u, k, "first", first)
-        self.end_s, self.backward_first = last, first
-        self.backward_last = last if k % ranks.vpp else self.nobody
-        self.forward_right(stay, k + ranks.vpp, first_column=ranks.left + 1, backward=k)
-        self.forward_left(stay, k + ranks.vpp + 1)
-
-    def middle(self, stay: FloatArray, k: int, last: FloatArray, first: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The same on the middle rank, where the beginnings of forward and backward rounds meet."""
-        u, forward = self.ranks.left, k + self.ranks.vpp
-        if self.ranks.even:
-            self.forward_last = self.forward_event(stay, u, forward - 1, "last", self.forward_last)
-            last = self.backward_event(stay, u, k - 1, "last", last)
-            self.forward_first = self.forward_event(stay, u, forward, "first", self.forward_first)
-            return last, self.backward_event(stay, u, k, "first", first)
-        last = self.backward_event(stay, u, k - 1, "last", last)
-        self.forward_last = self.forward_event(stay, u, forward - 1, "last", self.forward_last)
-        first = self.backward_event(stay, u, k, "first", first)
-        self.forward_first = self.forward_event(stay, u, forward, "first", self.forward_first)
-        return last, first
-
-    def forward_left(self, stay: FloatArray, k: int) -> None:
-        """Forward round k begins (round k - 1 ends) on the columns of the first half."""
-        for u in range(self.ranks.left):
-            self.forward_last = self.forward_event(stay, u, k - 1, "last", self.forward_last)
-            self.forward_first = self.forward_event(stay, u, k, "first", self.forward_first)
-
-    def forward_right(self, stay: FloatArray, k: int, first_column: int, backward: int = -1) -> None:
-        """The same on the others, then back to the first rank; on the last rank a backward round ends in between."""
-        for u in range(first_column, len(stay)):
-            self.forward_last = self.forward_event(stay, u, k - 1, "last", self.forward_last)
-            if u == len(stay) - 1:
-                self.backward_last = self.backward_event(stay, u, backward, "last", self.backward_last)
-            self.forward_first = self.forward_event(stay, u, k, "first", self.forward_first)
-        if k % self.ranks.vpp == 0:
-            self.forward_last = self.nobody  # it was the network's last chunk
-        if (k + 1) % self.ranks.vpp == 0:
-            self.forward_first = self.nobody
-
-    def forward_event(self, stay: FloatArray, u: int, k: int, which: str, arrives: FloatArray) -> FloatArray:
-        """First or last forward of round k on column u; what arrives at the next column."""
-        if not 0 <= k < self.ranks.rounds:
-            return arrives
-        key = ("forward", which, k)
-        if key not in self.known:
-            before = self.ranks.before_forward(k, last=which == "last")
-            self.known[key] = before, before + self.ranks.forward_out_s[k % self.ranks.vpp]
-        return self.meet(stay[u], arrives, u, key)
-
-    def backward_event(self, stay: FloatArray, u: int, k: int, which: str, arrives: FloatArray) -> FloatArray:
-        """First or last backward of round k on column u; what arrives at the column before."""
-        if not 0 <= k < self.ranks.rounds:
-            return arrives
-        key = ("backward", which, k)
-        if key not in self.known:
-            before = self.ranks.before_backward(k, last=which == "last")
-            self.known[key] = before, before + self.ranks.backward_out_s[k % self.ranks.vpp]
-        return self.meet(stay[u], arrives, u, key)
-
-    def meet(self, stay: FloatArray, arrives: FloatArray, u: int, key: tuple[str, str, int]) -> FloatArray:
-        """The longer of staying and arriving, kept on the column and sent on."""
-        before, after = self.known[key]
-        np.maximum(stay, arrives - before[u], out=stay)
-        return np.asarray(stay + after[u])
+def _passes(pp: int, vpp: int, count: tuple[int, ...], columns: IntArray) -> tuple[FloatArray, ...]:
+    """What columns run in forward and backward rounds: one event, and the same with the ranks up to the next column; (vpp, U, T) each."""
+    runs = len(count)
+    chunks = np.eye(runs)[np.repeat(np.arange(runs), count)]
+    prefix = np.concatenate([np.zeros((1, runs)), np.cumsum(chunks, axis=0)])
+    place = np.arange(vpp)[:, None] * pp + columns
+    own = chunks[place]
+    between = prefix[place[:, 1:]] - prefix[place[:, :-1] + 1]
+    up, down = own.copy(), own.copy()
+    up[:, :-1] += between
+    down[:, 1:] += between
+    none = np.zeros_like(own)
+    forward, backward = ([*pair] for pair in ((own, up), (own[::-1], down[::-1])))
+    ahead = [np.concatenate([a, none], axis=-1) for a in forward]
+    back = [np.concatenate([none, a], axis=-1) for a in backward]
+    return ahead[0], back[0], ahead[1], back[1]

@@ -7,13 +7,16 @@ ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS
+from costmodel.mesh.keys import rows_of
 from costmodel.mesh.passes import LayoutArrays, rank_recomputed_share, weigh
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import in_flight
@@ -68,7 +71,11 @@ class CoreMemory:
     gathered_bytes: FloatArray  # (c, 1) weights that ZeRO-3 gathers
     gradient_bytes: FloatArray  # (c, 1) gradients of a unit before they are scattered
     buffer_bytes: FloatArray  # (c, 1)
+    tensors: FloatArray  # (c, Q) weight tensors that are trained
     blocks: FloatArray  # (c, Q) blocks per chunk
+    host_share_bytes: (
+        FloatArray  # (c, 1) room for a rank on the host of its node; infinite where nothing is known of it
+    )
     exists: NDArray[np.bool_]  # (c, Q)
 
     @classmethod
@@ -81,6 +88,7 @@ class CoreMemory:
         layouts: LayoutArrays,
         batch: MeshBatch,
         is_block: NDArray[np.bool_],
+        host: Host | None = None,
     ) -> CoreMemory:
         """Gather what the units of every rank need.
 
@@ -95,6 +103,8 @@ class CoreMemory:
         layouts : LayoutArrays
         batch : MeshBatch
         is_block : array (K,)
+        host : Host, optional
+            Of every node.
 
         Returns
         -------
@@ -143,7 +153,9 @@ class CoreMemory:
             gradient_bytes=float(workload.precision.gradient_bytes)
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
             buffer_bytes=_buffers(assumptions, table, row, batch, is_block)[:, None],
-            blocks=np.sum(units[:, :, is_block], axis=2) / batch.vpp[:, None],
+            tensors=weigh(units, table.tensors, row),
+            blocks=(units @ is_block.astype(np.float64)) / batch.vpp[:, None],
+            host_share_bytes=_host_share_bytes(host, batch)[:, None],
             exists=layouts.rank_first >= 0,
         )
 
@@ -166,29 +178,72 @@ class CoreMemory:
         RankMemory
         """
         parts = self._states(index, division)
-        exists = self.exists[index]
-        offload = division.offload_optimizer[:, None] > 0
-        hosted = np.where(offload, parts["optimizer_bytes"], 0.0)
+        exists = rows_of(self.exists, index)
+        hosted = np.where(division.offload_optimizer[:, None] > 0, parts["optimizer_bytes"], 0.0)
         parts["optimizer_bytes"] = parts["optimizer_bytes"] - hosted
-        in_blocks = self.block_bytes[index]
-        if np.any(division.offload_activations):
-            # Two blocks wait for the copy engines: the one being saved and the one being fetched.
-            waiting = np.minimum(self.waiting_bytes[index], in_blocks)
-            away = np.where(division.offload_activations[:, None] > 0, in_blocks - waiting, 0.0)
-            in_blocks, hosted = in_blocks - away, hosted + away
-        activations = self.outside_bytes[index] + in_blocks
-        working = self.again_bytes[index] + self._gathered(index, division) + np.zeros_like(in_blocks)
-        logits = self.logits_bytes[index]
+        activations, away = self._activations(index, division.offload_activations)
+        # What the host has no room for stays on the device: state first, since it was to come back anyway.
+        room = rows_of(self.host_share_bytes, index)
+        back, back_away = _without_room(hosted, away, room)
+        parts["optimizer_bytes"] += back
+        hosted, away, activations = hosted - back, away - back_away, activations + back_away
+        working = rows_of(self.again_bytes, index) + self._gathered(index, division) + np.zeros_like(activations)
+        logits = rows_of(self.logits_bytes, index)
         parts["activation_bytes"] = activations
         parts["working_bytes"] = working
         parts["logits_bytes"] = logits
-        parts["buffer_bytes"] = self.buffer_bytes[index] + np.zeros_like(in_blocks)
+        parts["buffer_bytes"] = rows_of(self.buffer_bytes, index) + np.zeros_like(activations)
         parts["slack_bytes"] = self.assumptions.allocator_slack * (activations + working + logits)
-        parts["context_bytes"] = np.full_like(in_blocks, float(self.workload.context_bytes))
+        parts["context_bytes"] = np.full_like(activations, float(self.workload.context_bytes))
+        hosted = hosted + away
         if not exists.all():
             parts = {name: np.where(exists, value, 0.0) for name, value in parts.items()}
             hosted = np.where(exists, hosted, 0.0)
         return RankMemory(parts=parts, host_bytes=hosted)
+
+    def totals(
+        self, index: IntArray, row: IntArray, division: Division, offloads: Sequence[tuple[int, int]]
+    ) -> FloatArray:
+        """Memory of the rank that needs most, (n, H): see `costmodel.mesh.model.MeshModel.totals`.
+
+        The parts of `divided`, added up apart: what depends on the core and what depends on the row.
+        """
+        some = np.zeros(len(division.zero_stage), dtype=np.int64)
+        some[row] = index
+        slack = 1.0 + self.assumptions.allocator_slack
+        states = self._states(some, division)
+        whole = sum(states.values()) + slack * self._gathered(some, division)
+        by_row = {0: whole, 1: whole - states["optimizer_bytes"]}
+        every = np.arange(len(self.dense))
+        by_core, away = {}, {}
+        for on_host in {activations for _, activations in offloads}:
+            activations, away[on_host] = self._activations(every, np.full(len(every), on_host))
+            lasting = slack * (activations + self.again_bytes + self.logits_bytes) + self.buffer_bytes
+            by_core[on_host] = np.where(self.exists, lasting + float(self.workload.context_bytes), -np.inf)
+        by_row = {key: rows_of(by_row[key], row) for key in {optimizer for optimizer, _ in offloads}}
+        by_core = {key: rows_of(value, index) for key, value in by_core.items()}
+        state, room = rows_of(states["optimizer_bytes"], row), rows_of(self.host_share_bytes, index)
+        columns = []
+        for optimizer, on_host in offloads:
+            total = by_row[optimizer] + by_core[on_host]
+            if (optimizer or on_host) and np.isfinite(room).any():
+                hosted = state if optimizer else np.zeros_like(state)
+                back, back_away = _without_room(hosted, rows_of(away[on_host], index), room)
+                total = total + back + slack * back_away
+            columns.append(np.max(total, axis=1))
+        return np.stack(columns).T
+
+    def _activations(self, index: IntArray, on_host: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Saved activations on the device and on the host, (n, Q) each.
+
+        Of those on the host, two blocks wait for the copy engines: the one being saved and the one being fetched.
+        """
+        outside, in_blocks = rows_of(self.outside_bytes, index), rows_of(self.block_bytes, index)
+        if not np.any(on_host):
+            return outside + in_blocks, np.zeros_like(in_blocks)
+        waiting = np.minimum(rows_of(self.waiting_bytes, index), in_blocks)
+        away = np.where(on_host[:, None] > 0, in_blocks - waiting, 0.0)
+        return outside + (in_blocks - away), away
 
     def _states(self, index: IntArray, division: Division) -> dict[str, FloatArray]:
         workload, precision = self.workload, self.workload.precision
@@ -197,9 +252,9 @@ class CoreMemory:
         has_experts = bool(np.any(self.experts))
 
         def share(dense: FloatArray, experts: FloatArray, stage: int, width: float) -> FloatArray:
-            held = dense[index] * np.where(zero >= stage, shard * width, width)
+            held = rows_of(dense, index) * np.where(zero >= stage, shard * width, width)
             if has_experts:
-                held += experts[index] * np.where(zero >= stage, expert_shard * width, width)
+                held += rows_of(experts, index) * np.where(zero >= stage, expert_shard * width, width)
             return held
 
         state = workload.optimizer.state_bytes + precision.master_bytes if workload.training else 0
@@ -208,9 +263,14 @@ class CoreMemory:
         )
         if workload.training and gradient > precision.gradient_bytes:
             gradient += self.assumptions.autograd_copies * precision.gradient_bytes
+        gradients = share(self.dense_trainable, self.expert_trainable, 2, gradient)
+        if workload.training and self.assumptions.bucket_copies:
+            whole = share(self.dense_trainable, self.expert_trainable, 4, float(precision.gradient_bytes))
+            exchanged = (zero == 0) & (division.copies.replicate[:, None] > 1)
+            gradients = gradients + np.where(exchanged, self.assumptions.bucket_copies * whole, 0.0)
         return {
             "weight_bytes": share(self.dense, self.experts, 3, float(precision.weight_bytes)),
-            "gradient_bytes": share(self.dense_trainable, self.expert_trainable, 2, gradient),
+            "gradient_bytes": gradients,
             "optimizer_bytes": share(self.dense_trainable, self.expert_trainable, 1, float(state)),
         }
 
@@ -243,12 +303,28 @@ class CoreMemory:
         )
 
 
+def _host_share_bytes(host: Host | None, batch: MeshBatch) -> FloatArray:
+    """Room on the host for every rank of a node; the ranks of a node are taken to need as much as the fullest, (c,)."""
+    if host is None:
+        return np.full(len(batch), np.inf)
+    workers, row = np.unique(batch.workers, return_inverse=True)
+    return np.array([host.share_bytes(count) for count in workers.tolist()], dtype=np.float64)[row]
+
+
+def _without_room(state: FloatArray, activations: FloatArray, room: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Of what should go to the host, what it has no room for: state, and activations."""
+    over = np.maximum(state + activations - room, 0.0)
+    back = np.minimum(over, state)
+    return back, over - back
+
+
 def _buffers(
     assumptions: MeshAssumptions, table: UnitTable, row: IntArray, batch: MeshBatch, is_block: NDArray[np.bool_]
 ) -> FloatArray:
     """Communication buffers: gathered positions, stage inputs and outputs, gradient buckets, tokens on their way to experts. (c,)."""
     entering = np.max(np.where(is_block, table.input_bytes, 0.0), axis=1)[row]
-    gathered = np.where(batch.sequence_parallel > 0, entering * batch.tp, 0.0)
+    # Whole tensors: the gathered input of a matrix, the partial sums that it leaves, and the gradient of one of them.
+    gathered = np.where((batch.sequence_parallel > 0) & (batch.tp > 1), 3.0 * entering * batch.tp, 0.0)
     between = np.where(batch.pp > 1, 2.0 * entering, 0.0)
     buckets = np.where(batch.dp * batch.cp > 1, 2.0 * assumptions.bucket_bytes, 0.0)
     tokens = np.where(batch.ep > 1, 2.0 * np.max(table.dispatch_bytes, axis=1)[row], 0.0)

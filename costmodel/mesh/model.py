@@ -17,18 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mesh.cores import Cores, build_cores, core_columns, mesh_strides
+from costmodel.mesh.cores import Cores, build_cores, core_columns, end_columns, mesh_strides
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.groups import GroupTimes
-from costmodel.mesh.keys import combined
+from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.passes import LayoutArrays, stack_layouts, unit_passes
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.patterns import check_splits
+from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.shares import RowKeys
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
-from costmodel.mesh.step import step_costs, step_times
-from costmodel.mesh.tables import UnitTable, unit_table
+from costmodel.mesh.step import step_costs, step_times, step_totals
+from costmodel.mesh.tables import UnitTable, unit_column, unit_table
 from costmodel.mesh.units import MeshError, Units, fold
 from costmodel.network import Cluster
 from costmodel.workload import Workload
@@ -43,8 +44,9 @@ IntArray = NDArray[np.int64]
 class _Cache:
     """Rows and layouts seen so far."""
 
-    rows: dict[tuple[int, ...], int] = field(default_factory=dict)
+    rows: dict[tuple[object, ...], int] = field(default_factory=dict)
     table: UnitTable | None = None
+    columns: dict[tuple[object, ...], dict[str, FloatArray]] = field(default_factory=dict)  # of units with own splits
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
     # All uniform layouts asked for, as arrays, and where they are.
@@ -84,6 +86,23 @@ class MeshModel:
         """
         groups = GroupTimes(cluster=cluster, assumptions=assumptions)
         return cls(workload=workload, groups=groups, units=fold(workload.graph))
+
+    def with_constants(self, workload: Workload, cluster: Cluster, assumptions: MeshAssumptions) -> MeshModel:
+        """The same network where other constants hold, every stage with the blocks that it has here.
+
+        What a plan is must not change with the constants that it is judged by.
+        """
+        known = self._cache
+        kept = _Cache(
+            blocks=known.blocks,
+            layouts=known.layouts,
+            places=dict(known.places),
+            stacked=known.stacked,
+            weights=self._unit_weights(),
+            needs=known.needs,
+        )
+        groups = GroupTimes(cluster=cluster, assumptions=assumptions)
+        return MeshModel(workload=workload, groups=groups, units=self.units, _cache=kept)
 
     @property
     def cluster(self) -> Cluster:
@@ -132,24 +151,51 @@ class MeshModel:
 
     def rows(self, batch: MeshBatch) -> UnitTable:
         """Unit costs of every plan, one row each; new rows are computed together."""
-        first, inverse = combined(*(getattr(batch, item.name) for item in fields(RowKeys)))
-        columns = [getattr(batch, item.name)[first] for item in fields(RowKeys)]
-        wanted = list(zip(*(column.tolist() for column in columns), strict=True))
+        columns = [getattr(batch, item.name) for item in fields(RowKeys)]
+        first, inverse = combined(*columns, *batch.split_columns)
+        columns = [column[first] for column in columns]
+        wanted: list[tuple[object, ...]] = list(zip(*(column.tolist() for column in columns), strict=True))
+        patterns = [()] * len(first) if batch.split is None else [batch.patterns[s] for s in batch.split[first]]
+        if batch.split is not None:
+            wanted = [(*key, pattern) if pattern else key for key, pattern in zip(wanted, patterns, strict=True)]
         cache = self._cache
         missing = [n for n, key in enumerate(wanted) if key not in cache.rows]
-        if missing:
-            keys = RowKeys(
-                **{item.name: column[missing] for item, column in zip(fields(RowKeys), columns, strict=True)}
-            )
+        plain = [n for n in missing if not patterns[n]]
+        # Rows with a pattern of their own are few; what it does not name is taken from the others.
+        for rows in [plain, *([n] for n in missing if patterns[n])]:
+            if not rows:
+                continue
+            keys = RowKeys(**{item.name: column[rows] for item, column in zip(fields(RowKeys), columns, strict=True)})
             if not cache.needs:
                 cache.needs = self.workload.needs_gradient()
-            added = unit_table(self.workload, self.cluster, self.units, keys, cache.needs, self.assumptions)
-            for n in missing:
+            if patterns[rows[0]]:
+                standard = self.rows(_bare(batch.take(first[rows])))
+                added = self._pattern_row(keys, patterns[rows[0]], standard)
+            else:
+                added = unit_table(self.workload, self.cluster, self.units, keys, cache.needs, self.assumptions)
+            for n in rows:
                 cache.rows[wanted[n]] = len(cache.rows)
             cache.table = added if cache.table is None else UnitTable.concatenate([cache.table, added])
         assert cache.table is not None
         index = np.array([cache.rows[key] for key in wanted], dtype=np.int64)
         return cache.table.take(index[inverse])
+
+    def _pattern_row(self, keys: RowKeys, splits: Sequence[LayerSplit], standard: UnitTable) -> UnitTable:
+        """Unit costs of one row with splits of its own, kind by kind."""
+        cache, names = self._cache, [item.name for item in fields(UnitTable)]
+        row = tuple(int(getattr(keys, item.name)[0]) for item in fields(RowKeys))
+        columns = []
+        for number, kind in enumerate(self.units.kinds):
+            layers = {self.workload.graph.layers[i].name for i in kind.layers}
+            own = tuple(split for split in splits if split.layer in layers)
+            if not own:
+                columns.append({name: getattr(standard, name)[:, number] for name in names})
+                continue
+            key = (row, number, own)
+            if key not in cache.columns:
+                cache.columns[key] = unit_column(self.workload, self.groups, kind, keys, cache.needs, own)
+            columns.append(cache.columns[key])
+        return UnitTable(**{name: np.stack([c[name] for c in columns], axis=1) for name in names})
 
     def layouts(self, batch: MeshBatch) -> LayoutArrays:
         """Uniform layouts of every plan."""
@@ -160,7 +206,10 @@ class MeshModel:
         if missing or cache.stacked is None:
             cache.places |= {key: len(cache.places) + n for n, key in enumerate(missing)}
             cache.stacked = stack_layouts([self.layout(*key) for key in cache.places])
-        return cache.stacked.take(np.array([cache.places[key] for key in keys], dtype=np.int64)[inverse])
+        place = np.array([cache.places[key] for key in keys], dtype=np.int64)[inverse]
+        return LayoutArrays(
+            **{item.name: rows_of(getattr(cache.stacked, item.name), place) for item in fields(LayoutArrays)}
+        )
 
     def cores(self, batch: MeshBatch, layouts: LayoutArrays | None = None, *, exact: bool = True) -> Cores:
         """Pipelines of plans, one each, without data parallelism: their time bounds that of every way to divide dp.
@@ -179,7 +228,7 @@ class MeshModel:
 
     def core_memory(self, batch: MeshBatch, layouts: LayoutArrays | None = None) -> CoreMemory:
         """Memory of the ranks of pipelines, before dp is divided."""
-        first, row = combined(*(getattr(batch, item.name) for item in fields(RowKeys)))
+        first, row = combined(*(getattr(batch, item.name) for item in fields(RowKeys)), *batch.split_columns)
         return CoreMemory.build(
             self.workload,
             self.assumptions,
@@ -188,6 +237,7 @@ class MeshModel:
             self.layouts(batch) if layouts is None else layouts,
             batch,
             self.is_block,
+            self.cluster.host,
         )
 
     def work_s(self, batch: MeshBatch) -> tuple[FloatArray, FloatArray]:
@@ -234,12 +284,42 @@ class MeshModel:
         """
         return step_costs(self.workload, self.groups, cores, memory, index, division, exact=exact)
 
+    @staticmethod
+    def ends(batch: MeshBatch) -> tuple[IntArray, IntArray]:
+        """Which pipelines of uniform layout divide dp alike, for `totals`: where each kind occurs first, and the kind of every one."""
+        return combined(*end_columns(batch))
+
     def totals(
-        self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division
+        self,
+        cores: Cores,
+        memory: CoreMemory,
+        index: IntArray,
+        row: IntArray,
+        division: Division,
+        offloads: Sequence[tuple[int, int]],
     ) -> tuple[FloatArray, FloatArray]:
-        """Step time and memory of plans that share pipelines, as `divided` has them, without their parts."""
-        time = self.step_times(cores, memory, index, division)
-        return time, np.asarray(np.max(memory.divided(index, division).total_bytes, axis=1))
+        """Step time and memory of plans that share pipelines and divisions, as `divided` has them, without their parts.
+
+        Plan n divides dp of core ``index[n]`` as row ``row[n]`` of ``division`` says. Cores may share a row if they are of one kind
+        (`ends`).
+
+        Parameters
+        ----------
+        cores : Cores
+        memory : CoreMemory
+            Of the same cores.
+        index, row : arrays (n,)
+        division : Division
+            (u,); what it says of offloading is not read.
+        offloads : sequence of pairs (offload_optimizer, offload_activations)
+            What is tried with every plan.
+
+        Returns
+        -------
+        step_time_s, memory_bytes : arrays (n, len(offloads))
+        """
+        time = step_totals(self.workload, self.groups, cores, memory, index, row, division, offloads)
+        return time, memory.totals(index, row, division, offloads)
 
     def step_times(
         self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, *, exact: bool = True
@@ -253,8 +333,10 @@ class MeshModel:
         Raises
         ------
         MeshError
-            ``stage_blocks`` or ``stage_recompute`` of a plan does not fit the network.
+            ``stage_blocks``, ``stage_recompute`` or ``block_splits`` of a plan does not fit the network.
         """
+        for splits, tp in {(plan.block_splits, plan.tp) for plan in plans if plan.block_splits}:
+            check_splits(self.workload.graph, self.units, MeshPlan(tp=tp, block_splits=splits))
         layouts = stack_layouts([self.layout_of_plan(plan) for plan in plans])
         batch = MeshBatch.from_plans(plans)
         division = Division.of(batch, mesh_strides(batch))
@@ -278,3 +360,8 @@ class MeshModel:
             raise MeshError(f"stage_recompute needs recompute full, not {plan.recompute}")
         blocks = plan.stage_blocks or self.blocks_of(chunks)
         return layout_of(self.units, blocks, plan.pp, plan.stage_recompute, every_rank=every_rank)
+
+
+def _bare(batch: MeshBatch) -> MeshBatch:
+    """The plans without splits of their own."""
+    return replace(batch, split=None, patterns=((),))

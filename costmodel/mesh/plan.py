@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CP_KINDS", "ORDERS", "RECOMPUTE", "SCHEDULES", "MeshBatch", "MeshPlan"]
+__all__ = ["CP_KINDS", "MESH_COLUMNS", "ORDERS", "RECOMPUTE", "SCHEDULES", "LayerSplit", "MeshBatch", "MeshPlan"]
 
 IntArray = NDArray[np.int64]
 
@@ -25,6 +25,25 @@ ORDERS: tuple[str, ...] = (
     "tp-pp-cp-dp",
     "tp-pp-dp-cp",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class LayerSplit:
+    """How one layer of a kind of unit is split over the tensor-parallel ranks, where that is not left to `costmodel.mesh.roles`.
+
+    Attributes
+    ----------
+    layer : str
+        Full name, in the first unit of its kind: equal blocks are split alike.
+    role : str
+        A name of `costmodel.mesh.roles.Role`.
+    degree : int
+        Shares of its weights or channels, a divisor of tp; the ranks beyond hold the same once more. 1: every rank holds all.
+    """
+
+    layer: str
+    role: str
+    degree: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -58,6 +77,7 @@ class MeshPlan:
     order: str = "tp-cp-dp-pp"  # a name of ORDERS
     stage_blocks: tuple[int, ...] = ()  # blocks per chunk, in network order; empty: the layout of costmodel.mesh.stages
     stage_recompute: tuple[int, ...] = ()  # blocks recomputed per chunk under "full"; empty: recompute_blocks in each
+    block_splits: tuple[LayerSplit, ...] = ()  # layers not named here are split as `costmodel.mesh.roles` says
 
     @property
     def dp(self) -> int:
@@ -79,7 +99,8 @@ class MeshPlan:
 class MeshBatch:
     """Many plans; every array has shape (n,) and the meaning of the `MeshPlan` field of its name.
 
-    Categories are positions in SCHEDULES, RECOMPUTE, CP_KINDS, ORDERS; flags are 0 or 1.
+    Categories are positions in SCHEDULES, RECOMPUTE, CP_KINDS, ORDERS; flags are 0 or 1. ``split`` holds positions in ``patterns``, the
+    different ``block_splits`` of the plans; None where all plans are split as `costmodel.mesh.roles` says.
     """
 
     tp: IntArray
@@ -101,6 +122,8 @@ class MeshBatch:
     offload_optimizer: IntArray
     offload_activations: IntArray
     order: IntArray
+    split: IntArray | None = None
+    patterns: tuple[tuple[LayerSplit, ...], ...] = ((),)
 
     def __len__(self) -> int:
         return len(self.tp)
@@ -113,12 +136,22 @@ class MeshBatch:
         [0]
         """
         columns: dict[str, IntArray] = {}
-        for item in fields(cls):
-            values = [getattr(plan, item.name) for plan in plans]
-            if item.name in _CATEGORIES:
-                values = [_CATEGORIES[item.name].index(value) for value in values]
-            columns[item.name] = np.array(values, dtype=np.int64)
-        return cls(**columns)
+        for name in MESH_COLUMNS:
+            values = [getattr(plan, name) for plan in plans]
+            if name in _CATEGORIES:
+                values = [_CATEGORIES[name].index(value) for value in values]
+            columns[name] = np.array(values, dtype=np.int64)
+        patterns = tuple(dict.fromkeys(((), *(plan.block_splits for plan in plans))))
+        batch = cls.of_columns(columns)
+        if len(patterns) == 1:
+            return batch
+        split = np.array([patterns.index(plan.block_splits) for plan in plans], dtype=np.int64)
+        return replace(batch, split=split, patterns=patterns)
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, IntArray]) -> MeshBatch:
+        """A batch of plans with the standard pattern from all its columns (`MESH_COLUMNS`)."""
+        return cls(**columns)  # type: ignore[arg-type]  # no column has the name of the patterns
 
     def plan(self, n: int) -> MeshPlan:
         """One of the plans.
@@ -127,17 +160,25 @@ class MeshBatch:
         True
         """
         values: dict[str, object] = {}
-        for item in fields(self):
-            value = int(getattr(self, item.name)[n])
-            if item.name in _CATEGORIES:
-                values[item.name] = _CATEGORIES[item.name][value]
+        for name in MESH_COLUMNS:
+            value = int(getattr(self, name)[n])
+            if name in _CATEGORIES:
+                values[name] = _CATEGORIES[name][value]
             else:
-                values[item.name] = bool(value) if item.name in _FLAGS else value
+                values[name] = bool(value) if name in _FLAGS else value
+        if self.split is not None:
+            values["block_splits"] = self.patterns[int(self.split[n])]
         return MeshPlan(**values)  # type: ignore[arg-type]
 
     def take(self, index: IntArray | slice) -> MeshBatch:
         """A selection of the plans."""
-        return MeshBatch(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
+        taken = MeshBatch(**{name: getattr(self, name)[index] for name in MESH_COLUMNS})
+        return taken if self.split is None else replace(taken, split=self.split[index], patterns=self.patterns)
+
+    @property
+    def split_columns(self) -> list[IntArray]:
+        """What distinguishes plans beside `MESH_COLUMNS`: nothing, or which of the patterns they have."""
+        return [] if self.split is None else [self.split]
 
     @property
     def dp(self) -> IntArray:
@@ -150,6 +191,8 @@ class MeshBatch:
         return self.tp * self.cp * self.pp * self.dp
 
 
+# The fields of a batch that are arrays of every batch.
+MESH_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(MeshBatch) if item.name not in ("split", "patterns"))
 _CATEGORIES: dict[str, tuple[str, ...]] = {
     "schedule": SCHEDULES,
     "recompute": RECOMPUTE,

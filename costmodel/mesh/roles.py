@@ -12,21 +12,52 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodel.graph import Graph
+from costmodel.mesh.layouts import Transfer
 from costmodel.mesh.units import UnitKind
 
-__all__ = ["CHANNELWISE", "LayerRole", "Role", "roles_of"]
+__all__ = ["CHANNELWISE", "WHOLE_INPUTS", "LayerRole", "Move", "Role", "roles_of"]
+
+IntArray = NDArray[np.int64]
 
 # column: output features split; row: input features split, output reduced; channel: a share of the channels (heads); whole: all
-# channels; vocabulary: rows of the embedding table; experts: a mixture with its own group.
-Role = Literal["column", "row", "channel", "whole", "vocabulary", "experts"]
+# channels (of a share of the positions under sequence parallelism); vocabulary: rows of the embedding table; experts: a mixture with
+# its own group; repeated: everything on every rank, never the standard (`costmodel.mesh.patterns`).
+Role = Literal["column", "row", "channel", "whole", "vocabulary", "experts", "repeated"]
 
 # Layers that work on a share of the channels without hearing of the others, if all their inputs are split alike.
 CHANNELWISE = frozenset(
     {"self_attention", "cross_attention", "latent_attention", "glu", "activation", "dropout", "softmax", "add"}
 )
 # Inputs of a kind that stay whole beside split ones: the rotary part of compressed keys is shared by all heads.
-_WHOLE_INPUTS = {"latent_attention": frozenset({2})}
+WHOLE_INPUTS = {"latent_attention": frozenset({2})}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A collective that changes the layout of a tensor at a layer.
+
+    Attributes
+    ----------
+    transfer : Transfer
+    is_backward : bool
+        It moves the tensor's gradient.
+    input_index : int
+        Which input of the layer it moves; -1: the output.
+    is_gathered : bool
+        The tensor is gathered for a matrix split by columns.
+    pieces : int
+        Pieces of the tensor of which a rank has one behind it (forward).
+    """
+
+    transfer: Transfer
+    is_backward: bool
+    input_index: int
+    is_gathered: bool
+    pieces: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +71,26 @@ class LayerRole:
         and the gradient of the tensor is reduced behind it. Matrices that read the same tensor share this.
     reduces : bool
         The output is a partial sum that is reduced.
+    degree : int
+        Shares of the weights or channels; 0: tp, or none where the layer is whole.
+    moves : tuple of Move, optional
+        Collectives at the layer, where the plan says how it is split; None: those that ``gathers`` and ``reduces`` stand for.
     """
 
     role: Role
     gathers: bool = False
     reduces: bool = False
+    degree: int = 0
+    moves: tuple[Move, ...] | None = None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether every rank of tensor parallelism has a share of the weights or channels."""
+        return self.role in ("column", "row", "channel", "vocabulary")
+
+    def ranks(self, tp: IntArray) -> IntArray:
+        """Ranks that share the layer in every row of a table."""
+        return tp if self.degree == 0 else np.full_like(tp, self.degree)
 
 
 def roles_of(graph: Graph, kind: UnitKind) -> tuple[LayerRole, ...]:
@@ -71,7 +117,7 @@ def roles_of(graph: Graph, kind: UnitKind) -> tuple[LayerRole, ...]:
     for position, layer in enumerate(layers):
         sources = kind.inputs[position]
         split_inputs = [u >= 0 and result[u].role in ("column", "channel") for u in sources]
-        allowed_whole = _WHOLE_INPUTS.get(layer.kind, frozenset())
+        allowed_whole = WHOLE_INPUTS.get(layer.kind, frozenset())
         needed = [s for n, s in enumerate(split_inputs) if n not in allowed_whole]
         if layer.kind == "embedding":
             role = LayerRole(role="vocabulary", reduces=True)
@@ -119,7 +165,7 @@ def _accepting(graph: Graph, kind: UnitKind, consumers: list[list[int]]) -> list
 def _passes_on(kind: str, accepted: bool, inputs: tuple[int, ...], source: int) -> bool:
     if kind == "linear":
         return True
-    if kind not in CHANNELWISE or inputs.index(source) in _WHOLE_INPUTS.get(kind, frozenset()):
+    if kind not in CHANNELWISE or inputs.index(source) in WHOLE_INPUTS.get(kind, frozenset()):
         return False
     # A residual connection would need its other inputs split alike: it joins whole tensors.
     return accepted and kind != "add"

@@ -6,15 +6,14 @@ A rule names the columns that it needs; the space applies it as soon as they exi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.graph import Graph
-from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
+from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.roles import roles_of
-from costmodel.mesh.schedule import schedule_is_legal
 from costmodel.mesh.shares import ATTENTION
 from costmodel.mesh.units import Units
 
@@ -24,7 +23,8 @@ IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 Columns = Mapping[str, IntArray]
 
-_ALL_TO_ALL, _FULL, _1F1B = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full"), SCHEDULES.index("1f1b")
+_ALL_TO_ALL, _FULL = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")
+_1F1B, _INTERLEAVED = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,7 @@ class NetworkShape:
     is_causal: bool
     num_blocks: int
     global_batch: int
+    has_encoder: bool = False  # beside a decoder that reads it by cross-attention
 
     @classmethod
     def of(cls, graph: Graph, units: Units, global_batch: int) -> NetworkShape:
@@ -70,6 +71,7 @@ class NetworkShape:
             is_causal=causal,
             num_blocks=units.num_blocks,
             global_batch=global_batch,
+            has_encoder=any(layer.kind == "cross_attention" for layer in graph.layers),
         )
 
 
@@ -98,7 +100,7 @@ class Rule:
 
 def columns_of(batch: MeshBatch) -> dict[str, IntArray]:
     """The columns that rules read."""
-    return {**{item.name: getattr(batch, item.name) for item in fields(batch)}, "dp": batch.dp}
+    return {**{name: getattr(batch, name) for name in MESH_COLUMNS}, "dp": batch.dp}
 
 
 def holds(shape: NetworkShape, columns: Columns, new: frozenset[str] | None = None) -> BoolArray:
@@ -177,22 +179,18 @@ def _experts_possible(shape: NetworkShape, c: Columns) -> BoolArray:  # noqa: AR
     return np.asarray((c["tp"] * c["cp"] * c["dp"]) % (c["ep"] * c["etp"]) == 0)
 
 
-def _schedule(shape: NetworkShape, c: Columns) -> BoolArray:  # noqa: ARG001
-    legal = schedule_is_legal(c["schedule"], c["num_micro_batches"], c["pp"], c["vpp"])
-    return np.asarray(legal & ((c["pp"] > 1) | (c["schedule"] == _1F1B)))
-
-
-def _schedule_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: ARG001
-    name, pp, vpp, m = SCHEDULES[v["schedule"]], v["pp"], v["vpp"], v["num_micro_batches"]
+def _pipeline_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: ARG001
+    name = SCHEDULES[v["schedule"]]
     if name == "interleaved":
-        if pp < 2 or vpp < 2:
-            return f"schedule interleaved needs pp and vpp of at least 2; they are {pp} and {vpp}"
-        return (
-            f"schedule interleaved needs whole groups of pp {pp} micro-batches; there are {m} (nearby: {nearby(m, pp)})"
-        )
-    if vpp > 1:
-        return f"vpp {vpp} is for schedule interleaved; schedule {name} has one chunk per rank"
-    return f"schedule {name} needs a pipeline; with pp 1 leave it at 1f1b"
+        return f"schedule interleaved (a vpp above 1) needs a pipeline, a pp of at least 2; it is {v['pp']}"
+    return f"schedule {name} needs a pipeline, a pp of at least 2; with pp {v['pp']} leave it at 1f1b"
+
+
+def _chunks_message(shape: NetworkShape, v: Mapping[str, int]) -> str:  # noqa: ARG001
+    name = SCHEDULES[v["schedule"]]
+    if name == "interleaved":
+        return f"vpp {v['vpp']} is too few chunks for schedule interleaved, which needs a vpp of at least 2"
+    return f"vpp {v['vpp']} is for schedule interleaved; schedule {name} has one chunk per rank"
 
 
 def _recompute(shape: NetworkShape, c: Columns) -> BoolArray:
@@ -334,11 +332,28 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        name="schedule",
-        fields=("schedule", "num_micro_batches", "pp", "vpp"),
-        doc="interleaved needs pp > 1, vpp > 1 and whole groups of pp micro-batches; others one chunk per rank, and pp > 1 but for 1f1b",
-        test=_schedule,
-        message=_schedule_message,
+        name="schedule-pipeline",
+        fields=("schedule", "pp"),
+        doc="schedules but 1f1b need pp > 1; without a pipeline all are the same",
+        test=lambda s, c: (c["pp"] > 1) | (c["schedule"] == _1F1B),  # noqa: ARG005
+        message=_pipeline_message,
+    ),
+    Rule(
+        name="schedule-chunks",
+        fields=("schedule", "vpp"),
+        doc="interleaved needs vpp > 1, the other schedules have one chunk per rank",
+        test=lambda s, c: (c["schedule"] == _INTERLEAVED) == (c["vpp"] > 1),  # noqa: ARG005
+        message=_chunks_message,
+    ),
+    Rule(
+        name="schedule-groups",
+        fields=("schedule", "num_micro_batches", "pp"),
+        doc="interleaved needs whole groups of pp micro-batches",
+        test=lambda s, c: (c["schedule"] != _INTERLEAVED) | (c["num_micro_batches"] % c["pp"] == 0),  # noqa: ARG005
+        message=lambda s, v: (  # noqa: ARG005
+            f"schedule interleaved needs whole groups of pp {v['pp']} micro-batches; there are {v['num_micro_batches']} "
+            f"(nearby: {nearby(v['num_micro_batches'], v['pp'])})"
+        ),
     ),
     Rule(
         name="batch",

@@ -10,27 +10,32 @@ from numpy.typing import NDArray
 from costmodel.graph import Graph
 from costmodel.layers import Layer
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.roles import roles_of
+from costmodel.mesh.roles import LayerRole
 from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.units import UnitKind
 from costmodel.workload import Workload
 
-__all__ = ["add_saved"]
+__all__ = ["add_saved", "add_saved_layer", "saved_facts"]
 
 FloatArray = NDArray[np.float64]
 
 
 def add_saved(
-    total: dict[str, FloatArray], workload: Workload, assumptions: MeshAssumptions, kind: UnitKind, keys: RowKeys
+    total: dict[str, FloatArray],
+    workload: Workload,
+    assumptions: MeshAssumptions,
+    kind: UnitKind,
+    keys: RowKeys,
+    roles: Sequence[LayerRole],
 ) -> None:
     """Tensors that the backward pass reads, each kept once, at the layout in which it leaves its producer.
 
-    A tensor is kept if a layer that reads it keeps its input. Selective recomputation drops what cheap layers make,
+    A tensor is kept if a layer that reads it keeps its input, once more where it had to be brought into another layout than it
+    left its producer in (gathered ones are gathered again). Selective recomputation drops what cheap layers make,
     and keeps what they read.
     """
     graph, width = workload.graph, workload.precision.activation_bytes
     layers = [graph.layers[i] for i in kind.layers]
-    roles = roles_of(graph, kind)
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
     readers, outside = _readers(graph, kind)
     again = _needed_again(layers, readers)
@@ -41,30 +46,75 @@ def add_saved(
             total["saved_bytes"] += elements * width
         if any(_needs_input(layers[r], is_needed=again[r]) for r in reading):
             total["saved_selective_bytes"] += elements * width
-    for position, (layer, role) in enumerate(zip(layers, roles, strict=True)):
-        if layer.kind == "input":
-            continue
-        shard = shard_of(graph.layers, kind, position, role, keys)
-        if role.gathers and layer.keeps_input and assumptions.autograd_copies:
-            again_whole = assumptions.autograd_copies * _gathered_bytes(layer, keys, width)
-            total["saved_bytes"] += again_whole
-            total["saved_selective_bytes"] += again_whole
-        extra = layer.family.saved_elements(layer, shard) * width
-        pieces = keys.cp if role.role in ("column", "channel") else whole
-        elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
-        if role.role == "column":  # repeated key and value heads included
-            elements = elements / np.ceil(layer.output_shape[0] / shard.split_out) * shard.out_channels
-        size = elements * width
-        total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
-        reading = readers.get(position, [])
-        if layer.kind == "softmax" or any(layers[r].kind == "softmax" for r in reading):
-            copies = 1.0 + assumptions.logits_copies
-            total["logits_bytes"] += copies * extra if layer.kind == "softmax" else size
-            continue
-        kept = any(layers[r].keeps_input for r in reading)
-        total["saved_bytes"] += extra + (size if kept else 0.0)
-        if not layer.is_recomputable:
-            total["saved_selective_bytes"] += extra + (size if again[position] else 0.0)
+    for position, role in enumerate(roles):
+        who = [layers[r] for r in readers.get(position, [])]
+        add_saved_layer(total, workload, assumptions, kind, keys, position, role, who, is_needed_again=again[position])
+
+
+def add_saved_layer(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    assumptions: MeshAssumptions,
+    kind: UnitKind,
+    keys: RowKeys,
+    position: int,
+    role: LayerRole,
+    reading: Sequence[Layer],
+    *,
+    is_needed_again: bool,
+) -> None:
+    """What one layer of a unit adds to `add_saved`.
+
+    Parameters
+    ----------
+    total, workload, assumptions, kind, keys
+        As there.
+    position : int
+        Of the layer in the unit.
+    role : LayerRole
+    reading : sequence of Layer
+        Layers of the unit that read its output.
+    is_needed_again : bool
+        The backward pass under selective recomputation reads its output.
+    """
+    graph, width = workload.graph, workload.precision.activation_bytes
+    layer = graph.layers[kind.layers[position]]
+    if layer.kind == "input":
+        return
+    whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
+    shard = shard_of(graph.layers, kind, position, role, keys)
+    if role.gathers and layer.keeps_input and assumptions.gathered_copies:
+        again_whole = assumptions.gathered_copies * _gathered_bytes(layer, keys, width)
+        total["saved_bytes"] += again_whole
+        total["saved_selective_bytes"] += again_whole
+    if layer.keeps_input and role.moves:
+        received = _received_bytes(layer, role, keys, width)
+        total["saved_bytes"] += received
+        total["saved_selective_bytes"] += received
+    extra = layer.family.saved_elements(layer, shard) * width
+    pieces = keys.cp if role.role in ("column", "channel", "repeated") else whole
+    elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
+    if role.role == "column":  # repeated key and value heads included
+        elements = elements / np.ceil(layer.output_shape[0] / shard.split_out) * shard.out_channels
+    size = elements * width
+    total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
+    if layer.kind == "softmax" or any(r.kind == "softmax" for r in reading):
+        total["logits_bytes"] += assumptions.logits_copies * extra if layer.kind == "softmax" else size
+        return
+    if layer.kind == "glu":  # the activation of one half
+        extra = extra + assumptions.autograd_copies * size
+    kept = any(r.keeps_input for r in reading)
+    total["saved_bytes"] += extra + (size if kept else 0.0)
+    if not layer.is_recomputable:
+        total["saved_selective_bytes"] += extra + (size if is_needed_again else 0.0)
+
+
+def saved_facts(graph: Graph, kind: UnitKind) -> list[tuple[list[Layer], bool]]:
+    """Layer of the unit -> the layers that read its output, and whether selective recomputation reads it in the backward pass."""
+    layers = [graph.layers[i] for i in kind.layers]
+    readers, _ = _readers(graph, kind)
+    again = _needed_again(layers, readers)
+    return [([layers[r] for r in readers.get(p, [])], again[p]) for p in range(len(layers))]
 
 
 def _gathered_bytes(layer: Layer, keys: RowKeys, width: int) -> FloatArray:
@@ -72,6 +122,17 @@ def _gathered_bytes(layer: Layer, keys: RowKeys, width: int) -> FloatArray:
     rows = keys.micro_batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp)
     beyond = np.where(keys.sequence_parallel > 0, 1.0 - 1.0 / keys.tp, 0.0)
     return np.asarray(rows * layer.input_shapes[0][0] * width * beyond)
+
+
+def _received_bytes(layer: Layer, role: LayerRole, keys: RowKeys, width: int) -> FloatArray:
+    """Inputs in the layout in which the layer reads them, where that is not how they were left and they are not gathered again."""
+    moved = {m.input_index: m.pieces for m in role.moves or () if not (m.is_backward or m.is_gathered)}
+    total = np.zeros(len(keys))
+    for index, pieces in moved.items():
+        if index >= 0:
+            shape = layer.input_shapes[index]
+            total += keys.micro_batch * np.ceil(np.prod(shape[1:]) / keys.cp) * shape[0] * width / pieces
+    return total
 
 
 def _readers(graph: Graph, kind: UnitKind) -> tuple[dict[int, list[int]], dict[int, list[int]]]:

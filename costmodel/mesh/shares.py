@@ -38,7 +38,7 @@ class RowKeys:
 def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
     """Share of one rank of a layer of a unit, in every row."""
     layer = layers[kind.layers[position]]
-    tp = keys.tp.astype(np.float64)
+    tp, ranks = keys.tp.astype(np.float64), role.ranks(keys.tp).astype(np.float64)
     one = np.ones_like(tp)
     out, inside = float(layer.output_shape[0]), float(layer.input_shapes[0][0]) if layer.input_shapes else 1.0
     if layer.kind == "linear" and len(layer.input_shapes[0]) > 2:
@@ -47,11 +47,11 @@ def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: Layer
     split_out = split_in = one
     out_channels, in_channels = out * one, inside * one
     if role.role == "column":
-        split_out, out_channels = tp, _column_width(layers, kind, position, keys)
+        split_out, out_channels = ranks, _column_width(layers, kind, position, ranks)
     elif role.role == "row":
-        split_in, in_channels = tp, np.ceil(inside / tp)
+        split_in, in_channels = ranks, np.ceil(inside / ranks)
     elif role.role == "channel":
-        split_out, out_channels, in_channels = tp, np.ceil(out / tp), np.ceil(inside / tp)
+        split_out, out_channels, in_channels = ranks, np.ceil(out / ranks), np.ceil(inside / ranks)
     elif role.role == "experts":
         split_out, sequence = keys.etp.astype(np.float64), sequence * tp / keys.etp
     elif role.role == "whole":
@@ -70,10 +70,10 @@ def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: Layer
     )
 
 
-def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, keys: RowKeys) -> FloatArray:
+def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, ranks: FloatArray) -> FloatArray:
     """Outputs of a rank of a column-split matrix; key and value heads are repeated where there are fewer of them than ranks."""
     width = float(layers[kind.layers[position]].output_shape[0])
-    share = np.ceil(width / keys.tp)
+    share = np.ceil(width / ranks)
     for reader, inputs in enumerate(kind.inputs):
         layer = layers[kind.layers[reader]]
         if position in inputs and layer.kind in ("self_attention", "cross_attention"):
@@ -82,9 +82,9 @@ def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, keys: 
                 layer.params.kv_heads or layer.params.heads,
                 layer.params.head_dim,
             )
-            own_kv = np.maximum(np.ceil(kv_heads / keys.tp), 1.0)
+            own_kv = np.maximum(np.ceil(kv_heads / ranks), 1.0)
             if layer.kind == "self_attention":
-                return np.asarray((np.ceil(heads / keys.tp) + 2.0 * own_kv) * dim)
+                return np.asarray((np.ceil(heads / ranks) + 2.0 * own_kv) * dim)
             if inputs[1] == position:
                 return np.asarray(2.0 * own_kv * dim)
     return np.asarray(share)

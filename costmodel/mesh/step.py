@@ -5,6 +5,7 @@ Shapes: n plans, R runs of chunks, Q kinds of ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +14,17 @@ from numpy.typing import NDArray
 from costmodel.mesh.cores import Cores, pipeline_s
 from costmodel.mesh.costs import MEMORY_PARTS, MeshCosts
 from costmodel.mesh.groups import GroupTimes
-from costmodel.mesh.keys import combined
+from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.memory import CoreMemory
-from costmodel.mesh.passes import rank_recomputed_share, recomputed_share, weigh
-from costmodel.mesh.plan import SCHEDULES, MeshBatch
-from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
+from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
+from costmodel.mesh.passes import weigh
+from costmodel.mesh.plan import SCHEDULES
+from costmodel.mesh.schedule import flush_s
+from costmodel.mesh.sharding import CopyTimes, Division
+from costmodel.mesh.step_end import StepEnd, gradient_width
 from costmodel.workload import Workload
 
-__all__ = ["step_costs", "step_times"]
+__all__ = ["step_costs", "step_times", "step_totals"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -60,8 +64,8 @@ def step_costs(
     """
     totals = _Totals.of(workload, groups, cores, memory, index, division, exact=exact)
     m = cores.batch.num_micro_batches[index]
-    exists = cores.layouts.rank_first[index] >= 0
-    parts = {name: value[index] for name, value in cores.rank_parts.items()}
+    exists = rows_of(cores.layouts.rank_first, index) >= 0
+    parts = {name: rows_of(value, index) for name, value in cores.rank_parts.items()}
     load = sum(parts.values()) + totals.gathering_s
     slowest = np.argmax(np.where(exists, load, -1.0), axis=1)
     rows = np.arange(len(index))
@@ -85,7 +89,7 @@ def step_costs(
         offload_s=totals.offload_s,
         memory_bytes=total[rows, fullest],
         host_bytes=filled.host_bytes[rows, fullest],
-        stage=cores.layouts.rank_first[index][rows, fullest],
+        stage=cores.layouts.rank_first[index, fullest],
         **{name: filled.parts[name][rows, fullest] for name in MEMORY_PARTS},
     )
 
@@ -102,6 +106,53 @@ def step_times(
 ) -> FloatArray:
     """Step times alone, (n,): what `step_costs` says, without the parts."""
     return _Totals.of(workload, groups, cores, memory, index, division, exact=exact).step_time_s
+
+
+def step_totals(
+    workload: Workload,
+    groups: GroupTimes,
+    cores: Cores,
+    memory: CoreMemory,
+    index: IntArray,
+    row: IntArray,
+    division: Division,
+    offloads: Sequence[tuple[int, int]],
+) -> FloatArray:
+    """Step times of plans that share pipelines and divisions, (n, H): what `step_costs` says, without the parts.
+
+    Parameters
+    ----------
+    workload, groups, cores, memory
+        As for `step_costs`.
+    index, row : arrays (n,)
+        Core and row of the division of every plan. Cores that share a row differ in nothing but `costmodel.mesh.cores.end_columns` leaves
+        out.
+    division : Division
+        (u,); what it says of offloading is not read.
+    offloads : sequence of (offload_optimizer, offload_activations), H of them
+
+    Returns
+    -------
+    array (n, H)
+    """
+    times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
+    some = np.zeros(len(division.zero_stage), dtype=np.int64)
+    some[row] = index
+    m = cores.batch.num_micro_batches
+    offload = _offload_s(groups, cores, memory)
+    flush, offload_s = cores.flush_s[index], (m * _slowest(offload, np.zeros_like(offload)))[index]
+    hidden = np.zeros((offload.shape[1], len(some))).T
+    gathers = np.flatnonzero(division.zero_stage[row] >= 3)
+    if len(gathers):
+        core, rows = index[gathers], row[gathers]
+        found = _gathering(workload, cores, times.take(rows), core, exact=True)
+        flush[gathers], hidden[rows] = found.flush_s, found.hidden_s
+        offload_s[gathers] = m[core] * _slowest(rows_of(offload, core), found.waiting_s)
+    end = StepEnd(workload, groups, cores, memory, times, some, division, hidden, slice(None))
+    tails = end.tails_s(index, row, [optimizer for optimizer, _ in offloads])
+    return np.stack(
+        [flush + tail + (offload_s if away else 0.0) for tail, (_, away) in zip(tails, offloads, strict=True)]
+    ).T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +186,14 @@ class _Totals:
         gathering = _gathered(workload, cores, times, index, division, exact=exact)
         # Rank 0 ends last: what it leaves is a bound for all.
         ranks = slice(None) if exact else slice(0, 1)
-        end = _StepEnd(workload, groups, cores, memory, times, index, division, gathering.hidden_s, ranks)
-        exchange_s, update_s, hosted_s = end.parts()
-        m = cores.batch.num_micro_batches[index]
+        end = StepEnd(workload, groups, cores, memory, times, index, division, gathering.hidden_s, ranks)
+        exchange_s, update_s, hosted_s = end.parts(division.offload_optimizer)
         waiting = gathering.waiting_s
-        offload_s = hosted_s + m * _offload_per_micro_batch_s(groups, cores, memory, index, division, waiting)
+        offload_s = hosted_s
+        if np.any(division.offload_activations):
+            m = cores.batch.num_micro_batches[index]
+            shown = m * _slowest(rows_of(_offload_s(groups, cores, memory), index), waiting)
+            offload_s = hosted_s + np.where(division.offload_activations > 0, shown, 0.0)
         return cls(
             flush_s=gathering.flush_s,
             gathering_s=waiting,
@@ -161,64 +215,67 @@ class _Gathering:
 def _gathered(
     workload: Workload, cores: Cores, times: CopyTimes, index: IntArray, division: Division, *, exact: bool
 ) -> _Gathering:
-    """Time of the pipeline with ZeRO-3's gathering.
+    """Time of the pipeline of every plan, with ZeRO-3's gathering where it gathers."""
+    flush = cores.flush_s[index]
+    waiting = np.zeros((cores.layouts.rank_first.shape[1], len(index))).T
+    hidden = np.zeros_like(waiting)
+    rows = np.flatnonzero(division.zero_stage >= 3)
+    if len(rows):
+        # What is offloaded makes no difference here.
+        first, same = combined(index[rows], division.copies.shard[rows], division.copies.expert_shard[rows])
+        chosen = rows[first]
+        found = _gathering(workload, cores, times.take(chosen), index[chosen], exact=exact)
+        flush[rows], waiting[rows], hidden[rows] = found.flush_s[same], found.waiting_s[same], found.hidden_s[same]
+    return _Gathering(flush_s=flush, waiting_s=waiting, hidden_s=hidden)
+
+
+def _gathering(workload: Workload, cores: Cores, times: CopyTimes, core: IntArray, *, exact: bool) -> _Gathering:
+    """Time of pipelines with ZeRO-3's gathering.
 
     Weights are gathered unit by unit before both passes, gradients scattered behind the backward one. Behind which a zero-bubble schedule
     hides no more than input gradients take.
     """
-    flush = cores.flush_s[index]
-    waiting = np.zeros((len(index), cores.layouts.rank_first.shape[1]))
-    hidden = np.zeros_like(waiting)
-    rows = np.flatnonzero(division.zero_stage >= 3)
-    if not len(rows):
-        return _Gathering(flush_s=flush, waiting_s=waiting, hidden_s=hidden)
-    # What is offloaded makes no difference here.
-    shared = division.copies.shard[rows], division.copies.expert_shard[rows]
-    first, same = combined(index[rows], *shared)
-    chosen = rows[first]
-    core = index[chosen]
-    unit, some = cores.pass_of[core], times.take(chosen)
-    layouts, batch = cores.layouts.take(core), cores.batch.take(core)
+    unit, batch, passes = cores.pass_of[core], cores.batch, cores.passes
+    run_units, rank_units = rows_of(cores.layouts.run_units, core), rows_of(cores.layouts.rank_units, core)
+    gather, reduce = _unit_exchanges(workload, cores, times, unit, batch.pp[core] > 1)
     overlap = times.groups.assumptions.dp_overlap
-    gather, reduce = _unit_exchanges(workload, cores, some, unit, batch)
-    passes = cores.passes
-    forward = np.maximum(gather - overlap * passes.forward_s[unit], 0.0)
-    run_forward, extra = weigh(layouts.run_units, forward), weigh(layouts.rank_units, forward)
+    forward = np.maximum(gather - overlap * rows_of(passes.forward_s, unit), 0.0)
+    run_forward, extra = weigh(run_units, forward), weigh(rank_units, forward)
     run_backward, behind = np.zeros_like(run_forward), np.zeros_like(extra)
+    schedule, weight_s = batch.schedule[core], rows_of(cores.chunks.weight_s, core)
     if workload.training:
         moved = gather + reduce
-        lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
-        hiding = passes.backward_s[unit] - np.where(lags, passes.weight_s[unit], 0.0)
+        lags = (schedule == _ZERO_BUBBLE)[:, None]
+        hiding = rows_of(passes.backward_s, unit) - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
         plain = np.maximum(moved - overlap * hiding, 0.0)
         # A unit that is recomputed gathers its weights once for both passes, and hides them behind both.
-        again = np.maximum(moved - overlap * (hiding + passes.recompute_s[unit]), 0.0)
-        run_share = recomputed_share(
-            layouts.run_units, cores.is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute
-        )
-        rank_share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
-        run_backward = _mixed(layouts.run_units, plain, again, run_share)
-        extra = extra + _mixed(layouts.rank_units, plain, again, rank_share)
-        behind = weigh(layouts.rank_units, np.minimum(moved, overlap * hiding))
+        again = np.maximum(moved - overlap * (hiding + rows_of(passes.recompute_s, unit)), 0.0)
+        run_backward = _mixed(run_units, plain, again, rows_of(cores.run_share, core))
+        extra = extra + _mixed(rank_units, plain, again, rows_of(cores.rank_share, core))
+        behind = weigh(rank_units, np.minimum(moved, overlap * hiding))
     runs = cores.runs(core, run_forward, run_backward)
-    busy = cores.busy_s[core] + extra
-    time = pipeline_s(batch, layouts, runs, cores.chunks.weight_s[core], busy, exact=exact)
-    flush[rows], waiting[rows], hidden[rows] = time[same], extra[same], behind[same]
-    return _Gathering(flush_s=flush, waiting_s=waiting, hidden_s=hidden)
+    if exact:
+        m, pp, vpp = batch.num_micro_batches[core], batch.pp[core], batch.vpp[core]
+        time = flush_s(schedule, m, pp, vpp, runs, weight_s)
+    else:
+        busy = rows_of(cores.busy_s, core) + extra
+        time = pipeline_s(batch.take(core), rows_of(cores.layouts.rank_last, core), runs, weight_s, busy, exact=False)
+    return _Gathering(flush_s=time, waiting_s=extra, hidden_s=behind)
 
 
 def _unit_exchanges(
-    workload: Workload, cores: Cores, times: CopyTimes, unit: IntArray, batch: MeshBatch
+    workload: Workload, cores: Cores, times: CopyTimes, unit: IntArray, is_cut: NDArray[np.bool_]
 ) -> tuple[FloatArray, FloatArray]:
     """Time to gather the weights of every kind of unit, and to scatter its gradients: (n, K) each."""
     table, width = cores.table, workload.precision.weight_bytes
-    cut = (batch.pp > 1)[:, None]
-    dense = table.dense_count[unit] + np.where(cut, table.tied_count[unit], 0.0)
-    gather = times.gather_s(dense * width, table.expert_count[unit] * width)
+    cut = is_cut[:, None]
+    dense = rows_of(table.dense_count, unit) + np.where(cut, rows_of(table.tied_count, unit), 0.0)
+    gather = times.gather_s(dense * width, rows_of(table.expert_count, unit) * width)
     if not workload.training:
         return gather, np.zeros_like(gather)
-    wide = _gradient_width(workload, times.groups)
-    trained = table.dense_trainable[unit] + np.where(cut, table.tied_trainable[unit], 0.0)
-    return gather, times.reduce_s(trained * wide, table.expert_trainable[unit] * wide, in_buckets=False)
+    wide = gradient_width(workload, times.groups)
+    trained = rows_of(table.dense_trainable, unit) + np.where(cut, rows_of(table.tied_trainable, unit), 0.0)
+    return gather, times.reduce_s(trained * wide, rows_of(table.expert_trainable, unit) * wide, in_buckets=False)
 
 
 def _mixed(units: FloatArray, plain: FloatArray, again: FloatArray, share: FloatArray) -> FloatArray:
@@ -226,113 +283,13 @@ def _mixed(units: FloatArray, plain: FloatArray, again: FloatArray, share: Float
     return share * weigh(units, again) + (1.0 - share) * weigh(units, plain)
 
 
-def _gradient_width(workload: Workload, groups: GroupTimes) -> float:
-    return max(groups.assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
-
-
-class _StepEnd:
-    """Exposed gradient exchange, weight gathering and update of the stage that ends last."""
-
-    def __init__(
-        self,
-        workload: Workload,
-        groups: GroupTimes,
-        cores: Cores,
-        memory: CoreMemory,
-        times: CopyTimes,
-        index: IntArray,
-        division: Division,
-        hidden_s: FloatArray,
-        ranks: slice,
-    ) -> None:
-        self.hidden_s = hidden_s  # (n, Q) of other exchanges behind the last backward pass
-        self.workload, self.groups, self.cores, self.memory = workload, groups, cores, memory
-        self.times, self.index, self.division = times, index, division
-        self.ranks = ranks  # kinds of ranks that are looked at
-
-    def parts(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Exchange, update on the device, update on the host: (n,) each."""
-        index, division = self.index, self.division
-        if not self.workload.training:
-            zero = np.zeros(len(index))
-            return zero, zero, zero
-        width = _gradient_width(self.workload, self.groups)
-        stage = division.zero_stage[:, None]
-        dense = self.memory.dense_trainable[:, self.ranks][index]
-        experts = self.memory.expert_trainable[:, self.ranks][index]
-        hides = self.groups.assumptions.dp_overlap
-        hiding = self.cores.rank_hiding_s[:, self.ranks][index] - self.hidden_s[:, self.ranks] / max(hides, 1e-9)
-        waiting = self._reduction(dense * width, experts * width, stage, np.maximum(hiding, 0.0))
-        waiting += self._gathering(dense, experts, stage)
-        update, hosted = self._update_s(dense, experts)
-        rank_first = self.cores.layouts.rank_first[:, self.ranks][index]
-        exists = rank_first >= 0
-        # A rank ends its last backward pass while those before it still have theirs.
-        slack = self.cores.rank_slack_s[:, self.ranks][index]
-        tail = np.where(exists, waiting + update + hosted - slack, -np.inf)
-        worst = np.argmax(tail, axis=1)
-        rows = np.arange(len(index))
-        whole = np.maximum(tail[rows, worst], 0.0)
-        update_s = np.minimum(update[rows, worst], whole)
-        hosted_s = np.minimum(hosted[rows, worst], whole - update_s)
-        return whole - update_s - hosted_s + self._tied_exchange_s(width), update_s, hosted_s
-
-    def _reduction(self, dense: FloatArray, experts: FloatArray, stage: IntArray, backward: FloatArray) -> FloatArray:
-        """Exposed reduction of gradients: (n, Q)."""
-        assumptions = self.groups.assumptions
-        reduce = np.where(stage < 3, self.times.reduce_s(dense, experts), 0.0)
-        exchange = reduce + self.times.replicate_s(dense, experts)
-        exposed = exposed_exchange(assumptions, exchange, dense + experts, backward)
-        if np.any(stage == 2):
-            # ZeRO-2 keeps a share of the gradients only, so it reduces after every micro-batch.
-            each = exposed_exchange(assumptions, reduce, dense + experts, backward)
-            others = (self.cores.batch.num_micro_batches[self.index] - 1)[:, None]
-            exposed += np.where(stage == 2, others * each, 0.0)
-        return exposed
-
-    def _gathering(self, dense: FloatArray, experts: FloatArray, stage: IntArray) -> FloatArray:
-        """Exposed gathering of updated weights behind the next forward pass (ZeRO-1 and 2): (n, Q)."""
-        width = self.workload.precision.weight_bytes
-        gather = self.times.gather_s(dense * width, experts * width)
-        forward = self.cores.rank_forward_s[:, self.ranks][self.index]
-        exposed = exposed_exchange(self.groups.assumptions, gather, (dense + experts) * width, forward)
-        return np.where((stage == 1) | (stage == 2), exposed, 0.0)
-
-    def _update_s(self, dense: FloatArray, experts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Time of the optimizer on the device, and on the host with both transfers: (n, Q) each."""
-        workload, assumptions, division = self.workload, self.groups.assumptions, self.division
-        sharded = division.zero_stage[:, None] > 0
-        elements = dense / np.where(sharded, division.copies.shard[:, None], 1)
-        elements = elements + experts / np.where(sharded, division.copies.expert_shard[:, None], 1)
-        on_device = workload.compute.update_s(elements)
-        if not np.any(division.offload_optimizer):
-            return on_device, np.zeros_like(on_device)
-        moved = elements * (assumptions.main_gradient_bytes + workload.precision.weight_bytes)
-        touched = elements * workload.optimizer.bytes_moved_per_weight(workload.precision)
-        hosted = moved / assumptions.host_bytes_per_s + touched / assumptions.host_update_bytes_per_s
-        away = division.offload_optimizer[:, None] > 0
-        return np.where(away, 0.0, on_device), np.where(away, hosted, 0.0)
-
-    def _tied_exchange_s(self, width: float) -> FloatArray:
-        """The first and the last stage add up the gradients of the embedding that they share: (n,)."""
-        cores = self.cores
-        if not np.any(cores.table.tied_count):
-            return np.zeros(len(self.index))
-        message = np.max(cores.table.tied_count, axis=1)[cores.pass_of] * width
-        pp = cores.batch.pp
-        pair = self.groups.find(np.where(pp > 1, 2, 1), cores.stride["pp"] * np.maximum(pp - 1, 1))
-        return self.groups.time_s("all_reduce", pair, message)[self.index]
-
-
-def _offload_per_micro_batch_s(
-    groups: GroupTimes, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, waiting_s: FloatArray
-) -> FloatArray:
-    """What compute does not hide of saving and fetching activations, (n,); while a rank waits for weights, they travel."""
-    if not np.any(division.offload_activations):
-        return np.zeros(len(index))
+def _offload_s(groups: GroupTimes, cores: Cores, memory: CoreMemory) -> FloatArray:
+    """What compute does not hide of saving and fetching the activations of a micro-batch, (c, Q)."""
     assumptions = groups.assumptions
-    one_way = memory.block_bytes / memory.alive / assumptions.host_bytes_per_s
     forward = weigh(cores.layouts.rank_units, cores.passes.compute_forward_s, cores.pass_of)
-    exposed = 2.0 * np.maximum(one_way - assumptions.offload_overlap * forward, 0.0)
-    shown = np.max(np.maximum(exposed[index] - waiting_s, 0.0), axis=1)
-    return np.where(division.offload_activations > 0, shown, 0.0)
+    return shown_s(one_way_s(assumptions, memory.block_bytes / memory.alive), hidden_s(assumptions, forward))
+
+
+def _slowest(offload_s: FloatArray, waiting_s: FloatArray) -> FloatArray:
+    """The same of the slowest kind of rank, (n,); while a rank waits for weights, activations travel."""
+    return np.asarray(np.max(np.maximum(offload_s - waiting_s, 0.0), axis=1))

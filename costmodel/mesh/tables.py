@@ -13,19 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.compute import ComputeModel, PassTimes
+from costmodel.graph import Graph
 from costmodel.layers import Layer, Shard
 from costmodel.layers.base import positions_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.groups import GroupTimes
-from costmodel.mesh.roles import LayerRole, roles_of
+from costmodel.mesh.patterns import split_roles
+from costmodel.mesh.plan import LayerSplit
+from costmodel.mesh.roles import LayerRole, Move, roles_of
 from costmodel.mesh.saved import add_saved
 from costmodel.mesh.shares import ATTENTION, RowKeys, shard_of
+from costmodel.mesh.unfused import fp8_bytes, unfused_bytes
 from costmodel.mesh.units import UnitKind, Units
 from costmodel.network import Cluster
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
-__all__ = ["UnitTable", "add_layer", "unit_table"]
+__all__ = ["UnitTable", "add_layer", "add_moves", "unit_column", "unit_roles", "unit_table", "wants_input_gradient"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -37,6 +41,7 @@ _WEIGHT_COLUMNS = (
     "expert_trainable",
     "tied_count",
     "tied_trainable",
+    "apart_trainable",
 )
 # Under fp8 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
 _FP8_KINDS = frozenset({"linear", "moe"})
@@ -68,18 +73,22 @@ class UnitTable:
     expert_trainable: FloatArray
     tied_count: FloatArray  # weights of another unit that this one needs a copy of
     tied_trainable: FloatArray
+    apart_trainable: (
+        FloatArray  # the part of dense_trainable whose gradients the tensor-parallel ranks add up, once per step
+    )
     # What the host starts: kernels, and collectives over the tensor-parallel ranks (0 for one rank).
     forward_launches: FloatArray
     backward_launches: FloatArray  # without those that only weight gradients need
     weight_launches: FloatArray
     selective_launches: FloatArray
+    tensors: FloatArray  # weight tensors that are trained
     tp_forward_starts: FloatArray
     tp_backward_starts: FloatArray
     widest_bytes: FloatArray  # largest tensor of a rank: the gradient that is under way in the backward pass
 
     def take(self, rows: IntArray) -> UnitTable:
         """Rows of the table."""
-        return UnitTable(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+        return UnitTable(**{item.name: getattr(self, item.name).take(rows, axis=0) for item in fields(self)})
 
     @classmethod
     def concatenate(cls, tables: Sequence[UnitTable]) -> UnitTable:
@@ -113,18 +122,46 @@ def unit_table(
     """
     wanted = workload.needs_gradient() if needs is None else needs
     groups = GroupTimes(cluster=cluster, assumptions=assumptions)
-    columns = [_unit_column(workload, groups, kind, keys, wanted) for kind in units.kinds]
+    columns = [unit_column(workload, groups, kind, keys, wanted) for kind in units.kinds]
     return UnitTable(**{item.name: np.stack([c[item.name] for c in columns], axis=1) for item in fields(UnitTable)})
 
 
-def _unit_column(
-    workload: Workload, groups: GroupTimes, kind: UnitKind, keys: RowKeys, needs: Sequence[bool]
+def unit_column(
+    workload: Workload,
+    groups: GroupTimes,
+    kind: UnitKind,
+    keys: RowKeys,
+    needs: Sequence[bool],
+    splits: Sequence[LayerSplit] = (),
 ) -> dict[str, FloatArray]:
+    """Cost one kind of unit in every row: the columns of the table by name.
+
+    Parameters
+    ----------
+    workload : Workload
+    groups : GroupTimes
+    kind : UnitKind
+    keys : RowKeys
+    needs : sequence of bool
+        Layer -> whether a gradient flows through its output.
+    splits : sequence of LayerSplit
+        Layers that are not split as `costmodel.mesh.roles` says; tp and sequence parallelism are the same in all rows then.
+    """
     total = {item.name: np.zeros(len(keys)) for item in fields(UnitTable)}
-    for position, role in enumerate(roles_of(workload.graph, kind)):
+    roles = unit_roles(workload.graph, kind, keys, splits)
+    for position, role in enumerate(roles):
         add_layer(total, workload, groups, kind, position, role, keys, needs)
-    add_saved(total, workload, groups.assumptions, kind, keys)
+    add_saved(total, workload, groups.assumptions, kind, keys, roles)
     return total
+
+
+def unit_roles(graph: Graph, kind: UnitKind, keys: RowKeys, splits: Sequence[LayerSplit]) -> tuple[LayerRole, ...]:
+    """Roles of the layers of a unit, by the splits that a plan names or else the standard."""
+    if not splits:
+        return roles_of(graph, kind)
+    tp, sequence_parallel = int(keys.tp[0]), bool(keys.sequence_parallel[0])
+    named = {split.layer: split for split in splits}
+    return split_roles(graph, kind, named, tp, sequence_parallel=sequence_parallel)
 
 
 def add_layer(
@@ -144,17 +181,25 @@ def add_layer(
     if layer.kind == "input":
         return
     shard = shard_of(graph.layers, kind, position, role, keys)
-    wants_input = any(needs) if kind.is_block else any(needs[u] for u in graph.producers[index])
+    wants_input = wants_input_gradient(graph, kind, position, needs)
     _add_compute(total, workload, layer, role, shard, wants_input=wants_input)
+    _add_unfused(total, workload, groups.assumptions, layer, role, shard)
     _add_launches(total, workload, layer, shard, wants_input=wants_input)
     _add_tensor_parallel(total, workload, groups, layer, role, shard, keys, wants_input=wants_input)
     _add_weights(total, layer, role, shard, keys)
+    if workload.training and layer.has_weights and not layer.is_frozen:
+        total["tensors"] += 1.0
     if workload.training and layer.has_weights:
         _add_accumulation(total, workload, groups, layer, role, shard, keys)
     if layer.kind in ATTENTION:
         _add_attention_messages(total, workload, layer, shard)
     if layer.kind == "moe":
         _add_dispatch(total, workload, groups, layer, keys)
+
+
+def wants_input_gradient(graph: Graph, kind: UnitKind, position: int, needs: Sequence[bool]) -> bool:
+    """Whether a gradient flows through the inputs of a layer; blocks stand for all of their kind."""
+    return any(needs) if kind.is_block else any(needs[u] for u in graph.producers[kind.layers[position]])
 
 
 # -- terms --------------------------------------------------------------------------------------------------------------
@@ -175,7 +220,7 @@ def _compute_of(workload: Workload, layer: Layer, is_head: bool) -> ComputeModel
 
 
 def _is_head(layer: Layer, role: LayerRole) -> bool:
-    return layer.kind == "linear" and role.role == "column" and not layer.block
+    return layer.kind == "linear" and (role.role == "column" or role.degree == 1) and not layer.block
 
 
 def _add_compute(
@@ -195,6 +240,29 @@ def _add_compute(
         total["attention_backward_s"] += times.backward_s
     elif layer.has_weights and wants_input:
         total["weight_s"] += _weight_only_s(compute, layer, shard, times)
+
+
+def _add_unfused(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    assumptions: MeshAssumptions,
+    layer: Layer,
+    role: LayerRole,
+    shard: Shard,
+) -> None:
+    """What kernels that are not fused move besides."""
+    compute = _compute_of(workload, layer, _is_head(layer, role))
+    if not isinstance(compute, RooflineCompute):
+        return
+    device, width = compute.device, workload.precision.activation_bytes
+    elements = _rows_of(layer, shard) * shard.out_channels
+    forward, backward = unfused_bytes(layer, shard, elements, width, assumptions)
+    if layer.kind == "linear" and compute.precision.compute == "fp8":
+        forward, backward = fp8_bytes(_rows_of(layer, shard) * shard.in_channels, elements, width)
+    rate = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
+    total["forward_s"] += forward / rate
+    if workload.training:
+        total["backward_s"] += backward / rate
 
 
 def _add_launches(
@@ -265,7 +333,9 @@ def _add_tensor_parallel(
     wants_input: bool,
 ) -> None:
     """Megatron's operators around the split matrices, f and g, or g and its conjugate under sequence parallelism."""
-    width, ranks = workload.precision.activation_bytes, groups.find(keys.tp, np.ones_like(keys.tp))
+    width, ranks = workload.precision.activation_bytes, groups.find(role.ranks(keys.tp), np.ones_like(keys.tp))
+    if role.moves is not None:
+        add_moves(total, workload, groups, layer, role.moves, keys, wants_input=wants_input)
     split = keys.sequence_parallel > 0
 
     def exchange(operation: str, message: FloatArray) -> FloatArray:
@@ -273,7 +343,7 @@ def _add_tensor_parallel(
 
     backward = workload.training and wants_input
     several = (keys.tp > 1).astype(np.float64)
-    if role.gathers:
+    if role.gathers and role.moves is None:
         total["tp_forward_starts"] += several * split
         total["tp_backward_starts"] += several * backward
         message = shard.batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp) * layer.input_shapes[0][0] * width
@@ -282,7 +352,7 @@ def _add_tensor_parallel(
             total["tp_backward_s"] += np.where(
                 split, exchange("reduce_scatter", message), exchange("all_reduce", message)
             )
-    if role.reduces:
+    if role.reduces and role.moves is None:
         total["tp_forward_starts"] += several
         total["tp_backward_starts"] += several * (split & workload.training)
         message = _rows_of(layer, shard) * layer.output_shape[0] * width
@@ -296,8 +366,49 @@ def _add_tensor_parallel(
                 total["tp_forward_s" if inner.phase == "forward" else "tp_backward_s"] += time
 
 
+def add_moves(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    groups: GroupTimes,
+    layer: Layer,
+    moves: Sequence[Move],
+    keys: RowKeys,
+    *,
+    wants_input: bool,
+) -> None:
+    """Add collectives at a layer whose split the plan names; ``wants_input``: a gradient flows through its inputs."""
+    width = workload.precision.activation_bytes
+    for move in moves:
+        is_output = move.input_index < 0
+        if move.is_backward and not (workload.training and (wants_input or (is_output and layer.has_weights))):
+            continue
+        shape = layer.output_shape if is_output else layer.input_shapes[move.input_index]
+        message = (
+            _repeated_heads(layer, move)
+            * keys.micro_batch
+            * np.ceil(np.prod(shape[1:]) / keys.cp)
+            * shape[0]
+            * width
+            / move.transfer.parts
+        )
+        group = groups.find(np.full_like(keys.tp, move.transfer.ranks), np.full_like(keys.tp, move.transfer.stride))
+        phase = "backward" if move.is_backward else "forward"
+        total[f"tp_{phase}_s"] += groups.time_s(move.transfer.operation, group, message)
+        total[f"tp_{phase}_starts"] += 1.0
+
+
+def _repeated_heads(layer: Layer, move: Move) -> float:
+    """How much larger the input of split attention is with key and value heads repeated, where there are fewer of them than shares."""
+    if layer.kind not in ("self_attention", "cross_attention") or move.pieces == 1:
+        return 1.0
+    kv: int = layer.params.kv_heads or layer.params.heads
+    if layer.kind == "self_attention":
+        return float((layer.params.heads + 2 * max(kv, move.pieces)) / (layer.params.heads + 2 * kv))
+    return max(kv, move.pieces) / kv if move.input_index == 1 else 1.0
+
+
 def _add_weights(total: dict[str, FloatArray], layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys) -> None:
-    tp = keys.tp.astype(np.float64)
+    tp = role.ranks(keys.tp).astype(np.float64)
     routed, shared = float(layer.expert_count), float(layer.shared_count)
     dense = float(layer.weight_count + layer.norm_count) - routed - shared
     if role.role == "column":
@@ -311,6 +422,9 @@ def _add_weights(total: dict[str, FloatArray], layer: Layer, role: LayerRole, sh
     total["expert_count"] += experts
     total["dense_trainable"] += adapter if layer.is_frozen else own
     total["expert_trainable"] += 0.0 if layer.is_frozen else experts
+    if role.role == "whole" and role.degree == 1:  # ranks see different positions of what others split
+        apart = np.where(keys.sequence_parallel > 0, adapter if layer.is_frozen else own, 0.0)
+        total["apart_trainable"] += apart
     total["tied_count"] += layer.tied_count * share
     total["tied_trainable"] += 0.0 if layer.is_frozen else layer.tied_count * share
 

@@ -234,10 +234,12 @@ def _step_end(
         )
         back = np.where(sharded, 0.0, times.gather_s(dense * width, experts * width)[:, 0])
         reduce = reduce + np.where(unlike, across + back, 0.0)
-    exposed = exposed_exchange(assumptions, reduce, gradients, backward_s)
+    kept = np.where(sharded, assumptions.zero_overlap, 1.0)
+    exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s)
     width = float(workload.precision.weight_bytes)
     gather = times.gather_s(dense * width, experts * width)[:, 0]
     weights = ((dense + experts) * width)[:, 0]
-    exposed = exposed + np.where(sharded, exposed_exchange(assumptions, gather, weights, forward_s), 0.0)
+    exposed = exposed + np.where(sharded, exposed_exchange(assumptions, gather, weights, kept * forward_s), 0.0)
     update = workload.compute.update_s((dense + experts)[:, 0] / np.where(sharded, rows.replicas, 1))
-    return exposed, np.asarray(update)
+    started = assumptions.host_launch_s * assumptions.update_launches * memory.tensors[:, 0]
+    return exposed, np.maximum(update, started)

@@ -177,7 +177,8 @@ def _sizes(layer: Layer, tp: IntArray) -> _AttentionSizes:
             heads=heads, kv_heads=heads, score_dim=p.nope_dim + p.rope_dim, value_dim=p.value_dim, window=0
         )
     kv_heads = np.maximum(np.ceil((p.kv_heads or p.heads) / tp), 1.0)
-    return _AttentionSizes(heads=heads, kv_heads=kv_heads, score_dim=p.head_dim, value_dim=p.head_dim, window=p.window)
+    window = getattr(p, "window", 0)
+    return _AttentionSizes(heads=heads, kv_heads=kv_heads, score_dim=p.head_dim, value_dim=p.head_dim, window=window)
 
 
 def cache_elements(layer: Layer, tp: IntArray) -> FloatArray:
@@ -199,13 +200,54 @@ def query_context(layer: Layer, context: float) -> float:
 
 
 def attention_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> list[WeightedKernel]:
-    """Attention of the prompts' new tokens and of the sequences being decoded, a kernel each (FlashAttention, paged)."""
+    """Attention of the prompts' new tokens and of the sequences being decoded, a kernel each (FlashAttention, paged).
+
+    Parameters
+    ----------
+    layer : Layer
+    keys : PassKeys
+        What the pass is for this layer: of an encoder prompts only, of the decoder beside one their first token.
+    workload : ServingWorkload
+    """
+    if layer.kind == "cross_attention":
+        return [_cross_kernel(layer, keys, workload)]
+    if not layer.params.causal:
+        return [_encoder_kernel(layer, keys, workload)]
     return [*_prompt_kernels(layer, keys, workload), *_decode_kernels(layer, keys, workload)]
+
+
+def _encoder_kernel(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> WeightedKernel:
+    """Whole prompts, every position sees all; nothing is kept."""
+    size, prompt = _sizes(layer, keys.tp), float(workload.prompt_tokens)
+    both, prompts = size.score_dim + size.value_dim, keys.prompts.astype(np.float64)
+    pairs = prompts * size.heads * pairs_of_positions(prompt, prompt, causal=False, window=size.window)
+    kernel = Kernel(
+        flop=2.0 * pairs * both,
+        elements=prompts * prompt * (size.heads + size.kv_heads) * both,
+        gemm=(np.full_like(prompts, prompt), np.full_like(prompts, prompt), np.full_like(prompts, 0.5 * both)),
+    )
+    none = np.zeros_like(prompts)
+    return WeightedKernel(kernel=kernel, weights=none, cached=none, runs=keys.prompts > 0)
+
+
+def _cross_kernel(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> WeightedKernel:
+    """One query per sequence against the keys and values of its whole prompt, which the prefill has put into the cache."""
+    size, prompt = _sizes(layer, keys.tp), float(workload.prompt_tokens)
+    both, rows = size.score_dim + size.value_dim, keys.rows
+    group = size.heads / size.kv_heads
+    kernel = Kernel(
+        flop=2.0 * rows * size.heads * prompt * both,
+        elements=rows * size.heads * both,
+        gemm=(np.maximum(group, 1.0), np.full_like(group, prompt), np.full_like(group, 0.5 * both)),
+    )
+    # Read by every row, and written once by the prompts that are new.
+    cached = (rows + keys.prompts) * prompt * cache_elements(layer, keys.tp)
+    return WeightedKernel(kernel=kernel, weights=0.0 * cached, cached=cached, runs=rows > 0)
 
 
 def _prompt_kernels(layer: Layer, keys: PassKeys, workload: ServingWorkload) -> list[WeightedKernel]:
     """A mean chunk: the pairs of the whole prompt divided by its chunks; it sees half of the prompt and half of itself on average."""
-    size, prompt = _sizes(layer, keys.tp), float(workload.prompt_tokens)
+    size, prompt = _sizes(layer, keys.tp), float(workload.first_tokens)
     chunk = np.maximum(keys.chunk, 1).astype(np.float64)
     pieces = np.ceil(prompt / chunk)
     pairs = keys.prompts * size.heads * pairs_of_positions(prompt, prompt, causal=True, window=size.window) / pieces

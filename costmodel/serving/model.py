@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.layers import Layer
 from costmodel.mesh.keys import combined
 from costmodel.mesh.passes import LayoutArrays, stack_layouts, weigh
 from costmodel.mesh.shares import ATTENTION
@@ -25,7 +26,7 @@ from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.tables import PassTable, UnitSizes, UnitTimer
 from costmodel.serving.workload import ServingError, ServingWorkload
 
-__all__ = ["ServingModel", "check_generates"]
+__all__ = ["ServingModel", "check_generates", "passes_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -37,31 +38,42 @@ def check_generates(workload: ServingWorkload) -> None:
     Raises
     ------
     ServingError
-        It has no attention or attention that sees later positions, works on images, or its positions are too few.
+        It has no attention or attention that sees later positions (but in an encoder), works on images, or its positions are too few.
     """
     name, attention = workload.graph.name, False
-    for layer in workload.graph.layers:
-        if layer.kind == "cross_attention":
-            raise ServingError(
-                f"network '{name}' has an encoder ('{layer.name}' reads it): only networks that decode alone can be served"
-            )
-        if layer.kind in ATTENTION:
+    for index, layer in enumerate(workload.graph.layers):
+        reads = index in workload.encoder
+        if layer.kind in ATTENTION and layer.kind != "cross_attention":
             attention = True
-            if not layer.params.causal:
+            if layer.params.causal == reads:
                 raise ServingError(
-                    f"network '{name}' does not generate text: attention '{layer.name}' sees later positions"
+                    f"network '{name}' does not generate text: attention '{layer.name}' "
+                    + ("of the encoder sees earlier positions only" if reads else "sees later positions")
                 )
         if len(layer.output_shape) != 2:
             raise ServingError(
                 f"network '{name}' does not generate text: the output of '{layer.name}' is no sequence of positions"
             )
-        if layer.kind == "position_embedding" and layer.params.max_positions < workload.most_context:
-            raise ServingError(
-                f"a prompt of {workload.prompt_tokens} and an output of {workload.output_tokens} tokens are {workload.most_context} "
-                f"positions; '{layer.name}' of network '{name}' has {layer.params.max_positions}"
-            )
+        if layer.kind == "position_embedding":
+            _check_positions(workload, layer, reads=reads)
     if not attention:
         raise ServingError(f"network '{name}' has no attention: only transformers can be served")
+
+
+def _check_positions(workload: ServingWorkload, layer: Layer, *, reads: bool) -> None:
+    """A learned table must be as long as what is looked up in it."""
+    prompt, output, most = workload.prompt_tokens, workload.output_tokens, layer.params.max_positions
+    known = f"'{layer.name}' of network '{workload.graph.name}' has {most}"
+    if reads and most < prompt:
+        raise ServingError(f"a prompt of {prompt} tokens is as many positions; {known}")
+    needed = workload.first_tokens + output
+    if not reads and most < needed:
+        words = (
+            f"an output of {output} tokens"
+            if workload.encoder
+            else f"a prompt of {prompt} and an output of {output} tokens"
+        )
+        raise ServingError(f"{words} are {needed} positions; {known}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,17 +258,25 @@ def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> Flo
     return model.timer.exchange_s("point_to_point", pair, batch.tp * batch.sharing, message)
 
 
+def _is_mixed(model: ServingModel, batch: ServingBatch) -> NDArray[np.bool_]:
+    """Whether chunks of prompts travel with the tokens of the sequences being decoded; whole prompts travel alone."""
+    return np.asarray((batch.prefill_chunk > 0) & (batch.max_batch > 1) & (model.workload.decode_passes > 0))
+
+
+def passes_of(model: ServingModel, batch: ServingBatch) -> tuple[PassKeys, PassKeys]:
+    """What a decoding pass and a pass that reads prompts are made of."""
+    zero = np.zeros(len(batch), dtype=np.int64)
+    chunk, _ = _chunk(model, batch)
+    beside = np.where(_is_mixed(model, batch), batch.group_batch, 0)
+    return _keys(batch, zero, zero, batch.group_batch), _keys(batch, batch.prefill_batch, chunk, beside)
+
+
 def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> dict[str, FloatArray]:
     """Times and rates of a full server."""
     work = model.workload
-    zero = np.zeros(len(batch), dtype=np.int64)
-    chunk, pieces = _chunk(model, batch)
-    chunked = batch.prefill_chunk > 0
-    mixed = chunked & (batch.max_batch > 1) & (work.decode_passes > 0)
-    decode = _pass(model, batch, layouts, _keys(batch, zero, zero, batch.group_batch))
-    # Chunks travel with the tokens of the sequences being decoded; whole prompts alone.
-    beside = np.where(mixed, batch.group_batch, 0)
-    prefill = _pass(model, batch, layouts, _keys(batch, batch.prefill_batch, chunk, beside))
+    _, pieces = _chunk(model, batch)
+    mixed = _is_mixed(model, batch)
+    decode, prefill = (_pass(model, batch, layouts, keys) for keys in passes_of(model, batch))
     ttft = prefill.through_s + (pieces - 1) * prefill.slowest_s
     busy, alone = _cycle(work, batch, decode, prefill, ttft, pieces, mixed)
     cycle = np.maximum(busy, alone)

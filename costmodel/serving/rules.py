@@ -48,6 +48,16 @@ SERVING_RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        name="encoder",
+        fields=("pp", "prefill_chunk"),
+        doc="a network with an encoder has one stage, and reads whole prompts in passes of their own (its positions see later ones)",
+        test=lambda s, c: (c["pp"] == 1) & (c["prefill_chunk"] == 0) | (not s.has_encoder),
+        message=lambda s, v: (  # noqa: ARG005
+            f"a network with an encoder is served with pp 1 and prefill chunk 0 (whole prompts), not with {v['pp']} and "
+            f"{v['prefill_chunk']}"
+        ),
+    ),
+    Rule(
         name="prefill-batch",
         fields=("max_batch", "prefill_batch"),
         doc="a pass reads no more prompts than a replica has places",

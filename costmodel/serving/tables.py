@@ -38,6 +38,8 @@ _QUANTISED = frozenset({"linear", "moe"})
 _FUSED = frozenset({"add"})
 # Nothing is dropped when a network answers.
 _ABSENT = frozenset({"input", "dropout"})
+# Fields of UnitSizes of which the largest layer's counts.
+_WIDEST = frozenset({"row_bytes", "dispatch_bytes"})
 # Sampling works on fp32 logits (vLLM converts them before the sampler).
 _LOGIT_BYTES = 4.0
 
@@ -127,24 +129,41 @@ class UnitTimer:
         self, kind: UnitKind, roles: tuple[LayerRole, ...], keys: PassKeys, *, is_back: bool
     ) -> dict[str, FloatArray]:
         total = {item.name: np.zeros(len(keys)) for item in fields(PassTable)}
-        rows = keys.answers if is_back else keys.rows
-        row_keys = _row_keys(keys, rows)
-        for position, (index, role) in enumerate(zip(kind.layers, roles, strict=True)):
-            layer = self.layers[index]
-            if layer.kind in _ABSENT:
-                continue
-            if layer.kind in ATTENTION:
-                kernels = attention_kernels(self.workload.graph.layers[index], keys, self.workload)
-            elif layer.kind == "moe":
-                kernels = mixture_kernels(layer, keys)
-            else:
-                kernels = _family_kernels(layer, shard_of(self.layers, kind, position, role, row_keys), rows > 0)
-            for kernel in kernels:
-                total["compute_s"] += self._kernel_s(layer, kernel)
-            total["tp_s"] += self._tensor_parallel_s(kind, position, role, row_keys)
-            if layer.kind == "moe":
-                total["ep_s"] += self._expert_parallel_s(layer, keys)
+        for position in range(len(kind.layers)):
+            for name, seconds in self.layer(kind, position, roles[position], keys, is_back=is_back).items():
+                total[name] += seconds
         return total
+
+    def layer(
+        self, kind: UnitKind, position: int, role: LayerRole, keys: PassKeys, *, is_back: bool
+    ) -> dict[str, FloatArray]:
+        """Time one layer of a unit in every row: the fields of `PassTable`, (n,) each."""
+        index = kind.layers[position]
+        layer, keys = self.layers[index], self._seen_by(index, keys)
+        rows = keys.answers if is_back else keys.rows
+        none = np.zeros(len(keys))
+        if layer.kind in _ABSENT:
+            return {"compute_s": none, "tp_s": none, "ep_s": none}
+        row_keys = _row_keys(keys, rows)
+        if layer.kind in ATTENTION:
+            kernels = attention_kernels(self.workload.graph.layers[index], keys, self.workload)
+        elif layer.kind == "moe":
+            kernels = mixture_kernels(layer, keys)
+        else:
+            kernels = _family_kernels(layer, shard_of(self.layers, kind, position, role, row_keys), rows > 0)
+        return {
+            "compute_s": sum((self._kernel_s(layer, kernel) for kernel in kernels), none),
+            "tp_s": np.where(rows > 0, self._tensor_parallel_s(kind, position, role, row_keys), 0.0),
+            "ep_s": self._expert_parallel_s(layer, keys) if layer.kind == "moe" else none,
+        }
+
+    def _seen_by(self, index: int, keys: PassKeys) -> PassKeys:
+        """What a pass is for a layer: an encoder reads whole prompts, the decoder beside one starts with a token of each."""
+        if not self.workload.encoder:
+            return keys
+        if index in self.workload.encoder:
+            return replace(keys, decodes=np.zeros_like(keys.decodes))
+        return replace(keys, chunk=np.minimum(keys.chunk, 1))
 
     def _kernel_s(self, layer: Layer, item: WeightedKernel) -> FloatArray:
         form = self.workload.weights
@@ -219,32 +238,44 @@ class UnitTimer:
 
     def _unit_sizes(self, kind: UnitKind, roles: tuple[LayerRole, ...], keys: PassKeys) -> dict[str, FloatArray]:
         total = {item.name: np.zeros(len(keys)) for item in fields(UnitSizes)}
-        form = self.workload.weights
-        row_keys = _row_keys(keys, np.ones(len(keys)))
-        for position, (index, role) in enumerate(zip(kind.layers, roles, strict=True)):
-            layer = self.layers[index]
-            if layer.kind in _ABSENT:
-                continue
-            shard = shard_of(self.layers, kind, position, role, row_keys)
-            width = form.weight_bytes if self._is_quantised(layer) else form.activation_bytes
-            share = _weight_share(layer, role, shard, keys)
-            routed, shared = float(layer.expert_count), float(layer.shared_count)
-            dense = float(layer.weight_count + layer.norm_count + layer.adapter_count) - routed - shared
-            total["weight_bytes"] += (dense * share + shared / keys.tp + routed / (keys.ep * keys.etp)) * width
-            total["tied_bytes"] += layer.tied_count * share * form.activation_bytes
-            if layer.kind in ATTENTION:
-                total["cache_bytes"] += self._cache_bytes(self.workload.graph.layers[index], keys.tp)
-            wide = (shard.in_channels + shard.out_channels + layer.output_shape[0]) * form.activation_bytes
-            if layer.kind == "moe":
-                wide, total["dispatch_bytes"] = self._mixture_row(layer, keys)
-            total["row_bytes"] = np.maximum(total["row_bytes"], wide)
-            if layer.kind == "softmax":
-                total["logit_bytes"] += shard.out_channels * _LOGIT_BYTES
+        for position in range(len(kind.layers)):
+            for name, size in self.layer_sizes(kind, position, roles[position], keys).items():
+                # What a pass needs at its widest moment is needed once, the rest by all layers together.
+                total[name] = np.maximum(total[name], size) if name in _WIDEST else total[name] + size
         return total
+
+    def layer_sizes(self, kind: UnitKind, position: int, role: LayerRole, keys: PassKeys) -> dict[str, FloatArray]:
+        """Sizes of one layer of a unit in every row: the fields of `UnitSizes`, (n,) each."""
+        index, form = kind.layers[position], self.workload.weights
+        layer, none = self.layers[index], np.zeros(len(keys))
+        result = {item.name: none for item in fields(UnitSizes)}
+        if layer.kind in _ABSENT:
+            return result
+        shard = shard_of(self.layers, kind, position, role, _row_keys(keys, np.ones(len(keys))))
+        width = form.weight_bytes if self._is_quantised(layer) else form.activation_bytes
+        share = _weight_share(layer, role, shard, keys)
+        routed, shared = float(layer.expert_count), float(layer.shared_count)
+        dense = float(layer.weight_count + layer.norm_count + layer.adapter_count) - routed - shared
+        result["weight_bytes"] = (dense * share + shared / keys.tp + routed / (keys.ep * keys.etp)) * width
+        result["tied_bytes"] = layer.tied_count * share * form.activation_bytes
+        if layer.kind in ATTENTION:
+            result["cache_bytes"] = self._cache_bytes(self.workload.graph.layers[index], keys.tp)
+        result["row_bytes"] = (shard.in_channels + shard.out_channels + layer.output_shape[0]) * form.activation_bytes
+        if layer.kind == "moe":
+            result["row_bytes"], result["dispatch_bytes"] = self._mixture_row(layer, keys)
+        if layer.kind == "softmax":
+            result["logit_bytes"] = shard.out_channels * _LOGIT_BYTES
+        return result
 
     def _cache_bytes(self, layer: Layer, tp: IntArray) -> FloatArray:
         """Whole pages of what a sequence keeps."""
-        kept = self.workload.prompt_tokens + self.assumptions.output_share * self.workload.output_tokens
+        work = self.workload
+        if layer.kind == "cross_attention":
+            kept = float(work.prompt_tokens)
+        elif not layer.params.causal:
+            return np.zeros(len(tp))  # an encoder needs nothing of what it has read
+        else:
+            kept = work.first_tokens + self.assumptions.output_share * work.output_tokens
         page = max(self.assumptions.page_tokens, 1.0)
         positions = np.ceil(query_context(layer, kept) / page) * page
         return np.asarray(positions * cache_elements(layer, tp) * self.workload.kv_bytes)

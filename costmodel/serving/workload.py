@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from costmodel.graph import Graph
 from costmodel.workload import CONTEXT_BYTES
 
-__all__ = ["KV_FORMATS", "WEIGHT_FORMATS", "ServingError", "ServingWorkload", "WeightFormat"]
+__all__ = ["KV_FORMATS", "WEIGHT_FORMATS", "ServingError", "ServingWorkload", "WeightFormat", "encoder_layers"]
 
 
 class ServingError(ValueError):
@@ -43,9 +43,31 @@ WEIGHT_FORMATS: dict[str, WeightFormat] = {
 KV_FORMATS: dict[str, float] = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 
+def encoder_layers(graph: Graph) -> frozenset[int]:
+    """Layers that work on the prompt beside a decoder: everything that the keys and values of cross-attention come from.
+
+    The matrices that make these keys and values are among them: they see every position of the prompt, once. Empty for a network that
+    decodes alone.
+    """
+    names = {layer.name: i for i, layer in enumerate(graph.layers)}
+    waiting = [names[layer.inputs[1]] for layer in graph.layers if layer.kind == "cross_attention"]
+    found: set[int] = set()
+    while waiting:
+        here = waiting.pop()
+        if here not in found:
+            found.add(here)
+            waiting += graph.producers[here]
+    return frozenset(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingWorkload:
     """A network and the requests it answers; lengths are means over the requests.
+
+    Attributes
+    ----------
+    encoder : frozenset of int
+        Layers that read the prompt once, beside a decoder that starts with one token; empty where one stack reads and writes.
 
     Raises
     ------
@@ -59,9 +81,11 @@ class ServingWorkload:
     weights: WeightFormat = WEIGHT_FORMATS["bf16"]
     kv_bytes: float = 2.0  # of an element of the cache
     context_bytes: int = CONTEXT_BYTES
+    encoder: frozenset[int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the lengths."""
+        object.__setattr__(self, "encoder", encoder_layers(self.graph))
         for name, value in (("prompt", self.prompt_tokens), ("output", self.output_tokens)):
             if value < 1:
                 raise ServingError(f"the {name} has {value} tokens; at least 1 is needed")
@@ -72,14 +96,19 @@ class ServingWorkload:
         return self.output_tokens - 1
 
     @property
+    def first_tokens(self) -> int:
+        """Tokens that the decoder starts with: the prompt, or one token that says "begin" where an encoder reads the prompt."""
+        return 1 if self.encoder else self.prompt_tokens
+
+    @property
     def decode_context(self) -> float:
-        """Keys that a decoding pass reads per sequence, on average: pass j of 1 .. output - 1 sees prompt + j.
+        """Earlier positions that a decoding pass reads per sequence, on average: pass j of 1 .. output - 1 sees the first + j.
 
         >>> from costmodel.graph import Graph
         >>> ServingWorkload(graph=Graph(name="g", layers=(), edges=()), prompt_tokens=100, output_tokens=3).decode_context
         101.5
         """
-        return self.prompt_tokens + self.output_tokens / 2.0
+        return self.first_tokens + self.output_tokens / 2.0
 
     @property
     def most_context(self) -> int:

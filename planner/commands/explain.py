@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,11 +16,11 @@ from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
-from planner.errors import UsageError
+from planner.errors import InputFileError, UsageError
 from planner.mesh.flags import FIELD_OF_OPTION, flag_of
 from planner.request import Request, SpaceChoice
-from planner.serving.commands import answer_estimate, serving_request
-from planner.serving.options import takes_serving_options
+from planner.serving.commands import answer_plan, answer_plan_file, serving_request
+from planner.serving.options import QUESTION_OPTIONS, takes_serving_options
 
 if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan
@@ -55,8 +55,18 @@ _OVERRIDES = (
     "paleo_algorithms",
     "paleo_extensions",
     "assume",
+    "calibration",
     "objective",
 )
+RunFrom = Annotated[
+    tuple[str, str] | None,
+    o.option(
+        "--from",
+        metavar="TRAINER FILE",
+        help="Predict what you run today: megatron ARGS.sh, deepspeed ds.json or accelerate fsdp.yaml. Nothing in it is executed.",
+        group=o.QUESTION,
+    ),
+]
 # Relative difference up to which a plan file's stated step time is what the cost model says.
 _SAME_PREDICTION = 1e-9
 
@@ -67,6 +77,7 @@ def estimate(
     context: typer.Context,
     model: o.OptionalModel = None,
     plan: o.PlanFile = None,
+    run_from: RunFrom = None,
     gpus: o.ExactGpus = None,
     cluster: o.Cluster = None,
     device: o.Device = None,
@@ -83,6 +94,7 @@ def estimate(
     collective: o.Collective = None,
     micro_batches: o.MicroBatches = None,
     cost_model: o.CostModel = None,
+    calibration: o.Calibration = None,
     ppp_comp: o.PppComp = None,
     ppp_comm: o.PppComm = None,
     paleo_pipeline: o.Pipeline = False,
@@ -106,6 +118,7 @@ def estimate(
 
     \b
     planner estimate --plan plan.yaml
+    planner estimate llama3-8b --from megatron train.sh --gpus 64
     planner estimate llama3-70b --gpus 64 --tp 8 --pp 4 --micro-batch 2
     planner estimate llama3-70b --mode inference --gpus 8 --tp 8 --max-batch 64
     planner estimate alexnet --gpus 8 --family data
@@ -114,6 +127,7 @@ def estimate(
     _run(locals(), "estimate")
 
 
+@takes_serving_options
 @takes_mesh_options
 def explain(
     context: typer.Context,
@@ -136,12 +150,14 @@ def explain(
     collective: o.Collective = None,
     micro_batches: o.MicroBatches = None,
     cost_model: o.CostModel = None,
+    calibration: o.Calibration = None,
     ppp_comp: o.PppComp = None,
     ppp_comm: o.PppComm = None,
     paleo_pipeline: o.Pipeline = False,
     paleo_algorithms: o.Algorithms = None,
     paleo_extensions: o.Extensions = False,
     assume: o.Assume = None,
+    sensitivity: o.Sensitivity = False,
     time_limit: o.TimeLimit = None,
     solver: o.Solver = None,
     json: o.Json = False,
@@ -153,6 +169,7 @@ def explain(
     verbose: o.Verbose = False,
     *,
     mesh: Mapping[str, Any],
+    serving: Mapping[str, Any],
 ) -> None:
     """Show where the time of a plan goes, layer by layer, and why it is not the best.
 
@@ -162,46 +179,85 @@ def explain(
 
 
 def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) -> None:
+    from planner.files.plan_file import is_plan_file, read_plan, request_from_document
+
     values = Values()
-    request = request_from(options, values)
+    options, notes = _with_run(options)
+    if options["plan"] is None and options["model"] is not None and is_plan_file(options["model"]):
+        options = {**options, "plan": options["model"], "model": None}  # "planner explain plan.yaml" means the plan
+    loaded, mode = None, options["mode"]
+    if options["plan"] is not None:
+        for name in _DECIDED_BY_PLAN:
+            if options.get(name):
+                values.add(f"--{name.replace('_', '-')}: is decided by --plan; leave one of them out")
+        try:
+            loaded = read_plan(Path(options["plan"]))
+        except InputFileError:
+            values.check()  # what is wrong with the command line, whatever the file says
+            raise
+        mode = mode or loaded.content.mode  # the words of some options depend on it
+    request = request_from({**options, "mode": mode}, values)
     where = output_of(options, values)
-    if options["plan"] is None:
+    _say(where, notes)
+    if loaded is None:
         if options["model"] is None:
             values.add(
                 f"MODEL: is missing; name a network ('planner list models') or a plan: planner {command} --plan FILE"
             )
-        served = (
-            serving_request(options.get("serving") or {}, request, values, where) if command == "estimate" else None
-        )
-        values.check()
+            values.check()
+        served = serving_request(options["serving"], request, values)
         if served is not None:
-            answer_estimate(served, where)
+            answer_plan(served, where, command)
             return
         _answer(request, None, None, where, command)
         return
-    for name in _DECIDED_BY_PLAN:
-        if options.get(name):
-            values.add(f"--{name.replace('_', '-')}: is decided by --plan; leave one of them out")
-    for name, word in (*options["mesh"].items(), *(options.get("serving") or {}).items()):
-        if word is not None:
+    asks = QUESTION_OPTIONS if loaded.content.serving is not None else {}
+    for name, word in (*options["mesh"].items(), *options["serving"].items()):
+        if word is not None and name not in asks:
             values.add(f"{flag_of(FIELD_OF_OPTION.get(name, name))}: is decided by --plan; leave one of them out")
     values.check()
     path = Path(options["plan"])
-    document, merged, plan = _from_file(path, options, request)
+    if loaded.content.serving is not None:
+        changes = _changes(options, request)
+        asked = request_from_document(loaded.content, path.resolve().parent)
+        base = dataclasses.replace(asked, command_line=request.command_line, **changes)
+        answer_plan_file(loaded, base, options["serving"], where, command, is_changed=bool(changes))
+        return
+    document, merged, plan = _from_file(loaded, path, options, request)
     _answer(merged, plan, document, where, command)
 
 
+def _say(where: Output, notes: list[str]) -> None:
+    for note in notes:
+        remark(where, note)
+
+
+def _with_run(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """Fill in what the file of a run says (--from), beside the options of the command line."""
+    if options.get("run_from") is None:
+        return options, []
+    from planner.importers.runs.merge import with_run
+
+    if options["plan"] is not None:
+        raise UsageError("--from and --plan: each names a plan; leave one of them out")
+    trainer, file = options["run_from"]
+    return with_run(options, trainer, Path(file))
+
+
+def _changes(options: Mapping[str, Any], given: Request) -> dict[str, Any]:
+    """What the command line says of the question beside a plan file."""
+    changes = {name: getattr(given, name) for name in _OVERRIDES if options.get(name)}
+    return changes if options["model"] is None else {**changes, "model": given.model}
+
+
 def _from_file(
-    path: Path, options: Mapping[str, Any], given: Request
+    loaded: Loaded[PlanDocument], path: Path, options: Mapping[str, Any], given: Request
 ) -> tuple[PlanDocument, Request, Plan | MeshPlan | MixedPlan]:
-    from planner.files.plan_file import read_plan, request_from_document
+    from planner.files.plan_file import request_from_document
     from planner.schema.plan import Prediction
 
-    loaded = read_plan(path)
     asked = request_from_document(loaded.content, path.resolve().parent)
-    overrides = {name: getattr(given, name) for name in _OVERRIDES if options.get(name)}
-    if options["model"] is not None:
-        overrides["model"] = given.model
+    overrides = _changes(options, given)
     document = loaded.content
     spaces: dict[str, SpaceChoice] = {"mesh": "mesh", "mixed": "auto", "layers": "layers"}
     space = next(space for section, space in spaces.items() if getattr(document, section))

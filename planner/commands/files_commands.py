@@ -13,6 +13,7 @@ from planner.commands.files import check_writable, write_atomically
 from planner.commands.output import Output, emit, output_from, remark
 from planner.commands.values import Values
 from planner.errors import OutputError
+from planner.schema import DOCUMENTS
 
 __all__ = ["import_", "schema"]
 
@@ -20,15 +21,34 @@ Source = Annotated[
     str,
     typer.Argument(
         metavar="FILE",
-        help="A config.json of Hugging Face, or a folder with one; or a network of PALEO's (JSON).",
+        help="A file of a format of 'planner list importers', found by its content; or a folder with a config.json.",
         show_default=False,
     ),
 ]
+# Document -> the command or option that it belongs to, where its name does not say.
+_OF = {
+    "algorithms": "--paleo-algorithms",
+    "result": "optimize",
+    "breakdown": "estimate, explain",
+    "validation": "validate",
+}
+_WHAT = f"{', '.join(name + (f' ({_OF[name]})' if name in _OF else '') for name in DOCUMENTS)}."
 Document = Annotated[
     str,
     typer.Argument(
         metavar="WHAT",
-        help="model, device, cluster, plan, result (optimize), breakdown (estimate, explain), scale or list.",
+        help=_WHAT,
+        show_default=False,
+    ),
+]
+
+
+AssumeFree = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assume-free",
+        metavar="OP",
+        help="An operator that is not known costs nothing, which every output says. Repeatable.",
         show_default=False,
     ),
 ]
@@ -36,6 +56,7 @@ Document = Annotated[
 
 def import_(
     source: Source,
+    assume_free: AssumeFree = None,
     output: o.Output = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,  # noqa: ARG001 - every command takes it; tracebacks are the entry point's
@@ -55,7 +76,7 @@ def import_(
     from planner.importers.documents import text_of
     from planner.loading import network_path
 
-    model = import_network(network_path(Path(source)))
+    model = import_network(network_path(Path(source)), assume_free=assume_free or ())
     text = text_of(model)
     where = Output(quiet=quiet)
     for note in model.notes:
@@ -76,7 +97,7 @@ def schema(
     verbose: o.Verbose = False,
 ) -> None:
     """Print the JSON Schema of a file or of a result, for editors and programs."""
-    from planner.schema import DOCUMENTS, json_schema
+    from planner.schema import json_schema
 
     values = Values()
     chosen = values.choice("WHAT", document, tuple(DOCUMENTS))

@@ -14,9 +14,14 @@ from planner.commands.values import Values
 
 __all__ = ["list_"]
 
-_KINDS = ("models", "devices", "clusters", "collectives")
+_KINDS = ("models", "devices", "clusters", "calibrations", "collectives", "importers", "exporters")
 What = Annotated[
-    str, typer.Argument(metavar="WHAT", help="models, devices, clusters or collectives.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="models, devices, clusters, calibrations, collectives, importers or exporters.",
+        show_default=False,
+    ),
 ]
 
 
@@ -29,7 +34,7 @@ def list_(
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
 ) -> None:
-    """List the bundled models, devices and clusters, or the collectives."""
+    """List the bundled models, devices, clusters and calibrations, the collectives, the importers or the exporters."""
     options: dict[str, Any] = locals()
     values = Values()
     # "planner list model" means the models.
@@ -44,6 +49,14 @@ def list_(
         from planner.report.listing import collective_rows
 
         rows = collective_rows()
+    elif kind == "importers":
+        from planner.importers.sources import format_rows
+
+        rows = format_rows()
+    elif kind == "exporters":
+        from planner.exporters import exporter_rows
+
+        rows = exporter_rows()
     else:
         from planner.report.listing import file_rows
 

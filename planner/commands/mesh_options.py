@@ -141,7 +141,29 @@ def restriction_from(given: Mapping[str, Any], micro_batches: str | None, values
         if "none" in words and len(words) > 1:
             values.add(f"--offload {given['offload']}: none goes with nothing else")
         flags |= {f"offload_{what}": what in words for what in _OFFLOADS}
+    _check_meaning(degrees, names, values)
+    if "recompute" not in names and min(_listed(degrees.get("recompute_blocks")), default=0) > 0:
+        names["recompute"] = ("full",)  # the only kind that has a number of blocks
     return MeshRestriction(degrees=degrees, names=names, flags=flags)
+
+
+def _listed(bounds: Bounds | None) -> tuple[int, ...]:
+    """Allowed values, of a range its ends."""
+    return () if bounds is None else bounds.values or (bounds.low or 0, bounds.high or 0)
+
+
+def _check_meaning(degrees: Mapping[str, Bounds], names: Mapping[str, tuple[str, ...]], values: Values) -> None:
+    """Refuse what another option leaves without a meaning: it would be ignored."""
+    if "cp_kind" in names and set(_listed(degrees.get("cp"))) == {1}:
+        values.add(
+            f"--cp-kind {','.join(names['cp_kind'])} --cp 1 exclude each other: a kind of context parallelism needs cp > 1 (rule cp-kind)"
+        )
+    blocks, kinds = _listed(degrees.get("recompute_blocks")), names.get("recompute", ("none", "full"))
+    if blocks and ((min(blocks) > 0 and "full" not in kinds) or (max(blocks) == 0 and kinds == ("full",))):
+        values.add(
+            f"--recompute {','.join(kinds)} --recompute-blocks {blocks[0]} exclude each other: "
+            "recompute_blocks counts from 1 under full recomputation, and is 0 otherwise (rule recompute)"
+        )
 
 
 def integers(values: Values, flag: str, text: str, least: int, most: int) -> Bounds:

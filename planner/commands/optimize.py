@@ -12,7 +12,7 @@ from planner.commands import options as o
 from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
-from planner.commands.question import output_of, request_from
+from planner.commands.question import output_of, request_from, whole_cluster
 from planner.commands.values import Values
 from planner.serving.commands import answer_optimize, serving_request
 from planner.serving.options import takes_serving_options
@@ -49,6 +49,7 @@ def optimize(
     collective: o.Collective = None,
     micro_batches: o.MicroBatches = None,
     cost_model: o.CostModel = None,
+    calibration: o.Calibration = None,
     ppp_comp: o.PppComp = None,
     ppp_comm: o.PppComm = None,
     paleo_pipeline: o.Pipeline = False,
@@ -87,10 +88,11 @@ def optimize(
     options: dict[str, Any] = locals()
     values = Values()
     if gpus is None:
-        values.add("--gpus: is missing; say how many workers there are at most, as in --gpus 16")
+        options["gpus"] = whole_cluster(cluster, values)
+        options["whole_cluster"] = options["gpus"] is not None
     request = request_from(options, values)
     where = output_of(options, values)
-    served = serving_request(serving, request, values, where)
+    served = serving_request(serving, request, values)
     if served is not None:
         answer_optimize(served, where)
         return

@@ -11,6 +11,7 @@ __all__ = [
     "Algorithms",
     "Assume",
     "Batch",
+    "Calibration",
     "Cluster",
     "Collective",
     "CostModel",
@@ -85,6 +86,11 @@ def complete_devices(incomplete: str) -> list[str]:
     return _bundled("devices", incomplete)
 
 
+def complete_calibrations(incomplete: str) -> list[str]:
+    """Bundled calibrations for the shell's completion."""
+    return _bundled("calibrations", incomplete)
+
+
 def _bundled(kind: Any, incomplete: str) -> list[str]:
     from planner.files.resources import bundled
 
@@ -118,7 +124,14 @@ OptionalModel = Annotated[
 
 # --- the question
 Gpus = Annotated[
-    str | None, option("--gpus", "-g", metavar="N", help="Use at most N workers; fewer may be best.", group=QUESTION)
+    str | None,
+    option(
+        "--gpus",
+        "-g",
+        metavar="N",
+        help="Use at most N workers; fewer may be best. Default: all of a cluster with a size.",
+        group=QUESTION,
+    ),
 ]
 Cluster = Annotated[
     str | None,
@@ -291,6 +304,16 @@ CostModel = Annotated[
         group=COSTS,
     ),
 ]
+Calibration = Annotated[
+    str | None,
+    option(
+        "--calibration",
+        metavar="NAME|FILE",
+        help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
+        group=COSTS,
+        autocompletion=complete_calibrations,
+    ),
+]
 PppComp = Annotated[
     str | None,
     option(
@@ -328,6 +351,15 @@ Extensions = Annotated[
 
 # --- the search
 Top = Annotated[str, option("--top", "-k", metavar="K", help="Show the K best plans. Default: 5.", group=SEARCH)]
+Sensitivity = Annotated[
+    bool,
+    option(
+        "--sensitivity",
+        metavar=None,
+        help="Which constant (a bandwidth, an efficiency, ...) would have to change by how much for another plan to win.",
+        group=SEARCH,
+    ),
+]
 Diverse = Annotated[bool, option("--diverse", metavar=None, help="Show the best plan of each family.", group=SEARCH)]
 TimeLimit = Annotated[
     str | None,
@@ -367,8 +399,14 @@ PlanFile = Annotated[
 # --- scaling curves
 SCALE_FAMILIES = ("data", "model", "hybrid", "pipeline", "spatial", "mixed", "best")
 Workers = Annotated[
-    str,
-    option("--workers", "-w", metavar="LIST", help="Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8.", group=QUESTION),
+    str | None,
+    option(
+        "--workers",
+        "-w",
+        metavar="LIST",
+        help="Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8, as far as the cluster goes.",
+        group=QUESTION,
+    ),
 ]
 Weak = Annotated[
     bool,

@@ -16,20 +16,24 @@ from planner.errors import ExitCode
 __all__ = ["place"]
 
 _MOST_DEVICES = 1_000_000
+_MOST_SUBGRAPHS = 1000
 _MOST_SEED = 2**32 - 1
 
 Words = Annotated[
     list[str],
     typer.Argument(
         metavar="WORKLOAD",
-        help="An operator graph (JSON). Or: check WORKLOAD PLACEMENT, which judges a file of --export.",
+        help="An operator graph (JSON), or a network with --cluster. Or: check WORKLOAD PLACEMENT, which judges a file of --export.",
         show_default=False,
     ),
 ]
 Objective = Annotated[
     str | None,
     o.option(
-        "--objective", metavar="NAME", help="throughput: the least largest load. Default: throughput.", group=o.QUESTION
+        "--objective",
+        metavar="NAME",
+        help="throughput: the least largest load; latency: one sample's least time. Default: throughput.",
+        group=o.QUESTION,
     ),
 ]
 Contiguous = Annotated[
@@ -52,6 +56,15 @@ Contiguity = Annotated[
 ]
 Devices = Annotated[
     str | None, o.option("--devices", metavar="K", help="Accelerators. Default: the workload's.", group=o.QUESTION)
+]
+Subgraphs = Annotated[
+    str | None,
+    o.option(
+        "--subgraphs",
+        metavar="Q",
+        help="Parts of the graph that an accelerator runs one after the other (--objective latency). Default: 1.",
+        group=o.QUESTION,
+    ),
 ]
 Cpus = Annotated[str | None, o.option("--cpus", metavar="N", help="CPUs. Default: the workload's.", group=o.QUESTION)]
 Memory = Annotated[
@@ -81,6 +94,30 @@ MicroBatches = Annotated[
         group=o.QUESTION,
     ),
 ]
+Cluster = Annotated[
+    str | None,
+    o.option(
+        "--cluster",
+        metavar="NAME|FILE",
+        help="WORKLOAD is a network ('planner list models'), whose layers the cost model times on the devices of this cluster.",
+        group=o.QUESTION,
+    ),
+]
+Batch = Annotated[
+    str | None,
+    o.option(
+        "--batch",
+        metavar="N",
+        help="Samples that pass through the devices together, with --cluster. Default: 1.",
+        group=o.QUESTION,
+    ),
+]
+Mode = Annotated[
+    str | None,
+    o.option(
+        "--mode", metavar="MODE", help="training or inference, with --cluster. Default: training.", group=o.QUESTION
+    ),
+]
 Method = Annotated[
     str | None,
     o.option(
@@ -108,6 +145,15 @@ Seed = Annotated[
     str | None,
     o.option("--seed", metavar="N", help="Of everything that is drawn at random. Default: 0.", group=o.SEARCH),
 ]
+ExportWorkload = Annotated[
+    str | None,
+    o.option(
+        "--export-workload",
+        metavar="FILE",
+        help="Also write the operator graph to a file of the public JSON format.",
+        group=o.OUTPUT,
+    ),
+]
 Export = Annotated[
     str | None,
     o.option("--export", metavar="FILE", help="Also write the placement to a YAML file.", group=o.OUTPUT),
@@ -116,10 +162,14 @@ Export = Annotated[
 
 def place(
     words: Words,
+    cluster: Cluster = None,
+    batch: Batch = None,
+    mode: Mode = None,
     objective: Objective = None,
     contiguous: Contiguous = None,
     contiguity: Contiguity = None,
     devices: Devices = None,
+    subgraphs: Subgraphs = None,
     cpus: Cpus = None,
     memory: Memory = None,
     bandwidth: Bandwidth = None,
@@ -130,6 +180,7 @@ def place(
     gap: Gap = None,
     seed: Seed = None,
     export: Export = None,
+    export_workload: ExportWorkload = None,
     json: o.Json = False,
     format: o.Format = None,  # noqa: A002 - the option's name
     output: o.Output = None,
@@ -140,6 +191,8 @@ def place(
     """Place the operators of a graph on accelerators and CPUs, optimally or with a bound.
 
     planner place bert24.json --contiguous --devices 6
+
+    planner place bert-large --cluster dgx1-v100 --batch 4
 
     planner place check bert24.json placement.yaml
     """
@@ -154,6 +207,8 @@ def place(
     request = _request(words[0], options, values)
     values.check()
 
+    from json import dumps
+
     from planner.commands.files import write_atomically
     from planner.commands.progress import Progress
     from planner.placement.placement_file import placement_text
@@ -165,6 +220,9 @@ def place(
         answer = answer_of(request, lambda stage, best, bound: progress(*_progress_words(stage, best, bound)))
     finally:
         progress.close()
+    if export_workload is not None:
+        write_atomically(Path(export_workload), dumps(answer.content))
+        remark(where, f"wrote {export_workload}")
     if where.export is not None:
         write_atomically(where.export, placement_text(answer))
         remark(where, f"wrote {where.export}")
@@ -192,14 +250,24 @@ def _request(workload: str, options: dict[str, Any], values: Values) -> Any:
             if expert is None
             else "--expert: only has a meaning with --method expert"
         )
+    if get("objective") == "latency" and (get("contiguous") is not None or get("contiguity") is not None):
+        values.add("--contiguity, --contiguous: have no meaning for --objective latency (see --subgraphs)")
+    if get("cluster") is None:
+        for name in ("batch", "mode"):
+            if get(name) is not None:
+                values.add(f"--{name}: only has a meaning for a network with --cluster")
     bandwidth = _quantity(values, "--bandwidth", get("bandwidth"), "bytes_per_s")
     return PlaceRequest(
         workload=Path(workload),
+        cluster=get("cluster"),
+        batch=values.count("--batch", get("batch") or "1"),
+        mode=values.choice("--mode", get("mode") or "training", ("training", "inference")),
         objective=values.choice("--objective", get("objective") or "throughput", OBJECTIVES),
         contiguity=_contiguity(values, get("contiguous"), get("contiguity")),
         method=method,
         expert=None if expert is None else Path(expert),
         num_devices=values.optional_count("--devices", get("devices"), most=_MOST_DEVICES),
+        num_subgraphs=values.optional_count("--subgraphs", get("subgraphs"), most=_MOST_SUBGRAPHS),
         num_cpus=values.optional_count("--cpus", get("cpus"), least=0, most=_MOST_DEVICES),
         memory_bytes=_quantity(values, "--memory", get("memory"), "bytes"),
         bandwidth_bytes_per_s=bandwidth,

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
@@ -16,7 +16,10 @@ from planner.commands.values import MAX_GPUS, Values
 from planner.errors import did_you_mean
 from planner.request import CostModelName, Mode, Request, SolverName, SpaceChoice
 
-__all__ = ["FAMILIES", "SPACES", "output_of", "request_from"]
+if TYPE_CHECKING:
+    from costmodel.network import Cluster
+
+__all__ = ["FAMILIES", "SPACES", "command_line_of", "output_of", "request_from", "size_of", "whole_cluster"]
 
 SPACES = ("auto", "mesh", "layers")
 
@@ -65,6 +68,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         cluster=get("cluster"),
         device=get("device"),
         gpus=neutral.gpus if gpus is None else values.count("--gpus", gpus, most=MAX_GPUS),
+        whole_cluster=bool(get("whole_cluster")),
         batch=values.optional_count("--batch", get("batch")),
         seq=values.optional_count("--seq", get("seq")),
         lora_rank=values.optional_count("--lora-rank", get("lora_rank")),
@@ -94,13 +98,51 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         mesh=restriction_from(get("mesh") or {}, micro_batches if several else None, values),
         objective=_objective(get("objective"), get("mode"), values),
         assume=assumed,
-        command_line=_command_line(options.get("context")),
+        calibration=get("calibration"),
+        sensitivity=bool(get("sensitivity")),
+        command_line=command_line_of(options.get("context")),
     )
+
+
+def whole_cluster(name: str | None, values: Values) -> str | None:
+    """Size of a finite cluster, as ``--gpus`` takes it where it is left out; a problem where nothing limits the workers.
+
+    None where the cluster cannot be read: what is wrong with it is said when the question is resolved.
+    """
+    missing = "--gpus: is missing; say how many workers there are at most, as in --gpus 16"
+    if name is None:
+        values.add(missing)
+        return None
+    cluster = _readable(name)
+    if cluster is None:
+        return None
+    if cluster.max_devices is None:
+        values.add(f"{missing} (nothing limits the size of cluster '{cluster.name}')")
+        return None
+    return str(cluster.max_devices)
+
+
+def size_of(name: str) -> int | None:
+    """Devices of a cluster; None where nothing limits them, or the cluster cannot be read (said when the question is resolved)."""
+    cluster = _readable(name)
+    return None if cluster is None else cluster.max_devices
+
+
+def _readable(name: str) -> Cluster | None:
+    from planner.errors import PlannerError
+    from planner.loading import load_cluster
+
+    try:
+        return load_cluster(name).cluster
+    except PlannerError:
+        return None
 
 
 def _check_paleo_only(options: Mapping[str, Any], cost_model: str, values: Values) -> None:
     """An option that would be ignored is an error, never silence."""
     if cost_model == "paleo":
+        if options.get("calibration"):
+            values.add("--calibration: only has a meaning with --cost-model roofline; paleo has constants of its own")
         return
     for name in ("ppp_comp", "ppp_comm", "paleo_pipeline", "paleo_algorithms", "paleo_extensions"):
         if options.get(name):
@@ -194,6 +236,7 @@ def _fixes(texts: list[str] | tuple[str, ...], values: Values) -> tuple[str, ...
     return tuple(texts)
 
 
-def _command_line(context: typer.Context | None) -> str:
+def command_line_of(context: typer.Context | None) -> str:
+    """The command line as it was typed, for provenance."""
     arguments = context.obj.get("argv") if context is not None and isinstance(context.obj, dict) else None
     return shlex.join(["planner", *(sys.argv[1:] if arguments is None else arguments)])

@@ -9,16 +9,18 @@ import typer
 
 from planner.commands import options as o
 from planner.commands.output import emit
-from planner.commands.question import output_of, request_from
+from planner.commands.question import output_of, request_from, size_of
 from planner.commands.values import Values
 
 __all__ = ["scale"]
+
+_USUAL = (1, 2, 4, 8)
 
 
 def scale(
     context: typer.Context,
     model: o.Model,
-    workers: o.Workers = "1,2,4,8",
+    workers: o.Workers = None,
     weak: o.Weak = False,
     strong: o.Strong = False,
     family: o.ScaleFamily = "data",
@@ -35,6 +37,7 @@ def scale(
     collective: o.Collective = None,
     micro_batches: o.MicroBatches = None,
     cost_model: o.CostModel = None,
+    calibration: o.Calibration = None,
     ppp_comp: o.PppComp = None,
     ppp_comm: o.PppComm = None,
     paleo_pipeline: o.Pipeline = False,
@@ -53,7 +56,7 @@ def scale(
     """
     options: dict[str, Any] = locals()
     values = Values()
-    counts = values.worker_counts("--workers", workers)
+    counts = _usual_counts(cluster) if workers is None else values.worker_counts("--workers", workers)
     if weak and strong:
         values.add("--weak and --strong: choose one")
     if (epochs is None) != (samples is None):
@@ -81,3 +84,9 @@ def scale(
         samples=num_samples,
     )
     emit(scale_report(curve), where)
+
+
+def _usual_counts(cluster: str | None) -> tuple[int, ...]:
+    """1, 2, 4, 8 where nothing was asked for; of a smaller cluster those that it has, and all of it."""
+    most = None if cluster is None else size_of(cluster)
+    return _USUAL if most is None else tuple(sorted({min(count, most) for count in _USUAL}))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from planner.commands import options as o
-from planner.commands.output import emit
+from planner.commands.output import Output, emit, remark
 from planner.commands.question import output_of
 from planner.commands.values import Values
 
@@ -40,12 +42,23 @@ Template = Annotated[
         group=o.OUTPUT,
     ),
 ]
+Html = Annotated[
+    str | None,
+    o.option(
+        "--html",
+        metavar="FILE.html",
+        help="Also write a page with charts and sortable tables: one file that needs no network.",
+        group=o.OUTPUT,
+    ),
+]
 
 
 def validate(
     files: Files = None,
     by: By = None,
+    calibration: o.Calibration = None,
     template: Template = None,
+    html: Html = None,
     json: o.Json = False,
     format: o.Format = None,  # noqa: A002 - the option's name
     output: o.Output = None,
@@ -72,9 +85,61 @@ def validate(
         return
     if not files:
         values.add("FILE: give at least one CSV file (--template KIND prints an example)")
+    page = _page(html, files or [], where, values)
+    _spare_inputs("--output", where.path, files or [], values)
     values.check()
 
     from planner.validation.report import validation_report
     from planner.validation.run import validate_files
 
-    emit(validation_report(validate_files(files or [], by), by), where)
+    scores = validate_files(files or [], by, _constants(calibration), with_rows=page is not None)
+    if page is not None:
+        from planner.commands.files import write_atomically
+        from planner.validation.page import validation_page
+
+        write_atomically(page, validation_page(scores, by))
+        remark(where, f"wrote {page}")
+    emit(validation_report(scores, by), where)
+
+
+def _page(text: str | None, files: Sequence[str], where: Output, values: Values) -> Path | None:
+    """Where the page goes; one that cannot be written, or would replace something else, is a problem of the command line."""
+    from planner.commands.files import check_writable
+    from planner.errors import OutputError
+
+    if text is None:
+        return None
+    path = Path(text)
+    if path.suffix.lower() not in (".html", ".htm"):
+        values.add(f"--html {text}: a page ends in .html")
+        return None
+    try:
+        check_writable(path)
+    except OutputError as error:
+        values.add(f"--html {error}")
+        return None
+    if where.path is not None and where.path.resolve() == path.resolve():
+        values.add(f"--html and --output: both name {path}")
+    _spare_inputs("--html", path, files, values)
+    return path
+
+
+def _spare_inputs(flag: str, path: Path | None, files: Sequence[str], values: Values) -> None:
+    """Refuse to write over a table that is read."""
+    for name in files:
+        try:
+            same = path is not None and path.resolve() == Path(name).resolve()
+        except (OSError, ValueError, RuntimeError):  # no name of a file; reading it says so
+            continue
+        if same:
+            values.add(f"{flag} {path}: is one of the tables")
+            return
+
+
+def _constants(calibration: str | None) -> Mapping[str, float]:
+    """Factors of a calibration; none where none is named."""
+    if calibration is None:
+        return {}
+    from planner.calibration.files import load_calibration
+
+    return load_calibration(calibration).calibration.values

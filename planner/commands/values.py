@@ -14,8 +14,20 @@ MAX_GPUS = 1_000_000
 _MAX_COUNT = 10**9
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}\Z")
-_TIME = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?) *([a-zµ]*)\Z", re.IGNORECASE)
-_SECONDS = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TIME = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?) *([a-zµμ]*)\Z", re.IGNORECASE)
+_SECONDS = {
+    "": 1.0,
+    "s": 1.0,
+    "sec": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ns": 1e-9,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+}
 _RANGE = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})\Z")
 _MAX_WORKER_COUNTS = 10_000
 
@@ -122,7 +134,7 @@ class Values:
         match = _TIME.match(text.strip())
         size = _SECONDS.get(match[2].lower()) if match else None
         if match is None or size is None:
-            self.add(f"{flag} {text}: must be a time such as 30s, 500ms, 2min or 1h")
+            self.add(f"{flag} {text}: must be a time such as 30s, 500ms, 50us, 2min or 1h")
             return None
         value = float(match[1]) * size
         if not 0 < value <= 1e9:

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.mesh.units import MeshError
 from planner.errors import FileProblem, InputFileError
 from planner.files.plan_file import SCHEMA_VERSION, prediction, provenance, reference
@@ -18,12 +18,13 @@ from planner.results import Setting
 if TYPE_CHECKING:
     from planner.files.documents import Document
     from planner.mesh.judge import MeshJudge
+    from planner.schema.mesh import MeshEntry
     from planner.schema.plan import PlanDocument
 
-__all__ = ["document_from_mesh_plan", "mesh_entry", "mesh_plan_from_document"]
+__all__ = ["document_from_mesh_plan", "mesh_entry", "mesh_plan_from_document", "plan_of_entry"]
 
-# Fields that are empty unless the stages differ from the uniform layout.
-_PER_STAGE = ("stage_blocks", "stage_recompute")
+# Fields that are empty unless the stages differ from the uniform layout, or layers are split in another way than the standard one.
+_PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")
 _FIELDS = tuple(field.name for field in fields(MeshPlan))
 
 
@@ -33,7 +34,17 @@ def mesh_entry(plan: MeshPlan) -> dict[str, Any]:
     >>> mesh_entry(MeshPlan(tp=8))["tp"], MeshPlan(**mesh_entry(MeshPlan(tp=8))) == MeshPlan(tp=8)
     (8, True)
     """
-    return {name: getattr(plan, name) for name in _FIELDS if name not in _PER_STAGE or getattr(plan, name)}
+    entry = {name: getattr(plan, name) for name in _FIELDS if name not in _PER_STAGE or getattr(plan, name)}
+    if plan.block_splits:
+        entry["block_splits"] = {s.layer: {"role": s.role, "degree": s.degree} for s in plan.block_splits}
+    return entry
+
+
+def plan_of_entry(entry: MeshEntry) -> MeshPlan:
+    """Read the section ``mesh`` of a plan file."""
+    values = {name: getattr(entry, name) for name in _FIELDS}
+    splits = [LayerSplit(layer=name, role=s.role, degree=s.degree) for name, s in entry.block_splits.items()]
+    return MeshPlan(**{**values, "block_splits": tuple(splits)})
 
 
 def document_from_mesh_plan(
@@ -78,6 +89,7 @@ def document_from_mesh_plan(
         "optimizer": setting.optimizer,
         "mode": setting.mode,
         "cost_model": setting.cost_model,
+        "calibration": None if request.calibration is None else reference(request.calibration, folder),
         "memory_limit": request.memory_limit,
         "workers": ranked.workers,
         "mesh": mesh_entry(ranked.plan),
@@ -85,8 +97,8 @@ def document_from_mesh_plan(
         "prediction": prediction(ranked),
         "provenance": provenance(setting, assumptions),
     }
-    # The proof is about the uniform space: it says nothing about a plan with stages of its own.
-    if result is not None and not ranked.plan.stage_blocks:
+    # The proof is about the uniform space: it says nothing about a plan with stages or splits of its own.
+    if result is not None and not (ranked.plan.stage_blocks or ranked.plan.block_splits):
         is_best = ranked.rank == 1
         document["prediction"] |= {"proven_optimal": result.proven_optimal and is_best, "bound_s": result.bound_s}
     return {key: value for key, value in document.items() if value not in (None, [], {})}
@@ -111,7 +123,7 @@ def mesh_plan_from_document(document: PlanDocument, judge: MeshJudge, source: Do
     """
     entry = document.mesh
     assert entry is not None
-    plan = MeshPlan(**{name: getattr(entry, name) for name in _FIELDS})
+    plan = plan_of_entry(entry)
     problems: list[FileProblem] = []
 
     def note(location: tuple[str, ...], message: str) -> None:
@@ -138,7 +150,11 @@ def mesh_plan_from_document(document: PlanDocument, judge: MeshJudge, source: Do
         try:
             judge.costs([plan])
         except MeshError as error:
-            note(("mesh", "stage_blocks" if plan.stage_blocks else "stage_recompute"), str(error))
+            for message in str(error).split("\n"):
+                known = [name for name in _PER_STAGE if message.startswith(name)]
+                note(
+                    ("mesh", known[0] if known else "stage_blocks" if plan.stage_blocks else "stage_recompute"), message
+                )
     if problems:
         raise InputFileError(problems)
     return plan

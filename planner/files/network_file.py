@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from costmodel.graph import Graph
 from costmodel.layers import Layer
-from planner.errors import FileProblem, InputFileError
+from planner.errors import FileProblem, InputFileError, UsageError
 from planner.loading import LoadedModel, load_model
 from planner.report.yaml_text import yaml_text
 from planner.schema.model import TRAINING_KEYS
@@ -21,20 +22,35 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
 _LONGEST_NAME = 64
 
 
-def import_network(path: Path) -> LoadedModel:
+def import_network(path: Path, *, assume_free: Sequence[str] = ()) -> LoadedModel:
     """Read another program's network file.
+
+    Parameters
+    ----------
+    path : Path
+    assume_free : sequence of str
+        Operators that are not known and are taken to cost nothing.
 
     Raises
     ------
     InputFileError
-        Missing, not JSON, no format that is known, or a network that cannot be used.
+        Missing, no format that is known, or a network that cannot be used.
+    UsageError
+        ``assume_free`` names what the file does not have.
     """
+    from planner.importers.sources import FORMATS, ImportOptions, format_of
+
     if not path.exists():
         raise InputFileError([FileProblem(path=path, message="no such file")])
-    if path.suffix.lower() != ".json":
-        message = "cannot be imported: only JSON files (*.json) of PALEO's format can"
-        raise InputFileError([FileProblem(path=path, message=message)])
-    return load_model(str(path))
+    if path.suffix.lower() == ".json":
+        if assume_free:
+            raise UsageError("--assume-free: JSON files have no operators that are not known")
+        return load_model(str(path))
+    if path.is_file() and path.suffix.lower() not in (".yaml", ".yml") and format_of(path) is not None:
+        return load_model(str(path), options=ImportOptions(assume_free=frozenset(assume_free)))
+    known = "; ".join(f"{entry.description} ({entry.files})" for entry in FORMATS)
+    message = f"cannot be imported: its content is none of these: {known}"
+    raise InputFileError([FileProblem(path=path, message=message)])
 
 
 def network_document(graph: Graph, *, name: str, global_batch: int, description: str, source: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -23,6 +24,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "changed_inputs",
     "document_from_plan",
+    "is_plan_file",
     "plan_text",
     "prediction",
     "provenance",
@@ -85,6 +87,7 @@ def document_from_plan(
         "mode": setting.mode,
         "cost_model": setting.cost_model,
         "cost_model_options": _cost_model_options(request, folder),
+        "calibration": None if request.calibration is None else reference(request.calibration, folder),
         "memory_limit": request.memory_limit,
         "workers": plan.workers,
         "num_micro_batches": plan.num_micro_batches,
@@ -166,10 +169,27 @@ def plan_text(document: Mapping[str, Any]) -> str:
         "mesh": "tp x cp x pp x dp_replicate x dp_shard are the workers; "
         "these data-parallel ranks x micro_batch x num_micro_batches the batch.",
         "mixed": "replicas x the tp of all stages are the workers; micro_batch x (replicas x num_micro_batches + longer) the batch.",
+        "serving": "tp x pp x dp are the workers; dp x max_batch the sequences at a time (global_batch).",
         "layers": "The degrees of every layer multiply to the workers; degrees of 1 are left out.",
     }
     section = next(name for name in explained if name in document)
     return yaml_text(document, f"{summary}\nPredict it again with: planner estimate --plan FILE\n{explained[section]}")
+
+
+def is_plan_file(text: str) -> bool:
+    """Whether a name is that of a file that looks like a plan: it says how many workers it uses.
+
+    >>> is_plan_file("alexnet")
+    False
+    """
+    path = Path(text)
+    if path.suffix.lower() not in (".yaml", ".yml") or not path.is_file():
+        return False
+    try:
+        content = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False  # whoever reads it as a network says what is wrong
+    return re.search(r"^workers *: *[0-9]", content, re.MULTILINE) is not None
 
 
 def read_plan(path: Path) -> Loaded[PlanDocument]:
@@ -209,7 +229,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         cluster=found(document.cluster),
         device=found(document.device),
         gpus=document.gpus,
-        batch=document.global_batch,
+        batch=document.global_batch if document.serving is None else None,  # of serving, the sequences at a time
         precision=document.precision,
         optimizer=document.optimizer,
         mode=document.mode,
@@ -224,6 +244,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         seq=document.seq,
         lora_rank=document.lora_rank,
         assume=tuple(document.assume.items()),
+        calibration=found(document.calibration),
         space="auto" if document.mesh is None else "mesh",
     )
 

@@ -1,4 +1,4 @@
-"""Finds the bundled models, devices and clusters in a checkout, an editable install and a wheel."""
+"""Finds the bundled models, devices, clusters and calibrations in a checkout, an editable install and a wheel."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from planner.errors import FileProblem, InputFileError, UnknownName
 
 __all__ = ["KINDS", "Kind", "bundled", "config_folder", "resolve"]
 
-Kind = Literal["models", "devices", "clusters"]
-KINDS: tuple[Kind, ...] = ("models", "devices", "clusters")
+Kind = Literal["models", "devices", "clusters", "calibrations"]
+KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "calibrations")
+_FOLDERS = {"calibrations": "calibration"}  # a kind is its folder's name unless it stands here
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -42,7 +43,7 @@ def bundled(kind: Kind) -> dict[str, Path]:
     >>> bundled("models")["alexnet"].name
     'alexnet.yaml'
     """
-    folder = config_folder() / kind
+    folder = config_folder() / _FOLDERS.get(kind, kind)
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))} if folder.is_dir() else {}
 
 
@@ -51,7 +52,7 @@ def resolve(kind: Kind, text: str) -> Path:
 
     Parameters
     ----------
-    kind : "models", "devices" or "clusters"
+    kind : "models", "devices", "clusters" or "calibrations"
     text : str
 
     Returns

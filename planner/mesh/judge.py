@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.graph import Graph
+from costmodel.host import USABLE_SHARE
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS, MeshCosts
 from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
@@ -16,18 +17,21 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, broken_rules, columns_of
 from costmodel.mesh.units import MeshError
+from costmodel.units import format_bytes
 from planner.errors import UsageError
 from planner.mesh.results import RankedMeshPlan
 from planner.mesh.wording import TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
 from planner.resolve import Resolved
 from planner.results import Assumption
-from strategies.mesh.search import search_mesh
+from strategies.mesh.search import search_model
 from strategies.mesh.settings import MeshOutcome, MeshSettings
 
 __all__ = ["COMMUNICATION", "MeshJudge", "is_per_device", "make_judge"]
 
 # Parts of the step in which devices wait for the network.
 COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "dp_exposed_s")
+# Relative room below which a host is full.
+_FULL = 1e-6
 _PER_DEVICE = ("tokens_per_s_per_gpu", "mfu", "gpu_hours", "money")
 
 
@@ -72,7 +76,7 @@ class MeshJudge:
 
     def search(self, settings: MeshSettings, progress: Callable[[str, float], None] | None = None) -> MeshOutcome:
         """Search with the same cost model."""
-        return search_mesh(self.resolved.workload, self.resolved.cluster, settings, progress, self.assumptions)
+        return search_model(self.model, settings, progress)
 
     def score(self, plan: RankedMeshPlan) -> float:
         """What the objective compares; smaller is better."""
@@ -100,7 +104,7 @@ class MeshJudge:
         parts = {name: float(getattr(costs, name)[n]) for name in TIME_PARTS}
         tokens_per_s = self.tokens_per_step / step
         gpu_hours = plan.workers / tokens_per_s / 3600.0 * 1e6
-        price = self.resolved.cluster.device.price_per_hour
+        price, host = self.resolved.cluster.device.price_per_hour, self.resolved.cluster.host
         return RankedMeshPlan(
             rank=n + 1,
             plan=plan,
@@ -115,6 +119,7 @@ class MeshJudge:
             memory_bytes_per_gpu=float(costs.memory_bytes[n]),
             memory_capacity_bytes=setting.memory_capacity_bytes,
             host_bytes_per_gpu=float(costs.host_bytes[n]),
+            host_capacity_bytes_per_gpu=None if host is None else host.share_bytes(plan.workers),
             exposed_communication_s=sum(parts[name] for name in COMMUNICATION),
             time_parts=parts,
             memory_parts={name: float(getattr(costs, name)[n]) for name in MEMORY_PARTS},
@@ -167,7 +172,22 @@ class MeshJudge:
         return tuple(rows)
 
     def _source(self, name: str) -> str:
-        return "given" if name in dict(self.resolved.request.assume) else "default"
+        return self.resolved.source_of(name)
+
+    def host_memory(self) -> Assumption:
+        """How much the host of a node holds."""
+        host = self.resolved.cluster.host
+        if host is None:
+            return Assumption(name="host memory", value="without a limit (the cluster file states none)")
+        value = f"{format_bytes(host.memory_bytes)} per {host.devices} GPUs, of which {USABLE_SHARE:.0%} for tensors"
+        return Assumption(name="host memory", value=value, source="cluster file")
+
+    def host_in_words(self, ranked: RankedMeshPlan) -> str:
+        """Say that the host of a node is full, behind what else does not fit; nothing where it is not."""
+        room = ranked.host_capacity_bytes_per_gpu
+        if room is None or ranked.host_bytes_per_gpu < (1 - _FULL) * room:
+            return ""
+        return f"; the host is full: it has room for {format_bytes(room)} per GPU ({self.host_memory().value})"
 
     def convention(self) -> Assumption:
         """How MFU is counted."""
@@ -198,7 +218,7 @@ def make_judge(resolved: Resolved) -> MeshJudge:
             f"--objective money: device '{device.name}' states no price; write 'price_per_hour: X' (USD per device) in a device file "
             "and name it with --device, or use --objective gpu_hours"
         )
-    assumptions = MeshAssumptions(**dict(resolved.request.assume))
+    assumptions = dataclasses.replace(resolved.mesh_assumptions, **dict(resolved.request.assume))
     try:
         model = MeshModel.build(workload, resolved.cluster, assumptions)
     except MeshError as error:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,29 +15,25 @@ from costmodel.units import format_bytes, format_seconds
 from planner.errors import LimitReached, NoFeasiblePlan
 from planner.mesh.flags import flag_of
 from planner.mesh.judge import MeshJudge
-from planner.mesh.near import near_multiples
 from planner.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
 from planner.search_errors import SearchInterrupted
-from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
+from strategies.mesh.search import search_corner
+from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
 
 __all__ = ["no_mesh_plan", "remedy"]
 
 # Searches for a way out are short: each at most so long, and so many doublings of the GPUs.
 _WALL_S = 5.0
 _DOUBLINGS = 8
-# Values of a bounded degree that are tried to say why none of them works, and sentences that say it.
-_MOST_VALUES = 1024
-_MOST_MESSAGES = 4
+_ROUNDING = 1e-9
 
 
 def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) -> Exception:
     """Say why a search found no plan."""
     if outcome.interrupted:
         return SearchInterrupted(None)
-    if outcome.nearest_miss is None and outcome.out_of_time:
+    if outcome.nearest_miss is None and (outcome.out_of_time or judge.resolved.cluster.host is None):
         return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
-    if outcome.nearest_miss is None:
-        return NoFeasiblePlan(_excluded(judge, settings))
     way_out = _relaxed(judge, settings) or _more_gpus(judge, settings)
     return NoFeasiblePlan(f"nothing fits: {_miss(judge, outcome.nearest_miss)}; {way_out or _ADVICE}")
 
@@ -50,86 +44,18 @@ _ADVICE = (
 )
 
 
-def _miss(judge: MeshJudge, miss: NearestMiss) -> str:
+def _miss(judge: MeshJudge, miss: NearestMiss | None) -> str:
     have = judge.resolved.setting.memory_capacity_bytes
-    ranked = judge.rank([miss.plan])[0]
+    ranked = None if miss is None else judge.rank([miss.plan])[0]
+    if miss is None or ranked is None or ranked.memory_bytes_per_gpu > miss.memory_bytes * (1 + _ROUNDING):
+        # It would fit on the devices if the hosts held more.
+        return f"what the GPUs have no room for is more than their hosts hold: host memory {judge.host_memory().value}"
     largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
     return (
         f"the nearest miss ({mesh_plan_in_words(miss.plan)}) needs {format_bytes(miss.memory_bytes)} per GPU and there are "
         f"{format_bytes(have)}; the largest part is {MEMORY_WORDS[largest]} with {format_bytes(ranked.memory_parts[largest])}"
+        f"{judge.host_in_words(ranked)}"
     )
-
-
-def _excluded(judge: MeshJudge, settings: MeshSettings) -> str:
-    said = "; ".join(_contradictions(judge, settings.restriction))
-    if not said:
-        said = "nothing obeys all rules of the space; fix less"
-    flags = _flags(settings.restriction)
-    fixed = f" with {', '.join(dict.fromkeys(flags.values()))} as given" if flags else ""
-    setting = judge.resolved.setting
-    return f"no legal plan of '{setting.model}' at global batch {setting.global_batch} on up to {setting.gpus} GPUs{fixed}: {said}"
-
-
-def _contradictions(judge: MeshJudge, restriction: MeshRestriction) -> list[str]:
-    """What the fixed values break by themselves, whatever the others are."""
-    degrees = {field: bounds.values[0] for field, bounds in restriction.degrees.items() if len(bounds.values) == 1}
-    values: dict[str, Any] = {**degrees, **restriction.flags}
-    values |= {field: names[0] for field, names in restriction.names.items() if len(names) == 1}
-    dp = values.pop("dp", None)
-    known = {*values, *(["dp"] if dp is not None else []), "vpp"}  # more chunks per rank break no rule less
-    plan = MeshPlan(**{**values, **({} if dp is None else {"dp_replicate": dp, "dp_shard": 1})})
-    least = {field: min(_allowed(bounds), default=1) for field, bounds in restriction.degrees.items()}
-    problems = [
-        *_too_many_gpus(judge, least),
-        *_no_share_of_batch(judge, degrees),
-        *judge.broken(plan, _FIELDS - known),
-    ]
-    for field in restriction.degrees.keys() - degrees.keys() - {"dp"}:
-        problems += _all_broken(judge, field, _allowed(restriction.degrees[field]))
-    return problems
-
-
-_FIELDS = frozenset({"dp", *(field.name for field in dataclasses.fields(MeshPlan))})
-
-
-def _allowed(bounds: Bounds) -> Sequence[int]:
-    """Values of one degree that the user allows."""
-    return bounds.values or range(bounds.low or 0, min(bounds.high or _MOST_VALUES, _MOST_VALUES) + 1)
-
-
-def _all_broken(judge: MeshJudge, field: str, values: Sequence[int]) -> list[str]:
-    """What is wrong with all allowed values of one degree; nothing if one of them is right."""
-    messages: list[str] = []
-    for value in values:
-        broken = judge.broken(MeshPlan(**{field: value}), _FIELDS - {field})  # type: ignore[arg-type]
-        if not broken:
-            return []
-        messages += broken
-    return messages[:_MOST_MESSAGES]
-
-
-def _too_many_gpus(judge: MeshJudge, least: Mapping[str, int]) -> list[str]:
-    gpus, words = _product(least, ("tp", "cp", "pp", *_data(least)))
-    most = judge.resolved.setting.gpus
-    return [f"{words} is more than --gpus {most}"] if gpus > most else []
-
-
-def _no_share_of_batch(judge: MeshJudge, degrees: Mapping[str, int]) -> list[str]:
-    batch = judge.resolved.setting.global_batch
-    samples, words = _product(degrees, (*_data(degrees), "micro_batch", "num_micro_batches"))
-    near = near_multiples(batch, samples)
-    return [f"{words} does not divide --batch {batch} (nearby: {near})"] if batch % samples else []
-
-
-def _data(degrees: Mapping[str, int]) -> tuple[str, ...]:
-    return ("dp",) if "dp" in degrees else ("dp_replicate", "dp_shard")
-
-
-def _product(degrees: Mapping[str, int], fields: tuple[str, ...]) -> tuple[int, str]:
-    used = {field: degrees[field] for field in fields if degrees.get(field, 1) > 1}
-    product = math.prod(used.values())
-    words = " x ".join(f"{flag_of(field)[2:]} {degree}" for field, degree in used.items())
-    return product, f"{words} = {product}" if len(used) > 1 else words
 
 
 def _flags(restriction: MeshRestriction) -> dict[str, str]:
@@ -175,8 +101,9 @@ def _more_gpus(judge: MeshJudge, settings: MeshSettings) -> str | None:
 
 
 def _best(judge: MeshJudge, settings: MeshSettings) -> MeshCandidate | None:
+    """The best plan with degrees that are powers of two: to say what would help, that is enough."""
     short = dataclasses.replace(settings, top=1, wall_s=min(settings.wall_s, _WALL_S))
-    outcome = judge.search(short)
+    outcome = search_corner(judge.model, short)
     return outcome.candidates[0] if outcome.candidates else None
 
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.plan import MeshPlan
 from planner.results import Assumption, Setting
+
+if TYPE_CHECKING:
+    from planner.uncertainty.bars import ErrorBars
+    from planner.uncertainty.sensitivity import Sensitivity
+    from strategies.mesh.block_search import SplitCheck
 
 __all__ = ["MeshBreakdown", "MeshResult", "RankedMeshPlan"]
 
@@ -36,6 +41,12 @@ class RankedMeshPlan:
     gpu_hours_per_million_tokens: float
     money_per_million_tokens: float | None  # in USD; None: the device file states no price
     gap: float  # score over the best plan's, minus 1; the score is the step time unless another objective is asked for
+    host_capacity_bytes_per_gpu: float | None = (
+        None  # room on the host of a node for each; None: nothing is known of it
+    )
+    step_time_low_s: float | None = None  # a measurement lies between these with a chance of 80 %; None: no error model
+    step_time_high_s: float | None = None
+    probability_best: float | None = None  # of the plans it is ranked with; None: not compared
 
     @property
     def exposed_communication_share(self) -> float:
@@ -61,8 +72,8 @@ class MeshResult:
     seq: int
     objective: str
     plans: tuple[RankedMeshPlan, ...]  # of the uniform space, best first
-    # The best with blocks and recomputation of its own on every stage, where it is faster than all of them; bound and proof are about
-    # the uniform space.
+    # The best with blocks and recomputation of its own on every stage, or splits of its own inside the blocks, where it is faster than all
+    # of them; bound and proof are about the uniform space.
     refined: RankedMeshPlan | None
     proven_optimal: bool
     bound_s: float  # no plan of the space takes less time per step
@@ -74,6 +85,8 @@ class MeshResult:
     model_assumptions: tuple[Assumption, ...]  # of the mesh cost model, by name
     data_parallel: RankedMeshPlan | None  # the best with tp = cp = ep = pp = 1; None: does not fit
     notes: tuple[str, ...]
+    error_bars: ErrorBars | None = None
+    splits: tuple[SplitCheck, ...] = ()  # of the best plans with tp > 1
 
     @property
     def best(self) -> RankedMeshPlan:
@@ -97,3 +110,6 @@ class MeshBreakdown:
     assumptions: tuple[Assumption, ...]
     model_assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
+    error_bars: ErrorBars | None = None
+    sensitivity: tuple[Sensitivity, ...] | None = None  # None: not asked for
+    split: SplitCheck | None = None  # None: not asked for, or nothing to split

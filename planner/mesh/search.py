@@ -9,6 +9,7 @@ from collections.abc import Callable
 from costmodel.mesh.plan import MeshPlan
 from costmodel.units import format_bytes, parse_quantity
 from planner.errors import NoFeasiblePlan
+from planner.mesh.contradictions import refuse_contradiction
 from planner.mesh.exact import exact_plan
 from planner.mesh.judge import MeshJudge, is_per_device, make_judge
 from planner.mesh.remedies import no_mesh_plan, remedy
@@ -17,6 +18,10 @@ from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
 from planner.resolve import Resolved
 from planner.results import Assumption
 from planner.search_errors import SearchInterrupted
+from planner.uncertainty.answers import mesh_bars
+from planner.uncertainty.bars import with_bars
+from planner.uncertainty.sensitivity import SENSITIVITY_PLANS, mesh_sensitivity
+from strategies.mesh.block_search import SplitCheck, split_plan, split_top
 from strategies.mesh.refine import refine_top
 from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
 
@@ -31,6 +36,8 @@ _REFINEMENT_S = 5.0
 _PROOF_SLACK = 1e-9
 # A plan with stages of its own is harder to run: it is shown if it is better by more than this.
 _WORTH_SHOWING = 1e-4
+# A plan with splits of its own inside the blocks is a trainer to be written.
+_WORTH_SPLITTING = 1e-2
 _INTERRUPTED = "interrupted: the best so far is shown"
 _ONE = Bounds(values=(1,))
 # Plain data parallelism, ZeRO included.
@@ -50,15 +57,16 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refin
     Raises
     ------
     NoFeasiblePlan
-        Nothing fits, or nothing that is asked for is legal; the message names the nearest miss or the rules.
+        Nothing fits; the message names the nearest miss.
     SearchInterrupted
         Ctrl-C; carries the best so far.
     UsageError
-        The network cannot be laid over a mesh.
+        The network cannot be laid over a mesh, or nothing that is asked for is legal.
     """
     started = time.monotonic()
     judge = make_judge(resolved)
     settings = settings_of(resolved)
+    refuse_contradiction(judge, settings)
     outcome = judge.search(settings, progress)
     if not outcome.candidates:
         raise no_mesh_plan(judge, settings, outcome)
@@ -67,8 +75,12 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refin
         raise SearchInterrupted(result)
     if not refine:
         return result
+    bars = mesh_bars(judge, result.plans)
+    result = dataclasses.replace(result, plans=with_bars(result.plans, bars), error_bars=bars)
     try:
-        return dataclasses.replace(result, refined=_refined(judge, settings, outcome, result.plans[0]))
+        refined, checks = _refined(judge, settings, outcome, result.plans[0])
+        result = dataclasses.replace(result, splits=tuple(checks))
+        return result if refined is None else dataclasses.replace(result, refined=_barred(judge, refined))
     except KeyboardInterrupt:
         raise SearchInterrupted(dataclasses.replace(result, notes=(*result.notes, _INTERRUPTED))) from None
 
@@ -93,14 +105,29 @@ def explain_mesh(resolved: Resolved, plan: MeshPlan | None = None, progress: Pro
     if plan is None and (request.mesh is not None or request.micro_batches is not None):
         plan, defaults = exact_plan(judge)
     workers = max(request.gpus, plan.workers if plan is not None else 1)
-    free = dataclasses.replace(request, mesh=None, micro_batches=None, top=1, gpus=workers)
+    top = SENSITIVITY_PLANS if request.sensitivity else 1
+    free = dataclasses.replace(request, mesh=None, micro_batches=None, top=top, gpus=workers)
     try:
-        best = optimize_mesh(dataclasses.replace(resolved, request=free), progress, refine=False).plans[0]
+        plans = optimize_mesh(dataclasses.replace(resolved, request=free), progress, refine=False).plans
     except NoFeasiblePlan:
         if plan is None:
             raise
-        return _breakdown(judge, plan, None, defaults)  # what does not fit can still be explained
-    return _breakdown(judge, plan or best.plan, best, defaults)
+        return _with_split(judge, _breakdown(judge, plan, None, defaults))  # what does not fit can still be explained
+    breakdown = _with_split(judge, _breakdown(judge, plan or plans[0].plan, plans[0], defaults))
+    return (
+        dataclasses.replace(breakdown, sensitivity=mesh_sensitivity(judge, plans)) if request.sensitivity else breakdown
+    )
+
+
+def _with_split(judge: MeshJudge, breakdown: MeshBreakdown) -> MeshBreakdown:
+    """An explanation with what the per-layer program says about the splits of the layers."""
+    plan, capacity = breakdown.ranked.plan, breakdown.ranked.memory_capacity_bytes
+    return dataclasses.replace(breakdown, split=split_plan(judge.model, plan, capacity))
+
+
+def _barred(judge: MeshJudge, plan: RankedMeshPlan) -> RankedMeshPlan:
+    """A plan by itself with its interval."""
+    return with_bars([plan], mesh_bars(judge, [plan]))[0]
 
 
 def settings_of(resolved: Resolved) -> MeshSettings:
@@ -143,7 +170,7 @@ def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, star
         space_size=outcome.space_size,
         searched=outcome.searched,
         wall_s=wall_s,
-        assumptions=(*resolved.assumptions, judge.convention()),
+        assumptions=(*resolved.assumptions, judge.host_memory(), judge.convention()),
         model_assumptions=judge.rows(),
         data_parallel=data,
         notes=tuple(_notes(resolved, outcome)),
@@ -152,12 +179,17 @@ def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, star
 
 def _refined(
     judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, best: RankedMeshPlan
-) -> RankedMeshPlan | None:
-    """The best of the plans with uneven stages, if it beats the uniform ones. What the user fixed stays."""
+) -> tuple[RankedMeshPlan | None, list[SplitCheck]]:
+    """The best of the plans with uneven stages or split blocks, if it beats the uniform ones. What the user fixed stays."""
     limit_s = min(settings.wall_s, _REFINEMENT_S)
-    candidates = refine_top(judge.model, outcome, settings, limit_s)
-    ranked = judge.rank([candidate.plan for candidate in candidates[:1]], best)
-    return ranked[0] if ranked and ranked[0].gap < -_WORTH_SHOWING else None
+    staged = refine_top(judge.model, outcome, settings, limit_s)
+    split, checks = split_top(judge.model, outcome, settings.capacity_bytes, staged[:1])
+    ranked = judge.rank([candidate.plan for candidate in (*staged[:1], *split[:1])], best)
+    shown = [plan for plan in ranked[: len(staged[:1])] if plan.gap < -_WORTH_SHOWING]
+    # Splits must be worth it beside the best of the others.
+    least = min([plan.gap for plan in shown], default=0.0)
+    shown += [plan for plan in ranked[len(staged[:1]) :] if plan.gap < least - _WORTH_SPLITTING]
+    return (shown[-1] if shown else None), checks
 
 
 def _bound_s(judge: MeshJudge, best: RankedMeshPlan, ratio: float) -> float:
@@ -204,19 +236,21 @@ def _breakdown(
         notes.append(
             f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
             f"{format_bytes(ranked.memory_capacity_bytes)}; most of it are {MEMORY_WORDS[largest]} "
-            f"({format_bytes(ranked.memory_parts[largest])})"
+            f"({format_bytes(ranked.memory_parts[largest])}){judge.host_in_words(ranked)}"
         )
         notes.append(remedy(judge, plan))
+    bars = mesh_bars(judge, [ranked])
     return MeshBreakdown(
         setting=resolved.setting,
         seq=judge.seq,
         objective=judge.objective,
-        ranked=ranked,
+        ranked=with_bars([ranked], bars)[0],
+        error_bars=bars,
         layers=tuple(layer_rows(judge.model, plan)),
         stages=tuple(stage_rows(judge.model, plan)),
         best=best,
         comparison=_comparison(ranked, best),
-        assumptions=(*resolved.assumptions, *defaults, judge.convention()),
+        assumptions=(*resolved.assumptions, *defaults, judge.host_memory(), judge.convention()),
         model_assumptions=judge.rows(),
         notes=tuple(notes),
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import LayerSplit, MeshPlan
 
-__all__ = ["MEMORY_WORDS", "TIME_WORDS", "family_of_mesh_plan", "mesh_plan_in_words"]
+__all__ = ["MEMORY_WORDS", "TIME_WORDS", "family_of_mesh_plan", "mesh_plan_in_words", "splits_in_words"]
 
 # Parts of the step and of the memory, as people call them.
 TIME_WORDS = {
@@ -62,7 +62,24 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
         words.append(f"order {plan.order}")
     if plan.stage_blocks:
         words.append(f"blocks per chunk {' '.join(map(str, plan.stage_blocks))}")
+    if plan.block_splits:
+        words.append(f"layers {splits_in_words(plan.block_splits)}")
     return ", ".join(words)
+
+
+def splits_in_words(splits: tuple[LayerSplit, ...]) -> str:
+    """Write splits of layers for people: those that are split alike together, layers of blocks without the name of the block.
+
+    >>> splits_in_words((LayerSplit(layer="blocks.0.qkv", role="column", degree=4), LayerSplit(layer="head", role="whole", degree=1)))
+    'qkv column 4, head whole'
+    """
+    groups: dict[str, list[str]] = {}
+    for split in splits:
+        names = groups.setdefault(split.role if split.degree == 1 else f"{split.role} {split.degree}", [])
+        name = split.layer.rsplit(".", 1)[-1]
+        if name not in names:
+            names.append(name)
+    return ", ".join(f"{' '.join(names)} {how}" for how, names in groups.items())
 
 
 def _parallel(plan: MeshPlan) -> list[str]:

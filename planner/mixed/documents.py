@@ -20,6 +20,8 @@ __all__ = ["mixed_breakdown_document", "mixed_plan_document", "mixed_record", "m
 _KEYS = (
     "rank",
     "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
     "throughput_samples_per_s",
     "memory_bytes_per_gpu",
     "exposed_communication_s",

@@ -172,12 +172,11 @@ class MixedJudge:
 
     def rows(self) -> tuple[Assumption, ...]:
         """What the cost model takes for granted, by name."""
-        given = dict(self.resolved.request.assume)
         return tuple(
             Assumption(
                 name=item.name,
                 value=f"{getattr(self.model.assumptions, item.name):g}",
-                source="given" if item.name in given else "default",
+                source=self.resolved.source_of(item.name),
             )
             for item in dataclasses.fields(MeshAssumptions)
         )
@@ -193,7 +192,9 @@ def make_mixed_judge(resolved: Resolved) -> MixedJudge:
     """
     request, workload, cluster = resolved.request, resolved.workload, resolved.cluster
     try:
-        model = MixedModel.build(workload, cluster, MeshAssumptions(**dict(request.assume)))
+        model = MixedModel.build(
+            workload, cluster, dataclasses.replace(resolved.mesh_assumptions, **dict(request.assume))
+        )
     except MeshError as error:
         raise UsageError(str(error)) from None
     left, devices = request.gpus, []

@@ -95,6 +95,7 @@ def document_from_mixed_plan(
         "optimizer": setting.optimizer,
         "mode": setting.mode,
         "cost_model": setting.cost_model,
+        "calibration": None if request.calibration is None else reference(request.calibration, folder),
         "memory_limit": request.memory_limit,
         "workers": ranked.workers,
         "mixed": mixed_entry(ranked.plan, [use.name for use in ranked.groups]),

@@ -21,6 +21,7 @@ from planner.report.numbers import (
 from planner.report.optimize import assumed, ratio_text
 from planner.report.ranking import gap_text
 from planner.report.rows import rows_table
+from planner.report.uncertainty import bars_columns, bars_facts
 
 __all__ = ["mixed_estimate_report", "mixed_search_report"]
 
@@ -53,6 +54,7 @@ def _search_blocks(result: MixedResult) -> list[Block]:
     best = result.plans[0]
     facts = [
         ("Proof", _proof(result)),
+        *bars_facts(result.error_bars),
         ("Searched", _searched(result)),
         ("Devices", _devices(best)),
         *(("Against one group", _versus(best, baseline)) for baseline in result.baselines),
@@ -85,6 +87,7 @@ def _table(plans: Sequence[RankedMixedPlan], *, ranks: bool = True) -> Table:
         Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
         column("GPUs", lambda plan: f"{plan.workers:,}", 6),
         column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
+        *bars_columns(plans, unit),
         column("tokens/s", lambda plan: significant(plan.tokens_per_s), 3),
         column("MFU", lambda plan: percent(plan.mfu), 4),
         *(column("memory", memory(i), 2, unit=plans[0].groups[i].name) for i in used),

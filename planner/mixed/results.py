@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.plan import MixedPlan
 from planner.results import Assumption, Setting
+from planner.uncertainty.bars import ErrorBars
 
 __all__ = [
     "GroupBaseline",
@@ -61,6 +62,9 @@ class RankedMixedPlan:
     gpu_hours_per_million_tokens: float
     money_per_million_tokens: float | None  # in USD; None: a device file in use states no price
     gap: float  # step time over the best plan's, minus 1
+    step_time_low_s: float | None = None  # a measurement lies between these with a chance of 80 %; None: no error model
+    step_time_high_s: float | None = None
+    probability_best: float | None = None  # None: not compared
 
     @property
     def memory_bytes_per_gpu(self) -> float:
@@ -132,6 +136,7 @@ class MixedResult:
     assumptions: tuple[Assumption, ...]
     model_assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
+    error_bars: ErrorBars | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,3 +170,4 @@ class MixedBreakdown:
     assumptions: tuple[Assumption, ...]
     model_assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
+    error_bars: ErrorBars | None = None

@@ -15,6 +15,8 @@ from planner.mixed.judge import MixedJudge, make_mixed_judge
 from planner.mixed.results import GroupBaseline, MeshAlone, MixedBreakdown, MixedResult, RankedMixedPlan
 from planner.resolve import Resolved
 from planner.search_errors import SearchInterrupted
+from planner.uncertainty.answers import parts_bars
+from planner.uncertainty.bars import with_bars
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
 from strategies.mixed.search import search_mixed
@@ -79,10 +81,12 @@ def estimate_mixed(resolved: Resolved, plan: MixedPlan | None) -> MixedBreakdown
     if problems:
         raise UsageError("\n".join(problems))
     ranked = judge.rank([plan])[0]
+    bars = parts_bars(resolved, [ranked])
     return MixedBreakdown(
         setting=resolved.setting,
         seq=judge.seq,
-        ranked=ranked,
+        ranked=with_bars([ranked], bars)[0],
+        error_bars=bars,
         stages=judge.stages(plan),
         assumptions=judge.assumptions(),
         model_assumptions=judge.rows(),
@@ -116,10 +120,12 @@ def _result(judge: MixedJudge, outcome: MixedOutcome, started: float) -> MixedRe
     best = plans[0]
     proven = outcome.gap <= _PROOF_SLACK
     baselines = _baselines(judge, outcome, best.step_time_s)
+    bars = parts_bars(judge.resolved, plans)
     return MixedResult(
         setting=judge.resolved.setting,
         seq=judge.seq,
-        plans=tuple(plans),
+        plans=with_bars(plans, bars),
+        error_bars=bars,
         proven_optimal=proven,
         bound_s=best.step_time_s if proven else outcome.bound_s,
         bound_gap=0.0 if proven else outcome.gap,

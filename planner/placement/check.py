@@ -52,9 +52,12 @@ class _Workload:
     """The JSON's nodes and edges, by id."""
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        self.accelerators = int(content["maxFPGAs"])
+        self.kinds: list[Mapping[str, Any]] = []  # of each accelerator; empty where all are alike
+        for kind in content.get("deviceTypes", ()):
+            self.kinds += [kind] * int(kind["count"])
+        self.accelerators = len(self.kinds) or int(content["maxFPGAs"])
         self.cpus = int(content["maxCPUs"])
-        self.memory = float(content["maxSizePerFPGA"])
+        self.memory = float(content.get("maxSizePerFPGA", 0.0))
         self.nodes: dict[Any, Mapping[str, Any]] = {node["id"]: node for node in content["nodes"]}
         self.edges = [(edge["sourceId"], edge["destId"]) for edge in content["edges"]]
         self.cost: dict[Any, float] = {}
@@ -66,6 +69,20 @@ class _Workload:
 
     def is_backward(self, v: Any) -> bool:
         return bool(self.nodes[v].get("isBackwardNode", 0))
+
+    def kind_of(self, name: Hashable) -> Mapping[str, Any]:
+        """What is special about an accelerator, by its name."""
+        return self.kinds[int(str(name)[3:]) - 1] if self.kinds and str(name).startswith("acc") else {}
+
+    def time_on(self, v: Any, name: str) -> float:
+        kind = self.kind_of(name)
+        own = self.nodes[v].get(kind["timeKey"]) if "timeKey" in kind else None
+        if own is not None:
+            return float(own)
+        return self.time(v, on_cpu=name.startswith("cpu")) * float(kind.get("timeFactor", 1.0))
+
+    def memory_of(self, name: str) -> float:
+        return float(self.kind_of(name).get("memory", self.memory))
 
     def time(self, v: Any, *, on_cpu: bool) -> float:
         return float(self.nodes[v].get("cpuLatency" if on_cpu else "fpgaLatency") or 0.0)
@@ -153,7 +170,7 @@ def check_latency(
     content : mapping
         A valid workload of forward operators.
     device_of : mapping
-        Node id to device name; every name that begins with "cpu" is the CPUs, which are unlimited here.
+        Node id to device name; every name that begins with "cpu" is the CPUs, which are unlimited here, but where there are none.
     subgraph_of : mapping
         Node id to number of the accelerator's subgraph, from 0; 0 where absent.
     num_subgraphs : int
@@ -162,7 +179,7 @@ def check_latency(
     workload = _Workload(content)
     names = [f"acc{i + 1}" for i in range(workload.accelerators)]
     folded = {v: "cpu" if str(name).startswith("cpu") else name for v, name in device_of.items()}
-    violations = _assignment_violations(workload, folded, [*names, "cpu"])
+    violations = _assignment_violations(workload, folded, [*names, "cpu"] if workload.cpus else names)
     units: dict[Any, tuple[Any, ...]] = {}
     for v in workload.nodes:
         on_cpu = folded.get(v) in (None, "cpu")
@@ -254,9 +271,9 @@ def _assignment_violations(workload: _Workload, device_of: Mapping[Any, str], na
 
 def _memory_violations(workload: _Workload, devices: Iterable[CheckedDevice]) -> list[str]:
     return [
-        f"{device.name} holds {device.memory_bytes:,.0f} bytes, its memory {workload.memory:,.0f}"
+        f"{device.name} holds {device.memory_bytes:,.0f} bytes, its memory {workload.memory_of(device.name):,.0f}"
         for device in devices
-        if device.name.startswith("acc") and device.memory_bytes > workload.memory * (1 + _ROUNDING)
+        if device.name.startswith("acc") and device.memory_bytes > workload.memory_of(device.name) * (1 + _ROUNDING)
     ]
 
 
@@ -276,8 +293,11 @@ def _devices(
         CheckedDevice(
             name=name,
             nodes=tuple(nodes[name]),
-            compute=sum(workload.time(v, on_cpu=name.startswith("cpu")) for v in nodes[name]),
-            communication=0.0 if name.startswith("cpu") else sum(moved.get(unit, 0.0) for unit in units[name]),
+            compute=sum(workload.time_on(v, name) for v in nodes[name]),
+            communication=0.0
+            if name.startswith("cpu")
+            else sum(moved.get(unit, 0.0) for unit in units[name])
+            * float(workload.kind_of(name).get("linkFactor", 1.0)),
             memory_bytes=sum(workload.size(v) for v in nodes[name]),
         )
         for name in names

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from planner.errors import FileProblem, InputFileError
 from planner.files.documents import Document, Location, parse_document
-from planner.placement.answers import PiperAnswer, PlaceAnswer
+from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
 from planner.report.yaml_text import yaml_text
+from strategies.placement.latency.evaluate import CPU
 from strategies.placement.piper_problem import PiperPlan, PiperProblem
 from strategies.placement.problem import Placement, PlacementProblem
 
@@ -21,6 +24,7 @@ __all__ = [
     "piper_stages",
     "placement_text",
     "read_placement_file",
+    "subgraphs_of",
 ]
 
 SCHEMA_VERSION = 1
@@ -59,6 +63,12 @@ def assignment_of(problem: PlacementProblem, placement: Placement) -> dict[Any, 
     return {problem.node_ids[v]: names[d] for v, d in enumerate(placement.device.tolist())}
 
 
+def subgraphs_of(problem: PlacementProblem, placement: Placement) -> dict[Any, int]:
+    """Number of every node's subgraph on its accelerator."""
+    numbers = [0] * problem.num_nodes if placement.subgraph is None else placement.subgraph.tolist()
+    return dict(zip(problem.node_ids, numbers, strict=True))
+
+
 def piper_stages(problem: PiperProblem, plan: PiperPlan) -> list[Mapping[str, Any]]:
     """Stages as plain values, in the order of the data."""
     return [
@@ -72,7 +82,7 @@ def piper_stages(problem: PiperProblem, plan: PiperPlan) -> list[Mapping[str, An
     ]
 
 
-def placement_text(answer: PlaceAnswer | PiperAnswer) -> str:
+def placement_text(answer: PlaceAnswer | LatencyAnswer | PiperAnswer) -> str:
     """Write an answer as a placement file."""
     head: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -102,6 +112,8 @@ def placement_text(answer: PlaceAnswer | PiperAnswer) -> str:
         "cpus": problem.num_cpus,
         "memory_bytes": problem.memory_bytes,
     }
+    if isinstance(answer, LatencyAnswer):
+        return yaml_text({**head, **_latency_body(answer, limits, claim)})
     devices: dict[str, list[Any]] = {name: [] for name in problem.device_names()}
     for node, name in assignment_of(problem, answer.result.placement).items():
         devices[name].append(node)
@@ -114,6 +126,20 @@ def placement_text(answer: PlaceAnswer | PiperAnswer) -> str:
         "devices": {name: _in_rows(nodes) for name, nodes in devices.items() if nodes},
     }
     return yaml_text({**head, **body})
+
+
+def _latency_body(answer: LatencyAnswer, limits: dict[str, Any], claim: dict[str, Any]) -> dict[str, Any]:
+    """Accelerators have a list of operators for each subgraph, in the order in which they run."""
+    problem, timing = answer.problem, answer.timing
+    devices: dict[str, list[Any]] = {}
+    for i, accelerator in enumerate(timing.accelerator.tolist()):
+        nodes = [problem.node_ids[v] for v in np.flatnonzero(timing.unit == i).tolist()]
+        devices.setdefault(f"acc{accelerator + 1}", []).append(nodes)
+    on_cpu = [problem.node_ids[v] for v in np.flatnonzero(timing.unit == CPU).tolist()]
+    if on_cpu:
+        devices["cpu1"] = _in_rows(on_cpu)
+    limits = {**limits, "subgraphs": answer.request.num_subgraphs}
+    return {"objective": "latency", "limits": limits, **claim, "devices": devices}
 
 
 def _in_rows(nodes: list[Any]) -> list[Any]:

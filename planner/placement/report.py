@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from planner.placement.answers import PiperAnswer, PlaceAnswer
+from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
+from planner.placement.facts import bound_facts, times_text
+from planner.placement.latency_report import latency_report
 from planner.placement.placement_file import assignment_of, piper_stages
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
-from planner.report.numbers import byte_text, duration_text, percent, significant, used_of_total
-from planner.report.optimize import ratio_text
+from planner.report.numbers import byte_text, duration_text, significant, used_of_total
 from strategies.placement.piper_problem import PiperProblem
 
 __all__ = ["RESULT_VERSION", "check_report", "place_report"]
@@ -25,18 +26,21 @@ _CONTIGUITY = {
 }
 
 
-def place_report(answer: PlaceAnswer | PiperAnswer) -> Report:
+def place_report(answer: PlaceAnswer | LatencyAnswer | PiperAnswer) -> Report:
     """Devices, objective, bound and what proved it."""
+    if isinstance(answer, LatencyAnswer):
+        return latency_report(answer)
     if isinstance(answer, PiperAnswer):
         return Report(
             blocks=lambda: _piper_blocks(answer),
             data=lambda: _piper_document(answer),
             records=lambda: _piper_document(answer)["stages"],
         )
+    hidden = ("nodes",) if answer.problem.types else ("nodes", "type")
     return Report(
         blocks=lambda: _blocks(answer),
         data=lambda: _document(answer),
-        records=lambda: [{k: v for k, v in device.items() if k != "nodes"} for device in _devices(answer)],
+        records=lambda: [{k: v for k, v in device.items() if k not in hidden} for device in _devices(answer)],
     )
 
 
@@ -56,8 +60,9 @@ def _devices(answer: PlaceAnswer) -> list[dict[str, Any]]:
             "compute": float(loads.compute[d]),
             "communication": float(loads.communication[d]),
             "load": float(loads.load[d]),
+            "type": kind.name if (kind := problem.type_of(d)) is not None else None,
             "memory_bytes": float(loads.memory_bytes[d]),
-            "memory_capacity_bytes": problem.memory_bytes if d < problem.num_accelerators else None,
+            "memory_capacity_bytes": problem.memory_of(d) if d < problem.num_accelerators else None,
             "nodes": nodes[name],
         }
         for d, name in enumerate(problem.device_names())
@@ -106,7 +111,7 @@ def _blocks(answer: PlaceAnswer) -> list[Block]:
     idle = len(devices) - len(used)
     facts = [
         ("Objective", f"{significant(result.objective, _DIGITS)}, the largest load (in the workload's unit of time)"),
-        *_bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped),
+        *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped),
         ("Placement", _CONTIGUITY[request.contiguity]),
         ("Method", f"{result.method}, {duration_text(result.wall_s)}"),
         ("Against one device", _speedup_text(answer.one_device, result.objective, answer)),
@@ -122,6 +127,8 @@ def _blocks(answer: PlaceAnswer) -> list[Block]:
 def _counts(answer: PlaceAnswer) -> str:
     k, cpus = answer.problem.num_accelerators, answer.problem.num_cpus
     text = f"{k} accelerator{'s' * (k != 1)} of {byte_text(answer.problem.memory_bytes)}"
+    if answer.problem.types:
+        text = " + ".join(f"{t.count} {t.name} of {byte_text(t.memory_bytes)}" for t in answer.problem.types)
     return f"{text} and {cpus} CPU{'s' * (cpus != 1)}" if cpus else text
 
 
@@ -130,7 +137,11 @@ def _columns(devices: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
         return tuple(significant(device[key], _DIGITS) for device in devices)
 
     return (
-        Column(title="device", cells=tuple(device["name"] for device in devices), is_text=True),
+        Column(
+            title="device",
+            cells=tuple(f"{d['name']} ({d['type']})" if d["type"] else d["name"] for d in devices),
+            is_text=True,
+        ),
         Column(title="operators", cells=tuple(f"{device['num_nodes']:,}" for device in devices), priority=2),
         Column(title="compute", cells=numbers("compute")),
         Column(title="communication", cells=numbers("communication")),
@@ -144,38 +155,19 @@ def _memory_text(device: Mapping[str, Any]) -> str:
     return byte_text(device["memory_bytes"]) if capacity is None else used_of_total(device["memory_bytes"], capacity)
 
 
-def _bound_facts(bound: float, gap: float, proven: bool, proof: str, stopped: str) -> list[tuple[str, str]]:
-    text = "proven optimal" if proven else f"at least {significant(bound, _DIGITS)}, gap {percent(gap)}"
-    facts = [("Bound", f"{text} ({proof})")]
-    return [*facts, ("Stopped", stopped)] if stopped else facts
-
-
 def _speedup_text(other: float, value: float, answer: PlaceAnswer) -> str:
     if not np.isfinite(other):
         return "no single device can run all operators"
     fits = float(answer.problem.size_bytes.sum()) <= answer.problem.capacity_bytes
     note = "" if fits else "; it would not fit into its memory"
-    return f"{_times(other, value)}{note}"
-
-
-def _times(other: float, value: float) -> str:
-    """Say how much faster (or slower) a value is than another."""
-    shown = significant(other, _DIGITS)
-    if value <= 0 or abs(other - value) <= 1e-9 * other:
-        return f"as fast as {shown}"
-    ratio = other / value
-    return (
-        f"{ratio_text(ratio)} times faster than {shown}"
-        if ratio > 1
-        else f"{ratio_text(1 / ratio)} times slower than {shown}"
-    )
+    return f"{times_text(other, value)}{note}"
 
 
 def _contiguous_text(answer: PlaceAnswer) -> str:
     assert answer.contiguous is not None
     if answer.contiguous.placement is None:
         return "there is none"
-    return _times(answer.contiguous.objective, answer.result.objective)
+    return times_text(answer.contiguous.objective, answer.result.objective)
 
 
 # -- Piper's problem ----------------------------------------------------------------------------------------------------
@@ -242,7 +234,7 @@ def _piper_blocks(answer: PiperAnswer) -> list[Block]:
     )
     facts = [
         ("Objective", f"{significant(result.objective * 1e3, _DIGITS)} ms per micro-batch, the slowest stage"),
-        *_bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped),
+        *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped),
         ("Devices", f"{result.plan.num_devices:,} of {problem.num_devices:,}"),
         ("Method", f"{result.method}, {duration_text(result.wall_s)}"),
     ]

@@ -12,12 +12,16 @@ __all__ = ["PlaceRequest"]
 class PlaceRequest:
     """The options of ``planner place``; None leaves the workload's word."""
 
-    workload: Path
+    workload: Path  # a network's name where a cluster is given
+    cluster: str | None = None
+    batch: int = 1  # samples of a micro-batch, with a cluster
+    mode: str = "training"  # or inference, with a cluster
     objective: str = "throughput"
     contiguity: str = "chain"  # chain, convex or none
     method: str = "auto"
     expert: Path | None = None
     num_devices: int | None = None
+    num_subgraphs: int | None = None  # calls of an accelerator, for latency
     num_cpus: int | None = None
     memory_bytes: float | None = None
     bandwidth_bytes_per_s: float | None = None

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from planner.errors import LimitReached, NoFeasiblePlan, UsageError
-from planner.placement.answers import PiperAnswer, PlaceAnswer
+from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
 from planner.placement.check import check_throughput
 from planner.placement.check_piper import check_piper
 from planner.placement.expert_file import expert_placement
 from planner.placement.json_file import JsonFile, read_json_file
+from planner.placement.latency_run import place_for_latency
 from planner.placement.methods import BASELINES, BEST
 from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
 from planner.placement.placement_file import assignment_of, piper_stages
@@ -29,8 +30,13 @@ from strategies.placement.problem import PlacementProblem, PlacementResult
 
 __all__ = ["place"]
 
+# Of the time limit, for the contiguous placement that another kind is compared with, when the search has used all of it.
+_COMPARISON_SHARE = 0.1
 
-def place(request: PlaceRequest, report: Callable[[str, float, float], None]) -> PlaceAnswer | PiperAnswer:
+
+def place(
+    request: PlaceRequest, report: Callable[[str, float, float], None]
+) -> PlaceAnswer | LatencyAnswer | PiperAnswer:
     """Place a workload.
 
     Parameters
@@ -49,16 +55,24 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
         The time limit came before any placement.
     """
     clock = Clock(limit_s=request.time_limit_s, report=report)
-    file = read_json_file(request.workload)
+    file = read_json_file(request.workload) if request.cluster is None else _of_model(request, request.cluster)
     if is_piper(file.content):
         return _place_piper(file, request, clock)
     if request.bandwidth_bytes_per_s is not None or request.num_micro_batches is not None:
         raise UsageError("--bandwidth, --micro-batches: only have a meaning for workloads of Piper's format")
+    if request.objective == "latency":
+        return place_for_latency(file, request, clock)
+    if request.num_subgraphs is not None:
+        raise UsageError("--subgraphs: only has a meaning with --objective latency")
     overrides = Overrides(
         num_accelerators=request.num_devices, num_cpus=request.num_cpus, memory_bytes=request.memory_bytes
     )
     loaded = workload_from(file, overrides)
     problem = loaded.problem
+    if problem.types and (request.method not in ("auto", "expert") or request.contiguity == "convex"):
+        raise UsageError(
+            "--method, --contiguity convex: not for workloads with deviceTypes (chain and --non-contiguous are)"
+        )
     result, contiguity = _solved(loaded, request, clock)
     if result.placement is None:
         raise _nothing_found(result, problem, contiguity)
@@ -66,7 +80,9 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
     contiguity = found if request.method != "auto" else contiguity
     contiguous = None
     if contiguity != "chain":
-        contiguous = solve_contiguous(problem, seed=request.seed, clock=Clock(limit_s=request.time_limit_s))
+        # Only a comparison: it gets what is left of the time, and a little where nothing is.
+        left_s = max(clock.left_s, _COMPARISON_SHARE * request.time_limit_s)
+        contiguous = solve_contiguous(problem, seed=request.seed, clock=Clock(limit_s=left_s))
     return PlaceAnswer(
         request=replace(request, contiguity=contiguity),
         problem=problem,
@@ -76,6 +92,25 @@ def place(request: PlaceRequest, report: Callable[[str, float, float], None]) ->
         contiguous=contiguous,
         sha256=loaded.sha256,
         content=loaded.content,
+    )
+
+
+def _of_model(request: PlaceRequest, cluster: str) -> JsonFile:
+    """Operator graph of a network on a cluster."""
+    from planner.placement.model_workload import ModelQuestion, workload_of_model
+
+    if request.num_cpus:
+        raise UsageError(
+            "--cpus: clusters name no CPU that could run layers; --export-workload writes a file to add times to"
+        )
+    return workload_of_model(
+        ModelQuestion(
+            model=str(request.workload),
+            cluster=cluster,
+            mode="training" if request.mode == "training" else "inference",
+            batch=request.batch,
+            num_devices=request.num_devices,
+        )
     )
 
 
@@ -128,6 +163,8 @@ def _place_piper(file: JsonFile, request: PlaceRequest, clock: Clock) -> PiperAn
     )
     if request.method != "auto" or request.contiguity != "chain" or request.num_cpus is not None:
         raise UsageError("--method, --contiguity, --cpus: have no meaning for workloads of Piper's format")
+    if request.objective != "throughput" or request.num_subgraphs is not None:
+        raise UsageError("--objective latency, --subgraphs: have no meaning for workloads of Piper's format")
     result = solve_piper(loaded.problem, clock=clock)
     if result.plan is None:
         if result.stopped == "interrupted":

@@ -2,6 +2,7 @@
 
 An object with ``maxFPGAs`` (accelerators), ``maxCPUs``, ``maxSizePerFPGA`` (bytes), ``nodes`` (``id``, ``supportedOnFpga``,
 ``cpuLatency``, ``fpgaLatency``, ``size``, ``isBackwardNode``, ``colorClass``) and ``edges`` (``sourceId``, ``destId``, ``cost``).
+Accelerators of several kinds are an extension, ``deviceTypes``, see `planner.placement.device_types`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError
+from planner.errors import FileProblem, InputFileError, UsageError
 from planner.files.documents import Location
+from planner.placement.device_types import read_types
 from planner.placement.json_file import JsonFile, read_json_file
 from planner.placement.reader import JsonReader
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementFault, PlacementFaultsError, PlacementProblem
 
 __all__ = ["LoadedWorkload", "Overrides", "load_workload", "workload_from"]
 
+_MIXED_TOP_KEYS = ("maxCPUs", "deviceTypes", "nodes", "edges")
 _TOP_KEYS = ("maxFPGAs", "maxCPUs", "maxSizePerFPGA", "nodes", "edges")
 _NODE_KEYS = ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency")
 _EDGE_KEYS = ("sourceId", "destId", "cost")
@@ -70,17 +73,23 @@ def workload_from(file: JsonFile, overrides: Overrides) -> LoadedWorkload:
         "maxSizePerFPGA": overrides.memory_bytes,
     }
     content = {**content, **{key: value for key, value in given.items() if value is not None}}
-    reader.require(content, _TOP_KEYS, ())
+    has_types = "deviceTypes" in content
+    if has_types and (overrides.num_accelerators is not None or overrides.memory_bytes is not None):
+        raise UsageError(
+            "--devices, --memory: the workload has deviceTypes, which say how many accelerators there are, and of what memory"
+        )
+    reader.require(content, _MIXED_TOP_KEYS if has_types else _TOP_KEYS, ())
     reader.check()
     nodes = reader.list_of(content["nodes"], ("nodes",), lambda value, at: _node(reader, value, at))
     edges = reader.list_of(content["edges"], ("edges",), lambda value, at: _edge(reader, value, at))
-    accelerators = reader.count(content["maxFPGAs"], ("maxFPGAs",), least=1)
+    types = read_types(reader, content) if has_types else []
+    accelerators = reader.count(content["maxFPGAs"], ("maxFPGAs",), least=1) if not has_types else 0
     cpus = reader.count(content["maxCPUs"], ("maxCPUs",), least=0)
-    memory = reader.number(content["maxSizePerFPGA"], ("maxSizePerFPGA",))
+    memory = reader.number(content["maxSizePerFPGA"], ("maxSizePerFPGA",)) if not has_types else 0.0
     reader.check()
     try:
         problem = PlacementProblem.build(
-            nodes, edges, num_accelerators=accelerators, num_cpus=cpus, memory_bytes=memory
+            nodes, edges, num_accelerators=accelerators, num_cpus=cpus, memory_bytes=memory, types=types
         )
     except PlacementFaultsError as error:
         raise InputFileError([_located(file, fault) for fault in error.faults[:60]]) from None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.files.plan_file import document_from_plan
+from planner.report.uncertainty import bars_document, sensitivity_document
 from planner.request import Request
 from planner.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
 
@@ -30,6 +31,9 @@ RESULT_VERSION = 1
 _RANKED_KEYS = (
     "rank",
     "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
+    "probability_best",
     "throughput_samples_per_s",
     "memory_bytes_per_gpu",
     "exposed_communication_s",
@@ -117,6 +121,7 @@ def search_document(request: Request, result: SearchResult) -> dict[str, Any]:
         "solver": result.solver,
         "data_parallel": _optional_record(result.data_parallel),
         "data_parallel_all": _optional_record(result.data_parallel_all),
+        **bars_document(result.error_bars),
         **tail(result.setting, result.assumptions, result.free_layers, result.notes),
     }
 
@@ -142,6 +147,7 @@ def breakdown_document(
             {"term": term, "plan_s": plan_s, "best_s": best_s} for term, plan_s, best_s in breakdown.comparison
         ],
     }
+    document |= bars_document(breakdown.error_bars, compared=False) | sensitivity_document(breakdown.sensitivity)
     return document | tail(
         breakdown.setting, breakdown.assumptions, breakdown.free_layers, (*breakdown.notes, *warnings)
     )

@@ -10,6 +10,7 @@ from planner.report.documents import breakdown_document, layer_totals, ranked_re
 from planner.report.numbers import Unit, byte_unit, duration_text, percent, significant, time_unit
 from planner.report.optimize import assumed, free_layers_fact
 from planner.report.ranking import gap_text, ranking_table
+from planner.report.uncertainty import bars_facts, sensitivity_blocks
 from planner.results import Breakdown, LayerCost, RankedPlan
 
 __all__ = ["estimate_report", "explain_report"]
@@ -41,6 +42,7 @@ def explain_report(breakdown: Breakdown, plan: Callable[[], dict[str, Any]], war
             Heading("Layer by layer (per step, on the slowest worker)"),
             _layer_table(breakdown.layers),
             *_comparison_blocks(breakdown),
+            *sensitivity_blocks(breakdown.sensitivity),
             *_closing(breakdown, warnings),
         ],
         data=lambda: breakdown_document(breakdown, plan=plan(), warnings=warnings),
@@ -162,6 +164,7 @@ def _signed(value: float) -> str:
 
 def _closing(breakdown: Breakdown, warnings: Sequence[str]) -> list[Block]:
     facts = [
+        *bars_facts(breakdown.error_bars),
         ("Assumed", assumed(breakdown.assumptions, breakdown.setting)),
         *free_layers_fact(breakdown.free_layers),
         *(("Note", note) for note in breakdown.notes),

@@ -78,7 +78,19 @@ def _cluster_facts(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"device": ", ".join(str(device) for device in devices if device)}
 
 
-_FACTS = {"models": _model_facts, "devices": _device_facts, "clusters": _cluster_facts}
+def _calibration_facts(content: Mapping[str, Any]) -> dict[str, Any]:
+    constants = content.get("constants")
+    source = content.get("source")
+    fitted = [entry for entry in constants.values() if entry.get("determined")] if isinstance(constants, dict) else []
+    return {"rows": source.get("used", 0) if isinstance(source, dict) else 0, "determined": len(fitted)}
+
+
+_FACTS = {
+    "models": _model_facts,
+    "devices": _device_facts,
+    "clusters": _cluster_facts,
+    "calibrations": _calibration_facts,
+}
 
 
 def collective_rows() -> list[dict[str, Any]]:

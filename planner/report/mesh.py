@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
@@ -22,7 +23,12 @@ from planner.report.numbers import (
 from planner.report.optimize import assumed, ratio_text, space_text, workers_text
 from planner.report.ranking import gap_text
 from planner.report.rows import rows_table
+from planner.report.splits import split_text
+from planner.report.uncertainty import bars_columns, bars_facts, benchmark_sentence, sensitivity_blocks
 from planner.results import Assumption, Setting
+
+if TYPE_CHECKING:
+    from strategies.mesh.block_search import SplitCheck
 
 __all__ = ["mesh_estimate_report", "mesh_explain_report", "mesh_search_report"]
 
@@ -65,7 +71,9 @@ def mesh_explain_report(breakdown: MeshBreakdown, warnings: Sequence[str] = ()) 
             *_plan_blocks(breakdown),
             Heading("Layer by layer (of one rank, one micro-batch)"),
             rows_table(breakdown.layers),
+            *_split_blocks(breakdown.split),
             *_comparison_blocks(breakdown),
+            *sensitivity_blocks(breakdown.sensitivity),
             *_closing(breakdown, warnings),
         ],
         data=lambda: mesh_breakdown_document(breakdown, warnings=warnings),
@@ -80,26 +88,38 @@ def search_blocks(result: MeshResult) -> list[Block]:
     first = "Best" if result.refined is None else "Best uniform plan"
     facts = [
         ("Proof", _proof(result, better)),
+        *bars_facts(result.error_bars),
         ("Space", space_text(result.space_size, result.searched, result.wall_s)),
         ("Workers", workers_text(best.workers, result.setting.gpus, proven=result.proven_optimal, better=better)),
         ("Against data parallelism", _versus_data_parallel(best, result.data_parallel)),
+        *(("Inside the blocks", split_text(check)) for check in result.splits[:1]),
         *_assumed(result.assumptions, result.model_assumptions, result.setting),
         *(("Note", note) for note in result.notes),
     ]
     return [
         mesh_table(result.plans, result.objective),
+        *benchmark_sentence(result.error_bars, len(result.plans)),
         *_refined_blocks(result, better),
         Sentence(f"{first}: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
         Facts(tuple(facts)),
     ]
 
 
+def _split_blocks(check: SplitCheck | None) -> list[Block]:
+    """One line about how the layers are split."""
+    if check is None:
+        return []
+    text = split_text(check)
+    return [Sentence(f"{text[0].upper()}{text[1:]}.")]
+
+
 def _refined_blocks(result: MeshResult, better: str) -> list[Block]:
-    """One line about the plan with stages of its own."""
+    """One line about the plan with stages or splits of its own."""
     if result.refined is None:
         return []
+    words = "Inside the blocks" if result.refined.plan.block_splits else "Per stage"
     text = (
-        f"Per stage: {result.refined.summary}: {duration_text(result.refined.step_time_s)} per step, "
+        f"{words}: {result.refined.summary}: {duration_text(result.refined.step_time_s)} per step, "
         f"{percent(-result.refined.gap)} {better} than the best uniform plan; --export writes it."
     )
     return [Sentence(text)]
@@ -125,6 +145,7 @@ def mesh_table(plans: Sequence[RankedMeshPlan], objective: str = "step_time", *,
         Column(title="plan", cells=tuple(plan.summary for plan in plans), is_text=True, flexible=True),
         column("GPUs", lambda plan: f"{plan.workers:,}", 6),
         column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
+        *bars_columns(plans, unit),
         column("tokens/s", lambda plan: significant(plan.tokens_per_s_per_gpu), 3, unit="per GPU"),
         column("MFU", lambda plan: percent(plan.mfu), 4),
         column("memory", lambda p: used_of_total(p.memory_bytes_per_gpu, p.memory_capacity_bytes), 2, unit="per GPU"),
@@ -182,8 +203,17 @@ def _plan_blocks(breakdown: MeshBreakdown) -> list[Block]:
             byte_unit(ranked.memory_bytes_per_gpu),
             "memory",
         ),
+        *_host_blocks(ranked),
         *stages,
     ]
+
+
+def _host_blocks(ranked: RankedMeshPlan) -> list[Block]:
+    if not ranked.host_bytes_per_gpu:
+        return []
+    room = ranked.host_capacity_bytes_per_gpu
+    limit = "without a known limit" if room is None else f"of {byte_text(room)} that its host has room for"
+    return [Sentence(f"On the host, beside this: {byte_text(ranked.host_bytes_per_gpu)} per GPU, {limit}.")]
 
 
 def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: float, unit: Unit, name: str) -> Table:
@@ -244,6 +274,7 @@ def _comparison_blocks(breakdown: MeshBreakdown) -> list[Block]:
 
 def _closing(breakdown: MeshBreakdown, warnings: Sequence[str]) -> list[Block]:
     facts = [
+        *bars_facts(breakdown.error_bars),
         *_assumed(breakdown.assumptions, breakdown.model_assumptions, breakdown.setting),
         *(("Note", note) for note in breakdown.notes),
         *(("Warning", warning) for warning in warnings),

@@ -11,6 +11,8 @@ from typing import Any
 from planner.files.mesh_plan_file import document_from_mesh_plan, mesh_entry
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.report.documents import RESULT_VERSION, assumption_text, tail
+from planner.report.splits import split_document
+from planner.report.uncertainty import bars_document, sensitivity_document
 from planner.request import Request
 from planner.results import Assumption, Setting
 
@@ -20,6 +22,9 @@ __all__ = ["mesh_breakdown_document", "mesh_plan_document", "mesh_record", "mesh
 _KEYS = (
     "rank",
     "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
+    "probability_best",
     "throughput_samples_per_s",
     "memory_bytes_per_gpu",
     "exposed_communication_s",
@@ -31,6 +36,7 @@ _KEYS = (
     "mfu",
     "memory_capacity_bytes",
     "host_bytes_per_gpu",
+    "host_capacity_bytes_per_gpu",
     "gpu_hours_per_million_tokens",
     "money_per_million_tokens",
     "bottleneck",
@@ -63,6 +69,7 @@ def mesh_search_document(result: MeshResult) -> dict[str, Any]:
         **_head(result.setting, result.seq, result.objective),
         "plans": [_with_plan(ranked) for ranked in result.plans],
         "refined": None if result.refined is None else _with_plan(result.refined),
+        "splits": [split_document(check) for check in result.splits],
         "proven_optimal": result.proven_optimal,
         "bound_s": result.bound_s,
         "gap": result.bound_gap,
@@ -71,6 +78,7 @@ def mesh_search_document(result: MeshResult) -> dict[str, Any]:
         "wall_s": result.wall_s,
         "searched": dict(result.searched),
         "data_parallel": None if result.data_parallel is None else _with_plan(result.data_parallel),
+        **bars_document(result.error_bars),
         **_tail(result.setting, result.assumptions, result.model_assumptions, result.notes),
     }
 
@@ -88,6 +96,7 @@ def mesh_breakdown_document(
     }
     if rows:
         document["layers"] = [asdict(row) for row in breakdown.layers]
+        document["split"] = None if breakdown.split is None else split_document(breakdown.split)
     document |= {
         "best": None if breakdown.best is None else _with_plan(breakdown.best),
         "comparison": [
@@ -95,6 +104,7 @@ def mesh_breakdown_document(
         ],
     }
     notes = (*breakdown.notes, *warnings)
+    document |= bars_document(breakdown.error_bars, compared=False) | sensitivity_document(breakdown.sensitivity)
     return document | _tail(breakdown.setting, breakdown.assumptions, breakdown.model_assumptions, notes)
 
 

@@ -9,6 +9,7 @@ from planner.report.blocks import Block, Facts, Report, Sentence
 from planner.report.documents import assumption_text, ranked_record, search_document
 from planner.report.numbers import big_count, byte_text, duration_text, percent, significant
 from planner.report.ranking import ranking_table
+from planner.report.uncertainty import bars_facts, benchmark_sentence
 from planner.request import Request
 from planner.results import Assumption, RankedPlan, SearchResult, Setting
 
@@ -29,6 +30,7 @@ def search_blocks(result: SearchResult) -> list[Block]:
     best = result.plans[0]
     facts = [
         ("Proof", _proof(result)),
+        *bars_facts(result.error_bars),
         ("Space", space_text(result.space_size, result.searched, result.wall_s)),
         ("Workers", workers_text(best.workers, result.setting.gpus, proven=result.proven_optimal)),
         *_versus_data_parallel(result, best),
@@ -39,6 +41,7 @@ def search_blocks(result: SearchResult) -> list[Block]:
     ]
     return [
         ranking_table(result.plans),
+        *benchmark_sentence(result.error_bars, len(result.plans)),
         Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
         Facts(tuple(facts)),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from planner.report.blocks import Column, Table
 from planner.report.numbers import NOT_AVAILABLE, percent, significant, time_unit, used_of_total
+from planner.report.uncertainty import bars_columns
 from planner.results import RankedPlan
 
 __all__ = ["gap_text", "ranking_table"]
@@ -39,6 +40,7 @@ def ranking_table(plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
     columns = [
         plan_words,
         column("step time", lambda plan: significant(plan.step_time_s / unit.size), 0, unit=unit.name),
+        *bars_columns(plans, unit),
         column("throughput", lambda plan: significant(plan.throughput_samples_per_s), 4, unit="samples/s"),
         speedup,
         column("efficiency", lambda plan: percent(plan.efficiency), 8),

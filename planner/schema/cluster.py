@@ -8,11 +8,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from costmodel.device import Device
+from costmodel.host import Host, HostError
 from costmodel.network import Cluster, DeviceGroup, Level
 from planner.schema.common import MAX_INTEGER, FileModel, Name, Text, fail
-from planner.schema.quantity import Bandwidth, Fraction, Seconds, Sources, check_sources
+from planner.schema.quantity import Bandwidth, Bytes, Fraction, Seconds, Sources, check_sources
 
-__all__ = ["ClusterFile", "GroupEntry", "LevelEntry"]
+__all__ = ["ClusterFile", "GroupEntry", "HostEntry", "LevelEntry"]
 
 
 DeviceName = Annotated[str, Field(strict=True, min_length=1, max_length=4096)]
@@ -35,6 +36,15 @@ class LevelEntry(FileModel):
     )
     latency: Seconds = Field(description="from sender to receiver of an empty message, software included: '5 us'")
     efficiency: Fraction = Field(default=1.0, description="share of the bandwidth that long messages reach")
+    ring_step: Seconds = Field(
+        default=0.0, description="least time of a step of a ring over this level, beside latency and bandwidth: '40 us'"
+    )
+    in_network: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=1.0,
+        description="share of the bandwidth at which its switches sum messages; 0 = they do not",
+    )
 
     def to_domain(self) -> Level:
         """Make the cost model's level: bandwidth per device when all devices communicate at once."""
@@ -45,6 +55,8 @@ class LevelEntry(FileModel):
             latency_s=self.latency,
             shared_by=self.shared_by,
             efficiency=self.efficiency,
+            ring_step_s=self.ring_step,
+            in_network=self.in_network,
         )
 
 
@@ -63,6 +75,40 @@ class GroupEntry(FileModel):
     )
 
 
+class HostEntry(FileModel):
+    """The host of every node: what its devices share when tensors are kept there (offloading)."""
+
+    devices: int = Field(strict=True, ge=1, le=MAX_INTEGER, description="devices of one node")
+    memory: Bytes = Field(description="of one node: '2 TB'")
+    memory_bandwidth: Bandwidth | None = Field(
+        default=None, description="nominal, of all memory of the node: '409.6 GB/s'"
+    )
+    link: Bandwidth | None = Field(
+        default=None, description="nominal, between the host and a port, of one direction: '31.5 GB/s'"
+    )
+    link_shared_by: int = Field(
+        default=1, strict=True, ge=1, le=MAX_INTEGER, description="devices behind such a port; 1 = its own"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        try:
+            self.to_domain()
+        except HostError as error:
+            fail(str(error), at="link_shared_by")
+        return self
+
+    def to_domain(self) -> Host:
+        """Make the cost model's host."""
+        return Host(
+            devices=self.devices,
+            memory_bytes=self.memory,
+            memory_bandwidth_bytes_per_s=self.memory_bandwidth,
+            link_bytes_per_s=self.link,
+            link_shared_by=self.link_shared_by,
+        )
+
+
 class ClusterFile(FileModel):
     """A cluster."""
 
@@ -74,6 +120,9 @@ class ClusterFile(FileModel):
         default=(), max_length=100, description="instead of device: several kinds of devices"
     )
     levels: tuple[LevelEntry, ...] = Field(min_length=1, max_length=8)
+    host: HostEntry | None = Field(
+        default=None, description="of every node; memory without a limit, and assumed rates, unless stated"
+    )
     source: Sources = Field(description="key of this file, or name of a level -> where its numbers come from")
 
     @model_validator(mode="after")
@@ -162,4 +211,5 @@ class ClusterFile(FileModel):
             description=self.description,
             groups=groups,
             levels=tuple(level.to_domain() for level in self.levels),
+            host=None if self.host is None else self.host.to_domain(),
         )

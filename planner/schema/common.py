@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, core_schema
 
-__all__ = ["MAX_INTEGER", "FileModel", "Name", "Reference", "Text", "fail", "field_type", "is_reference"]
+__all__ = ["MAX_INTEGER", "FileModel", "Name", "Reference", "Text", "fail", "field_type", "is_name", "is_reference"]
 
 # Larger extents, counts or batches are typing errors, and their products would leave the exact range of a float.
 MAX_INTEGER = 10**9
@@ -34,6 +34,15 @@ def fail(message: str, at: str = "") -> NoReturn:
         Key below the validated mapping that the message points at.
     """
     raise PydanticCustomError("domain", "{message}", {"message": message, "at": at})
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may be the name of a thing in a file.
+
+    >>> is_name("mine-2"), is_name("-x"), is_name("two words")
+    (True, False, False)
+    """
+    return _NAME.fullmatch(text) is not None
 
 
 def _name(value: Any) -> Any:

@@ -51,6 +51,14 @@ class EfficiencyEntry(FileModel):
     depth_half: HalfSize = DEFAULT_EFFICIENCY.depth_half
     fill_outputs: HalfSize = DEFAULT_EFFICIENCY.fill_outputs
     split_depth: HalfSize = DEFAULT_EFFICIENCY.split_depth
+    strided_gradient_fraction: Fraction = DEFAULT_EFFICIENCY.strided_gradient_fraction
+    vector_tile: HalfSize = DEFAULT_EFFICIENCY.vector_tile
+    vector_depth: HalfSize = DEFAULT_EFFICIENCY.vector_depth
+    vector_fill: HalfSize = DEFAULT_EFFICIENCY.vector_fill
+    vector_split: HalfSize = DEFAULT_EFFICIENCY.vector_split
+    vector_loss: HalfSize = DEFAULT_EFFICIENCY.vector_loss
+    thin_tile: HalfSize = DEFAULT_EFFICIENCY.thin_tile
+    thin_fill: HalfSize = DEFAULT_EFFICIENCY.thin_fill
 
     def to_domain(self, source: str) -> Efficiency:
         """Make the cost model's object.
@@ -76,6 +84,9 @@ class DeviceFile(FileModel):
         default=None, description="rate of element-wise kernels; the fp32 peak unless stated"
     )
     clock: Frequency | None = Field(default=None, description="only PALEO's floor of one clock period uses it")
+    lanes_per_multiprocessor: int = Field(
+        default=128, ge=1, le=4096, description="fp32 multiply-adds that a multiprocessor (core) starts per clock"
+    )
     launch_overhead: Seconds = Field(default=DEFAULT_LAUNCH_OVERHEAD_S, description="least time of a kernel, '5 us'")
     efficiency: EfficiencyEntry = Field(default_factory=EfficiencyEntry)
     price_per_hour: Price | None = Field(
@@ -115,4 +126,5 @@ class DeviceFile(FileModel):
             efficiency=self.efficiency.to_domain(self.source.get("efficiency", DEFAULT_EFFICIENCY.source)),
             vector_flop_per_s=self.vector_rate,
             price_per_hour=self.price_per_hour,
+            lanes_per_multiprocessor=self.lanes_per_multiprocessor,
         )

@@ -8,11 +8,23 @@ from pydantic import Field
 
 from planner.schema.common import FileModel
 
-__all__ = ["MeshEntry"]
+__all__ = ["MeshEntry", "SplitEntry"]
 
 Degree = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Flag = Annotated[bool, Field(strict=True)]
+
+
+class SplitEntry(FileModel):
+    """How tensor parallelism splits a layer."""
+
+    role: Literal["column", "row", "channel", "whole", "vocabulary", "repeated"] = Field(
+        description=(
+            "column, row: a matrix by its outputs, inputs; channel: a share of the channels or heads; vocabulary: rows of an embedding; "
+            "whole: not split, on a share of the positions under sequence parallelism; repeated: everything on every rank."
+        )
+    )
+    degree: Degree = Field(default=1, description="Shares; where there are fewer than tp, ranks repeat them.")
 
 
 class MeshEntry(FileModel):
@@ -56,4 +68,8 @@ class MeshEntry(FileModel):
     )
     stage_recompute: tuple[Annotated[int, Field(strict=True, ge=0, le=10**6)], ...] = Field(
         default=(), description="Blocks recomputed per chunk under `full`; empty: `recompute_blocks` in each."
+    )
+    block_splits: dict[Annotated[str, Field(min_length=1, max_length=4096)], SplitEntry] = Field(
+        default_factory=dict,
+        description="Layers (of equal blocks, the first one's) that are not split by columns, then rows, over all tp ranks.",
     )

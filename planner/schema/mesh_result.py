@@ -6,15 +6,18 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, RootModel
 
-from planner.schema.mesh import MeshEntry
+from planner.schema.mesh import MeshEntry, SplitEntry
 from planner.schema.mixed_result import MixedBreakdownDocument, MixedResultDocument
 from planner.schema.result import (
     BreakdownDocument,
+    Compared,
     ComparisonEntry,
+    ErrorBarsEntry,
     Head,
     Number,
     ResultDocument,
     Seconds,
+    SensitivityEntry,
     Tail,
 )
 from planner.schema.serving_result import ServingBreakdownDocument, ServingResultDocument
@@ -31,6 +34,14 @@ class MeshPlanCost(BaseModel):
 
     rank: int = Field(ge=1, description="1 is the best.")
     step_time_s: Seconds = Field(description="Time of one step.")
+    step_time_low_s: Seconds | None = Field(
+        default=None,
+        description="A measurement lies between this and `step_time_high_s` with a chance of 80 %; null: no error model.",
+    )
+    step_time_high_s: Seconds | None = None
+    probability_best: Number | None = Field(
+        default=None, description="Chance that the plan is the best of `plans`; null where plans were not compared."
+    )
     throughput_samples_per_s: Number = Field(description="Global batch / step time.")
     memory_bytes_per_gpu: Number = Field(description="Peak memory of the fullest GPU.")
     exposed_communication_s: Seconds = Field(description="Part of the step spent waiting for the network.")
@@ -51,6 +62,9 @@ class MeshPlanCost(BaseModel):
     )
     memory_capacity_bytes: Number = Field(description="Memory that a GPU may use.")
     host_bytes_per_gpu: Size = Field(description="Offloaded to the host; not in the memory of the GPU.")
+    host_capacity_bytes_per_gpu: Size | None = Field(
+        description="Room on the host of a node for each GPU; null where the cluster file states no host."
+    )
     gpu_hours_per_million_tokens: Number = Field(description="GPUs in use x time.")
     money_per_million_tokens: Number | None = Field(
         description="In USD; null where the device file states no `price_per_hour`."
@@ -81,6 +95,22 @@ class MeshPlanCost(BaseModel):
     plan: MeshEntry = Field(description="The plan itself, as under `mesh` in a plan file.")
 
 
+class SplitCheckEntry(BaseModel):
+    """What the per-layer program says about how tensor parallelism splits the layers of a plan."""
+
+    model_config = ResultDocument.model_config
+
+    tp: int = Field(ge=2, description="Tensor parallel degree of the plan.")
+    sequence_parallel: bool
+    is_confirmed: bool = Field(description="No split that the program suggests is faster than the standard one.")
+    standard_step_time_s: Seconds = Field(description="Of the plan with columns, then rows, over all tp ranks.")
+    best_step_time_s: Seconds = Field(description="Of the best split found, the standard one included.")
+    bound_ratio: Number = Field(
+        description="No split takes less than this share of the standard one's time in the layers (passes and update)."
+    )
+    splits: dict[str, SplitEntry] = Field(description="Layers that the best split treats otherwise than the standard.")
+
+
 class MeshHead(Head):
     """What every answer about a mesh begins with."""
 
@@ -91,15 +121,19 @@ class MeshHead(Head):
     )
 
 
-class MeshResultDocument(Tail, MeshHead):
+class MeshResultDocument(Compared, Tail, MeshHead):
     """Answer of `planner optimize --json` about plans over a device mesh."""
 
     plans: list[MeshPlanCost] = Field(description="Of the uniform space (every stage alike), best first.")
     refined: MeshPlanCost | None = Field(
         description=(
-            "Best plan found with `stage_blocks` and `stage_recompute` of its own, where it is better than all uniform ones (its `gap` is "
-            "negative); null: none is. `--export` writes it. `bound_s` and `proven_optimal` are about the uniform space."
+            "Best plan found with `stage_blocks` and `stage_recompute` of its own, or `block_splits` that save at least 1 %, where it is "
+            "better than all uniform ones (its `gap` is negative); null: none is. `--export` writes it. `bound_s` and `proven_optimal` are "
+            "about the uniform space."
         )
+    )
+    splits: list[SplitCheckEntry] = Field(
+        description="What the per-layer program says about the splits inside the blocks of the best plans with tp > 1."
     )
     proven_optimal: bool = Field(description="Whether no plan of the stated (uniform) space is better than the first.")
     bound_s: Seconds = Field(description="No plan of the uniform space takes less time per step.")
@@ -141,8 +175,9 @@ class MeshLayerEntry(BaseModel):
     name: str
     kind: str
     split: str = Field(
-        description="How tensor parallelism splits it: column, row, channel, whole, vocabulary or experts."
+        description="How tensor parallelism splits it: column, row, channel, whole, vocabulary, experts or repeated."
     )
+    degree: int = Field(ge=1, description="Ranks that share its weights or channels; those beyond repeat them.")
     forward_s: Seconds
     backward_s: Seconds
     tp_exchange_s: Seconds = Field(description="Tensor-parallel communication of both passes.")
@@ -159,8 +194,15 @@ class MeshBreakdownDocument(Tail, MeshHead):
     layers: list[MeshLayerEntry] | None = Field(
         default=None, description="In network order; of equal blocks, the first one's."
     )
+    split: SplitCheckEntry | None = Field(
+        default=None, description="What the per-layer program says about the splits; null where nothing is split."
+    )
     best: MeshPlanCost | None = Field(description="The best plan, where it was searched for.")
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
+    error_bars: ErrorBarsEntry | None = None
+    sensitivity: list[SensitivityEntry] | None = Field(
+        default=None, description="With `--sensitivity`: what needs the smallest change first."
+    )
 
 
 class AnyResult(RootModel[ResultDocument | MeshResultDocument | ServingResultDocument | MixedResultDocument]):

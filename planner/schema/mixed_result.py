@@ -37,6 +37,11 @@ class MixedPlanCost(BaseModel):
 
     rank: int = Field(ge=1, description="1 is the best.")
     step_time_s: Seconds = Field(description="Time of one step.")
+    step_time_low_s: Seconds | None = Field(
+        default=None,
+        description="A measurement lies between this and `step_time_high_s` with a chance of 80 %; null: no error model.",
+    )
+    step_time_high_s: Seconds | None = None
     throughput_samples_per_s: Number = Field(description="Global batch / step time.")
     memory_bytes_per_gpu: Number = Field(description="Peak memory of the GPU that is fullest for its size.")
     exposed_communication_s: Seconds = Field(description="Part of the step spent waiting for the network.")

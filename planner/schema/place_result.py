@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-__all__ = ["AnyPlacement", "PiperDocument", "PlaceDocument"]
+__all__ = ["AnyPlacement", "LatencyDocument", "PiperDocument", "PlaceDocument"]
 
 _CONFIG = ConfigDict(extra="forbid", strict=True)
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -42,6 +42,7 @@ class PlaceDevice(BaseModel):
     compute: Amount
     communication: Amount = Field(description="Between the accelerator and host memory; 0 on CPUs.")
     load: Amount = Field(description="compute + communication.")
+    type: str | None = Field(default=None, description="Kind of accelerator, where the workload has deviceTypes.")
     memory_bytes: Amount
     memory_capacity_bytes: Amount | None = Field(description="null on CPUs, which have no limit.")
     nodes: list[NodeId] = Field(description="Operators, by id.")
@@ -50,7 +51,7 @@ class PlaceDevice(BaseModel):
 class PlaceDocument(_Claim):
     """Answer of `planner place --json` about an operator graph."""
 
-    objective_name: Literal["throughput", "latency"] = Field(description="throughput: the largest load of a device.")
+    objective_name: Literal["throughput"] = Field(description="throughput: the largest load of a device.")
     contiguity: Literal["chain", "convex", "none"] = Field(
         description="chain: devices take what one down-set adds to another; convex: no path leaves a device and comes back."
     )
@@ -65,6 +66,39 @@ class PlaceDocument(_Claim):
     )
     assignment: dict[str, str] = Field(description="Operator to device.")
     devices: list[PlaceDevice]
+    seed: Count
+
+
+class PlaceSubgraph(BaseModel):
+    """One call of an accelerator; times are in the workload's unit."""
+
+    model_config = _CONFIG
+
+    device: str = Field(description="acc1, acc2, ...")
+    subgraph: int = Field(ge=1, description="Position among the accelerator's subgraphs.")
+    start: Amount
+    finish: Amount = Field(description="start + compute + communication: when all its outputs are there.")
+    compute: Amount
+    communication: Amount = Field(description="Of what crosses its border, once per output.")
+    num_nodes: Count
+    memory_bytes: Amount
+    nodes: list[NodeId] = Field(description="Operators, by id.")
+
+
+class LatencyDocument(_Claim):
+    """Answer of `planner place --objective latency --json`."""
+
+    objective_name: Literal["latency"] = Field(description="When the last output of one sample is there.")
+    num_accelerators: Count
+    num_subgraphs: int = Field(ge=1, description="Of an accelerator, at most.")
+    memory_bytes: Amount = Field(description="Of an accelerator, for all its subgraphs together.")
+    speedup_over_one_device: Amount | None = Field(
+        description="One accelerator, memory aside, or CPUs alone where operators are not supported."
+    )
+    assignment: dict[str, str] = Field(description="Operator to device; cpu1 stands for all CPUs.")
+    subgraphs: list[PlaceSubgraph]
+    cpu_nodes: list[NodeId] = Field(description="Operators on CPUs, by id.")
+    available: dict[str, Amount] = Field(description="Operator to the time when its output is there.")
     seed: Count
 
 
@@ -96,5 +130,5 @@ class PiperDocument(_Claim):
     stages: list[PiperStageEntry] = Field(description="In the order of the data.")
 
 
-class AnyPlacement(RootModel[PlaceDocument | PiperDocument]):
-    """Answer of `planner place --json`: by `objective_name` about an operator graph or about a workload of Piper's format."""
+class AnyPlacement(RootModel[PlaceDocument | LatencyDocument | PiperDocument]):
+    """Answer of `planner place --json`: by `objective_name` for throughput, for latency or of a workload of Piper's format."""

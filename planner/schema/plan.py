@@ -36,6 +36,12 @@ A plan over several groups of devices has ``mixed`` instead: pipelines, each wit
             - {group: v100-32gb, tp: 2, blocks: 17}
             - {group: a100-80gb, tp: 1, blocks: 23, recompute: full, recompute_blocks: 2}
 
+A way to serve has ``serving`` instead; its ``workers`` are tp x pp x dp, its ``global_batch`` dp x max_batch::
+
+    mode: inference
+    workers: 16
+    serving: {tp: 8, dp: 2, max_batch: 64, prefill_chunk: 512, prompt_tokens: 1024, output_tokens: 256}
+
 A pipeline names its stages; the layers of a stage are all split ``batch: replicas``:
 ``stages: [{first: data, last: pool5, replicas: 4}, {first: fc6, last: softmax, replicas: 2}]``.
 """
@@ -49,6 +55,7 @@ from pydantic import Field, model_validator
 from planner.schema.common import FileModel, Text, fail
 from planner.schema.mesh import MeshEntry
 from planner.schema.mixed import MixedEntry
+from planner.schema.serving import ServingEntry
 
 __all__ = ["CostModelOptions", "LayerSplit", "PlanDocument", "Prediction", "Provenance", "StageEntry"]
 
@@ -98,6 +105,12 @@ class Prediction(FileModel):
     family: Text = Field(default="", description="Region of the space that the plan lies in.")
     step_time_s: Number | None = Field(default=None, description="Time of one training step, in seconds.")
     throughput_samples_per_s: Number | None = None
+    ttft_s: Number | None = Field(default=None, description="Of serving: time to first token, in seconds.")
+    tpot_s: Number | None = Field(
+        default=None, description="Of serving: mean time per token after the first, in seconds."
+    )
+    requests_per_s: Number | None = Field(default=None, description="Of serving, all replicas.")
+    output_tokens_per_s: Number | None = Field(default=None, description="Of serving, all replicas.")
     memory_bytes_per_gpu: Number | None = Field(
         default=None, description="Peak memory of the fullest worker, in bytes."
     )
@@ -124,7 +137,9 @@ class PlanDocument(FileModel):
     )
     device: Word | None = Field(default=None, description="Takes the place of the cluster's own device.")
     gpus: Degree = Field(description="Workers that were allowed.")
-    global_batch: Count = Field(description="Samples per step, all workers together.")
+    global_batch: Count = Field(
+        description="Samples per step, all workers together; of a plan with `serving`, the sequences at a time."
+    )
     seq: Count | None = Field(
         default=None, description="Positions of a sample; the network's own where it is left out."
     )
@@ -136,6 +151,10 @@ class PlanDocument(FileModel):
     mode: Literal["training", "inference"] = "training"
     cost_model: Literal["roofline", "paleo"] = "roofline"
     cost_model_options: CostModelOptions = Field(default_factory=CostModelOptions)
+    calibration: Word | None = Field(
+        default=None,
+        description="Constants of the cost model: a bundled name, or a path relative to this file; the bundled ones where it is left out.",
+    )
     memory_limit: Word | None = Field(default=None, description="Memory per worker that may be used, with its unit.")
     workers: Degree = Field(description="Workers that the plan uses.")
     num_micro_batches: Count = Field(
@@ -145,29 +164,36 @@ class PlanDocument(FileModel):
         default=(), description="Stages of a pipeline; none where every worker holds every layer."
     )
     layers: dict[str, LayerSplit] = Field(
-        default_factory=dict, description="Every layer of the network and its split; not with `mesh` or `mixed`."
+        default_factory=dict,
+        description="Every layer of the network and its split; not with `mesh`, `mixed` or `serving`.",
     )
     mesh: MeshEntry | None = Field(default=None, description="The plan over a device mesh; in place of `layers`.")
     mixed: MixedEntry | None = Field(
         default=None, description="The plan over several groups of devices; in place of `layers`."
     )
+    serving: ServingEntry | None = Field(default=None, description="A way to serve; in place of `layers`.")
     assume: dict[str, Number] = Field(
-        default_factory=dict, description="Assumptions of the mesh cost model that differ from its defaults, by name."
+        default_factory=dict, description="Assumptions of the cost model that differ from its defaults, by name."
     )
     prediction: Prediction = Field(default_factory=Prediction)
     provenance: Provenance = Field(default_factory=Provenance)
 
     @model_validator(mode="after")
     def _one_space(self) -> Self:
-        if self.mesh is not None and self.mixed is not None:
-            fail("a plan has either 'mesh' or 'mixed'; this one has both", at="mixed")
-        section = "mesh" if self.mesh is not None else "mixed"
-        if self.mesh is None and self.mixed is None:
+        given = [name for name in ("mesh", "mixed", "serving") if getattr(self, name) is not None]
+        if len(given) > 1:
+            fail(f"a plan has either '{given[0]}' or '{given[1]}'; this one has both", at=given[1])
+        if not given:
             if not self.layers:
-                fail("a plan has either 'layers' or 'mesh' (or 'mixed')")
+                fail("a plan has either 'layers' or 'mesh' (or 'mixed', or 'serving')")
             if self.assume:
-                fail("belongs to a plan with 'mesh' or 'mixed'", at="assume")
+                fail("belongs to a plan with 'mesh', 'mixed' or 'serving'", at="assume")
             return self
+        section = given[0]
+        if section == "serving":
+            self._check_serving()
+        elif self.mode != "training":
+            fail(f"a plan with '{section}' is for training; inference has 'serving' or 'layers'", at="mode")
         for key in ("layers", "stages"):
             if getattr(self, key):
                 fail(f"a plan has either 'layers' or '{section}'; this one has both", at=key)
@@ -176,3 +202,13 @@ class PlanDocument(FileModel):
         if self.mixed is not None and self.device is not None:
             fail("takes the place of one kind of device; a plan with 'mixed' has several", at="device")
         return self
+
+    def _check_serving(self) -> None:
+        """What belongs to training has no meaning beside ``serving``; it would be ignored."""
+        if self.mode != "inference":
+            fail("must be inference, since the plan has 'serving'", at="mode")
+        if self.cost_model != "roofline":
+            fail("must be roofline, since the plan has 'serving'", at="cost_model")
+        for key in ("optimizer", "lora_rank", "seq"):
+            if getattr(self, key) is not None:
+                fail("belongs to a plan for training", at=key)

@@ -37,6 +37,14 @@ class PlanCost(_Result):
 
     rank: int = Field(ge=1, description="1 is the fastest.")
     step_time_s: Seconds = Field(description="Time of one step.")
+    step_time_low_s: Seconds | None = Field(
+        default=None,
+        description="A measurement lies between this and `step_time_high_s` with a chance of 80 %; null: no error model.",
+    )
+    step_time_high_s: Seconds | None = None
+    probability_best: Number | None = Field(
+        default=None, description="Chance that the plan is the best of `plans`; null where plans were not compared."
+    )
     throughput_samples_per_s: Number = Field(description="Global batch / step time.")
     memory_bytes_per_gpu: Number = Field(description="Peak memory of the fullest worker.")
     exposed_communication_s: Seconds = Field(description="Part of the step spent waiting for the network.")
@@ -105,7 +113,44 @@ class Tail(_Result):
     notes: list[str] = Field(description="Sentences for people.")
 
 
-class ResultDocument(Tail, Head):
+class ErrorBarsEntry(_Result):
+    """Where the error bars come from."""
+
+    calibration: str = Field(description="Whose residuals they are.")
+    kind: str = Field(description="Kind of workload: transformers, images, or a framework profile.")
+    note: str = Field(description="Why there are no error bars; empty where there are.")
+
+
+class Compared(_Result):
+    """How sure a ranking is."""
+
+    error_bars: ErrorBarsEntry | None = None
+    benchmark_list: list[int] = Field(
+        default_factory=list,
+        description=(
+            "Ranks of the fewest of `plans` of which one is the best of them, or within 3 % of it, with a chance of at least 90 %; empty: "
+            "not compared."
+        ),
+    )
+    benchmark_probability: Number | None = Field(default=None, description="That chance, as it was found.")
+
+
+class SensitivityEntry(_Result):
+    """One constant of the cost model, and the change at which another plan is the best."""
+
+    constant: str
+    meaning: str
+    now: dict[str, Number] = Field(description="What the constant multiplies, in SI units.")
+    factor: Number | None = Field(
+        description="The nearest to 1 at which another plan is the best; null: none of up to 8 times more or less."
+    )
+    winner: int | None = Field(description="Rank of that plan in the search.")
+    winner_summary: str
+    log_sd: Number = Field(description="How sure the constant is: standard deviation of its natural logarithm.")
+    standard_deviations: Number | None = Field(description="How many of these the change is.")
+
+
+class ResultDocument(Compared, Tail, Head):
     """Answer of `planner optimize --json`."""
 
     plans: list[RankedPlanEntry] = Field(description="Best first.")
@@ -166,6 +211,10 @@ class BreakdownDocument(Tail, Head):
     totals: LayerEntry | None = Field(default=None, description="Sums over the layers, under the same keys.")
     best: PlanCost | None = Field(description="The best plan, where it was searched for.")
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
+    error_bars: ErrorBarsEntry | None = None
+    sensitivity: list[SensitivityEntry] | None = Field(
+        default=None, description="With `--sensitivity`: what needs the smallest change first."
+    )
 
 
 class PointEntry(_Result):

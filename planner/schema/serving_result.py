@@ -93,6 +93,7 @@ class ServingHead(Head):
     objective: str = Field(description="What is best: throughput, latency, ttft, tpot or tokens_per_s_per_gpu.")
     prompt_tokens: int = Field(ge=1, description="Mean length of a prompt.")
     output_tokens: int = Field(ge=1, description="Mean length of an answer.")
+    kv_precision: str = Field(description="Cache of keys and values: fp32, fp16, bf16 or fp8.")
     max_ttft_s: Seconds | None = Field(description="Limit on the time to first token.")
     max_tpot_s: Seconds | None = Field(description="Limit on the time per token.")
 
@@ -113,10 +114,30 @@ class ServingResultDocument(Tail, ServingHead):
     data_parallel: ServingPlanCost | None = Field(description="Best plan with replicas of one GPU each; null: none.")
 
 
+class ServingLayerEntry(BaseModel):
+    """One layer on one rank, in a decoding pass of one group of sequences and in a pass that reads prompts."""
+
+    model_config = ResultDocument.model_config
+
+    unit: str = Field(description="front, back, or the first block of its kind.")
+    count: int = Field(ge=1, description="Equal blocks in the network.")
+    name: str
+    kind: str
+    decode_s: Seconds = Field(description="Kernels of the decoding pass.")
+    decode_exchange_s: Seconds = Field(description="Tensor- and expert-parallel communication of it.")
+    prefill_s: Seconds = Field(description="Kernels of the pass that reads prompts.")
+    prefill_exchange_s: Seconds = Field(description="Communication of it.")
+    weight_bytes: Size = Field(description="Weights on the rank.")
+    cache_bytes: Size = Field(description="Keys and values of one sequence on the rank.")
+
+
 class ServingBreakdownDocument(Tail, ServingHead):
-    """Answer of `planner estimate --mode inference --json` about a network that generates text."""
+    """Answer of `planner explain --mode inference --json` about a network that generates text, and without `layers` of `estimate`."""
 
     step_time_s: Seconds = Field(description="Mean time per token after the first.")
     plans: list[ServingPlanCost] = Field(min_length=1, max_length=1)
-    best: ServingPlanCost | None
-    comparison: list[ComparisonEntry]
+    layers: list[ServingLayerEntry] | None = Field(
+        default=None, description="In network order; of equal blocks, the first one's."
+    )
+    best: ServingPlanCost | None = Field(description="The best plan of the same question, where it was searched for.")
+    comparison: list[ComparisonEntry] = Field(description="Largest difference first.")

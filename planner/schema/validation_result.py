@@ -68,6 +68,7 @@ class PaleoFigures(_Entry):
     kendall_tau: Number | None
     pair_accuracy: Share | None
     regret_top1_mean: Error | None
+    regret_top1_max: Error | None
     regret_top3_mean: Error | None
 
 
@@ -87,6 +88,7 @@ class PartFigures(Figures):
 
     column: str
     value: str = Field(description="Empty for rows that do not state it.")
+    paleo: PaleoFigures
 
 
 class FileFigures(Figures):

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from planner.commands.output import Output, emit
+from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.values import Values
 from planner.request import Request
-from planner.serving.options import serving_from
+from planner.serving.options import QUESTION_OPTIONS, serving_from
 from planner.serving.request import ServingRequest
 
-__all__ = ["answer_estimate", "answer_optimize", "serving_request"]
+if TYPE_CHECKING:
+    from planner.loading import Loaded
+    from planner.schema.plan import PlanDocument
+    from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
+
+__all__ = ["answer_optimize", "answer_plan", "answer_plan_file", "serving_request"]
+
+# Relative difference up to which a plan file's stated times are what the cost model says.
+_SAME_PREDICTION = 1e-9
 
 
-def serving_request(
-    words: Mapping[str, str | None], base: Request, values: Values, where: Output
-) -> ServingRequest | None:
+def serving_request(words: Mapping[str, str | None], base: Request, values: Values) -> ServingRequest | None:
     """Read the serving options; None where the question is about something else.
 
     Parameters
@@ -27,27 +36,19 @@ def serving_request(
         The other options.
     values : Values
         Takes the problems, and raises them all.
-    where : Output
     """
     request = serving_from(words, base, values)
     values.check()
     if base.mode != "inference":
         return None
-    from planner.errors import UsageError
     from planner.loading import load_model
     from planner.serving.judge import is_serving
 
-    if not is_serving(request, load_model(base.model).graph):
-        return None
-    if where.export is not None:
-        raise UsageError(
-            "--export: writes plans of training; a serving plan is spelled out by the options of planner estimate"
-        )
-    return request
+    return request if is_serving(request, load_model(base.model).graph) else None
 
 
 def answer_optimize(request: ServingRequest, where: Output) -> None:
-    """Search and print."""
+    """Search, write the best plan where it was asked for, and print."""
     from planner.serving.report import serving_search_report
     from planner.serving.search import optimize_serving
 
@@ -56,14 +57,127 @@ def answer_optimize(request: ServingRequest, where: Output) -> None:
         result = optimize_serving(request, progress)
     finally:
         progress.close()
+    _export(request, result, result.plans[0], where, "the best plan")
     emit(serving_search_report(result), where)
     if result.interrupted:
         raise KeyboardInterrupt  # the best so far is shown; the exit code says that it was stopped
 
 
-def answer_estimate(request: ServingRequest, where: Output) -> None:
-    """Predict one plan and print."""
-    from planner.serving.report import serving_estimate_report
-    from planner.serving.search import estimate_serving
+def answer_plan(request: ServingRequest, where: Output, command: Literal["estimate", "explain"]) -> None:
+    """Predict or explain one plan, and print."""
+    _show(request, _asked(request, None, where, command), (), where, command)
 
-    emit(serving_estimate_report(estimate_serving(request)), where)
+
+def answer_plan_file(
+    loaded: Loaded[PlanDocument],
+    base: Request,
+    words: Mapping[str, str | None],
+    where: Output,
+    command: Literal["estimate", "explain"],
+    *,
+    is_changed: bool,
+) -> None:
+    """Predict or explain the plan of a file.
+
+    Parameters
+    ----------
+    loaded : Loaded
+        A plan file with a section ``serving``.
+    base : Request
+        Its question, with what the command line changes of it.
+    words : mapping
+        Words of `planner.serving.options.SERVING_OPTIONS` that change it further.
+    where : Output
+    command : str
+    is_changed : bool
+        Whether the command line changes the question, so that the file's prediction is of another.
+
+    Raises
+    ------
+    PlannerError
+        Options that the file decides, everything in the file that contradicts.
+    """
+    from planner.files.plan_file import changed_inputs
+    from planner.files.serving_plan_file import (
+        serving_plan_from_document,
+        serving_request_from_document,
+        stated_differently,
+    )
+    from planner.serving.judge import make_serving_judge
+
+    values = Values()
+    if base.mode != "inference":
+        values.add(f"--mode {base.mode}: the plan is for inference")
+    given = serving_from(words, dataclasses.replace(base, mode="inference"), values)
+    values.check()
+    request = serving_request_from_document(loaded.content, base)
+    changes = {name: getattr(given, name) for name in _QUESTION if getattr(given, name) is not None}
+    request = dataclasses.replace(request, **changes)
+    plan = serving_plan_from_document(loaded.content, make_serving_judge(request), loaded.document)
+    estimate = _asked(request, plan, where, command)
+    warnings = [
+        f"the {role} file is not the one that the plan was made with (its sha256 differs)"
+        for role in changed_inputs(loaded.content, estimate.setting)
+    ]
+    if not (warnings or is_changed or changes):
+        warnings = stated_differently(loaded.content, estimate.ranked, _SAME_PREDICTION)
+    for warning in warnings:
+        remark(where, f"warning: {warning}")
+    _show(request, estimate, warnings, where, command)
+
+
+_QUESTION = tuple(QUESTION_OPTIONS.values())
+
+
+def _asked(
+    request: ServingRequest, plan: Any, where: Output, command: Literal["estimate", "explain"]
+) -> ServingEstimate:
+    from planner.serving.search import estimate_serving, explain_serving
+
+    if command == "estimate":
+        return estimate_serving(request, plan)
+    progress = Progress(where)
+    try:
+        return explain_serving(request, plan, progress)
+    finally:
+        progress.close()
+
+
+def _show(
+    request: ServingRequest,
+    estimate: ServingEstimate,
+    warnings: list[str] | tuple[str, ...],
+    where: Output,
+    command: Literal["estimate", "explain"],
+) -> None:
+    from planner.serving.report import serving_estimate_report, serving_explain_report
+
+    _export(request, estimate, estimate.ranked, where, "the plan")
+    report = serving_estimate_report if command == "estimate" else serving_explain_report
+    emit(report(estimate, warnings), where)
+
+
+def _export(
+    request: ServingRequest,
+    answer: ServingResult | ServingEstimate,
+    ranked: RankedServingPlan,
+    where: Output,
+    what: str,
+) -> None:
+    if where.export is None:
+        return
+    from planner.commands.files import write_atomically
+    from planner.files.plan_file import plan_text
+    from planner.files.serving_plan_file import document_from_serving_plan
+    from planner.report.documents import assumption_text
+
+    folder: Path = where.export.parent
+    document = document_from_serving_plan(
+        answer,
+        ranked,
+        request=request,
+        assumptions=[assumption_text(assumption) for assumption in answer.assumptions],
+        folder=folder,
+    )
+    write_atomically(where.export, plan_text(document))
+    remark(where, f"wrote {what} to {where.export}")

@@ -60,7 +60,6 @@ def is_serving(request: ServingRequest, graph: Graph) -> bool:
             f"{request.given[0]} is for serving and {asked[0]} for plans with a split per layer; leave one of them out"
         )
     generates = any(layer.kind in _ATTENTION and layer.params.causal and layer.block for layer in graph.layers)
-    generates = generates and not any(layer.kind == "cross_attention" for layer in graph.layers)
     if request.given and not generates:
         raise UsageError(
             f"{request.given[0]}: network '{graph.name}' does not generate text; without it, "
@@ -79,6 +78,7 @@ class ServingJudge:
     shape: NetworkShape
     setting: Setting
     capacity_bytes: float
+    kv_precision: str
     assumptions: tuple[Assumption, ...]
 
     @property
@@ -159,6 +159,10 @@ class ServingJudge:
         }
         return times[self.objective]
 
+    def broken(self, plan: ServingPlan) -> list[str]:
+        """Say which rules a plan breaks."""
+        return broken_serving_rules(self.shape, plan)
+
     def check(self, plan: ServingPlan) -> None:
         """Refuse a plan that breaks a rule.
 
@@ -167,7 +171,7 @@ class ServingJudge:
         UsageError
             Every rule that it breaks.
         """
-        problems = broken_serving_rules(self.shape, plan)
+        problems = self.broken(plan)
         if problems:
             raise UsageError("\n".join(problems))
 
@@ -220,6 +224,7 @@ def make_serving_judge(request: ServingRequest) -> ServingJudge:
         shape=NetworkShape.of(graph, model.units, 1),
         setting=setting,
         capacity_bytes=capacity,
+        kv_precision=kv,
         assumptions=_assumptions(request, resolved, workload, kv, capacity),
     )
 
@@ -261,7 +266,7 @@ def _assumptions(
     def source(given: object) -> str:
         return "default" if given is None else "given"
 
-    kept = {"model", "cluster", "device", "cost model", "mode"}
+    kept = {"model", "cluster", "workers", "device", "cost model", "mode", "calibration"}
     base = request.base
     memory = f"{format_bytes(capacity)}, of which {format_bytes(workload.context_bytes)} context"
     return (
@@ -276,6 +281,11 @@ def _assumptions(
         Assumption(name="keys and values", value=kv, source=source(request.kv)),
         Assumption(
             name="memory per GPU", value=memory, source="memory_utilisation" if base.memory_limit is None else "given"
+        ),
+        *(
+            [Assumption(name="decoder", value="starts with one token; the encoder reads the prompt once")]
+            if workload.encoder
+            else []
         ),
         Assumption(name="load", value="every place of every replica is taken; no queue in front of it"),
     )

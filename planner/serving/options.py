@@ -14,7 +14,7 @@ from planner.commands.values import Values
 from planner.request import Request
 from planner.serving.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, ServingRequest
 
-__all__ = ["SERVING_OPTIONS", "serving_from", "takes_serving_options"]
+__all__ = ["QUESTION_OPTIONS", "SERVING_OPTIONS", "serving_from", "takes_serving_options"]
 
 _MOST_TOKENS = 10**8
 _MOST_BATCH = 10**6
@@ -43,6 +43,16 @@ SERVING_OPTIONS: dict[str, Any] = {
         "Read prompts in chunks of N tokens beside the decoding; 0: whole prompts. Default: the best.",
     ),
     "prefill_batch": _words("prefill-batch", "N", "Prompts per pass. Default: the best."),
+}
+
+
+# Options that ask about other requests or limits, and may stand beside a plan file -> field of ServingRequest. The others are the plan.
+QUESTION_OPTIONS = {
+    "prompt": "prompt_tokens",
+    "output_tokens": "output_tokens",
+    "max_ttft": "max_ttft_s",
+    "max_tpot": "max_tpot_s",
+    "kv_precision": "kv",
 }
 
 

@@ -22,13 +22,21 @@ from planner.report.numbers import (
 )
 from planner.report.optimize import assumed, space_text, workers_text
 from planner.report.ranking import gap_text
+from planner.report.rows import rows_table
 from planner.results import Assumption, Setting
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
 from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS, command_of
 
-__all__ = ["serving_estimate_report", "serving_record", "serving_search_report", "serving_table"]
+__all__ = [
+    "serving_estimate_report",
+    "serving_explain_report",
+    "serving_record",
+    "serving_search_report",
+    "serving_table",
+]
 
 _BAR = 30
+_ERROR_BARS = ("Error bars", "none: no published measurements of serving are in the fit")
 # Objective -> what a better plan is.
 _BETTER = {
     "throughput": "faster",
@@ -68,12 +76,29 @@ def serving_search_report(result: ServingResult) -> Report:
     )
 
 
-def serving_estimate_report(estimate: ServingEstimate) -> Report:
+def serving_estimate_report(estimate: ServingEstimate, warnings: Sequence[str] = ()) -> Report:
     """Predict one plan, in every form."""
     return Report(
-        blocks=lambda: _estimate_blocks(estimate),
-        data=lambda: _estimate_document(estimate),
+        blocks=lambda: [*_plan_blocks(estimate), _closing(estimate, warnings)],
+        data=lambda: _estimate_document(estimate, warnings, rows=False),
         records=lambda: [serving_record(estimate.ranked)],
+    )
+
+
+def serving_explain_report(estimate: ServingEstimate, warnings: Sequence[str] = ()) -> Report:
+    """Explain one plan, in every form."""
+    return Report(
+        blocks=lambda: [
+            *_plan_blocks(estimate),
+            Heading(
+                "Layer by layer (of one rank: a decoding pass of one group of sequences, a pass that reads prompts)"
+            ),
+            rows_table(estimate.layers),
+            *_comparison_blocks(estimate),
+            _closing(estimate, warnings),
+        ],
+        data=lambda: _estimate_document(estimate, warnings, rows=True),
+        records=lambda: [asdict(row) for row in estimate.layers],
     )
 
 
@@ -98,6 +123,7 @@ def _search_blocks(result: ServingResult) -> list[Block]:
         ),
         *_limits(result.limits),
         ("This plan alone", f"planner estimate with the same question and {command_of(best.plan)}"),
+        _ERROR_BARS,
         *_assumed(result.assumptions, result.model_assumptions, result.setting),
         *(("Note", note) for note in result.notes),
     ]
@@ -162,21 +188,8 @@ def serving_table(plans: Sequence[RankedServingPlan], *, ranks: bool = True) -> 
     return Table(columns=tuple(columns), highlight=0 if ranks else None)
 
 
-def _estimate_blocks(estimate: ServingEstimate) -> list[Block]:
+def _plan_blocks(estimate: ServingEstimate) -> list[Block]:
     ranked = estimate.ranked
-    facts = [
-        (
-            "Batch",
-            f"up to {ranked.largest_batch} sequences per replica fit; each keeps {byte_text(ranked.kv_bytes_per_sequence)} on a GPU",
-        ),
-        (
-            "A request",
-            f"{duration_text(ranked.request_s)}; longest pause between two tokens {duration_text(ranked.pause_s)}",
-        ),
-        *_limits(estimate.limits),
-        *_assumed(estimate.assumptions, estimate.model_assumptions, estimate.setting),
-        *(("Note", note) for note in estimate.notes),
-    ]
     blocks: list[Block] = [serving_table([ranked], ranks=False)]
     for heading, parts, words, total, unit in (
         ("Where the time per token goes", ranked.tpot_parts, TPOT_WORDS, ranked.tpot_s, time_unit(ranked.tpot_s)),
@@ -197,7 +210,53 @@ def _estimate_blocks(estimate: ServingEstimate) -> list[Block]:
     ):
         if total > 0:
             blocks += [Heading(heading), _parts_table(parts, words, total, unit)]
-    return [*blocks, Facts(tuple(facts))]
+    return blocks
+
+
+def _comparison_blocks(estimate: ServingEstimate) -> list[Block]:
+    best, ranked = estimate.best, estimate.ranked
+    if best is None:
+        return []
+    if ranked.gap <= 1e-12 and ranked.fits:
+        return [Sentence(f"No plan of the stated space is {_BETTER[estimate.objective]}.", strong=True)]
+    rows = [(term, a, b) for term, a, b in estimate.comparison if a > 0 or b > 0]
+    unit = time_unit(max(max(a, b) for _, a, b in rows))
+
+    def column(title: str, values: Sequence[float], *, signed: bool = False) -> Column:
+        cells = tuple(f"{'+' if signed and v > 0 else ''}{significant(v / unit.size)}" for v in values)
+        return Column(title=title, unit=unit.name, cells=cells)
+
+    return [
+        Heading(f"Against the best plan: {gap_text(ranked.gap)} by {estimate.objective} against {best.summary}"),
+        Table(
+            columns=(
+                Column(title="part", cells=tuple(term for term, _, _ in rows), is_text=True),
+                column("this plan", [a for _, a, _ in rows]),
+                column("best plan", [b for _, _, b in rows]),
+                column("difference", [a - b for _, a, b in rows], signed=True),
+            )
+        ),
+    ]
+
+
+def _closing(estimate: ServingEstimate, warnings: Sequence[str]) -> Block:
+    ranked = estimate.ranked
+    facts = [
+        (
+            "Batch",
+            f"up to {ranked.largest_batch} sequences per replica fit; each keeps {byte_text(ranked.kv_bytes_per_sequence)} on a GPU",
+        ),
+        (
+            "A request",
+            f"{duration_text(ranked.request_s)}; longest pause between two tokens {duration_text(ranked.pause_s)}",
+        ),
+        *_limits(estimate.limits),
+        _ERROR_BARS,
+        *_assumed(estimate.assumptions, estimate.model_assumptions, estimate.setting),
+        *(("Note", note) for note in estimate.notes),
+        *(("Warning", warning) for warning in warnings),
+    ]
+    return Facts(tuple(facts))
 
 
 def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: float, unit: Unit) -> Table:
@@ -257,6 +316,7 @@ def _head(answer: ServingResult | ServingEstimate) -> dict[str, Any]:
         "objective": answer.objective,
         "prompt_tokens": answer.prompt_tokens,
         "output_tokens": answer.output_tokens,
+        "kv_precision": answer.kv_precision,
         "max_ttft_s": answer.limits.get("ttft_s"),
         "max_tpot_s": answer.limits.get("tpot_s"),
     }
@@ -284,12 +344,23 @@ def _search_document(result: ServingResult) -> dict[str, Any]:
     }
 
 
-def _estimate_document(estimate: ServingEstimate) -> dict[str, Any]:
-    return {
+def _estimate_document(estimate: ServingEstimate, warnings: Sequence[str], *, rows: bool) -> dict[str, Any]:
+    best = estimate.best
+    document = {
         **_head(estimate),
         "step_time_s": estimate.ranked.tpot_s,
         "plans": [_with_plan(estimate.ranked)],
-        "best": None,
-        "comparison": [],
-        **tail(estimate.setting, (*estimate.assumptions, *estimate.model_assumptions), (), estimate.notes),
+    }
+    if rows:
+        document["layers"] = [asdict(row) for row in estimate.layers]
+    return {
+        **document,
+        "best": None if best is None else _with_plan(best),
+        "comparison": [{"term": term, "plan_s": a, "best_s": b} for term, a, b in estimate.comparison],
+        **tail(
+            estimate.setting,
+            (*estimate.assumptions, *estimate.model_assumptions),
+            (),
+            (*estimate.notes, *warnings),
+        ),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from costmodel.serving.breakdown import ServingLayerRow
 from costmodel.serving.plan import ServingPlan
 from planner.results import Assumption, Setting
 
@@ -58,6 +59,7 @@ class ServingResult:
     setting: Setting
     prompt_tokens: int
     output_tokens: int
+    kv_precision: str
     objective: str
     limits: Mapping[str, float]  # ttft_s, tpot_s, where given
     plans: tuple[RankedServingPlan, ...]  # best first, one per choice of degrees
@@ -74,14 +76,19 @@ class ServingResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingEstimate:
-    """One plan, part by part."""
+    """One plan, part by part; with the best one beside it where that was searched for."""
 
     setting: Setting
     prompt_tokens: int
     output_tokens: int
+    kv_precision: str
     objective: str
     limits: Mapping[str, float]
     ranked: RankedServingPlan
     assumptions: tuple[Assumption, ...]
     model_assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
+    layers: tuple[ServingLayerRow, ...]
+    best: RankedServingPlan | None = None
+    # Why this plan is not the best: (part, this plan's seconds, the best plan's seconds), largest difference first.
+    comparison: tuple[tuple[str, float, float], ...] = ()

@@ -1,4 +1,4 @@
-"""The questions about serving: optimize and estimate. The cost model judges, the search chooses, this file asks."""
+"""The questions about serving: optimize, estimate and explain. The cost model judges, the search chooses, this file asks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
+from costmodel.serving.breakdown import serving_layer_rows
 from costmodel.serving.plan import ServingPlan
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import LimitReached, NoFeasiblePlan, UsageError
 from planner.mesh.near import near_multiples
 from planner.results import Assumption
 from planner.search_errors import SearchInterrupted
+from planner.serving.contradictions import serving_contradiction
 from planner.serving.judge import ServingJudge, make_serving_judge
 from planner.serving.request import ServingRequest
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
-from planner.serving.wording import SERVING_MEMORY_WORDS, serving_plan_in_words
+from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS, serving_plan_in_words
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
 from strategies.serving.settings import MOST_BATCH, ServingOutcome, ServingSettings
 
-__all__ = ["estimate_serving", "optimize_serving"]
+__all__ = ["estimate_serving", "explain_serving", "optimize_serving"]
 
 Progress = Callable[[str, float], None]
 
@@ -54,6 +56,7 @@ def optimize_serving(request: ServingRequest, progress: Progress | None = None) 
         setting=dataclasses.replace(judge.setting, global_batch=plans[0].plan.concurrency),
         prompt_tokens=judge.model.workload.prompt_tokens,
         output_tokens=judge.model.workload.output_tokens,
+        kv_precision=judge.kv_precision,
         objective=judge.objective,
         limits=judge.limits,
         plans=tuple(plans),
@@ -69,8 +72,8 @@ def optimize_serving(request: ServingRequest, progress: Progress | None = None) 
     )
 
 
-def estimate_serving(request: ServingRequest) -> ServingEstimate:
-    """Predict the plan that a request spells out on exactly its GPUs.
+def estimate_serving(request: ServingRequest, plan: ServingPlan | None = None) -> ServingEstimate:
+    """Predict a plan: the given one, or the one that a request spells out on exactly its GPUs.
 
     Degrees that are left out are 1 and replicas take the GPUs that are left; prompts are read whole, one per pass; as many sequences as
     fit are held.
@@ -81,35 +84,91 @@ def estimate_serving(request: ServingRequest) -> ServingEstimate:
         A value that leaves the plan open, degrees that do not multiply to the GPUs, every rule that the plan breaks.
     """
     judge = make_serving_judge(request)
-    plan, chosen = _exact_plan(judge)
+    chosen: list[str] = []
+    if plan is None:
+        plan, chosen = _exact_plan(judge)
+    return _estimate(judge, plan, chosen)
+
+
+def explain_serving(
+    request: ServingRequest, plan: ServingPlan | None = None, progress: Progress | None = None
+) -> ServingEstimate:
+    """Show where the time and the memory of a plan go, and what the best plan of the same question does better.
+
+    Without a plan and without anything fixed, the best plan itself is explained.
+
+    Raises
+    ------
+    PlannerError
+        As for `estimate_serving`; nothing fits and no plan was given.
+    """
+    judge = make_serving_judge(request)
+    chosen: list[str] = []
+    if plan is None and judge.degrees:
+        plan, chosen = _exact_plan(judge)
+    mesh = None if request.base.mesh is None else dataclasses.replace(request.base.mesh, degrees={})
+    workers = max(request.base.gpus, plan.workers if plan is not None else 1)
+    free = dataclasses.replace(
+        request, base=dataclasses.replace(request.base, mesh=mesh, top=1, gpus=workers), degrees={}
+    )
+    try:
+        best = optimize_serving(free, progress).plans[0]
+    except NoFeasiblePlan:
+        if plan is None:
+            raise
+        return _estimate(judge, plan, chosen)  # what does not fit can still be explained
+    return _estimate(judge, plan or best.plan, chosen, best)
+
+
+def _estimate(
+    judge: ServingJudge, plan: ServingPlan, chosen: list[str], best: RankedServingPlan | None = None
+) -> ServingEstimate:
     judge.check(plan)
     ranked = judge.rank([plan])[0]
+    if best is not None:
+        ranked = dataclasses.replace(ranked, gap=judge.score(ranked) / judge.score(best) - 1.0)
+    defaults = (Assumption(name="plan", value=f"with {', '.join(chosen)}", source="left open"),) if chosen else ()
+    return ServingEstimate(
+        setting=dataclasses.replace(judge.setting, global_batch=plan.concurrency),
+        prompt_tokens=judge.model.workload.prompt_tokens,
+        output_tokens=judge.model.workload.output_tokens,
+        kv_precision=judge.kv_precision,
+        objective=judge.objective,
+        limits=judge.limits,
+        ranked=ranked,
+        assumptions=(*judge.assumptions, *defaults),
+        model_assumptions=judge.rows(),
+        notes=tuple(_about(judge, ranked)),
+        layers=tuple(serving_layer_rows(judge.model, plan)),
+        best=best,
+        comparison=_comparison(ranked, best),
+    )
+
+
+def _about(judge: ServingJudge, ranked: RankedServingPlan) -> list[str]:
+    """What does not fit, and limits that are missed."""
     notes = []
     if not ranked.fits:
         largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
         way_out = (
             f"it fits with --max-batch {ranked.largest_batch}"
             if ranked.largest_batch
-            else "no number of sequences fits; use more --tp or --pp"
+            else "no number of sequences fits; use more --tp" + ("" if judge.shape.has_encoder else " or --pp")
         )
         notes.append(
             f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, there are "
             f"{format_bytes(judge.capacity_bytes)}; most of it are {SERVING_MEMORY_WORDS[largest]} "
             f"({format_bytes(ranked.memory_parts[largest])}); {way_out}"
         )
-    notes += [f"misses the limit: {text}" for text in _missed(judge, ranked)]
-    defaults = (Assumption(name="plan", value=f"with {', '.join(chosen)}", source="left open"),) if chosen else ()
-    return ServingEstimate(
-        setting=dataclasses.replace(judge.setting, global_batch=plan.concurrency),
-        prompt_tokens=judge.model.workload.prompt_tokens,
-        output_tokens=judge.model.workload.output_tokens,
-        objective=judge.objective,
-        limits=judge.limits,
-        ranked=ranked,
-        assumptions=(*judge.assumptions, *defaults),
-        model_assumptions=judge.rows(),
-        notes=tuple(notes),
-    )
+    return notes + [f"misses the limit: {text}" for text in _missed(judge, ranked)]
+
+
+def _comparison(plan: RankedServingPlan, best: RankedServingPlan | None) -> tuple[tuple[str, float, float], ...]:
+    if best is None:
+        return ()
+    rows = [(f"per token: {TPOT_WORDS[n]}", plan.tpot_parts[n], best.tpot_parts[n]) for n in TPOT_WORDS]
+    rows += [(f"first token: {TTFT_WORDS[n]}", plan.ttft_parts[n], best.ttft_parts[n]) for n in TTFT_WORDS]
+    return tuple(sorted(rows, key=lambda row: row[2] - row[1]))
 
 
 def _settings(judge: ServingJudge) -> ServingSettings:
@@ -176,13 +235,9 @@ def _no_plan(judge: ServingJudge, settings: ServingSettings, outcome: ServingOut
         return SearchInterrupted(None)
     if not outcome.is_complete:
         return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
-    miss, name = outcome.nearest_miss, judge.setting.model
+    miss = outcome.nearest_miss
     if miss is None:
-        fixed = ", ".join(f"--{field.replace('_', '-')}" for field in settings.degrees)
-        return NoFeasiblePlan(
-            f"no legal plan serves '{name}' on up to {settings.max_workers} GPUs"
-            + (f" with {fixed} as given" if fixed else "")
-        )
+        return UsageError(serving_contradiction(judge, settings))
     ranked = judge.rank([miss.plan])[0]
     words = serving_plan_in_words(miss.plan)
     way_out = _more_gpus(judge, settings)

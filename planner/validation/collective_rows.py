@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from costmodel.collectives import OPERATIONS, cheapest_s
-from costmodel.network import span
+from costmodel.collectives import OPERATIONS, library_s
+from costmodel.network import Cluster, span
 from planner.validation.hardware import Links, Machine, machine_of
-from planner.validation.outcomes import Comparison, Outcome, skipped
+from planner.validation.outcomes import TOO_LARGE, Comparison, Outcome, skipped
 from planner.validation.preset import Preset
-from planner.validation.tables import Row, RowSkipped
+from planner.validation.tables import Row, RowSkipped, short_name
 
 __all__ = ["predict"]
 
-# Where only a plateau is stated: nccl-tests end at 8 GiB, and bandwidth no longer grows from 1 GiB.
-_LARGE_BYTES = 2.0**30
+# Where only a plateau is stated: nccl-tests are usually run up to 8 GiB.
+_LARGE_BYTES = 2.0**33
+_MANY_NODES = 16
+# Times what the links need; far above any measurement, far below a wrong unit of microseconds.
+_LONGEST = 1e5
 # Of one direction, per device, in GB/s: NVIDIA's datasheets state both directions together. PCIe x16: PCI-SIG, 16 lanes less encoding.
 _INSIDE = (
     (r"nv(link|l)\s?2", 150.0),
@@ -27,7 +31,14 @@ _INSIDE = (
     (r"pcie\s?gen\s?5", 63.0),
 )
 # Links named without a device: a device that has them; its rate does not matter here.
-_DEVICES = ((r"nv(link|l)\s?2|v100", "v100-16gb"), (r"nv(link|l)\s?3|a100|p4d", "a100-80gb"), (r".", "h100-sxm"))
+_DEVICES = (
+    (r"pcie\s?gen\s?3", "titan-x"),
+    (r"pcie\s?gen\s?4", "a100-pcie-80gb"),
+    (r"pcie\s?gen\s?5", "h100-pcie"),
+    (r"nv(link|l)\s?2|v100", "v100-16gb"),
+    (r"nv(link|l)\s?3|a100|p4d", "a100-80gb"),
+    (r".", "h100-sxm"),
+)
 
 
 def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
@@ -38,28 +49,40 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
             outcomes.append(Outcome(row=row, comparisons=(_comparison(row, preset),)))
         except RowSkipped as trouble:
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+        except OverflowError:
+            outcomes.append(skipped(row, TOO_LARGE, usable=False))
     return outcomes
 
 
 def _comparison(row: Row, preset: Preset) -> Comparison:
+    if row.says("suspect"):
+        raise RowSkipped("marked suspect")
     operation = row.text("collective").lower().replace("-", "_") or "all_reduce"
     if operation not in OPERATIONS:
-        raise RowSkipped(f"collective '{operation}' is not known ({', '.join(OPERATIONS)})", usable=True)
+        raise RowSkipped(f"collective '{short_name(operation)}' is not known ({', '.join(OPERATIONS)})", usable=True)
     message = row.positive("bytes") or _default_bytes(row)
     machine, ranks = _machine_and_ranks(row)
     if ranks < 2:
         raise RowSkipped("fewer than two ranks")
     measured_s = _measured_s(row, operation, message, ranks)
     lane = span(machine.cluster, ranks, 1)
-    cluster = preset.cluster(machine.cluster)
-    predicted_s = float(cheapest_s(operation, message, span(cluster, ranks, 1), cluster))
+    cluster = preset.cluster(_with_sharp(machine.cluster) if "sharp" in row.text("device").lower() else machine.cluster)
+    predicted_s = float(library_s(operation, message, span(cluster, ranks, 1), cluster))
     spanned = [
         level.bandwidth_bytes_per_s for level, fan in zip(machine.cluster.levels, lane.fan_out, strict=True) if fan > 1
     ]
     ideal_s = message * _traffic(operation, ranks) / min(spanned)
     if not 0.05 * ideal_s <= measured_s:
         raise RowSkipped("time far below what the links allow: wrong unit?")
+    if measured_s > _LONGEST * max(ideal_s, predicted_s):
+        raise RowSkipped(f"time above {_LONGEST:,.0f} times what the links need: wrong unit?")
     return Comparison(what=operation, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
+
+
+def _with_sharp(cluster: Cluster) -> Cluster:
+    """Switches sum on every level: what a row called SHARP says."""
+    levels = tuple(level if level.in_network else replace(level, in_network=1.0) for level in cluster.levels)
+    return replace(cluster, levels=levels)
 
 
 def _default_bytes(row: Row) -> float:
@@ -98,9 +121,10 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
     )
     outside = row.positive("inter_bw_Gbps_per_node") or _network_gbps(word)
     ranks, nodes = row.count("ranks"), row.count("nodes")
+    # A bandwidth without the number of nodes is that which more nodes do not lower.
     between_nodes = outside is not None
     if nodes is None:
-        nodes = row.default("nodes", 2 if between_nodes else 1) if ranks is None or between_nodes else None
+        nodes = row.default("nodes", _MANY_NODES if between_nodes else 1) if ranks is None or between_nodes else None
     if ranks is None:
         ranks = row.default("ranks", 8 * (nodes or 1))
     each = row.count("gpus_per_node") or (-(-ranks // nodes) if nodes else None)

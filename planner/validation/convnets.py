@@ -17,10 +17,11 @@ from costmodel.precision import OPTIMIZERS
 from costmodel.splits import split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
-from planner.validation.facts import step_time_s
+from planner.uncertainty.features import node_size, shares_of
+from planner.validation.facts import is_measured, step_time_s
 from planner.validation.fitted import fitted_of
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of
-from planner.validation.outcomes import Comparison, MemoryComparison, Outcome, skipped
+from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
@@ -85,19 +86,18 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
             outcomes.append(_outcome(row, known, preset))
         except RowSkipped as trouble:
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+        except OverflowError:
+            outcomes.append(skipped(row, TOO_LARGE, usable=False))
     return outcomes
 
 
 def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: Preset) -> Outcome:
-    if row.text("suspect") not in ("", "0"):
-        raise RowSkipped("marked suspect: label and degrees disagree")
-    failed = bool(row.text("oom"))
+    if row.says("suspect"):
+        raise RowSkipped("marked suspect")
+    failed = row.says("oom")
     # A table with the two passes has no optimizer step in its total.
     passes = row.positive("forward_ms"), row.positive("backward_ms")
-    measured_s = step_time_s(row)
-    if measured_s is None and passes[0] and passes[1]:
-        measured_s = (passes[0] + passes[1]) * 1e-3
-    if measured_s is None and not failed:
+    if not (failed or is_measured(row) or (passes[0] and passes[1])):
         raise RowSkipped("no measured time")
     name = network_name(row)
     if name is None:
@@ -105,9 +105,23 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
     machine = machine_of(row)
     workers = row.count("gpus") or row.default("gpus", 1)
     batch = _global_batch(row, workers)
+    measured_s = None if failed else step_time_s(row, global_batch=batch, gpus=workers)
+    if measured_s is None and passes[0] and passes[1]:
+        measured_s = (passes[0] + passes[1]) * 1e-3
+    if measured_s is None and not failed:
+        raise RowSkipped("no measured time")
     number_format = format_of(row, "fp32")
     accumulated = row.count("grad_accum") or 1
-    key = (name, machine.device.name, id(machine.cluster), number_format, workers, batch, accumulated)
+    key = (
+        name,
+        machine.device.name,
+        machine.device.efficiency,
+        id(machine.cluster),
+        number_format,
+        workers,
+        batch,
+        accumulated,
+    )
     if key not in known:
         known[key] = _costs(graph_of(name), machine, number_format, workers, batch, accumulated, preset)
     costs, ideal_s = known[key]
@@ -140,7 +154,13 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
         not ideal_s / 4 <= measured_s <= _LONGEST * ideal_s
     ):  # fast convolution algorithms need up to 4 times fewer operations
         raise RowSkipped("step time far from what the peak of the devices allows: wrong unit?")
-    comparison = Comparison(what="step", predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
+    # Of the passes alone everything is compute.
+    nodes = workers / node_size(machine.cluster)
+    terms = (
+        {} if no_update else {name: getattr(costs, name) for name in ("reshard_s", "exposed_exchange_s", "bubble_s")}
+    )
+    shares = tuple(shares_of([predicted_s], terms, nodes)[0].tolist())
+    comparison = Comparison(what="step", predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s, shares=shares)
     return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=ranking, fitted=fitted)
 
 

@@ -7,9 +7,11 @@ import re
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = [
+    "computed_positions",
     "flash_attention",
     "framework_default",
     "gradient_bytes",
+    "is_measured",
     "recompute_of",
     "sharding_of",
     "step_time_s",
@@ -18,10 +20,11 @@ __all__ = [
 
 # Framework text in lower case -> what it does unless told otherwise.
 # nanotron: tensor parallelism by reduce-scatter ("sequence-parallel TP", read me of the benchmark).
-# NeMo and Megatron-Bridge: sequence parallelism and the distributed optimizer are on in its recipes (NeMo Framework performance guide).
+# NeMo and Megatron-Bridge: sequence parallelism and the distributed optimizer are on in its recipes (NeMo Framework performance guide),
+# grad_reduce_in_fp32 is off in those of the performance tables (scripts/performance).
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     (r"nanotron", {"sequence_parallel": 1}),
-    (r"nemo|megatron-bridge", {"sequence_parallel": 1, "zero_stage": 1}),
+    (r"nemo|megatron-bridge", {"sequence_parallel": 1, "zero_stage": 1, "narrow_gradients": 1}),
     (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3}),
     (r"fsdp", {"zero_stage": 3}),
 )
@@ -52,22 +55,43 @@ def _of_framework(row: Row) -> dict[str, int]:
     return next((facts for pattern, facts in _FRAMEWORKS if re.search(pattern, text)), {})
 
 
-def step_time_s(row: Row) -> float | None:
+_MEASURED = ("step_time_ms", "samples_per_s", "tokens_per_s_per_gpu")
+
+
+def is_measured(row: Row) -> bool:
+    """Whether a training run states a time or a throughput that is not 0."""
+    return any(row.positive(name) is not None for name in _MEASURED)
+
+
+def step_time_s(
+    row: Row, *, global_batch: int | None = None, gpus: int | None = None, seq: int | None = None
+) -> float | None:
     """Measured seconds of a step, from the time itself or a throughput; None where nothing is stated or it is 0.
 
+    Parameters
+    ----------
+    row : Row
+    global_batch, gpus, seq : int, optional
+        What follows for a row that does not state them.
+
+    Examples
+    --------
     >>> step_time_s(Row(line=2, cells={"tokens_per_s_per_gpu": "1000", "gpus": "8", "global_batch": "16", "seq": "2048"}))
     4.096
+    >>> step_time_s(Row(line=2, cells={"samples_per_s": "100"}), global_batch=32)
+    0.32
     """
     time_ms = row.positive("step_time_ms")
     if time_ms is not None:
         return time_ms * 1e-3
-    batch = row.positive("global_batch")
+    batch = row.positive("global_batch") or global_batch
     samples = row.positive("samples_per_s")
     if samples is not None and batch is not None:
         return batch / samples
-    tokens, gpus, seq = row.positive("tokens_per_s_per_gpu"), row.positive("gpus"), row.positive("seq")
-    if tokens is not None and gpus is not None and seq is not None and batch is not None:
-        return batch * seq / (tokens * gpus)
+    tokens = row.positive("tokens_per_s_per_gpu")
+    devices, positions = row.positive("gpus") or gpus, row.positive("seq") or seq
+    if tokens is not None and devices is not None and positions is not None and batch is not None:
+        return batch * positions / (tokens * devices)
     return None
 
 
@@ -75,6 +99,25 @@ def flash_attention(row: Row, number_format: str) -> bool:
     """Whether attention is fused: where nothing is stated, in bf16 and fp8 (software since 2022), else not."""
     stated = yes_or_no(row.text("flash_attention"))
     return row.default("flash_attention", number_format in ("bf16", "fp8")) if stated is None else stated
+
+
+# NVIDIA DeepLearningExamples read BERT's second phase in bins of 64 positions, each mini-batch padded to its longest sample (phase 1 is
+# not binned): LDDL, README.md, and scripts/run_pretraining.sh, "phase2/bin_size_64". Half of the positions of Wikipedia at length 512 are
+# padding (Krell et al., Efficient Sequence Packing, arXiv:2107.02027, section 1): what is left, and half a bin.
+_BINNED = re.compile(r"deeplearningexamples|\bdle\b")
+_UNBINNED_SEQ, _BIN, _PADDING_SHARE = 128, 64, 0.5
+
+
+def computed_positions(row: Row, seq: int) -> int:
+    """Positions per sample that are computed on average: all, unless batches are padded only to their longest sample.
+
+    >>> computed_positions(Row(line=2, cells={"model": "BERT-Large", "source": "NVIDIA DeepLearningExamples"}), 512)
+    288
+    """
+    text = f"{row.text('source')} {row.text('framework')}".lower()
+    if seq <= _UNBINNED_SEQ or "bert" not in row.text("model").lower() or not _BINNED.search(text):
+        return seq
+    return row.default("computed_positions", round(seq * (1.0 - _PADDING_SHARE)) + _BIN // 2)
 
 
 def recompute_of(row: Row) -> str:
@@ -149,11 +192,11 @@ def gradient_bytes(row: Row, number_format: str) -> float:
     """Bytes per weight of the gradients that accumulate and travel.
 
     4 where the precision says so or FSDP keeps its default mixed precision (``mp_mode`` DEFAULT); 2 under PURE and in fp16 (Megatron-LM
-    accumulates in fp32 by default with bf16 only); else 4.
+    accumulates in fp32 by default with bf16 only) and in NeMo's recipes; else 4.
     """
     text, mode = row.text("precision").lower(), row.text("mp_mode").upper()
     if "fp32 grad" in text or mode == "DEFAULT":
         return 4.0
-    if mode == "PURE" or number_format == "fp16":
+    if mode == "PURE" or number_format == "fp16" or _of_framework(row).get("narrow_gradients"):
         return 2.0
     return 4.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import fields
+from functools import cache
 
 from costmodel.device import Device
 from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
@@ -39,12 +40,7 @@ def fitted_of(
     device: Device, assumptions: MeshAssumptions | None = None, profile: FrameworkProfile | None = None
 ) -> frozenset[str]:
     """Fitted constants that a prediction uses: common ones once, a device's or a framework's own with its name before them."""
-    constants = [item.name for item in fields(Efficiency) if item.name != "source"]
-    common = fitted_in(DEFAULT_EFFICIENCY.source, constants)
-    own = [name for name in constants if getattr(device.efficiency, name) != getattr(DEFAULT_EFFICIENCY, name)]
-    found = {name for name in common if name not in own}
-    if device.efficiency.source != DEFAULT_EFFICIENCY.source:
-        found |= {f"{device.name}: {name}" for name in fitted_in(device.efficiency.source, own) if name in own}
+    found = set(_of_device(device.name, device.efficiency))
     for item in fields(assumptions) if assumptions is not None else ():
         if profile is not None and item.name in profile.constants:
             continue
@@ -52,4 +48,15 @@ def fitted_of(
             found.add(item.name)
     if profile is not None:
         found |= {f"{profile.name}: {name}" for name in fitted_in(profile.source, profile.constants)}
+    return frozenset(found)
+
+
+@cache  # asked for every row
+def _of_device(name: str, efficiency: Efficiency) -> frozenset[str]:
+    constants = [item.name for item in fields(Efficiency) if item.name != "source"]
+    common = fitted_in(DEFAULT_EFFICIENCY.source, constants)
+    own = [constant for constant in constants if getattr(efficiency, constant) != getattr(DEFAULT_EFFICIENCY, constant)]
+    found = {constant for constant in common if constant not in own}
+    if efficiency.source != DEFAULT_EFFICIENCY.source:
+        found |= {f"{name}: {constant}" for constant in fitted_in(efficiency.source, own) if constant in own}
     return frozenset(found)

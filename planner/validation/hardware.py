@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from costmodel.device import Device
+from costmodel.mixed.links import group_cluster
 from costmodel.network import Cluster, Level
 from costmodel.precision import PRECISIONS, Precision
 from planner.errors import PlannerError
-from planner.validation.tables import Row, RowSkipped
+from planner.validation.tables import Row, RowSkipped, short_name
 
-__all__ = ["Links", "Machine", "format_of", "links_of", "machine_of", "precision_of"]
+__all__ = ["Links", "Machine", "device_name", "format_of", "links_of", "machine_of", "precision_of", "with_stated_math"]
 
 _GIB = 2**30
 
@@ -35,14 +36,21 @@ class _Known:
 _KNOWN: tuple[_Known, ...] = (
     _Known(pattern=r"gb\s?300", device="gb300", cluster="gb200-nvl72"),
     _Known(pattern=r"gb\s?200", device="gb200", cluster="gb200-nvl72"),
+    _Known(pattern=r"h\s?100.*(\befa\b|\bp5)|\bp5(en)?\b", device="h100-sxm", cluster="aws-p5"),
+    _Known(
+        pattern=r"a\s?100.*(\befa\b|\bp4d)|\bp4de?\b",
+        device="a100-80gb",
+        cluster="aws-p4d",
+        by_memory=((40, "a100-40gb"), (80, "a100-80gb")),
+    ),
     _Known(pattern=r"gh\s?200", device="gh200", cluster="dgx-h100"),
     _Known(pattern=r"b\s?300", device="b300", cluster="dgx-b200"),
     _Known(pattern=r"b\s?200", device="b200", cluster="dgx-b200"),
     _Known(pattern=r"h\s?200", device="h200", cluster="dgx-h100"),
     _Known(pattern=r"h\s?20\b", device="h20", cluster="dgx-h100"),
-    _Known(pattern=r"h\s?100.*(pcie|nvl)", device="h100-pcie", cluster="pcie5-node"),
+    _Known(pattern=r"h\s?100.*(pcie|nvl\b)", device="h100-pcie", cluster="pcie5-node"),
     _Known(pattern=r"h\s?800", device="h100-sxm", cluster="hgx-h800"),
-    _Known(pattern=r"h\s?100|p5\b", device="h100-sxm", cluster="dgx-h100"),
+    _Known(pattern=r"h\s?100", device="h100-sxm", cluster="dgx-h100"),
     _Known(pattern=r"a\s?800", device="a100-80gb", cluster="hgx-a800"),
     _Known(
         pattern=r"a\s?100.*pcie",
@@ -51,7 +59,7 @@ _KNOWN: tuple[_Known, ...] = (
         by_memory=((40, "a100-pcie-40gb"), (80, "a100-pcie-80gb")),
     ),
     _Known(
-        pattern=r"a\s?100|p4de?\b|selene",
+        pattern=r"a\s?100|selene",
         device="a100-80gb",
         cluster="dgx-a100",
         by_memory=((40, "a100-40gb"), (80, "a100-80gb")),
@@ -127,18 +135,74 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
         No device of that name is bundled.
     """
     text = row.text("device")
+    memory = row.positive("device_mem_gb")
+    wanted = links or links_of(row)
+    if row.has("device_file") or row.has("cluster_file"):
+        return _stated(row, text, memory, wanted)
     if not text:
         raise RowSkipped("no device is stated", usable=True)
-    memory = row.positive("device_mem_gb")
     name, cluster_name = _names(text, memory)
     if name is None:
-        raise RowSkipped(f"device '{text}' is not known (planner list devices)", usable=True)
-    device = _device(name)
-    wanted = links or links_of(row)
+        raise RowSkipped(f"device '{short_name(text)}' is not known (planner list devices)", usable=True)
+    device = _as_used_by(row.text("library"), _device(name))
     cluster = _cluster(name, cluster_name, wanted)
     if wanted.gpus_per_node is None and not row.defaults.get("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
+
+
+def device_name(text: str, memory_gb: float | None = None) -> str | None:
+    """Bundled device that people mean by a name (and its memory); None where it is not known.
+
+    >>> device_name("NVIDIA H100 80GB HBM3"), device_name("abacus")
+    ('h100-sxm', None)
+    """
+    return _names(text, memory_gb)[0]
+
+
+def _stated(row: Row, text: str, memory: float | None, links: Links) -> Machine:
+    """A machine from files: of the device (else the cluster's own), and of the cluster (else the usual one of the device)."""
+    cluster = _stated_cluster(row.text("device_file"), row.text("cluster_file"), text, links)
+    device = cluster.device
+    if links.gpus_per_node is None and not row.has("gpus_per_node"):
+        row.default("gpus_per_node", _node_size(cluster))
+    return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
+
+
+@cache
+def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links) -> Cluster:
+    from planner.loading import load_cluster, load_device
+
+    try:
+        device = load_device(device_file).device if device_file else None
+        known = load_cluster(cluster_file).cluster if cluster_file else None
+    except PlannerError as error:
+        raise RowSkipped(str(error).splitlines()[0], usable=True) from None
+    if known is not None and len(known.groups) > 1:
+        raise RowSkipped(f"cluster '{known.name}' has several kinds of devices", usable=True)
+    if known is None:
+        assert device is not None
+        name, base = _names(device.name, None)
+        known = _cluster(name or _names(text, None)[0] or "h100-sxm", base, links)  # the links count, not the device
+    if known.groups[0].levels:
+        known = replace(group_cluster(known, 0), name=known.name)  # its links as it has them
+    own = replace(known.groups[0], device=device or known.device, num_devices=None, levels=())
+    if len(known.levels) == 1 and known.levels[0].size is not None:
+        return replace(known, groups=(own,), levels=(known.levels[0], _lone_network(known.levels[0])))
+    return replace(known, groups=(own,), levels=(*known.levels[:-1], replace(known.levels[-1], size=None)))
+
+
+# Libraries that only multiply matrices: the native code of Caffe and Torch-7 (im2col), cuda-convnet, the OpenCL ones, cuDNN before its
+# version 3, which brought FFTs, and what stood on it then (soumith/convnet-benchmarks, README).
+_PLAIN_LIBRARIES = re.compile(r"caffe|torch-?7|chainer|theano|cuda-?convnet|cudnn\W*r2|cl-nn|deepcl|greentea|im2col")
+_NEVER = 1e-6  # a rate at which no algorithm is chosen
+
+
+def _as_used_by(library: str, device: Device) -> Device:
+    """A device without the fast convolution algorithms that a library does not have."""
+    if not _PLAIN_LIBRARIES.search(library.lower()):
+        return device
+    return replace(device, efficiency=replace(device.efficiency, winograd_fraction=_NEVER, fft_fraction=_NEVER))
 
 
 def links_of(row: Row) -> Links:
@@ -239,6 +303,7 @@ _FORMATS = (
     ("fp32", "fp32"),
     ("float32", "fp32"),
 )
+_MATH = re.compile(r"\b(fp8|bf16|fp16|tf32|fp32) math")
 _FALLBACK = {
     "fp8": ("bf16", "fp16", "fp32"),
     "bf16": ("fp16", "fp32"),
@@ -262,7 +327,9 @@ def format_of(row: Row, default: str) -> str:
     for start, name in _FORMATS:
         if text.startswith(start):
             return name
-    raise RowSkipped(f"precision '{row.text('precision')}' is not known (fp32, tf32, fp16, bf16, fp8)", usable=True)
+    raise RowSkipped(
+        f"precision '{short_name(row.text('precision'))}' is not known (fp32, tf32, fp16, bf16, fp8)", usable=True
+    )
 
 
 @cache
@@ -275,3 +342,14 @@ def precision_of(name: str, formats: frozenset[str]) -> Precision:
     known = PRECISIONS[name]
     compute = next(f for f in (known.compute, *_FALLBACK[name], "fp32") if f in formats)
     return replace(known, compute=compute)
+
+
+def with_stated_math(row: Row, precision: Precision) -> Precision:
+    """Products in the format that a row states beside that of the storage: "fp16 storage, fp32 math"; else as they were.
+
+    >>> row = Row(line=2, cells={"precision": "fp16 storage, fp32 math (pseudo)"})
+    >>> with_stated_math(row, PRECISIONS["fp16"]).compute
+    'fp32'
+    """
+    found = _MATH.search(row.text("precision").lower())
+    return replace(precision, compute=found[1]) if found else precision

@@ -10,8 +10,8 @@ from costmodel.device import Device
 from costmodel.layers import ShapeError
 from costmodel.precision import Precision
 from planner.validation.fitted import fitted_of
-from planner.validation.hardware import Links, format_of, machine_of, precision_of
-from planner.validation.outcomes import Comparison, Outcome, skipped
+from planner.validation.hardware import Links, format_of, machine_of, precision_of, with_stated_math
+from planner.validation.outcomes import TOO_LARGE, Comparison, Outcome, skipped
 from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
@@ -19,6 +19,8 @@ __all__ = ["RowPredictor", "Unit", "compared", "kernel_outcomes", "unit_of"]
 
 # A kernel takes at least this share of the time of its FLOPs at the peak: FFT and Winograd save up to nine tenths of them.
 _LEAST_OF_IDEAL = 0.1
+# Times the larger of what the FLOPs need and what is predicted: a wrong unit (seconds are the measured kernels of other tables in us).
+_LONGEST = 1e5
 # Nothing that runs on a device is shorter than a clock period.
 _SHORTEST_S = 1e-9
 
@@ -49,7 +51,7 @@ def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
         Either is not known.
     """
     device = machine_of(row, Links(gpus_per_node=1)).device
-    precision = precision_of(format_of(row, default), device.formats)
+    precision = with_stated_math(row, precision_of(format_of(row, default), device.formats))
     return Unit(device=device, precision=precision, compute=preset.compute(device, precision, "sgd", alone=True))
 
 
@@ -68,6 +70,8 @@ def compared(
     ideal_s = flop / peak
     if measured_s < max(_SHORTEST_S, _LEAST_OF_IDEAL * ideal_s):
         raise RowSkipped("time far below what the peak of the device allows: wrong unit?")
+    if measured_s > _LONGEST * max(ideal_s, predicted_s):
+        raise RowSkipped(f"time above {_LONGEST:,.0f} times what the device needs: wrong unit?")
     return (Comparison(what=what, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s),)
 
 
@@ -76,7 +80,7 @@ def kernel_outcomes(rows: Sequence[Row], preset: Preset, one: RowPredictor) -> l
     outcomes = []
     for row in rows:
         try:
-            if row.text("suspect") not in ("", "0"):
+            if row.says("suspect"):
                 raise RowSkipped("marked suspect")
             comparisons, device = one(row, preset)
             if not comparisons:
@@ -84,6 +88,8 @@ def kernel_outcomes(rows: Sequence[Row], preset: Preset, one: RowPredictor) -> l
             outcomes.append(Outcome(row=row, comparisons=comparisons, fitted=fitted_of(device)))
         except RowSkipped as trouble:
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+        except OverflowError:
+            outcomes.append(skipped(row, TOO_LARGE, usable=False))
         except ShapeError:
             outcomes.append(skipped(row, "the shapes do not fit together", usable=False))
         except CostModelError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -56,6 +58,15 @@ def _example(text: str) -> tuple[tuple[str, str], ...]:
 
 # The first kind whose columns are all there is the table's; where rows of a table are of two kinds, `predict_table` tells them apart.
 KINDS: tuple[Kind, ...] = (
+    Kind(
+        name="measured",
+        doc="kernels and collectives of all kinds, as planner measure writes them",
+        columns=(("kernel",), ("device", "device_file"), ("time_ms",)),
+        module="measured",
+        example=_example(
+            "kernel=attention device=a100-80gb precision=bf16 pass_=forward batch=4 heads=16 head_dim=128 seq=2048 causal=yes time_ms=0.6"
+        ),
+    ),
     Kind(
         name="convolution",
         doc="a convolution: forward and gradients, or one pass",
@@ -176,13 +187,56 @@ def recognise(table: Table) -> Kind:
     found = next((kind for kind in KINDS if not lacking[kind.name]), None)
     if found is not None:
         return found
+    cased = _with_case(table.columns)
+    if cased:
+        words = ", ".join(f"'{name}' for '{column}'" for column, name in cased.items())
+        raise _refused(table, f"has the columns of a table, but not in their spelling: write {words}")
     nearest = min(KINDS, key=lambda kind: (len(lacking[kind.name]) / len(kind.columns), len(lacking[kind.name])))
-    header = template(nearest).splitlines()[0]
-    message = (
-        f"is no table of measurements that is known. Nearest kind: '{nearest.name}' ({nearest.doc}); missing columns: "
-        f"{', '.join(lacking[nearest.name])}. Template: {header} (planner validate --template {nearest.name}; docs/measurements.md)"
+    if len(lacking[nearest.name]) == len(nearest.columns):
+        kinds = ", ".join(kind.name for kind in KINDS)
+        usual = template(next(kind for kind in KINDS if kind.name == "plan")).splitlines()[0]
+        raise _refused(
+            table,
+            f"is no table of measurements that is known; missing columns: all that a kind needs. Kinds: {kinds}. Template of "
+            f"training runs: {usual} (planner validate --template KIND; docs/measurements.md)",
+        )
+    missing = ", ".join(
+        names + next((hint for name in names.split(" or ") if (hint := _near_column(name, table.columns))), "")
+        for names in lacking[nearest.name]
     )
-    raise InputFileError([FileProblem(path=table.path, line=1, column=1, message=message)])
+    header = template(nearest).splitlines()[0]
+    raise _refused(
+        table,
+        f"is no table of measurements that is known. Nearest kind: '{nearest.name}' ({nearest.doc}); missing columns: "
+        f"{missing}. Template: {header} (planner validate --template {nearest.name}; docs/measurements.md)",
+    )
+
+
+def _near_column(name: str, columns: Sequence[str]) -> str:
+    """What a missing column may be called in the file; empty where nothing is near.
+
+    >>> _near_column("time_ms", ["time_s", "device"]), _near_column("seq", ["device"])
+    (" (the file has 'time_s')", '')
+    """
+    near = difflib.get_close_matches(name, [column for column in columns if column not in _NAMES], n=1, cutoff=0.7)
+    return f" (the file has '{near[0]}')" if near else ""
+
+
+_NAMES = frozenset(name for kind in KINDS for names in kind.columns for name in names)
+
+
+def _with_case(columns: Sequence[str]) -> dict[str, str]:
+    """Columns that are needed but for capitals and blanks -> their names, where a kind would then be complete; else empty."""
+    plain = {re.sub(r"[\s-]+", "_", column.lower()): column for column in columns}
+    known = {name.lower(): name for name in _NAMES}
+    renamed = {column: known.get(word, column) for word, column in plain.items()}
+    if not any(not kind.missing(list(renamed.values())) for kind in KINDS):
+        return {}
+    return {column: name for column, name in renamed.items() if column != name}
+
+
+def _refused(table: Table, message: str) -> InputFileError:
+    return InputFileError([FileProblem(path=table.path, line=1, column=1, message=message)])
 
 
 def predict_table(table: Table, preset: Preset = DEFAULT) -> tuple[Kind, list[Outcome]]:

@@ -12,6 +12,9 @@ __all__ = ["ErrorSummary", "absolute_errors", "best_factor", "error_summary"]
 
 FloatArray = NDArray[np.float64]
 
+# Relative errors below this are those of the arithmetic, a few thousand times 2^-52.
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorSummary:
@@ -103,4 +106,5 @@ def _skill(errors: FloatArray, measured: FloatArray, ideal: FloatArray, factor: 
     scale = best_factor(ideal[known], measured[known]) if factor is None else factor
     baseline = absolute_errors(scale * ideal[known], measured[known])
     of_baseline = float(np.mean(baseline))
-    return 1.0 - float(np.mean(errors[known])) / of_baseline if of_baseline > 0 else None
+    # A baseline that is exact but for rounding leaves nothing to be better than: one row, whose own factor it may be.
+    return 1.0 - float(np.mean(errors[known])) / of_baseline if of_baseline > _ROUNDING else None

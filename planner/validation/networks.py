@@ -111,7 +111,20 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         dropout=(not fused and style in ("gpt", "bert")) if dropout is None else dropout,
         tied=style in ("gpt", "bert"),  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
     )
+    _check_size(shape)
     return replace(shape, tied=_is_tied(row, shape))
+
+
+# Ten times what any published transformer has, and small enough that its weights can be counted in 64 bits.
+_MOST = {"layers": 10_000, "hidden": 10**6, "ffn": 10**7, "vocab": 10**8, "seq": 10**8}
+
+
+def _check_size(shape: TransformerShape) -> None:
+    for name, most in _MOST.items():
+        if getattr(shape, name) > most:
+            raise RowSkipped(f"column {name} is above {most:,}: no transformer has so many")
+    if max(shape.heads, shape.kv_heads) * shape.head_dim > _MOST["ffn"]:
+        raise RowSkipped(f"heads x head_dim is above {_MOST['ffn']:,}: no transformer has so many")
 
 
 def _is_tied(row: Row, shape: TransformerShape) -> bool:

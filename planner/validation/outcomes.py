@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from costmodel.mesh.plan import MeshPlan
 from planner.validation.tables import Row
 
-__all__ = ["Comparison", "MemoryComparison", "Outcome", "skipped"]
+__all__ = ["TOO_LARGE", "Comparison", "MemoryComparison", "Outcome", "skipped"]
+
+
+# Why a row is skipped whose numbers overflow on the way.
+TOO_LARGE = "its numbers are too large to count with: wrong unit?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +23,19 @@ class Comparison:
     predicted_s: float
     measured_s: float
     ideal_s: float  # FLOPs over the peak of the devices (bytes over the links for collectives): the baseline before its efficiency
+    # Of the parts of a step (costmodel.uncertainty.PARTS); empty where they are not known.
+    shares: tuple[float, ...] = ()
+    plan: MeshPlan | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryComparison:
-    """Memory of the fullest device."""
+    """Memory of the fullest device, and of the one whose memory was measured."""
 
     predicted_bytes: float
     capacity_bytes: float
     measured_bytes: float | None = None
+    reported_bytes: float | None = None  # predicted of what was measured; None: of the fullest
 
     @property
     def fits(self) -> bool:

@@ -6,11 +6,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodel.framework import FrameworkProfile, profile_of
 from costmodel.graph import Graph
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.costs import MeshCosts
+from costmodel.mesh.costs import TIME_PARTS, MeshCosts
 from costmodel.mesh.flops import model_flops_per_step
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
@@ -18,24 +19,29 @@ from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from costmodel.mesh.units import MeshError
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.workload import Workload
+from planner.uncertainty.features import node_size, shares_of
 from planner.validation.facts import (
+    computed_positions,
     flash_attention,
     framework_default,
     gradient_bytes,
+    is_measured,
     recompute_of,
     sharding_of,
     step_time_s,
 )
 from planner.validation.fitted import fitted_of
+from planner.validation.framework_plans import framework_plan, reported_bytes
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of
 from planner.validation.networks import bundled_name, bundled_transformer, shape_of, transformer
-from planner.validation.outcomes import Comparison, MemoryComparison, Outcome, skipped
+from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
 
 _GIB = 2**30
+_MOST_DEVICES = 10**6  # as of a question
 # What lies outside has the wrong unit (ms for s, us for ms), in shares of the FLOPs at the peak: from half, since FLOPs are counted in more
 # ways than one (padding, words that are not predicted), to 100,000 times.
 _SHORTEST, _LONGEST = 0.5, 1e5
@@ -63,7 +69,8 @@ class _Question:
     @property
     def key(self) -> Hashable:
         """Rows with equal keys share a model."""
-        return (id(self.graph), self.machine.cluster.name, id(self.machine.cluster), self.precision, self.assumptions)
+        machine = self.machine.cluster
+        return (id(self.graph), self.profile.name, machine.name, id(machine), self.precision, self.assumptions)
 
 
 def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
@@ -77,7 +84,10 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
         except RowSkipped as trouble:
             outcomes[n] = skipped(row, trouble.reason, usable=trouble.usable)
     for members in groups.values():
-        found = _answers([question for _, question in members], preset)
+        try:
+            found = _answers([question for _, question in members], preset)
+        except OverflowError:
+            found = [skipped(question.row, TOO_LARGE, usable=False) for _, question in members]
         outcomes.update((n, outcome) for (n, _), outcome in zip(members, found, strict=True))
     return [outcomes[n] for n in range(len(rows))]
 
@@ -86,11 +96,10 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
 
 
 def _question(row: Row) -> _Question:
-    if row.text("suspect") not in ("", "0"):
-        raise RowSkipped("marked suspect: label and degrees disagree")
-    failed = bool(row.text("oom"))
-    measured_s = None if failed else step_time_s(row)
-    if measured_s is None and not failed:
+    if row.says("suspect"):
+        raise RowSkipped("marked suspect")
+    failed = row.says("oom")
+    if not failed and not is_measured(row):
         raise RowSkipped("no measured time")
     memory = row.positive("memory_gib")
     graph, number_format = _network(row)
@@ -98,6 +107,11 @@ def _question(row: Row) -> _Question:
     if memory is not None and memory * _GIB > machine.capacity_bytes:
         raise RowSkipped("memory above that of the device: wrong unit?")
     plans, global_batch = _plans(row, len(graph.layers))
+    # Throughput counts the positions that a sample has, not those that are computed.
+    seq = row.count("seq") or graph.layers[0].output_shape[-1]
+    measured_s = None if failed else step_time_s(row, global_batch=global_batch, gpus=plans[0].workers, seq=seq)
+    if measured_s is None and not failed:
+        raise RowSkipped("no measured time")
     profile = profile_of(row.text("framework"))
     return _Question(
         row=row,
@@ -105,7 +119,7 @@ def _question(row: Row) -> _Question:
         machine=machine,
         precision=precision_of(number_format, machine.device.formats),
         profile=profile,
-        assumptions=_assumptions(profile, gradient_bytes(row, number_format)),
+        assumptions=_assumptions(profile, gradient_bytes(row, number_format), is_pipelined=plans[0].pp > 1),
         plans=plans,
         global_batch=global_batch,
         measured_s=measured_s,
@@ -133,8 +147,8 @@ def _ranking_key(row: Row) -> Hashable:
     return (*(row.text(name) for name in columns), row.text("global_batch"))
 
 
-def _assumptions(profile: FrameworkProfile, main_gradient_bytes: float) -> MeshAssumptions:
-    return replace(profile.applied(), main_gradient_bytes=main_gradient_bytes)
+def _assumptions(profile: FrameworkProfile, main_gradient_bytes: float, *, is_pipelined: bool) -> MeshAssumptions:
+    return replace(profile.applied(is_pipelined=is_pipelined), main_gradient_bytes=main_gradient_bytes)
 
 
 def _network(row: Row) -> tuple[Graph, str]:
@@ -145,6 +159,7 @@ def _network(row: Row) -> tuple[Graph, str]:
         if name is not None:
             return bundled_transformer(name, row.count("seq")), number_format
     shape = shape_of(row, fused=flash_attention(row, number_format))
+    shape = replace(shape, seq=computed_positions(row, shape.seq))
     if "task=lora" in row.text("notes").lower():
         shape = replace(shape, lora_rank=row.count("lora_rank") or row.default("lora_rank", _LORA_RANK))
     return transformer(shape), number_format
@@ -173,6 +188,8 @@ def _degrees(row: Row) -> tuple[int, int, int, int]:
         if gpus % (tp * pp * cp):
             raise RowSkipped("tp x pp x cp does not divide the GPUs")
         dp = gpus // (tp * pp * cp)
+    if tp * pp * cp * dp > _MOST_DEVICES:
+        raise RowSkipped(f"tp x pp x cp x dp is above {_MOST_DEVICES:,}")
     if gpus is not None and tp * pp * cp * dp != gpus:
         raise RowSkipped("tp x pp x cp x dp is not the number of GPUs")
     return tp, pp, cp, dp
@@ -256,11 +273,16 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
         model = MeshModel.build(workload, preset.cluster(first.machine.cluster), preset.assumptions(first.assumptions))
     except MeshError as error:
         return [skipped(question.row, str(error), usable=True) for question in questions]
-    flat = [(n, _cut(plan, model.num_blocks)) for n, question in enumerate(questions) for plan in question.plans]
+    flat = [
+        (n, framework_plan(question.profile, model, _cut(plan, model.num_blocks)))
+        for n, question in enumerate(questions)
+        for plan in question.plans
+    ]
     batch = MeshBatch.from_plans([plan for _, plan in flat])
     broken = _broken(NetworkShape.of(first.graph, model.units, 1), batch)
     legal = np.flatnonzero([not message for message in broken])
-    costs = model.evaluate(batch.take(legal)) if len(legal) else None
+    costs, reported = _costs(model, first.profile, [flat[int(index)][1] for index in legal])
+    step_shares = [] if costs is None else _shares(costs, batch.workers[legal] / node_size(first.machine.cluster))
     position = {int(index): k for k, index in enumerate(legal)}
     flop = model_flops_per_step(workload)
     peak = first.machine.device.peak(first.precision.compute)
@@ -270,14 +292,34 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
         members[n].append(index)
     outcomes = []
     for question, indices in zip(questions, members, strict=True):
-        chosen = _choose(indices, position, costs, question.machine.capacity_bytes)
+        usable = question.machine.capacity_bytes * (1.0 - model.assumptions.memory_reserve)
+        chosen = _choose(indices, position, costs, usable)
         if chosen is None:
             outcomes.append(_impossible(question, broken[indices[0]]))
             continue
         assert costs is not None
         ideal_s = flop * question.global_batch / (flat[indices[0]][1].workers * peak)
-        outcomes.append(_outcome(question, costs, chosen, ideal_s, fitted))
+        plan, shares = flat[int(legal[chosen])][1], step_shares[chosen]
+        memory = MemoryComparison(
+            predicted_bytes=float(costs.memory_bytes[chosen]),
+            capacity_bytes=usable,
+            measured_bytes=question.measured_bytes,
+            reported_bytes=float(reported[chosen]),
+        )
+        seconds = float(costs.step_time_s[chosen])
+        outcomes.append(_outcome(question, seconds, memory, ideal_s, fitted, plan=plan, shares=shares))
     return outcomes
+
+
+def _costs(
+    model: MeshModel, profile: FrameworkProfile, plans: Sequence[MeshPlan]
+) -> tuple[MeshCosts | None, NDArray[np.float64]]:
+    """Costs of legal plans, and their memory as the framework reports it."""
+    if not plans:
+        return None, np.zeros(0)
+    own = any(plan.stage_blocks for plan in plans)
+    costs = model.evaluate_plans(plans) if own else model.evaluate(MeshBatch.from_plans(plans))
+    return costs, reported_bytes(profile, model, plans, costs.memory_bytes)
 
 
 def _cut(plan: MeshPlan, blocks: int) -> MeshPlan:
@@ -317,12 +359,21 @@ def _impossible(question: _Question, rule: str) -> Outcome:
     return skipped(question.row, f"the cost model takes the plan for impossible: rule '{rule}'", usable=True)
 
 
-def _outcome(question: _Question, costs: MeshCosts, k: int, ideal_s: float, fitted: frozenset[str]) -> Outcome:
-    memory = MemoryComparison(
-        predicted_bytes=float(costs.memory_bytes[k]),
-        capacity_bytes=question.machine.capacity_bytes,
-        measured_bytes=question.measured_bytes,
-    )
+def _shares(costs: MeshCosts, nodes: NDArray[np.float64]) -> list[tuple[float, ...]]:
+    terms = {name: getattr(costs, name) for name in TIME_PARTS}
+    return [tuple(row) for row in shares_of(costs.step_time_s, terms, nodes).tolist()]
+
+
+def _outcome(
+    question: _Question,
+    predicted_s: float,
+    memory: MemoryComparison,
+    ideal_s: float,
+    fitted: frozenset[str],
+    *,
+    plan: MeshPlan,
+    shares: tuple[float, ...],
+) -> Outcome:
     if question.failed:
         return Outcome(row=question.row, failed=True, memory=memory, ranking=question.ranking, fitted=fitted)
     measured_s = question.measured_s
@@ -335,6 +386,11 @@ def _outcome(question: _Question, costs: MeshCosts, k: int, ideal_s: float, fitt
         )
         return skipped(question.row, f"step time {word}: wrong unit?", usable=False)
     comparison = Comparison(
-        what="step", predicted_s=float(costs.step_time_s[k]), measured_s=measured_s, ideal_s=ideal_s
+        what="step",
+        predicted_s=predicted_s,
+        measured_s=measured_s,
+        ideal_s=ideal_s,
+        shares=shares,
+        plan=plan,
     )
     return Outcome(row=question.row, comparisons=(comparison,), memory=memory, ranking=question.ranking, fitted=fitted)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from costmodel.compute import ComputeModel
+from costmodel.constants import assumptions_with, device_with, links_with
 from costmodel.device import Device
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network import Cluster
@@ -29,27 +30,32 @@ class Preset:
     name : str
     efficiency, assumed : tuple of (str, float)
         Constants of `Efficiency` (of every device) and of `MeshAssumptions` in place of the bundled ones: trials of a fit.
+    constants : tuple of (str, float)
+        Factors by name (`costmodel.constants`), as a calibration has them.
     """
 
     name: str
     efficiency: tuple[tuple[str, float], ...] = ()
     assumed: tuple[tuple[str, float], ...] = ()
+    constants: tuple[tuple[str, float], ...] = ()
 
     def compute(self, device: Device, precision: Precision, optimizer: str, *, alone: bool = False) -> ComputeModel:
         """Cost model of one device; ``alone``: of kernels timed by themselves."""
         if self.efficiency:
             constants: dict[str, Any] = dict(self.efficiency)
             device = replace(device, efficiency=replace(device.efficiency, **constants))
+        device = device_with(device, dict(self.constants))
         roofline = RooflineCompute(device=device, precision=precision, optimizer=OPTIMIZERS[optimizer], alone=alone)
         return PaleoCompute(device=device, extensions=roofline) if self.name == "paleo" else roofline
 
     def assumptions(self, bundled: MeshAssumptions) -> MeshAssumptions:
         """What the mesh model takes for granted."""
-        return replace(bundled, **dict(self.assumed)) if self.assumed else bundled
+        changed = replace(bundled, **dict(self.assumed)) if self.assumed else bundled
+        return assumptions_with(changed, dict(self.constants))
 
     def cluster(self, cluster: Cluster) -> Cluster:
         """Links as the preset sees them."""
-        return cluster.with_ideal_links() if self.name == "paleo" else cluster
+        return cluster.with_ideal_links() if self.name == "paleo" else links_with(cluster, dict(self.constants))
 
 
 DEFAULT = Preset(name="roofline")

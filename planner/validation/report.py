@@ -31,6 +31,7 @@ def validation_report(scores: Sequence[FileScore], by: str | None = None) -> Rep
     )
 
 
+_MOST_REASONS = 12  # named in words
 # What is shown of the paleo preset.
 _BESIDE = (
     "scored",
@@ -42,6 +43,7 @@ _BESIDE = (
     "kendall_tau",
     "pair_accuracy",
     "regret_top1_mean",
+    "regret_top1_max",
     "regret_top3_mean",
 )
 
@@ -98,7 +100,10 @@ def _document(score: FileScore, by: str | None) -> dict[str, Any]:
         for row in score.score.worst
     ]
     if by is not None:
-        document["by"] = [{"column": by, "value": text, **score_document(part)} for text, part in score.parts.items()]
+        document["by"] = [
+            {"column": by, "value": text, **score_document(part), "paleo": _paleo(score.paleo_parts[text])}
+            for text, part in score.parts.items()
+        ]
     return document
 
 
@@ -138,7 +143,8 @@ def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
     for file in scores:
         blocks += [Heading(f"{file.file} ({file.kind})"), _facts(file.score)]
         if by is not None and file.parts:
-            blocks.append(_table(by, [(text or "(not stated)", part) for text, part in file.parts.items()]))
+            rows = [(text or "(not stated)", part) for text, part in file.parts.items()]
+            blocks.append(_table(by, rows, list(file.paleo_parts.values())))
         if file.score.worst:
             blocks.append(_worst(file.score))
     return blocks
@@ -188,7 +194,7 @@ def _facts(score: Score) -> Facts:
         )
     ]
     if score.skipped:
-        pairs.append(("skipped", "; ".join(f"{count:,} {reason}" for reason, count in score.skipped.items())))
+        pairs.append(("skipped", _reasons(score.skipped)))
     if score.memory.failures:
         apart = "; ".join(f"{count:,} {reason}" for reason, count in score.memory.apart.items()) or "none"
         pairs.append(("failed runs", f"{score.memory.failures:,}; counted apart, as crashes or hangs: {apart}"))
@@ -202,6 +208,14 @@ def _facts(score: Score) -> Facts:
         ("fitted constants", str(len(score.fitted)) + (f": {', '.join(sorted(score.fitted))}" if score.fitted else ""))
     )
     return Facts(pairs=tuple(pairs))
+
+
+def _reasons(skipped: Mapping[str, int]) -> str:
+    """The most frequent reasons, and how many rows the others leave out; --json has all."""
+    ordered = sorted(skipped.items(), key=lambda pair: (-pair[1], pair[0]))
+    parts = [f"{count:,} {reason}" for reason, count in ordered[:_MOST_REASONS]]
+    others = [count for _, count in ordered[_MOST_REASONS:]]
+    return "; ".join([*parts, f"{sum(others):,} for {len(others):,} other reasons"] if others else parts)
 
 
 def _worst(score: Score) -> Table:

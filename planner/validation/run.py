@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.errors import FileProblem, InputFileError, UsageError, did_you_mean
 from planner.validation.kinds import predict_table
-from planner.validation.preset import PALEO
-from planner.validation.scores import Score, baseline_factor, score, split_by
+from planner.validation.outcomes import Outcome
+from planner.validation.preset import DEFAULT, PALEO
+from planner.validation.scores import ComparedRow, Score, baseline_factor, compared_rows, score, split_by
 from planner.validation.tables import Table, read_table
 
 __all__ = ["FileScore", "validate_files"]
@@ -29,6 +30,12 @@ class FileScore:
         The same rows by the ``paleo`` preset.
     parts : mapping
         Text of the column asked for -> figures of its rows; empty where none was asked for, or the file does not have it.
+    paleo_parts : mapping
+        The same by the ``paleo`` preset.
+    compared : tuple of ComparedRow
+        Every measured time beside its prediction; empty unless asked for.
+    paleo_ratios : tuple of float
+        Predicted / measured by the ``paleo`` preset; empty unless asked for.
     """
 
     file: str
@@ -36,9 +43,18 @@ class FileScore:
     score: Score
     paleo: Score
     parts: dict[str, Score]
+    paleo_parts: dict[str, Score]
+    compared: tuple[ComparedRow, ...] = ()
+    paleo_ratios: tuple[float, ...] = ()
 
 
-def validate_files(files: Sequence[str], by: str | None = None) -> list[FileScore]:
+def validate_files(
+    files: Sequence[str],
+    by: str | None = None,
+    constants: Mapping[str, float] | None = None,
+    *,
+    with_rows: bool = False,
+) -> list[FileScore]:
     """Score files one after the other.
 
     Parameters
@@ -47,6 +63,10 @@ def validate_files(files: Sequence[str], by: str | None = None) -> list[FileScor
         Paths of CSV files.
     by : str, optional
         Column by whose text the rows of each file are scored apart, too.
+    constants : mapping of str to float, optional
+        Factors of a calibration (`costmodel.constants`); the ``paleo`` preset has none.
+    with_rows : bool
+        Keep every measured time and its predictions.
 
     Returns
     -------
@@ -70,24 +90,40 @@ def validate_files(files: Sequence[str], by: str | None = None) -> list[FileScor
     if by is not None and tables and by not in columns:
         raise UsageError(f"--by {by}: no file has this column{did_you_mean(by, columns)}")
     scores = []
+    preset = replace(DEFAULT, constants=tuple((constants or {}).items()))
     for name, table in zip(files, tables, strict=False):
         try:
-            kind, outcomes = predict_table(table)
+            kind, outcomes = predict_table(table, preset)
         except InputFileError as error:
             problems.extend(error.problems)
             continue
-        parts = split_by(outcomes, by) if by is not None and by in table.columns else {}
+        column = by if by is not None and by in table.columns else None
         scores.append(
-            FileScore(
-                file=name,
-                kind=kind.name,
-                score=score(outcomes),
-                paleo=score(predict_table(table, PALEO)[1]),
-                parts={text: score(members, baseline_factor(outcomes)) for text, members in parts.items()},
-            )
+            _file_score(name, kind.name, outcomes, predict_table(table, PALEO)[1], column, with_rows=with_rows)
         )
     if problems:
         raise InputFileError(problems)
     if not scores:
         raise InputFileError([FileProblem(path=Path(name), message="holds nothing to score") for name in files])
     return scores
+
+
+def _file_score(
+    name: str, kind: str, outcomes: list[Outcome], paleo: list[Outcome], by: str | None, *, with_rows: bool
+) -> FileScore:
+    def parts_of(found: list[Outcome]) -> dict[str, Score]:
+        if by is None:
+            return {}
+        factor = baseline_factor(found)  # one for the file: that of a part of one row would be that row
+        return {text: score(members, factor) for text, members in split_by(found, by).items()}
+
+    return FileScore(
+        file=name,
+        kind=kind,
+        score=score(outcomes),
+        paleo=score(paleo),
+        parts=parts_of(outcomes),
+        paleo_parts=parts_of(paleo),
+        compared=compared_rows(outcomes) if with_rows else (),
+        paleo_ratios=tuple(row.predicted_s / row.measured_s for row in compared_rows(paleo)) if with_rows else (),
+    )

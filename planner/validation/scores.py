@@ -13,14 +13,14 @@ from planner.validation.metrics import ErrorSummary, best_factor, error_summary
 from planner.validation.outcomes import Comparison, Outcome
 from planner.validation.ranking import RankingSummary, ranking_summary
 
-__all__ = ["MemoryScore", "Score", "WorstRow", "baseline_factor", "score", "split_by"]
+__all__ = ["ComparedRow", "MemoryScore", "Score", "baseline_factor", "compared_rows", "score", "split_by"]
 
 _WORST = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorstRow:
-    """A row that is predicted badly."""
+class ComparedRow:
+    """One time of a row: predicted and measured, and what tells the row from others."""
 
     line: int
     what: str
@@ -57,7 +57,7 @@ class Score:
     without_default: float | None  # share of the scored rows that state everything
     defaults: Mapping[str, int]  # fact that is not stated -> scored rows that lack it
     fitted: frozenset[str]
-    worst: tuple[WorstRow, ...]
+    worst: tuple[ComparedRow, ...]
 
     @property
     def coverage(self) -> float | None:
@@ -144,7 +144,8 @@ def _memory(outcomes: Sequence[Outcome]) -> MemoryScore:
             ran += 1
             alarms += not memory.fits
             if memory.measured_bytes is not None:
-                predicted.append(memory.predicted_bytes)
+                reported = memory.reported_bytes
+                predicted.append(memory.predicted_bytes if reported is None else reported)
                 measured.append(memory.measured_bytes)
         elif memory.predicted_bytes < 0.5 * memory.capacity_bytes:
             apart["predicted under half of the memory"] += 1
@@ -163,7 +164,7 @@ def _memory(outcomes: Sequence[Outcome]) -> MemoryScore:
     )
 
 
-def _worst(pairs: Sequence[tuple[Outcome, Comparison]]) -> tuple[WorstRow, ...]:
+def _worst(pairs: Sequence[tuple[Outcome, Comparison]]) -> tuple[ComparedRow, ...]:
     """The largest ratios, either way."""
 
     def badness(pair: tuple[Outcome, Comparison]) -> float:
@@ -171,15 +172,26 @@ def _worst(pairs: Sequence[tuple[Outcome, Comparison]]) -> tuple[WorstRow, ...]:
         return abs(math.log(ratio)) if ratio > 0 else math.inf
 
     ordered = sorted(pairs, key=lambda pair: (-badness(pair), pair[0].row.line))
+    return tuple(_compared(outcome, comparison) for outcome, comparison in ordered[:_WORST])
+
+
+def compared_rows(outcomes: Sequence[Outcome]) -> tuple[ComparedRow, ...]:
+    """Every measured time beside its prediction, in the order of the file."""
     return tuple(
-        WorstRow(
-            line=outcome.row.line,
-            what=comparison.what,
-            predicted_s=comparison.predicted_s,
-            measured_s=comparison.measured_s,
-            label=_label(outcome),
-        )
-        for outcome, comparison in ordered[:_WORST]
+        _compared(outcome, comparison)
+        for outcome in outcomes
+        if outcome.is_scored
+        for comparison in outcome.comparisons
+    )
+
+
+def _compared(outcome: Outcome, comparison: Comparison) -> ComparedRow:
+    return ComparedRow(
+        line=outcome.row.line,
+        what=comparison.what,
+        predicted_s=comparison.predicted_s,
+        measured_s=comparison.measured_s,
+        label=_label(outcome),
     )
 
 

@@ -13,12 +13,22 @@ from typing import TypeVar
 
 from planner.errors import FileProblem, InputFileError
 
-__all__ = ["Row", "RowSkipped", "Table", "read_table"]
+__all__ = ["Row", "RowSkipped", "Table", "read_table", "short_name"]
 
 _T = TypeVar("_T")
 
 # More text than any table of measurements has; keeps a wrong file from filling the memory.
 _MAX_BYTES = 256 * 2**20
+_NO = frozenset(("", "0", "0.0", "no", "n", "false", "off", "none", "nan", "ok"))
+_SHOWN = 60  # characters of a cell in a message
+# Columns that name files; a path starts at the folder of the table.
+_FILES = ("device_file", "cluster_file")
+# More than anything has that is counted: devices, samples, features, positions.
+_MOST = 10**9
+# Nothing runs with 0 of these.
+_NEVER_ZERO = frozenset(
+    ("hidden", "layers", "heads", "seq", "global_batch", "micro_batch", "batch", "batch_per_gpu", "gpus", "ranks")
+)
 # The sign is part of the number; what follows may be a remark: "10 (p2.8xlarge nominal)", "-1 (all ranks)".
 _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?=$|[\s(;,%]|[A-Za-z])")
 
@@ -107,17 +117,30 @@ class Row:
         return value or None
 
     def count(self, name: str) -> int | None:
-        """A positive whole number; None where it is empty or 0.
+        """A positive whole number; None where it is empty or 0 (what can be none, as a degree; no batch and no width can).
 
         Raises
         ------
         RowSkipped
-            The cell holds something else.
+            The cell holds something else, or more than anything has.
         """
         value = self.positive(name)
+        if value is None and name in _NEVER_ZERO and self.has(name):
+            raise RowSkipped(f"column {name} is 0")
+        if value is not None and value > _MOST:
+            raise RowSkipped(f"column {name} is above {_MOST:,}: wrong unit?")
         if value is not None and value != int(value):
             raise RowSkipped(f"column {name} is not a whole number")
         return None if value is None else int(value)
+
+    def says(self, name: str) -> bool:
+        """Whether a cell says yes: anything but nothing, 0, no and the like, which remarks may follow.
+
+        >>> [Row(line=2, cells={"oom": text}).says("oom") for text in ("OOM", "1", "", "0", "no", "False")]
+        [True, True, False, False, False, False]
+        """
+        word = re.split(r"[\s(,;]", self.text(name).lower(), maxsplit=1)[0]
+        return word not in _NO
 
     def default(self, name: str, value: _T) -> _T:
         """Note that a fact was not stated, and hand the value on."""
@@ -151,21 +174,55 @@ def read_table(path: Path) -> Table:
         The file cannot be read, is no CSV, or is empty.
     """
     text = _text_of(path)
-    try:
-        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error as error:
-        raise _problem(path, f"is no CSV table: {error}") from None
-    lines = [line for line in lines if line]
+    lines = _lines(path, text)
     if not lines:
         raise _problem(
             path, "is empty; a table of measurements starts with a line of column names (see docs/measurements.md)"
         )
-    columns = tuple(name.strip() for name in lines[0])
+    first, header = lines[0]
+    columns = tuple(_printable(name) for name in header)
+    strange = _strange(header)
+    if strange:
+        raise _problem(path, strange, first)
     repeated = sorted({name for name in columns if name and columns.count(name) > 1})
     if repeated:
-        raise _problem(path, f"two columns are called {', '.join(repeated)}")
-    rows = tuple(_row(columns, line, number, path) for number, line in enumerate(lines[1:], start=2))
+        raise _problem(path, f"two columns are called {', '.join(repeated)}", first)
+    long = [(number, len(line)) for number, line in lines[1:] if any(text.strip() for text in line[len(columns) :])]
+    if long:
+        message = f"cells, the header names {len(columns)} columns (quote cells that hold commas)"
+        raise InputFileError(
+            [FileProblem(path=path, line=n, column=1, message=f"has {size} {message}") for n, size in long]
+        )
+    known: dict[str, str] = {}  # equal texts once: most cells of a long table repeat
+    rows = tuple(_row(columns, line, number, path, known) for number, line in lines[1:])
     return Table(path=path, columns=columns, rows=rows)
+
+
+def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
+    """Records that hold anything, each with the line that it starts on; a quoted cell may run over several lines."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    found, start = [], 1
+    try:
+        for line in reader:
+            if any(cell.strip() for cell in line):
+                found.append((start, line))
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise _problem(path, f"is no CSV table: {error}", start) from None
+    return found
+
+
+def _strange(columns: Sequence[str]) -> str:
+    """What people put where the column names should be; empty where it may be a header."""
+    first = columns[0].strip()
+    if first.startswith("#"):
+        return "starts with a comment; the first line must name the columns"
+    if first.lower().startswith("sep="):
+        return "starts with a line for spreadsheets ('sep='); the first line must name the columns"
+    for mark, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if len(columns) <= 2 and first.count(mark) >= 2:
+            return f"separates its cells by {name}; a table of measurements has commas (and a point in 0.5)"
+    return ""
 
 
 def _text_of(path: Path) -> str:
@@ -174,20 +231,56 @@ def _text_of(path: Path) -> str:
             raise _problem(path, "is a folder, not a CSV file")
         if path.stat().st_size > _MAX_BYTES:
             raise _problem(path, f"is larger than {_MAX_BYTES // 2**20} MiB")
-        return path.read_text(encoding="utf-8-sig")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise _problem(path, "is no text in UTF-8") from None
+        raise _problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
     except (OSError, ValueError) as error:
         raise _problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if "\0" in text:
+        raise _problem(path, "is no text: it holds NUL characters")
+    return text
 
 
-def _row(columns: Sequence[str], line: Sequence[str], number: int, path: Path) -> Row:
-    if len(line) > len(columns):
-        message = f"line {number} has {len(line)} cells, the header names {len(columns)} columns (quote cells that hold commas)"
-        raise _problem(path, message)
-    cells = {name: text.strip() for name, text in zip(columns, line, strict=False)}
+def _printable(text: str) -> str:
+    r"""Without surrounding blanks, and in one line that no terminal takes for a command.
+
+    >>> _printable(" GPT\nsmall "), _printable("\x1b[31mred")
+    ('GPT small', '\\x1b[31mred')
+    """
+    text = text.strip()
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
+
+
+def _row(columns: Sequence[str], line: Sequence[str], number: int, path: Path, known: dict[str, str]) -> Row:
+    cells = {}
+    for name, text in zip(columns, line, strict=False):
+        word = _printable(text)
+        cells[name] = known.setdefault(word, word)
+    for name in _FILES:
+        if cells.get(name):
+            cells[name] = _beside(path, cells[name])
     return Row(line=number, cells=cells)
 
 
-def _problem(path: Path, message: str) -> InputFileError:
-    return InputFileError([FileProblem(path=path, message=message)])
+def _beside(path: Path, text: str) -> str:
+    """A file that a cell names: beside the table where there is one of that name, else as it is written."""
+    candidate = path.parent / text
+    try:
+        return str(candidate) if candidate.is_file() else text
+    except (OSError, ValueError):  # a name that is too long, a NUL character
+        return text
+
+
+def short_name(text: str) -> str:
+    """A cell as messages quote it.
+
+    >>> short_name("a100"), len(short_name("x" * 1000))
+    ('a100', 60)
+    """
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _problem(path: Path, message: str, line: int = 0) -> InputFileError:
+    return InputFileError([FileProblem(path=path, line=line, column=1 if line else 0, message=message)])

@@ -1,254 +1,250 @@
-"""What can be done with one layer of a block on tp ranks, and what each option costs."""
+"""What can be done with one layer of a unit on tp ranks, and what each option costs: every figure is the judge's.
+
+Shapes: o options of a layer. Collectives between layers are not in these costs (`strategies.mesh.block_program`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import Layer
-from costmodel.mesh.roles import LayerRole, Role
-from costmodel.mesh.shares import RowKeys, shard_of
-from costmodel.mesh.units import MeshError, UnitKind
-from costmodel.workload import Workload
-from strategies.mesh.block_moves import WHOLE, Collectives, Layout
+from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.patterns import split_options
+from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
+from costmodel.mesh.roles import LayerRole, Move, roles_of
+from costmodel.mesh.saved import add_saved_layer, saved_facts
+from costmodel.mesh.sharding import CopyTimes, copy_groups
+from costmodel.mesh.shares import RowKeys
+from costmodel.mesh.step_end import gradient_width
+from costmodel.mesh.tables import UnitTable, add_layer, add_moves, wants_input_gradient
+from costmodel.mesh.units import UnitKind
 
-__all__ = ["BlockOption", "BlockSpace", "OptionCosts", "cost_options", "options_of"]
+__all__ = ["LayerCosts", "UnitPrices", "layer_costs"]
 
 FloatArray = NDArray[np.float64]
-Way = Literal["column", "row", "channel", "positions", "whole"]
+Total = dict[str, FloatArray]
 
-# Layers that treat every position alike, without a matrix: a rank may work on a share of the positions.
-PER_POSITION = frozenset(
-    {"rms_norm", "layer_norm", "add", "dropout", "activation", "glu", "slice_features", "position_embedding", "concat"}
-)
-# Inputs that stay whole beside split ones (costmodel.mesh.roles): the rotary part of compressed keys is shared by all heads.
-WHOLE_INPUTS = {"latent_attention": frozenset({2})}
-# Mixtures of experts have groups of their own; inputs lie between an encoder and a decoder.
+# Layers that are not split over the tensor-parallel ranks: experts have groups of their own, an input lies on the device anyway.
 _FOREIGN = frozenset({"moe", "input"})
+# A message whose latency is nothing, for the time of a byte.
+_LARGE_BYTES = 1e12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class BlockOption:
-    """One way to run a layer.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitPrices:
+    """What a unit of a plan is charged for.
 
     Attributes
     ----------
-    way : str
-        column, row: the matrix split by its outputs, inputs; channel: a share of the channels or heads; positions: a share of the
-        positions; whole: everything on every rank.
-    degree : int
-        Shares; where it is less than tp they are repeated.
-    leaves : Layout
-        Layout of the output.
+    model : MeshModel
+    plan : MeshPlan
+    kind : UnitKind
+    keys : RowKeys
+        Of the plan, one row.
+    needs : sequence of bool
+        Layer -> whether a gradient flows through its output.
+    copies : CopyTimes
+        Data parallelism of the plan.
+    passes : float
+        How often the passes of a unit are waited for in a step: micro-batches, and the filling of the pipeline.
+    recomputed : float
+        Share of the blocks that is recomputed in full, on the first rank of the pipeline.
+    alive : float
+        Micro-batches whose activations it keeps.
     """
 
-    way: Way
-    degree: int
-    leaves: Layout
+    model: MeshModel
+    plan: MeshPlan
+    kind: UnitKind
+    keys: RowKeys
+    needs: Sequence[bool]
+    copies: CopyTimes
+    passes: float
+    recomputed: float
+    alive: float
+
+    @classmethod
+    def of(cls, model: MeshModel, plan: MeshPlan, kind: UnitKind) -> UnitPrices:
+        """Prices of a unit in a plan; `for_kind` gives those of the others."""
+        batch = MeshBatch.from_plans([replace(plan, block_splits=())])
+        memory = model.core_memory(batch)
+        first = int(np.argmin(np.abs(model.layouts(batch).rank_first[0])))
+        copies = copy_groups(batch, mesh_strides(batch))
+        return cls(
+            model=model,
+            plan=plan,
+            kind=kind,
+            keys=RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)}),
+            needs=model.workload.needs_gradient(),
+            copies=CopyTimes.of(model.groups, copies, has_experts=False),
+            passes=plan.num_micro_batches + (plan.pp - 1.0) / plan.vpp,
+            recomputed=float(memory.share[0, first]),
+            alive=float(memory.alive[0, first]),
+        )
+
+    def for_kind(self, kind: UnitKind) -> UnitPrices:
+        """Prices of another unit of the plan."""
+        return replace(self, kind=kind)
 
     @property
-    def role(self) -> Role:
-        """The role of `costmodel.mesh.roles` that the option plays: shares of the positions are whole channels."""
-        return "whole" if self.way == "positions" else self.way
+    def groups(self) -> GroupTimes:
+        """Collectives of the judge."""
+        return self.model.groups
 
-    def needs(self, kind: str, input_index: int) -> Layout:
-        """Layout in which the layer reads an input.
+    @property
+    def again(self) -> float:
+        """Share of the units that is recomputed in full."""
+        return self.recomputed if self.kind.is_block else 0.0
 
-        >>> BlockOption(way="column", degree=8, leaves=Layout(form="channels", degree=8)).needs("linear", 0)
-        Layout(form='gathered', degree=8)
+    @property
+    def is_selective(self) -> bool:
+        """Whether the unit is recomputed selectively."""
+        return self.kind.is_block and self.plan.recompute == "selective"
+
+    def pass_s(self, total: Total) -> tuple[FloatArray, FloatArray]:
+        """Time of the passes over a step, by the device and by its host, which starts kernels and collectives."""
+        assumed = self.model.assumptions
+        shown = 1.0 - assumed.tp_overlap
+        forward = total["forward_s"] + shown * total["tp_forward_s"]
+        device = (1.0 + self.again) * forward + total["backward_s"] + shown * total["tp_backward_s"]
+        if self.is_selective:
+            device = device + total["selective_s"]
+        started = (1.0 + self.again) * total["forward_launches"] + total["backward_launches"] + total["weight_launches"]
+        collectives = (1.0 + self.again) * total["tp_forward_starts"] + total["tp_backward_starts"]
+        host = assumed.host_launch_s * started + assumed.host_collective_s * collectives
+        return self.passes * device, self.passes * host
+
+    def once_s(self, total: Total) -> FloatArray:
+        """Time of the update, and of adding up what tensor-parallel ranks find for a matrix that they all hold.
+
+        Of both by what a weight adds: what starting takes is waited for once, whatever the layers.
         """
-        whole_input = input_index in WHOLE_INPUTS.get(kind, frozenset())
-        if self.way == "column" or (self.way == "channel" and whole_input):
-            return Layout(form="gathered", degree=self.degree)
-        if self.way in ("row", "channel"):
-            return Layout(form="channels", degree=self.degree)
-        return Layout(form="positions", degree=self.degree) if self.way == "positions" else WHOLE
+        workload, plan = self.model.workload, self.plan
+        trained = total["dense_trainable"]
+        if not workload.training:
+            return np.zeros_like(trained)
+        shared = plan.dp_shard * plan.cp if plan.zero_stage else 1
+        some = trained / shared
+        update = workload.compute.update_s(2.0 * some) - workload.compute.update_s(some)
+        ranks = self.groups.find(np.array([plan.tp]), np.ones(1, dtype=np.int64))
+        once, twice = self.groups.time_s("all_reduce", ranks, _LARGE_BYTES * np.array([[1.0, 2.0]]))[0]
+        message = total["apart_trainable"] * gradient_width(workload, self.groups)
+        return np.asarray(update + message * (twice - once) / _LARGE_BYTES)
+
+    def exchange_s(self, total: Total) -> FloatArray:
+        """What data parallelism exchanges once per step, nothing of it hidden."""
+        workload, copies = self.model.workload, self.copies
+        if not workload.training:
+            return np.zeros_like(total["dense_count"])
+        gradients = (total["dense_trainable"] * gradient_width(workload, self.groups))[None]
+        weights = (total["dense_count"] * workload.precision.weight_bytes)[None]
+        none = np.zeros_like(gradients)
+        exchanged = copies.replicate_s(gradients, none)
+        if self.plan.zero_stage:
+            exchanged = exchanged + copies.reduce_s(gradients, none) + copies.gather_s(weights, none)
+        return np.asarray(exchanged[0])
+
+    def memory_bytes(self, total: Total) -> FloatArray:
+        """Weights with their state, and activations of a unit."""
+        workload, plan = self.model.workload, self.plan
+        precision, shared = workload.precision, plan.dp_shard * plan.cp if plan.zero_stage else 1
+        share = [1.0 / shared if plan.zero_stage >= stage else 1.0 for stage in (1, 2, 3)]
+        size = precision.weight_bytes * share[2] * total["dense_count"]
+        if not workload.training:
+            return np.asarray(size)
+        state = 0 if plan.offload_optimizer else workload.optimizer.state_bytes + precision.master_bytes
+        per_weight = gradient_width(workload, self.groups) * share[1] + state * share[0]
+        kept = total["saved_selective_bytes" if self.is_selective else "saved_bytes"]
+        away = self.kind.is_block and plan.offload_activations
+        activations = 0.0 if away else self.alive * (1.0 - self.again)
+        return np.asarray(size + per_weight * total["dense_trainable"] + activations * kept)
+
+    def moved(self, position: int, moves: Sequence[Move]) -> tuple[float, float]:
+        """Time over a step of collectives at a layer, by the device and by its host."""
+        total = _empty(1)
+        graph = self.model.workload.graph
+        wants = wants_input_gradient(graph, self.kind, position, self.needs)
+        layer = graph.layers[self.kind.layers[position]]
+        add_moves(total, self.model.workload, self.groups, layer, moves, self.keys, wants_input=wants)
+        device, host = self.pass_s(total)
+        return float(device[0]), float(host[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockSpace:
-    """What the program may choose from.
+class LayerCosts:
+    """Options of a layer and their costs; arrays (o,), seconds over a step and bytes of a rank."""
 
-    Attributes
-    ----------
-    degrees : tuple of int
-        Shares of a split layer, ascending, each greater than 1.
-    positions : bool
-        Whether layers without matrices may work on shares of the positions (sequence parallelism).
-    whole_matrices : bool
-        Whether a matrix may be repeated on every rank.
-    split_norms : bool
-        Whether a normalisation may work on a share of its features, its statistics summed over the ranks. No trainer does.
-    """
-
-    degrees: tuple[int, ...]
-    positions: bool = True
-    whole_matrices: bool = True
-    split_norms: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptionCosts:
-    """Costs of the options of a layer; arrays (options,)."""
-
-    options: tuple[BlockOption, ...]
-    forward_s: FloatArray  # of a micro-batch, collectives of the layer itself included
-    backward_s: FloatArray
-    backward_compute_s: FloatArray  # the part of it that can hide an exchange
-    update_s: FloatArray  # of a step
-    exchange_s: FloatArray  # gradients of repeated weights whose uses differ, of a step
+    options: tuple[
+        LayerSplit, ...
+    ]  # the standard one first; none for a layer that has no splits, whose costs have one entry
+    device_s: FloatArray
+    host_s: FloatArray
+    once_s: FloatArray
+    exchange_s: FloatArray
     memory_bytes: FloatArray
 
-
-def options_of(layer: Layer, space: BlockSpace) -> tuple[BlockOption, ...]:
-    """Legal options of a layer: degrees divide what they share out.
-
-    Raises
-    ------
-    MeshError
-        The layer is a mixture of experts or an input.
-    """
-    if layer.kind in _FOREIGN:
-        raise MeshError(
-            f"layer '{layer.name}' ({layer.kind}) is not split with its block; the program takes blocks without it"
-        )
-    limits = layer.family.limits(layer)
-    positions = int(np.prod(layer.output_shape[1:]))
-    result: list[BlockOption] = []
-    for t in space.degrees:
-        channels = Layout(form="channels", degree=t)
-        cut = Layout(form="positions", degree=t)
-        by_position = space.positions and positions % t == 0
-        if layer.kind == "linear":
-            if limits.out_channels % t == 0:
-                result.append(BlockOption(way="column", degree=t, leaves=channels))
-            if limits.in_channels % t == 0:
-                ends = [x for x in (channels, cut) if by_position or x is not cut]
-                result += [BlockOption(way="row", degree=t, leaves=x) for x in (*ends, WHOLE)]
-            continue
-        splits = limits.channelwise and limits.out_channels % t == 0 and _kv_heads_fit(layer, t)
-        if splits and (space.split_norms or not layer.kind.endswith("_norm")):
-            result.append(BlockOption(way="channel", degree=t, leaves=channels))
-        if by_position and layer.kind in PER_POSITION:
-            result.append(BlockOption(way="positions", degree=t, leaves=cut))
-    if layer.kind != "linear" or space.whole_matrices or not result:
-        result.append(BlockOption(way="whole", degree=1, leaves=WHOLE))
-    return tuple(result)
+    @property
+    def spared_bytes(self) -> float:
+        """The most memory that an option has less than the standard one."""
+        return float(self.memory_bytes[0] - self.memory_bytes.min())
 
 
-def _kv_heads_fit(layer: Layer, t: int) -> bool:
-    if layer.kind not in ("self_attention", "cross_attention"):
-        return True
-    kv: int = layer.params.kv_heads or layer.params.heads
-    return kv % t == 0 or t % kv == 0
+def _empty(rows: int) -> Total:
+    """Rows of the unit table, nothing in them."""
+    return {item.name: np.zeros(rows) for item in fields(UnitTable)}
 
 
-def cost_options(
-    workload: Workload,
-    layers: Sequence[Layer],
-    kind: UnitKind,
-    position: int,
-    options: tuple[BlockOption, ...],
-    micro_batch: int,
-    collectives: Collectives,
-) -> OptionCosts:
-    """Cost the options of one layer of a unit.
-
-    Parameters
-    ----------
-    workload : Workload
-    layers : sequence of Layer
-        Of the whole network.
-    kind : UnitKind
-    position : int
-        Of the layer in the unit.
-    options : tuple of BlockOption
-    micro_batch : int
-        Samples.
-    collectives : Collectives
-    """
-    parts = [_cost_option(workload, layers, kind, position, option, micro_batch, collectives) for option in options]
-    columns = np.array(parts, dtype=np.float64).reshape(len(options), 6).T
-    return OptionCosts(
+def layer_costs(prices: UnitPrices, position: int, *, splits_weights: bool = False) -> LayerCosts:
+    """Cost the options of one layer of a unit; with ``splits_weights``, no matrix is whole that the standard splits."""
+    graph, kind = prices.model.workload.graph, prices.kind
+    usual = roles_of(graph, kind)[position]
+    if graph.layers[kind.layers[position]].kind in _FOREIGN:
+        return _filled((), [_figures(prices, position, usual, prices.keys)])
+    options = split_options(graph, kind, position, prices.plan.tp)
+    if splits_weights and usual.role in ("column", "row"):
+        options = tuple(option for option in options if option.role != "whole")
+    rows: list[list[FloatArray]] = []
+    place: dict[LayerSplit, int] = {}
+    for role in dict.fromkeys(option.role for option in options):
+        some = [option for option in options if option.role == role]
+        keys, degree = prices.keys, 0
+        if role in ("whole", "repeated"):
+            degree = 0 if usual.role == "whole" else 1
+        else:  # one row per degree: a layer that is split over so many ranks is alike in all larger groups
+            degrees = np.array([option.degree for option in some], dtype=np.int64)
+            keys = RowKeys(
+                **{item.name: np.repeat(getattr(prices.keys, item.name), len(some)) for item in fields(RowKeys)}
+            )
+            keys = replace(keys, tp=degrees)
+        place |= {option: sum(len(r[0]) for r in rows) + n for n, option in enumerate(some)}
+        rows.append(_figures(prices, position, LayerRole(role=role, degree=degree, moves=()), keys))  # type: ignore[arg-type]
+    found = _filled(options, rows)
+    order = np.array([place[option] for option in options], dtype=np.int64)
+    return LayerCosts(
         options=options,
-        forward_s=columns[0],
-        backward_s=columns[1],
-        backward_compute_s=columns[2],
-        update_s=columns[3],
-        exchange_s=columns[4],
-        memory_bytes=columns[5],
+        **{item.name: getattr(found, item.name)[order] for item in fields(LayerCosts) if item.name != "options"},
     )
 
 
-def _cost_option(
-    workload: Workload,
-    layers: Sequence[Layer],
-    kind: UnitKind,
-    position: int,
-    option: BlockOption,
-    micro_batch: int,
-    collectives: Collectives,
-) -> tuple[float, float, float, float, float, float]:
-    """(forward, backward, backward compute, update, exchange, memory) of one option."""
-    layer = layers[kind.layers[position]]
-    one = np.ones(1, dtype=np.int64)
-    keys = RowKeys(
-        tp=option.degree * one,
-        sequence_parallel=int(option.way == "positions") * one,
-        cp=one,
-        ep=one,
-        etp=one,
-        micro_batch=micro_batch * one,
+def _filled(options: tuple[LayerSplit, ...], rows: list[list[FloatArray]]) -> LayerCosts:
+    device, host, once, exchange, memory = (np.concatenate(column) for column in zip(*rows, strict=True))
+    return LayerCosts(
+        options=options, device_s=device, host_s=host, once_s=once, exchange_s=exchange, memory_bytes=memory
     )
-    shard = shard_of(layers, kind, position, LayerRole(role=option.role), keys)
-    times = workload.compute.pass_times(layer, shard, needs_input_gradient=True)
-    forward, compute = float(times.forward_s[0]), float(times.backward_s[0]) if workload.training else 0.0
-    backward = compute
-    width = workload.precision.activation_bytes
-    tensor = float(micro_batch * np.prod(layer.output_shape)) * width
-    if option.way == "row":
-        operation, back = ("all_reduce", "") if option.leaves.form == "whole" else ("reduce_scatter", "all_gather")
-        forward += collectives.time_s(operation, option.degree, tensor)
-        backward += collectives.time_s(back, option.degree, tensor) if back and workload.training else 0.0
-    elif option.way == "channel":
-        for inner in layer.family.work(layer, shard).exchanges:
-            if inner.over == "out_channels":
-                time = collectives.time_s(inner.operation, option.degree, float(np.max(inner.elements)) * width)
-                forward += inner.repeats * time if inner.phase == "forward" else 0.0
-                backward += inner.repeats * time if inner.phase != "forward" and workload.training else 0.0
-    share = 1.0 if option.way in ("positions", "whole") else float(shard.out_channels[0]) / layer.output_shape[0]
-    if option.way == "row":
-        share = 1.0 / option.degree
-    weights = float(layer.weight_count + layer.norm_count) * share
-    trained = float(layer.adapter_count if layer.is_frozen else layer.weight_count + layer.norm_count) * share
-    update = float(workload.compute.update_s(np.array([trained]))[0]) if workload.training else 0.0
-    exchange = 0.0
-    if workload.training and option.way == "positions":
-        exchange = collectives.time_s("all_reduce", option.degree, trained * workload.precision.gradient_bytes)
-    memory = _memory_bytes(workload, layers, kind, position, option, weights, trained, tensor)
-    memory += float(layer.family.saved_elements(layer, shard)[0]) * width if workload.training else 0.0
-    return forward, backward, compute, update, exchange, memory
 
 
-def _memory_bytes(
-    workload: Workload,
-    layers: Sequence[Layer],
-    kind: UnitKind,
-    position: int,
-    option: BlockOption,
-    weights: float,
-    trained: float,
-    tensor_bytes: float,
-) -> float:
-    """Weights with their state, and the output where a layer of the unit keeps what it reads."""
-    precision = workload.precision
-    if not workload.training:
-        return weights * precision.weight_bytes
-    state = precision.gradient_bytes + precision.master_bytes + workload.optimizer.state_bytes
-    readers = [layers[kind.layers[r]] for r, inputs in enumerate(kind.inputs) if position in inputs]
-    kept = not readers or any(reader.keeps_input for reader in readers)
-    return weights * precision.weight_bytes + trained * state + (tensor_bytes / option.leaves.degree if kept else 0.0)
+def _figures(prices: UnitPrices, position: int, role: LayerRole, keys: RowKeys) -> list[FloatArray]:
+    """Device, host, once, exchange, memory of one role in every row."""
+    total = _empty(len(keys))
+    model, kind = prices.model, prices.kind
+    add_layer(total, model.workload, prices.groups, kind, position, role, keys, prices.needs)
+    reading, again = saved_facts(model.workload.graph, kind)[position]
+    add_saved_layer(
+        total, model.workload, model.assumptions, kind, keys, position, role, reading, is_needed_again=again
+    )
+    return [*prices.pass_s(total), prices.once_s(total), prices.exchange_s(total), prices.memory_bytes(total)]

@@ -1,294 +1,356 @@
-"""The split of a block over its tensor-parallel ranks, chosen by the per-layer program: no pattern is given, Megatron's comes out.
+"""The split of a unit over its tensor-parallel ranks, chosen by the per-layer program: no pattern is given, Megatron's comes out.
 
-One block stands for all of its kind. Its output is the input of the next one, so the block is closed to a ring: the tensor that
-leaves the last layer is the one that the first layers read, in the same layout. What the program minimises is then the time that one
-more block adds to a step, exactly so where all blocks are split alike.
+One block stands for all of its kind. Between blocks tensors lie as the plan says (`costmodel.mesh.patterns.home_of`), so that blocks do not
+hear of each other's splits. What the program minimises is the time that one more unit adds to a step: its passes as often as they are
+waited for, and the update of its weights. A pass takes as long as the device or as its host takes, which starts kernels and collectives,
+whichever is longer; any mean of both with fixed weights is a bound, and linear. The judge decides between what the means suggest.
 
-A tensor that several layers read has a node of its own, whose options are the layouts in which it is offered to them, so that what
+A tensor that several matrices read has a node of its own, whose options are the sets of degrees that it is gathered for, so that what
 they all need gathered is gathered once.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import Layer
-from costmodel.mesh.roles import Role
-from costmodel.mesh.units import MeshError, UnitKind
-from costmodel.network import Cluster
-from costmodel.splits import divisors
-from costmodel.workload import Workload
-from strategies.mesh.block_moves import WHOLE, Collectives, Layout, move_s
-from strategies.mesh.block_options import BlockOption, BlockSpace, OptionCosts, cost_options, options_of
-from strategies.per_layer.problem import ChoiceProblem, Edge, Limits, Status
+from costmodel.mesh.layouts import Layout
+from costmodel.mesh.patterns import home_of, layout_held, layout_needed, moves_between, sources_of
+from costmodel.mesh.plan import LayerSplit
+from costmodel.mesh.roles import Move
+from strategies.mesh.block_options import LayerCosts, UnitPrices, layer_costs
+from strategies.per_layer.problem import ChoiceProblem, Edge, Limits, objective_s
 from strategies.per_layer.search import solve
 
-__all__ = ["BlockProblem", "BlockSplit", "block_problem", "split_block", "uniform_space"]
+__all__ = ["UnitProblem", "UnitSplit", "split_unit", "unit_problem"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+# A matrix cannot read what is not gathered for it; larger than any step.
+_NEVER_S = 1e6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockSplit:
-    """How the program splits a block.
+class UnitSplit:
+    """A split of a unit that the program suggests.
 
     Attributes
     ----------
-    options : tuple of BlockOption
-        One per layer of the unit, in the order of ``kind.layers``.
+    splits : tuple of LayerSplit
+        Of all layers of the unit that have any.
     time_s : float
-        What a block adds to a step: its passes over all micro-batches, its update and the exchange of its repeated weights.
-    bound_s : float
-        No choice within memory takes less.
-    memory_bytes : float
-        Weights with their state, and activations of one micro-batch.
+        What a unit adds to a step, by the mean that was minimised.
     """
 
-    options: tuple[BlockOption, ...]
+    splits: tuple[LayerSplit, ...]
     time_s: float
-    bound_s: float
-    memory_bytes: float
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """Roles in the words of `costmodel.mesh.roles`."""
-        return tuple(option.role for option in self.options)
-
-    @property
-    def degrees(self) -> tuple[int, ...]:
-        """Shares of every layer; the ranks beyond repeat them."""
-        return tuple(option.degree for option in self.options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockProblem:
-    """The program of one block, and what its options mean: nodes are the layers, then the tensors that several of them read."""
+class _Pairs:
+    """Costs of every pair of options of two nodes, by device and host."""
 
-    problem: ChoiceProblem
-    layers: tuple[OptionCosts, ...]
-    offers: tuple[tuple[Layout, ...], ...]
-
-    def choice_of(self, options: Sequence[BlockOption], offers: Sequence[Layout]) -> IntArray:
-        """The choice that a split makes: to cost one that was not searched for."""
-        picks = [costs.options.index(option) for costs, option in zip(self.layers, options, strict=True)]
-        picks += [known.index(layout) for known, layout in zip(self.offers, offers, strict=True)]
-        return np.array(picks, dtype=np.int64)
+    producer: int
+    consumer: int
+    device_s: FloatArray
+    host_s: FloatArray
 
 
-def uniform_space(tp: int, *, positions: bool = True) -> BlockSpace:
-    """The options of a uniform plan: a layer is split over all tp ranks, or not at all.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitProblem:
+    """The program of a unit: nodes are its layers, then the tensors that several matrices read.
 
-    >>> uniform_space(8).degrees
-    (8,)
+    Attributes
+    ----------
+    layers : tuple of LayerCosts
+        Collectives at the output of a layer included.
+    tensors : tuple of tuple of sets
+        Degrees that the tensors of several matrices are gathered for, by option.
     """
-    return BlockSpace(degrees=(tp,) if tp > 1 else (), positions=positions)
+
+    layers: tuple[LayerCosts, ...]
+    tensors: tuple[tuple[frozenset[int], ...], ...]
+    tensor_costs: tuple[tuple[FloatArray, FloatArray], ...]
+    pairs: tuple[_Pairs, ...]
+    names: tuple[str, ...]
+
+    def problem(self, device: float, *, exposed: float = 0.0, capacity_bytes: float = float("inf")) -> ChoiceProblem:
+        """Minimise ``device`` x the device's time + (1 - device) x its host's, and the update.
+
+        Parameters
+        ----------
+        device : float
+            From 0 to 1.
+        exposed : float
+            Share of the data-parallel exchange that is waited for.
+        capacity_bytes : float
+            Memory for the unit.
+        """
+        host = 1.0 - device
+        base = [device * c.device_s + host * c.host_s + c.once_s + exposed * c.exchange_s for c in self.layers]
+        base += [device * d + host * h for d, h in self.tensor_costs]
+        none = [np.zeros(len(b)) for b in base]
+        edges = []
+        for pair in self.pairs:
+            cost = device * pair.device_s + host * pair.host_s
+            if cost.any():
+                rows, columns = (np.arange(n, dtype=np.int64) for n in cost.shape)
+                edges.append(
+                    Edge(
+                        producer=pair.producer,
+                        consumer=pair.consumer,
+                        producer_class=rows,
+                        consumer_class=columns,
+                        cost_s=cost,
+                    )
+                )
+        memory = [c.memory_bytes for c in self.layers]
+        return ChoiceProblem(
+            base_s=tuple(base),
+            hide_s=tuple(none),
+            exchange_s=tuple(none),
+            memory_bytes=(*memory, *none[len(memory) :]),
+            edges=tuple(edges),
+            memory_capacity_bytes=capacity_bytes,
+            # What a tensor is gathered for follows from its readers.
+            key_class=tuple(
+                np.arange(len(b)) if n < len(memory) else np.zeros(len(b), dtype=np.int64) for n, b in enumerate(base)
+            ),
+            node_names=self.names,
+        )
+
+    def splits_of(self, choice: IntArray) -> tuple[LayerSplit, ...]:
+        """The splits that a choice makes."""
+        picked = zip(self.layers, choice[: len(self.layers)].tolist(), strict=True)
+        return tuple(costs.options[o] for costs, o in picked if costs.options)
+
+    def time_s(self, device: float, splits: Sequence[LayerSplit] = ()) -> float:
+        """What a unit adds to a step by the mean of `problem`, with the given splits and else the standard ones."""
+        problem = self.problem(device)
+        picks = [next((c.options.index(s) for s in splits if s in c.options), 0) for c in self.layers]
+        choice = np.array([*picks, *(0 for _ in self.tensors)], dtype=np.int64)
+        for n, sets in enumerate(self.tensors, len(picks)):  # tensors do not hear of each other
+            tried = np.repeat(choice[None], len(sets), axis=0)
+            tried[:, n] = np.arange(len(sets))
+            choice = tried[int(np.argmin([objective_s(problem, one) for one in tried]))]
+        return objective_s(problem, choice)
+
+    def spared_bytes(self) -> float:
+        """The most memory that a split of the unit has less than the standard one."""
+        return sum(costs.spared_bytes for costs in self.layers)
+
+    def standard_bytes(self) -> float:
+        """Memory of a unit split as `costmodel.mesh.roles` says."""
+        return sum(float(costs.memory_bytes[0]) for costs in self.layers)
 
 
-def split_block(
-    workload: Workload,
-    cluster: Cluster,
-    kind: UnitKind,
-    tp: int,
+def split_unit(
+    built: UnitProblem,
+    device: float = 1.0,
     *,
-    micro_batch: int = 1,
-    num_micro_batches: int = 1,
-    space: BlockSpace | None = None,
+    exposed: float = 0.0,
     capacity_bytes: float = float("inf"),
-    limits: Limits = Limits(),  # noqa: B008 - frozen
-) -> BlockSplit | None:
-    """Split a block over ``tp`` ranks at least cost.
+    count: int = 1,
+) -> tuple[tuple[UnitSplit, ...], float]:
+    """Solve the program of a unit.
 
     Parameters
     ----------
-    workload : Workload
-    cluster : Cluster
-    kind : UnitKind
-        A kind of block of the folded network (`costmodel.mesh.units.fold`).
-    tp : int
-        Neighbouring ranks.
-    micro_batch, num_micro_batches : int
-        Samples of a micro-batch (the batch is not split), and micro-batches of a step.
-    space : BlockSpace, optional
-        Unless given, shares of any degree that divides tp.
-    capacity_bytes : float
-        Memory for the block on a rank.
-    limits : Limits
+    built : UnitProblem
+    device, exposed, capacity_bytes
+        As for `UnitProblem.problem`.
+    count : int
+        Splits that are wanted.
 
     Returns
     -------
-    BlockSplit or None
-        None if nothing fits, or nothing was found within the limits.
-
-    Raises
-    ------
-    MeshError
-        The block contains a mixture of experts, whose ranks form groups of their own.
+    splits : tuple of UnitSplit
+        Best first; fewer if no more fit.
+    bound_s : float
+        No split within memory takes less.
     """
-    if space is None:
-        space = BlockSpace(degrees=tuple(d for d in divisors(tp) if d > 1))
-    built = block_problem(
-        workload,
-        cluster,
-        kind,
-        space,
-        micro_batch=micro_batch,
-        num_micro_batches=num_micro_batches,
-        capacity_bytes=capacity_bytes,
+    problem = built.problem(device, exposed=exposed, capacity_bytes=capacity_bytes)
+    answer = solve(problem, Limits(num_solutions=count))
+    found = tuple(
+        UnitSplit(splits=built.splits_of(choice), time_s=time)
+        for choice, time in zip(answer.choices, answer.objectives_s, strict=True)
     )
-    answer = solve(built.problem, limits)
-    if answer.status in (Status.INFEASIBLE, Status.CUT_OFF, Status.LIMIT):
-        return None
-    choice = answer.choices[0]
-    picked = choice[: len(built.layers)].tolist()
-    return BlockSplit(
-        options=tuple(costs.options[o] for costs, o in zip(built.layers, picked, strict=True)),
-        time_s=answer.objectives_s[0],
-        bound_s=answer.bound_s,
-        memory_bytes=sum(float(m[o]) for m, o in zip(built.problem.memory_bytes, choice, strict=True)),
-    )
+    return found, answer.bound_s
 
 
-def block_problem(
-    workload: Workload,
-    cluster: Cluster,
-    kind: UnitKind,
-    space: BlockSpace,
-    *,
-    micro_batch: int = 1,
-    num_micro_batches: int = 1,
-    capacity_bytes: float = float("inf"),
-) -> BlockProblem:
-    """Build the program of a block; see `split_block`."""
-    layers = [workload.graph.layers[i] for i in kind.layers]
-    collectives = Collectives(cluster=cluster)
-    costs = [
-        cost_options(workload, workload.graph.layers, kind, p, options_of(layer, space), micro_batch, collectives)
-        for p, layer in enumerate(layers)
-    ]
-    readers = _readers(workload, kind)
-    shared = [p for p, found in enumerate(readers) if len(found) > 1]
-    layouts = _layouts(space)
-    offers = tuple(layouts + [Layout(form="gathered", degree=t) for t in space.degrees] for _ in shared)
-    m, hides = float(num_micro_batches), workload.compute.overlaps_exchange
-    none = [np.zeros(len(x)) for x in offers]
-    builder = _Edges(
-        workload=workload, layers=layers, costs=costs, collectives=collectives, micro_batch=micro_batch, scale=m
-    )
-    edges: list[Edge] = []
-    for p, found in enumerate(readers):
-        if p in shared:
-            hub = len(layers) + shared.index(p)
-            edges += builder.through(p, hub, offers[shared.index(p)], found)
-        else:
-            edges += [builder.direct(p, reader, index) for reader, index in found]
-    problem = ChoiceProblem(
-        base_s=(*(m * (c.forward_s + c.backward_s) + c.update_s for c in costs), *none),
-        hide_s=(*(c.backward_compute_s if hides else np.zeros(len(c.options)) for c in costs), *none),
-        exchange_s=(*(c.exchange_s for c in costs), *none),
-        memory_bytes=(*(c.memory_bytes for c in costs), *none),
-        edges=tuple(edge for edge in edges if edge.cost_s.any()),
-        memory_capacity_bytes=capacity_bytes,
-        node_names=(*(layer.name for layer in layers), *(f"{layers[p].name} offered" for p in shared)),
-    )
-    return BlockProblem(problem=problem, layers=tuple(costs), offers=tuple(tuple(x) for x in offers))
+def unit_problem(prices: UnitPrices, *, splits_weights: bool = False) -> UnitProblem:
+    """Build the program of a unit of a plan, whose own ``block_splits`` are not looked at.
 
-
-def _layouts(space: BlockSpace) -> list[Layout]:
-    forms = ("channels", "positions") if space.positions else ("channels",)
-    pieces = [Layout(form=form, degree=t) for form in forms for t in space.degrees]  # type: ignore[arg-type]
-    return [WHOLE, *pieces]
-
-
-def _readers(workload: Workload, kind: UnitKind) -> list[list[tuple[int, int]]]:
-    """Layer of the unit -> (layer, input) pairs that read its output: inside the block, and in the next one what is read from this.
-
-    Other tensors from outside (an encoder's output read by every block of the decoder) are whole, and cost nothing here.
-
-    Raises
-    ------
-    MeshError
-        The block hands more than one tensor on.
+    Parameters
+    ----------
+    prices : UnitPrices
+    splits_weights : bool
+        Whether every matrix must be split that the standard pattern splits. Under sequence parallelism a matrix that is whole works on a
+        share of the positions, so that tp is parallelism of sequences for it (DeepSpeed Ulysses, arXiv:2309.14509), not of tensors.
     """
-    graph = workload.graph
-    readers: list[list[tuple[int, int]]] = [[] for _ in kind.layers]
-    entering: dict[int, list[tuple[int, int]]] = {}
-    inside = {i: p for p, i in enumerate(kind.layers)}
-    for position, index in enumerate(kind.layers):
-        for n, source in enumerate(graph.producers[index]):
+    return _Builder(prices, splits_weights=splits_weights).build()
+
+
+class _Builder:
+    """Collects the nodes and pairs of a unit."""
+
+    def __init__(self, prices: UnitPrices, *, splits_weights: bool) -> None:
+        self.prices, self.kind, self.graph = prices, prices.kind, prices.model.workload.graph
+        self.home = home_of(prices.plan.tp, sequence_parallel=prices.plan.sequence_parallel)
+        self.costs = [layer_costs(prices, p, splits_weights=splits_weights) for p in range(len(self.kind.layers))]
+        self.pairs: list[_Pairs] = []
+        self.sets: list[tuple[frozenset[int], ...]] = []
+        self.set_costs: list[tuple[FloatArray, FloatArray]] = []
+        self.known: dict[tuple[int, tuple[Move, ...]], tuple[float, float]] = {}
+
+    def build(self) -> UnitProblem:
+        """The whole problem."""
+        readers: dict[int, list[tuple[int, int]]] = {}
+        for position, sources in enumerate(sources_of(self.graph, self.kind)):
+            for n, source in enumerate(sources):
+                if self.graph.layers[source].kind != "input":
+                    readers.setdefault(source, []).append((position, n))
+        outputs = [self._output(p) for p in range(len(self.kind.layers))]
+        inside = {index: p for p, index in enumerate(self.kind.layers)}
+        for source, found in readers.items():
+            self._tensor(inside.get(source), found)
+        arriving = self._arriving(readers, inside)
+        layers = tuple(
+            LayerCosts(
+                options=c.options,
+                device_s=c.device_s + out[0] + into[0],
+                host_s=c.host_s + out[1] + into[1],
+                once_s=c.once_s,
+                exchange_s=c.exchange_s,
+                memory_bytes=c.memory_bytes,
+            )
+            for c, out, into in zip(self.costs, outputs, arriving, strict=True)
+        )
+        names = [self.graph.layers[i].name for i in self.kind.layers]
+        return UnitProblem(
+            layers=layers,
+            tensors=tuple(self.sets),
+            tensor_costs=tuple(self.set_costs),
+            pairs=tuple(self.pairs),
+            names=(*names, *(f"gathered tensor {n + 1}" for n in range(len(self.sets)))),
+        )
+
+    # -- layouts ------------------------------------------------------------------------------------------------------------
+
+    def _held(self, position: int | None) -> list[Layout]:
+        """Layout of a layer's output by option; of a tensor from another unit, home."""
+        if position is None or not self.costs[position].options:
+            return [self.home]
+        return [layout_held(s.role, s.degree, self.home) for s in self.costs[position].options]
+
+    def _needed(self, position: int, n: int) -> list[Layout]:
+        options, kind = self.costs[position].options, self.graph.layers[self.kind.layers[position]].kind
+        if not options:
+            return [self.home]
+        return [layout_needed(kind, s.role, s.degree, n, self.home) for s in options]
+
+    def _moved(self, position: int, moves: Sequence[Move]) -> tuple[float, float]:
+        key = (position, tuple(moves))
+        if key not in self.known:
+            self.known[key] = self.prices.moved(position, moves) if moves else (0.0, 0.0)
+        return self.known[key]
+
+    # -- nodes and pairs ----------------------------------------------------------------------------------------------------
+
+    def _output(self, position: int) -> tuple[FloatArray, FloatArray]:
+        """Partial sums that a layer reduces, and what it brings home for other units: by option."""
+        index = self.kind.layers[position]
+        leaves = any(u == index and v not in self.kind.layers for u, v in self.graph.edges)
+        times = []
+        for split, held in zip(self.costs[position].options or (None,), self._held(position), strict=True):
+            moves: list[Move] = []
+            if split is not None and split.role in ("row", "vocabulary"):
+                moves += moves_between(Layout(form="partial", degree=split.degree), self.home, -1)
+            if leaves:
+                moves += moves_between(held, self.home, -1)
+            times.append(self._moved(position, moves))
+        device, host = np.array(times, dtype=np.float64).T
+        return device, host
+
+    def _arriving(
+        self, readers: dict[int, list[tuple[int, int]]], inside: dict[int, int]
+    ) -> list[tuple[FloatArray, FloatArray]]:
+        """Moves of tensors from other units, by option of the layer that reads them; not those of `_tensor`."""
+        result = [(np.zeros(len(c.device_s)), np.zeros(len(c.device_s))) for c in self.costs]
+        for source, found in readers.items():
             if source in inside:
-                readers[inside[source]].append((position, n))
-            else:
-                entering.setdefault(source, []).append((position, n))
-    leaving = sorted({inside[u] for u, v in graph.edges if u in inside and v not in inside})
-    if len(leaving) > 1:
-        names = ", ".join(graph.layers[kind.layers[p]].name for p in leaving)
-        raise MeshError(
-            f"block '{kind.name}' hands several tensors on ({names}); the program splits blocks that hand on one"
-        )
-    for last in leaving:
-        shape = graph.layers[kind.layers[last]].output_shape
-        # The tensor that runs through the blocks is read first; a memory that all blocks read comes from further away.
-        chain = [source for source in entering if graph.layers[source].output_shape == shape]
-        if chain:
-            readers[last] += entering[max(chain)]
-    return readers
+                continue
+            shared = self._is_shared(found)
+            for position, n in found:
+                for o, needed in enumerate(self._needed(position, n)):
+                    if needed.form == "gathered" and shared:
+                        continue
+                    device, host = self._moved(position, moves_between(self.home, needed, n))
+                    result[position][0][o] += device
+                    result[position][1][o] += host
+        return result
 
+    def _tensor(self, producer: int | None, found: list[tuple[int, int]]) -> None:
+        """Pairs of a tensor's producer and readers, by way of a node of its own where several may gather it."""
+        shared = self._is_shared(found)
+        for position, n in found if producer is not None else ():
+            assert producer is not None
+            times = [
+                [
+                    (0.0, 0.0) if needed.form == "gathered" and shared else self._between(position, held, needed, n)
+                    for needed in self._needed(position, n)
+                ]
+                for held in self._held(producer)
+            ]
+            self._add(producer, position, np.array(times, dtype=np.float64))
+        if shared:
+            self._hub(producer, self._gathering(found))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Edges:
-    """Costs of handing tensors over, per step."""
+    def _gathering(self, found: list[tuple[int, int]]) -> dict[tuple[int, int], set[int]]:
+        """Readers of a tensor that may gather it, and the degrees."""
+        degrees = {(p, n): {x.degree for x in self._needed(p, n) if x.form == "gathered"} for p, n in found}
+        return {reader: some for reader, some in degrees.items() if some}
 
-    workload: Workload
-    layers: Sequence[Layer]
-    costs: Sequence[OptionCosts]
-    collectives: Collectives
-    micro_batch: int
-    scale: float
+    def _is_shared(self, found: list[tuple[int, int]]) -> bool:
+        return len(self._gathering(found)) > 1
 
-    def direct(self, producer: int, reader: int, index: int) -> Edge:
-        """From a layer to its only reader."""
-        held = [option.leaves for option in self.costs[producer].options]
-        return self._edge(producer, reader, producer, held, self._needs(reader, index))
+    def _between(self, position: int, held: Layout, needed: Layout, n: int) -> tuple[float, float]:
+        return self._moved(position, moves_between(held, needed, n))
 
-    def through(self, producer: int, hub: int, offered: Sequence[Layout], found: list[tuple[int, int]]) -> list[Edge]:
-        """From a layer to the node of its tensor, and from there to every reader."""
-        held = [option.leaves for option in self.costs[producer].options]
-        edges = [self._edge(producer, hub, producer, held, offered)]
-        return edges + [
-            self._edge(hub, reader, producer, offered, self._needs(reader, index)) for reader, index in found
-        ]
+    def _hub(self, producer: int | None, gathering: dict[tuple[int, int], set[int]]) -> None:
+        """The node of a tensor that several matrices gather, each set of degrees once."""
+        degrees = sorted(set().union(*gathering.values()))
+        sizes = range(min(len(degrees), len(gathering)) + 1)
+        sets = tuple(frozenset(some) for size in sizes for some in itertools.combinations(degrees, size))
+        hub = len(self.kind.layers) + len(self.sets)
+        position, n = next(iter(gathering))
+        times = [[self._gathered(position, n, held, some) for some in sets] for held in self._held(producer)]
+        cost = np.array(times, dtype=np.float64)
+        self.sets.append(sets)
+        if producer is None:
+            self.set_costs.append((cost[0, :, 0], cost[0, :, 1]))
+        else:
+            self.set_costs.append((np.zeros(len(sets)), np.zeros(len(sets))))
+            self._add(producer, hub, cost)
+        for reader, index in gathering:
+            missing = [
+                [(_NEVER_S, _NEVER_S) if x.form == "gathered" and x.degree not in some else (0.0, 0.0) for some in sets]
+                for x in self._needed(reader, index)
+            ]
+            self._add(reader, hub, np.array(missing, dtype=np.float64))
 
-    def _needs(self, reader: int, index: int) -> list[Layout]:
-        return [option.needs(self.layers[reader].kind, index) for option in self.costs[reader].options]
+    def _gathered(self, position: int, n: int, held: Layout, degrees: frozenset[int]) -> tuple[float, float]:
+        """Gather a tensor once, and add its gradients up for every degree."""
+        moves: list[Move] = []
+        for degree in sorted(degrees):
+            found = moves_between(held, Layout(form="gathered", degree=degree), n)
+            moves += [m for m in found if m.is_backward or not any(not known.is_backward for known in moves)]
+        return self._moved(position, moves)
 
-    def _edge(self, source: int, target: int, tensor: int, held: Sequence[Layout], needed: Sequence[Layout]) -> Edge:
-        shape = self.layers[tensor].output_shape
-        size = float(self.micro_batch * np.prod(shape)) * self.workload.precision.activation_bytes
-        rows, row_of = _classes(held)
-        columns, column_of = _classes(needed)
-        cost = np.zeros((len(rows), len(columns)))
-        for r, layout in enumerate(rows):
-            for c, need in enumerate(columns):
-                forward, backward = move_s(layout, need, size, self.collectives)
-                cost[r, c] = self.scale * (forward + (backward if self.workload.training else 0.0))
-        if source < target:
-            return Edge(producer=source, consumer=target, producer_class=row_of, consumer_class=column_of, cost_s=cost)
-        # Edges run upwards: what closes the ring is written the other way round, with the same cost.
-        return Edge(
-            producer=target,
-            consumer=source,
-            producer_class=column_of,
-            consumer_class=row_of,
-            cost_s=np.ascontiguousarray(cost.T),
-        )
-
-
-def _classes(layouts: Sequence[Layout]) -> tuple[list[Layout], IntArray]:
-    """Distinct layouts, and the class of each."""
-    distinct = sorted(set(layouts))
-    return distinct, np.array([distinct.index(layout) for layout in layouts], dtype=np.int64)
+    def _add(self, producer: int, consumer: int, cost: FloatArray) -> None:
+        self.pairs.append(_Pairs(producer=producer, consumer=consumer, device_s=cost[:, :, 0], host_s=cost[:, :, 1]))

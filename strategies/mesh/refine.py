@@ -101,7 +101,7 @@ def refine(model: MeshModel, plan: MeshPlan, capacity_bytes: float, wall_s: floa
     given = model.evaluate_plans([plan])
     fits = bool(given.memory_bytes[0] <= capacity_bytes)
     before = float(given.step_time_s[0]) if fits else float("inf")
-    return found.plan if found.step_time_s < before else None
+    return found.plan if found.step_time_s < before * (1.0 - _ROUNDING) else None
 
 
 def refinement(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from costmodel.mesh.plan import MeshPlan
 
@@ -12,6 +12,9 @@ __all__ = ["OBJECTIVES", "Bounds", "MeshCandidate", "MeshOutcome", "MeshRestrict
 # What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token. Tokens per
 # second, and the share of the peak that is used (MFU), rank like the first two.
 OBJECTIVES: tuple[str, ...] = ("step_time", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu_hours", "money")
+
+_POWERS = tuple(1 << n for n in range(21))
+_HALVED = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,20 @@ class MeshRestriction:
     def is_free(self) -> bool:
         """Whether nothing is fixed."""
         return not (self.degrees or self.names or self.flags)
+
+    def powers_of_two(self) -> MeshRestriction:
+        """The same with every degree but dp a power of two, unless the user allows none: a small corner with good plans.
+
+        >>> corner = MeshRestriction(degrees={"tp": Bounds(high=3), "pp": Bounds(values=(3,))}).powers_of_two()
+        >>> corner.degrees["tp"].values, corner.degrees["pp"].values
+        ((1, 2), (3,))
+        """
+        corner = dict(self.degrees)
+        for name in _HALVED:
+            bounds = self.degrees.get(name, Bounds())
+            powers = tuple(v for v in _POWERS if bounds.allows(v))
+            corner[name] = Bounds(values=powers) if powers else bounds
+        return replace(self, degrees=corner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds
 from costmodel.splits import divisors
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
-__all__ = ["Columns", "MeshSpace", "batch_of"]
+__all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "selected"]
 
 IntArray = NDArray[np.int64]
 Columns = dict[str, IntArray]
@@ -33,6 +34,7 @@ _INTERLEAVED, _1F1B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
 _FULL = RECOMPUTE.index("full")
 _ANY = Bounds()
 _LARGEST_LISTED = 1 << 20
+_KIND = "_kind"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,8 @@ class MeshSpace:
     model: MeshModel
     shape: NetworkShape
     settings: MeshSettings
-    _memory: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
+    _experts: dict[tuple[int, int, int], list[tuple[int, int]]] = field(default_factory=dict, repr=False, compare=False)
+    _expert_pairs: dict[int, list[tuple[int, int]]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, model: MeshModel, settings: MeshSettings) -> MeshSpace:
@@ -88,20 +91,20 @@ class MeshSpace:
         counts = self.settings.worker_counts
         return self.settings.max_workers if counts is None else max(counts)
 
-    def _inner(self) -> Columns:
+    def inner(self) -> Columns:
         """Every tp, sequence parallelism and cp."""
         limit = min(self._most, max(self.shape.heads, default=1))
         tps = {"tp": self.values("tp", list(range(1, limit + 1)))}
-        tensor = self._join(_where(tps, holds(self.shape, tps)), "sequence_parallel", self.flags("sequence_parallel"))
+        tensor = self._join(selected(tps, holds(self.shape, tps)), "sequence_parallel", self.flags("sequence_parallel"))
         lengths = self.shape.positions or (1,)
         cps = self.values("cp", [d for d in divisors(int(np.gcd.reduce(lengths))) if d <= self._most])
         inner = self._join(tensor, "cp", cps)
-        return _where(inner, inner["tp"] * inner["cp"] <= self._most)
+        return selected(inner, inner["tp"] * inner["cp"] <= self._most)
 
     def shares(self) -> Columns:
         """What decides the cost of a unit, for all cells and some more: tp, sequence_parallel, cp, ep, etp, micro_batch."""
-        rows = self._inner()
-        rows = self._join(rows, "micro_batch", np.unique(self._batch_pairs(self._most)["micro_batch"]))
+        rows = self.inner()
+        rows = self._join(rows, "micro_batch", np.unique(self.replicas()["micro_batch"]))
         rows = self._join(rows, "ep", self._expert_values("ep"))
         return self._join(rows, "etp", self._expert_values("etp"))
 
@@ -110,38 +113,75 @@ class MeshSpace:
 
         Columns tp, sequence_parallel, cp, cp_kind, ep, etp, micro_batch, dp, pp, num_micro_batches.
         """
+        for stems in self.stems():
+            cells = self.with_experts(stems)
+            if len(cells["tp"]):
+                yield cells
+
+    def stems(self) -> Iterator[Columns]:
+        """The same pieces before experts are laid out: without ep and etp."""
         most = self._most
-        context = self._join(self._inner(), "cp_kind", self.categories("cp_kind", CP_KINDS))
-        replicas = self._batch_pairs(most)
-        pps = self.values("pp", list(range(1, min(self.shape.num_blocks, most) + 1)))
+        context, replicas, pps = self.with_context_kinds(self.inner()), self.replicas(), self.stages()
         for n in range(len(context["tp"])):
             tp, cp = int(context["tp"][n]), int(context["cp"][n])
             stages = pps[tp * cp * pps <= most]
             size, count = len(stages), len(replicas["dp"])
             workers = (tp * cp * stages)[:, None] * replicas["dp"][None, :]
-            kept = np.flatnonzero(self._counts(workers).ravel())
+            kept = np.flatnonzero(self.counts(workers).ravel())
             if not size * count * len(kept):
                 continue
-            cell = {name: np.full(len(kept), column[n]) for name, column in context.items()}
-            cell |= {name: column[kept % count] for name, column in replicas.items()}
-            cell["pp"] = stages[kept // count]
-            cell = self._with_experts(cell, tp, cp)
-            if len(cell["tp"]):
-                yield cell
+            stem = {name: np.full(len(kept), column[n]) for name, column in context.items()}
+            stem |= {name: column[kept % count] for name, column in replicas.items()}
+            stem["pp"] = stages[kept // count]
+            yield stem
 
-    def _with_experts(self, cell: Columns, tp: int, cp: int) -> Columns:
-        """Every way to lay experts over the ranks of a stage; tp and cp are the same in all rows."""
-        eps, etps = self._expert_values("ep"), self._expert_values("etp")
-        pairs = {"ep": np.repeat(eps, len(etps)), "etp": np.tile(etps, len(eps))}
+    def with_experts(self, stems: Columns) -> Columns:
+        """Every way to lay experts over the ranks of a stage."""
+        if not len(stems["tp"]):
+            return {**stems, "ep": stems["tp"], "etp": stems["tp"]}
+        first, kind = combined(stems["tp"], stems["cp"], stems["dp"])
+        kinds = [tuple(int(stems[name][n]) for name in ("tp", "cp", "dp")) for n in first]
+        joined = self._by_value(
+            {**stems, _KIND: kind}, _KIND, ("ep", "etp"), lambda n: self.experts(*kinds[n]), are_legal=True
+        )
+        del joined[_KIND]
+        return joined
 
-        def legal(dp: int) -> list[tuple[int, int]]:
-            same = np.ones(len(pairs["ep"]), dtype=np.int64)
-            mask = holds(self.shape, {**pairs, "tp": tp * same, "cp": cp * same, "dp": dp * same}, frozenset(pairs))
-            return list(zip(pairs["ep"][mask].tolist(), pairs["etp"][mask].tolist(), strict=True))
+    def with_expert_pairs(self, columns: Columns) -> Columns:
+        """Every ep and etp that tp allows, whether or not dp can be divided so; rows stay in order, pairs ascend."""
+        return self._by_value(columns, "tp", ("ep", "etp"), self._pairs, are_legal=True)
 
-        return self._by_value(cell, "dp", ("ep", "etp"), legal, are_legal=True)
+    def experts(self, tp: int, cp: int, dp: int) -> list[tuple[int, int]]:
+        """Pairs (ep, etp) that some division of dp can run."""
+        known = self._experts.get((tp, cp, dp))
+        if known is None:
+            table = np.array(self._pairs(tp), dtype=np.int64).reshape(-1, 2)
+            pairs = {"ep": table[:, 0], "etp": table[:, 1]}
+            same = np.ones(len(table), dtype=np.int64)
+            columns = {**pairs, "tp": tp * same, "cp": cp * same, "dp": dp * same}
+            known = self._experts[tp, cp, dp] = _pairs_in(selected(pairs, holds(self.shape, columns, frozenset(pairs))))
+        return known
 
-    def _counts(self, workers: IntArray) -> NDArray[np.bool_]:
+    def _pairs(self, tp: int) -> list[tuple[int, int]]:
+        """Every ep with every etp that tp allows, both ascending, ep outermost."""
+        known = self._expert_pairs.get(tp)
+        if known is None:
+            eps, etps = self._expert_values("ep"), self._expert_values("etp")
+            pairs = {"ep": np.repeat(eps, len(etps)), "etp": np.tile(etps, len(eps))}
+            legal = holds(self.shape, {**pairs, "tp": np.full(len(pairs["ep"]), tp)})
+            known = self._expert_pairs[tp] = _pairs_in(selected(pairs, legal))
+        return known
+
+    def with_context_kinds(self, columns: Columns) -> Columns:
+        """Every kind of context parallelism."""
+        return self._join(columns, "cp_kind", self.categories("cp_kind", CP_KINDS))
+
+    def stages(self) -> IntArray:
+        """Every pipeline degree."""
+        return self.values("pp", list(range(1, min(self.shape.num_blocks, self._most) + 1)))
+
+    def counts(self, workers: IntArray) -> NDArray[np.bool_]:
+        """Whether so many workers may be used."""
         if self.settings.worker_counts is None:
             return workers <= self.settings.max_workers
         return np.isin(workers, np.array(self.settings.worker_counts))
@@ -151,9 +191,13 @@ class MeshSpace:
         candidates = divisors(int(np.gcd.reduce(extents))) if extents else [1]
         return self.values(name, list(candidates))
 
-    def _batch_pairs(self, most: int) -> Columns:
+    def legal(self, columns: Columns) -> Columns:
+        """Rows that obey all rules about their columns."""
+        return selected(columns, holds(self.shape, columns))
+
+    def replicas(self) -> Columns:
         """Every (dp, micro_batch, num_micro_batches) whose product is the global batch."""
-        batch = self.shape.global_batch
+        batch, most = self.shape.global_batch, self._most
         rows = []
         for dp in divisors(batch):
             if dp > most or not self.restriction.degrees.get("dp", _ANY).allows(dp) or not self._dp_possible(dp):
@@ -165,14 +209,10 @@ class MeshSpace:
         for name in ("micro_batch", "num_micro_batches"):
             bounds = self.restriction.degrees.get(name, _ANY)
             allowed &= np.array([bounds.allows(int(v)) for v in pairs[name]], dtype=np.bool_)
-        return _where(pairs, allowed)
+        return selected(pairs, allowed)
 
     def _dp_possible(self, dp: int) -> bool:
-        shares, copies = (
-            self.restriction.degrees.get("dp_shard", _ANY),
-            self.restriction.degrees.get("dp_replicate", _ANY),
-        )
-        return any(shares.allows(s) and copies.allows(dp // s) for s in divisors(dp))
+        return bool(self.shares_of(dp)[2])
 
     # -- joins ------------------------------------------------------------------------------------------------------------
 
@@ -186,7 +226,7 @@ class MeshSpace:
         joined |= {name: np.tile(column, size) for name, column in other.items()}
         if not size * count:
             return joined
-        return _where(joined, holds(self.shape, joined, frozenset(other)))
+        return selected(joined, holds(self.shape, joined, frozenset(other)))
 
     # -- cores and plans --------------------------------------------------------------------------------------------------
 
@@ -205,6 +245,14 @@ class MeshSpace:
         """Cells with every schedule and number of chunks."""
         return self._by_value(cells, "pp", ("schedule", "vpp"), self.pipelines)
 
+    def with_smallest_pipelines(self, cells: Columns) -> Columns:
+        """Cells with every number of chunks, run by the schedule that keeps least in flight, whether or not it is legal."""
+
+        def smallest(pp: int) -> list[tuple[int, int]]:
+            return sorted({(_1F1B if vpp == 1 else _INTERLEAVED, vpp) for _, vpp in self.pipelines(pp)})
+
+        return self._by_value(cells, "pp", ("schedule", "vpp"), smallest, are_legal=True)
+
     def with_orders(self, cores: Columns) -> Columns:
         """Rows with every order of the ranks that numbers them differently."""
         shape_of = (cores["cp"] > 1) * 4 + (cores["dp"] > 1) * 2 + (cores["pp"] > 1)
@@ -221,20 +269,24 @@ class MeshSpace:
             seen.setdefault(tuple(name for name in ORDERS[n].split("-") if name in present), n)
         return sorted(seen.values())
 
+    def shares_of(self, dp: int) -> tuple[bool, int, list[int]]:
+        """Whether dp may be left whole, in how many stages of ZeRO it may be shared, and over how many ranks."""
+        stages = self.values("zero_stage", [0, 1, 2, 3]).tolist()
+        bounds = self.restriction.degrees
+        shares, copies = bounds.get("dp_shard", _ANY), bounds.get("dp_replicate", _ANY)
+        shards = [s for s in divisors(dp) if shares.allows(s) and copies.allows(dp // s)]
+        return 0 in stages and 1 in shards, len([z for z in stages if z > 0]), shards
+
     def shardings(self, dp: int) -> list[tuple[int, int, int]]:
         """ZeRO stages and how dp is divided: (zero_stage, dp_replicate, dp_shard); those that need cp > 1 included."""
         stages = self.values("zero_stage", [0, 1, 2, 3]).tolist()
-        shares, copies = (
-            self.restriction.degrees.get("dp_shard", _ANY),
-            self.restriction.degrees.get("dp_replicate", _ANY),
-        )
-        pairs = [(dp // s, s) for s in divisors(dp) if shares.allows(s) and copies.allows(dp // s)]
-        return [(z, r, s) for z in stages for r, s in pairs if z > 0 or s == 1]
+        shards = self.shares_of(dp)[2]
+        return [(z, dp // s, s) for z in stages for s in shards if z > 0 or s == 1]
 
     def with_shardings(self, cores: Columns) -> Columns:
         """Rows with every division of dp."""
         joined = self._by_value(cores, "dp", ("zero_stage", "dp_replicate", "dp_shard"), self.shardings)
-        return _where(joined, holds(self.shape, joined, frozenset({"zero_stage", "dp_shard"})))
+        return selected(joined, holds(self.shape, joined, frozenset({"zero_stage", "dp_shard"})))
 
     def _by_value(
         self,
@@ -246,7 +298,7 @@ class MeshSpace:
         are_legal: bool = False,
     ) -> Columns:
         """Join each row with the options of its value of a column; rules are applied unless the options already obey them."""
-        values, inverse = _distinct(columns[name])
+        values, inverse = distinct(columns[name])
         lists = [options(int(v)) for v in values]
         counts = np.array([len(x) for x in lists], dtype=np.int64)[inverse]
         flat = np.array([row for x in lists for row in x], dtype=np.int64).reshape(-1, len(new))
@@ -258,16 +310,17 @@ class MeshSpace:
         joined |= {key: chosen[:, n] for n, key in enumerate(new)}
         if not len(index) or are_legal:
             return joined
-        return _where(joined, holds(self.shape, joined, frozenset(new)))
+        return selected(joined, holds(self.shape, joined, frozenset(new)))
 
     # -- memory options ---------------------------------------------------------------------------------------------------
 
     def most_blocks(self, pp: IntArray, vpp: IntArray) -> IntArray:
         """Blocks of the longest chunk of the uniform layout."""
         chunks, inverse = np.unique(pp * vpp, return_inverse=True)
-        return np.array([self._longest(int(c)) for c in chunks], dtype=np.int64)[inverse]
+        return np.array([self.longest(int(c)) for c in chunks], dtype=np.int64)[inverse]
 
-    def _longest(self, chunks: int) -> int:
+    def longest(self, chunks: int) -> int:
+        """Blocks of the longest of so many chunks."""
         return max(self.model.blocks_of(chunks))
 
     @property
@@ -282,57 +335,8 @@ class MeshSpace:
             return (most,)
         return tuple(self.values("recompute_blocks", list(range(1, most + 1))).tolist())
 
-    # -- counting ---------------------------------------------------------------------------------------------------------
 
-    def count(self, cells: Columns) -> int:
-        """Distinct legal plans in cells with the same tp and cp."""
-        orders = np.array([len(self.orders(mask)) for mask in range(8)], dtype=np.int64)
-        spread = (cells["cp"] > 1) * 4 + (cells["dp"] > 1) * 2 + (cells["pp"] > 1)
-        offloads = len(self.flags("offload_optimizer")) * len(self.flags("offload_activations"))
-        per_cell = orders[spread] * self._pipeline_counts(cells) * self._sharding_counts(cells) * offloads
-        # 63 bits hold a cell's plans; the sum of all may need more.
-        high, low = np.divmod(per_cell, 1 << 32)
-        return (int(high.sum()) << 32) + int(low.sum())
-
-    def _pipeline_counts(self, cells: Columns) -> IntArray:
-        """Schedules, chunks and recomputations of every cell."""
-        degrees, inverse = _distinct(cells["pp"])
-        counts = np.array([self._counted(pp) for pp in degrees.tolist()], dtype=np.int64)[inverse]
-        whole = cells["num_micro_batches"] % cells["pp"] == 0
-        return np.asarray(counts[:, 0] + np.where(whole, counts[:, 1], 0))
-
-    def _counted(self, pp: int) -> tuple[int, int]:
-        """Schedules, chunks and recomputations of a pipeline degree: those of any, and those of a divisible number of micro-batches."""
-        known = self._memory.get(pp)
-        if known is None:
-            pairs = self.pipelines(pp)
-            fixed = sum(self._recomputations(pp * v) for s, v in pairs if s != _INTERLEAVED)
-            grouped = sum(self._recomputations(pp * v) for s, v in pairs if s == _INTERLEAVED)
-            known = self._memory[pp] = (fixed, grouped)
-        return known
-
-    def _recomputations(self, chunks: int) -> int:
-        kinds = self.categories("recompute", RECOMPUTE).tolist()
-        return sum(len(self.recompute_counts(self._longest(chunks))) if kind == _FULL else 1 for kind in kinds)
-
-    def _sharding_counts(self, cells: Columns) -> IntArray:
-        """Divisions of dp of every cell; tp and cp are the same in all."""
-        if not len(cells["tp"]):
-            return np.zeros(0, dtype=np.int64)
-        tp, cp = int(cells["tp"][0]), int(cells["cp"][0])
-        dps, row = _distinct(cells["dp"])
-        needs, column = _distinct(cells["ep"] * cells["etp"])
-        table = np.zeros((len(dps), len(needs)), dtype=np.int64)
-        for n, dp in enumerate(dps.tolist()):
-            for zero, _, shard in self.shardings(dp):
-                if zero == 0:
-                    table[n] += 1
-                elif shard * cp > 1:
-                    table[n] += (tp * cp * shard) % needs == 0
-        return table[row, column]
-
-
-def _distinct(column: IntArray) -> tuple[IntArray, IntArray]:
+def distinct(column: IntArray) -> tuple[IntArray, IntArray]:
     """Distinct values of a column, ascending, and which of them every row has; for values of moderate size without sorting."""
     largest = int(column.max(initial=0))
     if largest > _LARGEST_LISTED:
@@ -344,8 +348,13 @@ def _distinct(column: IntArray) -> tuple[IntArray, IntArray]:
     return np.flatnonzero(seen), place[column]
 
 
-def _where(columns: Mapping[str, IntArray], mask: NDArray[np.bool_]) -> Columns:
+def selected(columns: Mapping[str, IntArray], mask: NDArray[np.bool_] | IntArray | slice) -> Columns:
+    """The same rows of all columns."""
     return {name: column[mask] for name, column in columns.items()}
+
+
+def _pairs_in(pairs: Mapping[str, IntArray]) -> list[tuple[int, int]]:
+    return list(zip(pairs["ep"].tolist(), pairs["etp"].tolist(), strict=True))
 
 
 def batch_of(columns: Columns) -> MeshBatch:
@@ -360,10 +369,9 @@ def batch_of(columns: Columns) -> MeshBatch:
     neutral = dict.fromkeys(
         ("tp", "cp", "ep", "etp", "pp", "vpp", "dp_replicate", "dp_shard", "micro_batch", "num_micro_batches"), one
     )
-    names = MeshBatch.__dataclass_fields__
-    filled = {name: neutral.get(name, zero) for name in names}
+    filled = {name: neutral.get(name, zero) for name in MESH_COLUMNS}
     filled["schedule"] = np.full(size, _1F1B)
-    filled |= {name: column for name, column in columns.items() if name in names}
+    filled |= {name: column for name, column in columns.items() if name in MESH_COLUMNS}
     if "dp" in columns and "dp_shard" not in columns:
         filled["dp_replicate"] = columns["dp"]
-    return MeshBatch(**filled)
+    return MeshBatch.of_columns(filled)

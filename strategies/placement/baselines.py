@@ -20,7 +20,8 @@ _LEAST_GAIN = 1e-5
 
 def one_device_time(problem: PlacementProblem) -> float:
     """Time of everything on the better single device, memory aside: what speed-ups are measured against; infinite without a device."""
-    accelerator = float(problem.accelerator_time.sum()) if np.all(problem.supported) else np.inf
+    times = [kind.time for kind in problem.types] or [problem.accelerator_time]
+    accelerator = min(float(time.sum()) for time in times) if np.all(problem.supported) else np.inf
     cpu = float(problem.cpu_time.sum()) if problem.num_cpus else np.inf
     return min(accelerator, cpu)
 

@@ -19,9 +19,10 @@ from strategies.placement.chain_decision import chain_within
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.contraction import BlockGraph, contract
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
+from strategies.placement.large.chains import LARGE, LargeChains
+from strategies.placement.large.priced import PRICED_PROOF, priced_bounds
 from strategies.placement.orders import sample_orders
 from strategies.placement.problem import BoolArray, IntArray, Placement, PlacementProblem, PlacementResult
-from strategies.placement.segments import greedy_stages
 
 __all__ = ["MAX_IDEALS", "chain_placement", "solve_contiguous", "solve_orders"]
 
@@ -30,12 +31,10 @@ ORDERS_METHOD = "dynamic programming over sampled orders"
 # Most down-sets, and most entries of their largest table (two bytes each): about 300 MB.
 MAX_IDEALS = 1_000_000
 _MAX_ENTRIES = 150_000_000
-# Orders that are sampled for the first chain, and where there are too many down-sets; fewer where the graph is large.
+# Orders that are sampled for the first chain, and where there are too many down-sets.
 _FEW_ORDERS = 4
 _MANY_ORDERS = 24
 _PREFIXES = 20_000
-_LARGE = 2_500  # blocks
-_LARGE_ORDERS = 4
 # With so many CPUs a table per count of both kinds of devices is too much; limits are decided one by one instead.
 _SEVERAL_CPUS = 2
 _CLOSE = 1e-5
@@ -74,17 +73,24 @@ def solve_contiguous(
     (8.5, True, [0, 0, 1, 1])
     """
     clock = clock or Clock()
+    if problem.types:
+        from strategies.placement.mixed.chain import solve_mixed_chain
+
+        return solve_mixed_chain(problem, seed=seed, clock=clock)
     search = _Search(problem, contract(problem), clock)
     if not np.isfinite(search.bound):
         return search.result(METHOD, search.proof)
     try:
-        search.sample(_FEW_ORDERS, seed)
+        search.sample(_FEW_ORDERS if search.graph.num_blocks <= LARGE else _MANY_ORDERS, seed)
         try:
-            # Words of bits and a row of pin counts per down-set.
+            # Words of bits and a row of pin counts per down-set; a chain alone has a down-set per block.
             width = len(search.graph.hyperedge_cost) + 4 * (1 + search.graph.num_blocks // 64)
             family = enumerate_ideals(search.graph, limit=min(max_ideals, max(1000, _MAX_ENTRIES // width)))
         except TooManyIdealsError as error:
-            search.sample(_MANY_ORDERS, seed + 1)
+            if search.graph.num_blocks <= LARGE:
+                search.sample(_MANY_ORDERS, seed + 1)
+            else:
+                search.price()
             return search.result(ORDERS_METHOD, f"the graph has {error}, too many for a proof: {search.proof}")
         search.prove(family)
     except OutOfTimeError:
@@ -120,14 +126,13 @@ class _Search:
         self._best: Placement | None = None
         self._value = np.inf
         self.bound, self.proof = simple_bound(problem)
+        self._chains = LargeChains(problem, graph, bound=self.bound, clock=clock)
 
     def sample(self, num_orders: int, seed: int) -> None:
         """Look for a chain among the prefixes of some orders; in a large graph greedily, order by order."""
         self._clock.report("first placement", self._value, self.bound)
-        if self.graph.num_blocks > _LARGE:
-            for order in sample_orders(self.graph, min(num_orders, _LARGE_ORDERS), seed):
-                self._clock.check()
-                self._cut(order)
+        if self.graph.num_blocks > LARGE:
+            self._sample_large(num_orders, seed)
             return
         count = max(1, min(num_orders, _PREFIXES // self.graph.num_blocks))
         family = ideals_from_orders(self.graph, sample_orders(self.graph, count, seed))
@@ -137,11 +142,22 @@ class _Search:
                 self._take(family, found)
                 return
 
-    def _cut(self, order: IntArray) -> None:
-        high = min(self._value, largest_load(self.problem))
-        found = greedy_stages(self.problem, self.graph, order, low=self.bound, high=high, clock=self._clock)
-        if found is not None and found[1] < self._value:
-            self._best, self._value = found
+    def _sample_large(self, num_orders: int, seed: int) -> None:
+        try:
+            self._chains.search(seed, num_orders=num_orders)
+        finally:
+            if self._chains.value < self._value:
+                self._best, self._value = self._chains.placement, self._chains.value
+
+    def price(self) -> None:
+        """Raise the bound of a large graph by pricing its blocks."""
+        found = priced_bounds(
+            self.problem, self.graph, self._chains.order, value=self._value, bound=self.bound, clock=self._clock
+        )
+        for bound in found:
+            if bound > self.bound:
+                self.bound, self.proof = min(bound, self._value), PRICED_PROOF
+                self._clock.report("priced blocks", self._value, self.bound)
 
     def prove(self, family: IdealFamily) -> None:
         """Run the exact program with rising limits until it finds a chain or the last limit finds none."""

@@ -144,11 +144,15 @@ def _pop_component(root: int, stack: list[int], on_stack: list[bool], component:
 def _without_trivial(problem: PlacementProblem, block: IntArray, source: IntArray, target: IntArray) -> IntArray:
     """Step 4; blocks are named by one of their colour classes."""
     count = problem.num_colors
-    time = sums_by(block, problem.accelerator_time + problem.cpu_time, count)
+    own = problem.accelerator_time + problem.cpu_time
+    for kind in problem.types:
+        own = own + kind.time
+    time = sums_by(block, own, count)
     size = sums_by(block, problem.size_bytes, count)
     supported = np.ones(count, dtype=np.bool_)
     np.logical_and.at(supported, block, problem.supported)
-    is_scarce = float(problem.size_bytes.sum()) > problem.memory_bytes
+    least = min((kind.memory_bytes for kind in problem.types), default=problem.memory_bytes)
+    is_scarce = float(problem.size_bytes.sum()) > least
     name = np.full(count, -1, dtype=np.int64)
     name[problem.color] = block
     ends = np.concatenate(

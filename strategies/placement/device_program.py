@@ -22,6 +22,7 @@ import numpy as np
 from strategies.placement.clock import Clock
 from strategies.placement.loads import device_loads, placement_faults
 from strategies.placement.problem import (
+    CAPACITY_SLACK,
     BoolArray,
     FloatArray,
     IntArray,
@@ -154,6 +155,10 @@ class _Model:
         allowed[np.unique(problem.color[~problem.supported]), : problem.num_accelerators] = 0.0
         number = np.arange(self._devices)
         number[problem.num_accelerators :] -= problem.num_accelerators
+        begin = 0
+        for kind in problem.types:
+            number[begin : begin + kind.count] = np.arange(kind.count)
+            begin += kind.count
         return allowed * (number[None, :] <= np.arange(self._classes)[:, None])
 
     def _row(self, low: float, high: float, *terms: tuple[int, float]) -> None:
@@ -183,12 +188,14 @@ class _Model:
         ]
         k = problem.num_accelerators
         for d in range(self._devices):
-            time = per_class[0 if d < k else 1] / self.scale
+            kind = problem.type_of(d)
+            own = per_class[0 if d < k else 1] if kind is None else sums_by(problem.color, kind.time, self._classes)
+            time = own / self.scale
             terms = [(c * self._devices + d, float(time[c])) for c in range(self._classes)]
             if d < k:
-                costs = problem.hyperedges.cost[self._priced] / self.scale
+                costs = problem.hyperedges.cost[self._priced] / self.scale * (kind.link_factor if kind else 1.0)
                 terms += [(self._first_y + h * k + d, float(cost)) for h, cost in enumerate(costs)]
-                size = per_class[2] / max(problem.capacity_bytes, 1e-300)
+                size = per_class[2] / max(problem.memory_of(d) * (1.0 + CAPACITY_SLACK), 1e-300)
                 self._row(-np.inf, 1.0, *((c * self._devices + d, float(size[c])) for c in range(self._classes)))
             self._row(-np.inf, 0.0, *terms, (self._load, -1.0))
 

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import BoolArray, FloatArray, IntArray, Placement, PlacementProblem, sums_by
+from strategies.placement.problem import (
+    CAPACITY_SLACK,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Placement,
+    PlacementProblem,
+    sums_by,
+)
 
 __all__ = ["DeviceLoads", "accelerator_loads", "device_loads", "placement_faults"]
 
@@ -80,6 +88,12 @@ def device_loads(problem: PlacementProblem, device: IntArray) -> DeviceLoads:
     count = problem.num_devices
     on_accelerator = device < problem.num_accelerators
     time = np.where(on_accelerator, problem.accelerator_time, problem.cpu_time)
+    factor = np.ones(count)
+    for d in range(problem.num_accelerators if problem.types else 0):
+        kind = problem.type_of(d)
+        assert kind is not None
+        time = np.where(device == d, kind.time, time)
+        factor[d] = kind.link_factor
     edges = problem.hyperedges
     touched = np.unique(np.repeat(np.arange(len(edges.cost)), edges.size) * count + device[edges.pin])
     edge, where = touched // count, touched % count
@@ -87,7 +101,7 @@ def device_loads(problem: PlacementProblem, device: IntArray) -> DeviceLoads:
     pays = cut & (where < problem.num_accelerators)
     return DeviceLoads(
         compute=sums_by(device, time, count),
-        communication=sums_by(where[pays], edges.cost[edge[pays]], count),
+        communication=sums_by(where[pays], edges.cost[edge[pays]], count) * factor,
         memory_bytes=sums_by(device, problem.size_bytes, count),
         num_nodes=np.bincount(device, minlength=count).astype(np.int64),
     )
@@ -104,6 +118,7 @@ def placement_faults(problem: PlacementProblem, placement: Placement) -> list[st
     if np.any((device < problem.num_accelerators) & ~problem.supported):
         faults.append("an operator is on an accelerator that does not support it")
     used = sums_by(device, problem.size_bytes, problem.num_devices)[: problem.num_accelerators]
-    if np.any(used > problem.capacity_bytes):
+    room = np.array([problem.memory_of(d) for d in range(problem.num_accelerators)]) * (1.0 + CAPACITY_SLACK)
+    if np.any(used > room):
         faults.append("an accelerator holds more than its memory")
     return faults

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "CAPACITY_SLACK",
+    "AcceleratorType",
     "BoolArray",
     "EdgeSpec",
     "FloatArray",
@@ -31,6 +32,7 @@ __all__ = [
     "PlacementFaultsError",
     "PlacementProblem",
     "PlacementResult",
+    "TypeSpec",
     "hyperedges_of",
     "sums_by",
 ]
@@ -65,6 +67,27 @@ class EdgeSpec(NamedTuple):
     source: NodeId
     target: NodeId
     transfer_time: float
+
+
+class TypeSpec(NamedTuple):
+    """Accelerators of one kind in a workload of several kinds."""
+
+    name: str
+    num_devices: int
+    memory_bytes: float
+    times: Sequence[float]  # of the nodes as they are listed, on this kind; not used where a node is not supported
+    link_factor: float = 1.0  # transfers take so many times as long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorType:
+    """Accelerators of one kind: consecutive devices with times, memory and links of their own."""
+
+    name: str
+    count: int
+    memory_bytes: float
+    time: FloatArray = field(repr=False)  # (nodes,)
+    link_factor: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +143,9 @@ class PlacementProblem:
     num_cpus: int
     memory_bytes: float  # capacity of one accelerator
     hyperedges: Hyperedges = field(repr=False)
+    # Empty: all accelerators are alike. Otherwise `accelerator_time`, `transfer_time` and `memory_bytes` are those of the best kind for
+    # each, so that what holds for that many such accelerators bounds this problem from below.
+    types: tuple[AcceleratorType, ...] = ()
 
     @property
     def num_nodes(self) -> int:
@@ -141,6 +167,19 @@ class PlacementProblem:
         """Capacity of an accelerator with the room for rounding that every solver grants."""
         return self.memory_bytes * (1.0 + CAPACITY_SLACK)
 
+    def type_of(self, device: int) -> AcceleratorType | None:
+        """Kind of an accelerator; None where all are alike, and for CPUs."""
+        for kind in self.types:
+            if device < kind.count:
+                return kind
+            device -= kind.count
+        return None
+
+    def memory_of(self, device: int) -> float:
+        """Capacity of an accelerator, without room for rounding."""
+        kind = self.type_of(device)
+        return self.memory_bytes if kind is None else kind.memory_bytes
+
     def device_names(self) -> tuple[str, ...]:
         """Name of each device: acc1, acc2, ..., cpu1, ..."""
         return (
@@ -157,6 +196,7 @@ class PlacementProblem:
         num_accelerators: int,
         num_cpus: int,
         memory_bytes: float,
+        types: Sequence[TypeSpec] = (),
     ) -> PlacementProblem:
         """Number and check a graph.
 
@@ -167,6 +207,9 @@ class PlacementProblem:
         num_accelerators, num_cpus : int
         memory_bytes : float
             Capacity of one accelerator.
+        types : sequence of TypeSpec, optional
+            Kinds of accelerators, in the order of the devices; they take the place of the nodes' accelerator times, of ``num_accelerators``
+            and ``memory_bytes``.
 
         Raises
         ------
@@ -183,6 +226,11 @@ class PlacementProblem:
         """
         from strategies.placement.checks import check_devices, check_edges, check_nodes, check_order
 
+        if types:
+            num_accelerators = sum(kind.num_devices for kind in types)
+            memory_bytes = max(kind.memory_bytes for kind in types)
+            best = [min(times) for times in zip(*(kind.times for kind in types), strict=True)]
+            nodes = [node._replace(accelerator_time=time) for node, time in zip(nodes, best, strict=True)]
         check_nodes(nodes)
         order = sorted(range(len(nodes)), key=lambda i: (isinstance(nodes[i].id, str), nodes[i].id))
         number = {nodes[i].id: rank for rank, i in enumerate(order)}
@@ -196,6 +244,18 @@ class PlacementProblem:
         transfer = np.zeros(len(nodes))
         for edge in edges:  # the same within the tolerance; the largest does not depend on their order
             transfer[number[edge.source]] = max(transfer[number[edge.source]], edge.transfer_time)
+        unit = min((kind.link_factor for kind in types), default=1.0)  # the shortest transfers are 1
+        transfer *= unit
+        kinds = tuple(
+            AcceleratorType(
+                name=kind.name,
+                count=kind.num_devices,
+                memory_bytes=kind.memory_bytes,
+                time=np.array([kind.times[i] for i in order], dtype=np.float64),
+                link_factor=kind.link_factor / unit,
+            )
+            for kind in types
+        )
         return cls(
             node_ids=tuple(node.id for node in ranked),
             names=tuple(node.name for node in ranked),
@@ -212,6 +272,7 @@ class PlacementProblem:
             num_cpus=num_cpus,
             memory_bytes=memory_bytes,
             hyperedges=hyperedges_of(source, target, transfer),
+            types=kinds,
         )
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from costmodel.collectives import (
     cheapest_all_reduce,
     cheapest_s,
     collective_s,
+    library_s,
     names_of,
     point_to_point_s,
 )
@@ -263,6 +265,81 @@ def test_ring_over_two_levels(per_node: int, nodes: int) -> None:
     assert latency_s == pytest.approx(sum(edges) * 2 * (n - 1) / n, rel=1e-9)
     assert latency_s <= slowest * (1 + 1e-9)
     assert slowest <= latency_s * n / (n - 1) * (1 + 1e-9)
+
+
+# --- What libraries run.
+
+
+def two_levels(**changes: float) -> Cluster:
+    """Nodes of eight at 100 GB/s and 1 us, joined at 10 GB/s per device and 9 us; changes are to the outer level."""
+    inner = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
+    outer = Level(name="fabric", size=None, bandwidth_bytes_per_s=10e9, latency_s=9e-6, **changes)
+    return Cluster(name="c", groups=(DeviceGroup(device=DEVICE),), levels=(inner, outer))
+
+
+def least_over_pieces(stages: int, latency: float, transfer: float) -> float:
+    """A message in p pieces through a pipeline: p + stages - 1 steps, each the latency of a stage and a piece."""
+    return min((p + stages - 1) * (latency / stages + transfer / p) for p in range(1, 4000))
+
+
+def test_a_pipelined_tree_cuts_messages_as_is_best() -> None:
+    """Two trees over 8 x 4 ranks: 2 (3 x 1 + 2 x 9) us of latency in 10 stages; 2 x 3/4 of the vector out of every node."""
+    here = two_levels()
+    latency, transfer = 42e-6, 1.5 * 64e6 / 80e9
+    time = float(all_reduce_s("double-tree", 64e6, span(here, 32, 1), here))
+    assert time == pytest.approx((math.sqrt(latency) + math.sqrt(transfer)) ** 2, rel=1e-12)
+    # Stages need not be whole in the formula, nor pieces; the first piece is under way while the others follow.
+    assert time == pytest.approx(least_over_pieces(10, latency, transfer), rel=0.12)
+    # Inside a node the node's links count.
+    inside = float(all_reduce_s("double-tree", 64e6, span(here, 8, 1), here))
+    assert inside == pytest.approx((math.sqrt(6e-6) + math.sqrt(1.75 * 64e6 / 100e9)) ** 2, rel=1e-12)
+
+
+def test_switches_sum_where_all_levels_can() -> None:
+    one = cluster((8, 100e9, 2e-6))
+    able = Cluster(name="c", groups=one.groups, levels=(replace(one.levels[0], in_network=0.5, efficiency=0.8),))
+    where = span(able, 8, 1)
+    time = float(all_reduce_s("in-network", 1e9, where, able))
+    assert time == pytest.approx((math.sqrt(4e-6) + math.sqrt(1e9 / 50e9)) ** 2, rel=1e-12)
+    # A ring sends 7/4 of the vector at 80 GB/s.
+    assert time < float(all_reduce_s("ring", 1e9, where, able))
+    assert float(library_s("all_reduce", 1e9, where, able)) == time
+    # Without such switches, or with them inside nodes only, it is a tree.
+    for here, n in ((one, 8), (two_levels(), 32)):
+        tree = float(all_reduce_s("double-tree", 1e9, span(here, n, 1), here))
+        assert float(all_reduce_s("in-network", 1e9, span(here, n, 1), here)) == tree
+
+
+def test_no_step_of_a_ring_is_shorter_than_the_ring_step() -> None:
+    plain, slow = two_levels(), two_levels(ring_step_s=50e-6)
+    for operation, trips in (("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)):
+        sent_s = trips * 31 / 32 * 1e6 / 80e9
+        time = float(collective_s(operation, "ring", 1e6, span(slow, 32, 1), slow))
+        assert time == pytest.approx(trips * 31 * 50e-6 + sent_s, rel=1e-12)
+        assert time > float(collective_s(operation, "ring", 1e6, span(plain, 32, 1), plain))
+        # Rings inside a node do not cross the level, and other algorithms are no rings.
+        inside = (1e6, span(slow, 8, 1), slow), (1e6, span(plain, 8, 1), plain)
+        assert collective_s(operation, "ring", *inside[0]) == collective_s(operation, "ring", *inside[1])
+    tree = [all_reduce_s("double-tree", 1e6, span(here, 32, 1), here) for here in (plain, slow)]
+    assert tree[0] == tree[1]
+
+
+def test_libraries_run_fewer_algorithms_than_plans_may_name() -> None:
+    assert names_of("all_reduce", in_libraries=True) == ("ring", "double-tree", "in-network")
+    assert names_of("all_gather", in_libraries=True) == names_of("reduce_scatter", in_libraries=True) == ("ring",)
+    here = two_levels(ring_step_s=20e-6)
+    where = span(here, 64, 1)
+    for operation in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point"):
+        names = names_of(operation, in_libraries=True)
+        least = min(float(collective_s(operation, name, 3e6, where, here)) for name in names)
+        assert float(library_s(operation, 3e6, where, here)) == least
+    with pytest.raises(CollectiveError, match="unknown operation 'broadcast'"):
+        library_s("broadcast", 1.0, where, here)
+
+
+def test_ideal_links_have_no_steps_and_no_sums() -> None:
+    ideal = two_levels(ring_step_s=20e-6, in_network=0.5).with_ideal_links(0.7)
+    assert [(level.ring_step_s, level.in_network, level.latency_s) for level in ideal.levels] == [(0.0, 0.0, 0.0)] * 2
 
 
 # --- PALEO.

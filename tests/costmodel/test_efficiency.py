@@ -74,6 +74,74 @@ def test_never_beyond_the_peaks(m: int, n: int, k: int) -> None:
     assert time >= A100.launch_overhead_s
 
 
+# A device without matrix units, with every constant of products away from its neutral value.
+P100 = Device(
+    name="p100",
+    peak_flop_per_s={"fp32": 10e12, "fp16": 20e12},
+    memory_bytes=16e9,
+    memory_bandwidth_bytes_per_s=732e9,
+    lanes_per_multiprocessor=64,
+    launch_overhead_s=0.0,
+    efficiency=Efficiency(
+        matmul_fraction=0.5, tile_half=30, depth_half=20, fill_outputs=1000, split_depth=500, strided_gradient_fraction=0.4,
+        vector_tile=3.0, vector_depth=1.5, vector_fill=0.8, vector_split=0.2, thin_tile=0.1, thin_fill=6.0,
+    ),
+)  # fmt: skip
+tilings = st.sampled_from(["library", "thin", "strided"])
+
+
+def product_s(
+    device: Device, m: float, n: float, k: float, tiling: str = "library", number_format: str = "fp32"
+) -> float:
+    flop = 2.0 * m * n * k
+    return float(kernel_time_s(device, number_format, flop=flop, memory_bytes=0.0, gemm=(m, n, k), tiling=tiling))
+
+
+def test_products_on_vector_units_by_hand() -> None:
+    """64 of 128 lanes: half of the tile and of the depth, a quarter of the fill; the split depth is 100."""
+    m, n, k = 300.0, 200.0, 400.0
+    library = 2 * (m + 45) * (n + 45) * (k + 15) + 2 * 200 * (k * 100 / (k + 100) + 15)
+    assert product_s(P100, m, n, k) == pytest.approx(library / 5e12, rel=1e-12)
+    # A kernel for thin matrices has its own tiles, whatever the lanes; its fill goes with the lanes.
+    thin = 2 * (m + 3) * (n + 3) * (k + 30) + 2 * 3000 * (k * 100 / (k + 100) + 30)
+    assert product_s(P100, m, n, k, "thin") == pytest.approx(thin / 5e12, rel=1e-12)
+    assert product_s(P100, m, n, k, "strided") == pytest.approx(thin / 5e12 / 0.4, rel=1e-12)
+    # Two halves per lane are vector units too; a format that is much faster has units of its own.
+    assert product_s(P100, m, n, k, number_format="fp16") == pytest.approx(library / 10e12, rel=1e-12)
+    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
+    own = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (k * 500 / (k + 500) + 20)
+    assert product_s(volta, m, n, k, number_format="fp16") == pytest.approx(own / 40e12, rel=1e-12)
+
+
+def test_fast_convolutions_run_on_vector_units_in_thin_kernels() -> None:
+    flop, shape = 2.0 * 512 * 64 * 64, (512, 64, 64)
+    device = replace(P100, efficiency=replace(P100.efficiency, winograd_fraction=0.8, fft_fraction=0.25))
+    thin_s = product_s(device, *shape, "thin")
+    for algorithm, fraction in (("winograd", 0.8), ("fft", 0.25), ("fft_tiling", 0.25)):
+        time = kernel_time_s(device, "fp32", flop=flop, memory_bytes=0.0, gemm=shape, algorithm=algorithm)
+        assert float(time) == pytest.approx(thin_s / fraction, rel=1e-12)
+
+
+@given(extent, extent, extent, scale, tilings)
+@settings(max_examples=60, deadline=None)
+def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling: str) -> None:
+    base = product_s(P100, m, n, k, tiling)
+    for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
+        assert product_s(P100, *bigger, tiling) >= base
+    for smaller in ((m / 4, n, k), (m, n / 4, k), (m, n, k / 4)):
+        assert 4 * product_s(P100, *smaller, tiling) >= base * (1 - 1e-12)
+    faster = replace(P100, peak_flop_per_s={name: rate * factor for name, rate in P100.peak_flop_per_s.items()})
+    assert product_s(faster, m, n, k, tiling) <= base
+    assert product_s(P100, m, n, k, "strided") >= product_s(P100, m, n, k, "thin")
+
+
+def test_neutral_multiples_make_all_units_alike() -> None:
+    plain = Efficiency(matmul_fraction=0.5, tile_half=30, depth_half=20, fill_outputs=1000, split_depth=500)
+    device = replace(P100, lanes_per_multiprocessor=128, efficiency=plain)
+    times = {product_s(device, 77, 88, 99, tiling) for tiling in ("library", "thin", "strided")}
+    assert len(times) == 1
+
+
 def test_large_products_reach_the_stated_fraction() -> None:
     rate = 2 * 16384.0**3 / gemm_s(A100, 16384, 16384, 16384)
     assert rate == pytest.approx(0.87 * 312e12, rel=0.02)

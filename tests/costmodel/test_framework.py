@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.framework import FRAMEWORKS, MOST_CONSTANTS, FrameworkProfile, profile_of
+from costmodel.framework import FRAMEWORKS, MOST_CONSTANTS, FrameworkProfile, profile_of, threshold_blocks
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 
 
@@ -17,7 +17,16 @@ def test_profiles_are_few_constants_with_a_source() -> None:
         assert len({profile, *FRAMEWORKS}) == len(FRAMEWORKS)
 
 
-@pytest.mark.parametrize(("text", "name"), [("nanotron v0.5", "nanotron"), ("", "default"), ("MosaicML", "default")])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("nanotron v0.5", "nanotron"),
+        ("", "default"),
+        ("MosaicML", "default"),
+        ("26.02 NeMo Container", "nemo"),
+        ("llm-foundry/Composer PyTorch FSDP", "llm-foundry"),
+    ],
+)
 def test_a_profile_is_found_by_what_people_call_it(text: str, name: str) -> None:
     assert profile_of(text).name == name
 
@@ -32,3 +41,39 @@ def test_five_constants_or_unknown_ones_are_refused() -> None:
         FrameworkProfile(name="x", doc="", source="", pattern="x", constants=five)
     with pytest.raises(ValueError, match="'speed' is no assumption"):
         FrameworkProfile(name="x", doc="", source="", pattern="x", constants={"speed": 1.0})
+
+
+def test_facts_of_pipelines_replace_others() -> None:
+    profile = FrameworkProfile(
+        name="x", doc="", source="", pattern="x", facts={"gathered_copies": 1.0}, pipelined={"gathered_copies": 0.5}
+    )
+    assert profile.applied().gathered_copies == 1.0
+    assert profile.applied(is_pipelined=True).gathered_copies == 0.5
+    with pytest.raises(ValueError, match="'speed' is no assumption"):
+        FrameworkProfile(name="x", doc="", source="", pattern="x", pipelined={"speed": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("count", "stages", "head", "blocks"),
+    [
+        # The sums pass 8.55, 17.1 and 25.65 behind blocks 9, 18 and 26.
+        (32, 4, 2.2, (9, 9, 8, 6)),
+        # Without a head, equal shares are reached, not passed: one block more in every stage but the last.
+        (8, 4, 0.0, (3, 2, 2, 1)),
+        # A heavy head leaves the last stages without a block.
+        (4, 4, 4.0, (3, 1, 0, 0)),
+        (5, 1, 1.0, (5,)),
+    ],
+)
+def test_stages_end_where_the_cost_passes_its_share(
+    count: int, stages: int, head: float, blocks: tuple[int, ...]
+) -> None:
+    assert threshold_blocks(count, stages, head) == blocks
+
+
+@pytest.mark.parametrize("stages", range(1, 17))
+@pytest.mark.parametrize("head", [0.0, 0.4, 2.2, 9.0])
+def test_stages_hold_all_blocks(stages: int, head: float) -> None:
+    blocks = threshold_blocks(16, stages, head)
+    assert len(blocks) == stages
+    assert sum(blocks) == 16

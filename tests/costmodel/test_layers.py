@@ -289,11 +289,13 @@ def test_only_views_are_free() -> None:
             "moe": {"experts": 4, "top_k": 2, "ffn": 6},
             "position_embedding": {"max_positions": 9},
             "slice_features": {"features": 3},
+            **{stated: {"shape": (4, 8)} for stated in ("rearrange", "reduce", "assumed_free")},
         }
         image = ((4, 8, 8),) * family.min_inputs
         one = layer(kind, *shapes.get(kind, image), **values.get(kind, {}))
+        views = ("input", "flatten", "slice_features", "assumed_free")
         moved = sum(float(k.elements[0]) for k in itertools.chain(*work_of(one, 1).forward))
-        assert (moved == 0) == family.is_view == (kind in ("input", "flatten", "slice_features")), kind
+        assert (moved == 0) == family.is_view == (kind in views), kind
 
 
 @pytest.mark.parametrize(
@@ -486,3 +488,29 @@ def test_weights_of_a_network_add_up() -> None:
     ]
     assert Graph.build("mlp", specs).weight_count == 784 * 100 + 100 + 100 * 10 + 10
     assert math.prod(layer("flatten", (3, 4, 5)).output_shape) == 60
+
+
+def test_winograd_multiplies_whole_tiles() -> None:
+    """A 6x6 output: nine tiles of F(2x2) with 16 products each, and 2x2 tiles of F(4x4), two of which overhang, with 36."""
+    work = work_of(layer("convolution", (3, 6, 6), out_channels=5, kernel=3, padding=1), 7)
+    fused, (multiply, transform) = (a for a in work.forward if a[0].algorithm == "winograd")
+    assert [float(fused[0].flop[0]), float(multiply.flop[0])] == [2.0 * 7 * 9 * 16 * 3 * 5, 2.0 * 7 * 4 * 36 * 3 * 5]
+    for kernel in (fused[0], multiply):
+        assert kernel.gemm is not None
+        m, n, k = kernel.gemm
+        assert float((kernel.flop / (2.0 * m * n * k))[0]) == pytest.approx(1.0 if kernel is fused[0] else 36.0)
+    # The one kernel moves what an implicit product moves; the transforms go through memory.
+    assert float(fused[0].elements[0]) == float(work.forward[0][0].elements[0])
+    assert float(transform.elements[0]) > 36 * 7 * 4 * (3 + 5)
+    # The gradient of the weights sums over tiles: no kernel of one piece.
+    assert [len(a) for a in work.backward_weight if a[0].algorithm == "winograd"] == [2]
+
+
+def test_kinds_of_kernels_are_named() -> None:
+    strided = work_of(layer("convolution", (8, 16, 16), out_channels=8, kernel=3, stride=2), 1)
+    tilings = [passes_[0][0].tiling for passes_ in (strided.forward, strided.backward_input, strided.backward_weight)]
+    assert tilings == ["thin", "strided", "thin"]
+    transposed = work_of(layer("deconvolution", (8, 16, 16), out_channels=8, kernel=4, stride=2), 1)
+    assert [a[0][0].tiling for a in (transposed.forward, transposed.backward_input)] == ["strided", "thin"]
+    assert {k.tiling for k in gemms(work_of(layer("linear", (64,), out_features=8), 1))} == {"library"}
+    assert {k.tiling for k in gemms(work_of(layer("lstm", (64, 5), hidden=8), 1))} == {"thin"}

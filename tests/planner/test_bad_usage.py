@@ -114,6 +114,7 @@ def model(tmp_path: Path) -> Any:
         (["estimate", "--plan", "nowhere.yaml"], "nowhere.yaml: no such file"),
         (["estimate", "alexnet", "--gpus", "8"], "--family"),
         (["estimate", "--plan", "nowhere.yaml", "--gpus", "8"], "--gpus: is decided by --plan"),
+        (["estimate", "--plan", "nowhere.yaml", "--tp", "8"], "nowhere.yaml: no such file"),
         (["scale", "alexnet", "--workers", "4..1"], "from a smaller to a larger"),
         (["scale", "alexnet", "--workers", "0,2"], "must be at least 1"),
         (["scale", "alexnet", "--workers", "1,,2"], "must be a whole number"),
@@ -124,7 +125,7 @@ def model(tmp_path: Path) -> Any:
         (["schema", "plann"], "did you mean 'plan'?"),
         (["schema", "plan", "--format", "csv"], "a schema is json or yaml"),
         (["import", "nowhere.json"], "nowhere.json: no such file"),
-        (["import", "configs/models/mlp.yaml"], "only JSON files"),
+        (["import", "configs/models/mlp.yaml"], "its content is none of these"),
     ],
 )  # fmt: skip
 def test_one_clear_line(fails: Any, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:

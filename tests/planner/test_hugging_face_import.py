@@ -93,7 +93,9 @@ def test_images_have_no_length(tmp_path: Path) -> None:
 
 def test_a_longer_sample_than_learned_positions_is_refused(tmp_path: Path) -> None:
     path = published("openai-community/gpt2", tmp_path).path
-    with pytest.raises(InputFileError, match="1024"):
+    with pytest.raises(
+        UsageError, match=r"--seq 1025: .* \(its file says 1024\): positions: max_positions 1024 is less"
+    ):
         load_model(str(path), seq=1025)
 
 

@@ -355,7 +355,7 @@ def test_a_plan_elsewhere(document: Any, answer: Any, fails: Any, tmp_path: Path
         ("llama3-70b --gpus 64 --tp 8 --recompute full,none", ["--recompute: leaves open which plan is meant"]),
         ("llama3-70b --gpus 64 --ep 4", ["ep 4 needs experts; the network has none"]),
         ("mixtral-8x7b --gpus 64 --ep 3 --tp 4 --etp 3", ["8 experts; allowed: 1, 2, 4, 8", "etp 3 must divide tp 4", "ranks", "ranks"]),
-        ("gpt3-1.3b --gpus 4 --vpp 2", ["vpp of at least 2"]),
+        ("gpt3-1.3b --gpus 4 --vpp 2", ["a pp of at least 2"]),
         ("gpt3-1.3b --gpus 4 --schedule gpipe", ["needs a pipeline"]),
         ("gpt3-1.3b --gpus 4 --zero 0 --dp-shard 2", ["contradict each other"]),
         ("gpt3-1.3b --gpus 4 --cp 4 --seq 100", ["cp 4 needs a sequence length that 8 divides"]),
@@ -376,21 +376,21 @@ def test_a_plan_that_cannot_be_says_everything_that_is_wrong(fails: Any, command
         ("--pp 30", "pp 30 is more than --gpus 4"),
         ("--tp 2 --pp 4", "tp 2 x pp 4 = 8 is more than --gpus 4"),
         ("--num-micro-batches 3", "num-micro-batches 3 does not divide --batch 16 (nearby: 15 or 18)"),
-        ("--dp 2 --micro-batch 3", "dp 2 x micro-batch 3 = 6 does not divide --batch 16 (nearby: 12 or 18)"),
+        ("--dp 2 --micro-batch 16", "dp 2 x micro-batch 16 = 32 does not divide --batch 16 (nearby: 32)"),
         ("--ep 2", "the network has none"),
         ("--tp 3,5", "tp 5 does not divide the 16 attention heads"),
         ("--tp 3..2000 --pp 4", "tp 3 x pp 4 = 12 is more than --gpus 4"),
     ],
 )
 def test_a_restriction_that_excludes_everything_names_the_rule(fails: Any, options: str, message: str) -> None:
-    (line,) = fails(f"optimize {SMALL} {options}", code=1)
+    (line,) = fails(f"optimize {SMALL} {options}")
     assert message in line
     assert "no legal plan" in line
     assert options.split(maxsplit=1)[0] in line
 
 
 def test_more_stages_than_blocks(fails: Any) -> None:
-    (line,) = fails("optimize gpt3-1.3b --gpus 64 --batch 64 --seq 512 --pp 32", code=1)
+    (line,) = fails("optimize gpt3-1.3b --gpus 64 --batch 64 --seq 512 --pp 32")
     assert "pp 32 is more than the 24 blocks" in line
 
 

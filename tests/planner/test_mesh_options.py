@@ -22,7 +22,7 @@ from planner.request import Request
 from planner.schema.mesh import MeshEntry
 from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
 
-PER_STAGE = ("stage_blocks", "stage_recompute")
+PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")
 
 
 def read(**given: Any) -> MeshRestriction:

@@ -11,9 +11,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from planner.errors import InputFileError
-from planner.files.mesh_plan_file import document_from_mesh_plan, mesh_entry, mesh_plan_from_document
+from planner.files.mesh_plan_file import (
+    document_from_mesh_plan,
+    mesh_entry,
+    mesh_plan_from_document,
+    plan_of_entry,
+)
 from planner.files.plan_file import plan_text, read_plan, request_from_document
 from planner.mesh.judge import MeshJudge, make_judge
 from planner.request import Request
@@ -61,13 +66,18 @@ degrees = st.integers(1, 4096)
         zero_stage=st.integers(0, 3), micro_batch=degrees, num_micro_batches=degrees, recompute=st.sampled_from(RECOMPUTE),
         recompute_blocks=st.integers(0, 100), offload_optimizer=st.booleans(), offload_activations=st.booleans(),
         order=st.sampled_from(ORDERS), stage_blocks=st.lists(st.integers(1, 9), max_size=5).map(tuple),
+        block_splits=st.dictionaries(
+            st.from_regex(r"[a-z][a-z.0-9]{0,9}", fullmatch=True),
+            st.tuples(st.sampled_from(["column", "row", "whole"]), degrees),
+            max_size=4,
+        ).map(lambda found: tuple(LayerSplit(layer=name, role=how[0], degree=how[1]) for name, how in found.items())),
     )
 )  # fmt: skip
 def test_every_plan_round_trips(plan: MeshPlan) -> None:
     entry = MeshEntry.model_validate(
         yaml.safe_load(plan_text({"prediction": {"summary": "x"}, "mesh": mesh_entry(plan)}))["mesh"]
     )
-    assert MeshPlan(**entry.model_dump()) == plan
+    assert plan_of_entry(entry) == plan
 
 
 def test_a_file_round_trips(path: Path, judge: MeshJudge) -> None:

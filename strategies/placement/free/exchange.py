@@ -74,15 +74,11 @@ class Exchange:
             else float(np.sum(devices.graph.accelerator_time) + np.sum(devices.graph.hyperedge_cost))
         )
         frontier, ids = self._frontier(place, blocks)
-        cost = devices.graph.hyperedge_cost[ids]
-        none = np.zeros_like(cost)
         bins = int(np.clip(_MOST_CELLS // max(1, int(frontier.num_states.sum())), *_BINS))
         unit = max(scale, 1e-300) / bins
         time_b, time_a = devices.time(b), devices.time(a)
-        weight = frontier.charge(
-            1, _rounded(time_b, unit, bins), _rounded(none if devices.is_cpu(b) else cost, unit, bins)
-        )
-        gain = -frontier.charge(0, time_a, none if devices.is_cpu(a) else cost).astype(np.float64)
+        weight = frontier.charge(1, _rounded(time_b, unit, bins), _rounded(devices.transfer(b)[ids], unit, bins))
+        gain = -frontier.charge(0, time_a, devices.transfer(a)[ids]).astype(np.float64)
         result = sweep(frontier, weight.astype(np.int64), gain, bins)
         reached = np.maximum(-result.value, np.arange(bins + 1) * unit)
         for load in np.argsort(reached, kind="stable")[:_TRIED].tolist():

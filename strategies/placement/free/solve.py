@@ -23,6 +23,9 @@ from strategies.placement.free.columns import ColumnBound, Cover
 from strategies.placement.free.exchange import Exchange
 from strategies.placement.free.frontier import Frontier
 from strategies.placement.free.pricing import Pricing, whole_frontier
+from strategies.placement.large.chains import LARGE
+from strategies.placement.large.free import solve_large
+from strategies.placement.mixed.free import solve_mixed_free
 from strategies.placement.problem import IntArray, Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_free"]
@@ -84,6 +87,12 @@ class _Search:
         self.report("exchange")
         return True
 
+    def keep(self, place: IntArray) -> None:
+        """Take over a placement as it is, if it is the best."""
+        worst = float(self.devices.loads(place).max())
+        if worst < self.value:
+            self.place, self.value = place, worst
+
     def raise_bound(self, bound: float) -> None:
         """Take over a better bound."""
         if bound > self.bound:
@@ -109,7 +118,8 @@ class _Search:
         )
 
     def start(self, seed: int) -> None:
-        """A chain and simple fillings, improved."""
+        """A chain and simple fillings, improved; a filling as it is comes first, so that there is something however short the time."""
+        self.keep(self.filled(np.argsort(-self.graph.size_bytes, kind="stable")))
         share = Clock(limit_s=self.clock.left_s * _CHAIN_SHARE)
         chain = solve_contiguous(self.problem, seed=seed, clock=share)
         if chain.placement is not None:
@@ -184,6 +194,10 @@ def solve_free(
     clock : Clock, optional
     """
     clock = clock or Clock()
+    if problem.types:
+        return solve_mixed_free(problem, seed=seed, gap=gap, clock=clock)
+    if problem.num_colors > LARGE:
+        return solve_large(problem, seed=seed, gap=gap, clock=clock)
     search = _Search(problem, seed=seed, gap=gap, clock=clock)
     stopped = ""
     try:

@@ -28,7 +28,8 @@ BARE = MeshAssumptions(
     allocator_slack=0.0,
     host_launch_s=0.0,
     host_collective_s=0.0,
-    logits_copies=0.0,
+    logits_copies=1.0,
+    loss_bytes_per_logit=0.0,
 )
 
 

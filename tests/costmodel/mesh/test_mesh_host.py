@@ -12,6 +12,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network import Cluster, DeviceGroup, Level
 from tests.costmodel.mesh import plans as make
+from tests.strategies.mesh.networks import decoder
 
 LAUNCH_S, COLLECTIVE_S = 1e-3, 1e-2  # so slow that the device never counts
 # Kernels of a fused block with dropout: two norms, four products, attention, gelu, two dropouts, two sums.
@@ -96,9 +97,9 @@ def _per_step(plan: MeshPlan, step_s: float) -> float:
     ) / 2
 
 
-@pytest.mark.parametrize(("dp", "waits"), [(1, 3), (2, 3)])
+@pytest.mark.parametrize(("dp", "waits"), [(1, 4), (2, 4)])
 def test_collectives_wait_for_stages_on_other_nodes(dp: int, waits: int) -> None:
-    """Two stages of four ranks on nodes of two: each of the eight collectives of a block waits for three other ranks."""
+    """Two stages of four ranks on nodes of two: each of the eight collectives of a block waits for four ranks."""
     plan = MeshPlan(tp=4, sequence_parallel=True, pp=2, dp_replicate=dp, num_micro_batches=4 // dp, stage_blocks=(1, 1))
     alone = replace(plan, pp=1, stage_blocks=(2,))
     slow = replace(make.BARE, contended_step_s=1e-2)
@@ -119,7 +120,7 @@ def test_every_bucket_pays_the_latency() -> None:
     size = 4.0 * sum(layer.weight_count for layer in model.workload.graph.layers)
     plan = MeshPlan(dp_replicate=2, num_micro_batches=2)
     whole, parts = (_step_s(plan, replace(make.BARE, bucket_bytes=size / n), cluster=cluster) for n in (1, 4))
-    assert parts - whole == pytest.approx(3 * 1e-3, rel=1e-6)  # two ranks exchange a bucket in one step
+    assert parts - whole == pytest.approx(3 * 2e-3, rel=1e-6)  # a ring of two ranks takes two steps per bucket
 
 
 def test_memory_of_copies() -> None:
@@ -129,11 +130,50 @@ def test_memory_of_copies() -> None:
         costs = make.model_of(_graph(), 4, make.ideal_cluster(), replace(make.BARE, **changes)).evaluate_plans([plan])
         return {name: float(getattr(costs, name)[0]) for name in ("logits_bytes", "activation_bytes", "gradient_bytes")}
 
-    bare, logits, autograd = memory(), memory(logits_copies=2.0), memory(autograd_copies=1.0)
+    bare, logits, gathered = memory(), memory(logits_copies=3.0), memory(gathered_copies=1.0)
     assert logits["logits_bytes"] - bare["logits_bytes"] == 2 * 4 * 32 * 512 / 2
     # Two matrices per block and the head read 32 x 64 numbers of 2 bytes, half of which the rank has already.
-    assert autograd["activation_bytes"] - bare["activation_bytes"] == (2 * 2 + 1) * 32 * 64 * 2 / 2
-    assert autograd["gradient_bytes"] == 1.5 * bare["gradient_bytes"]
+    assert gathered["activation_bytes"] - bare["activation_bytes"] == (2 * 2 + 1) * 32 * 64 * 2 / 2
+    assert memory(autograd_copies=1.0)["gradient_bytes"] == 1.5 * bare["gradient_bytes"]
+
+
+def test_plain_autograd_keeps_the_activation_of_a_gate() -> None:
+    graph = decoder(blocks=2, features=64, ffn=96, positions=32)
+    found = []
+    for copies in (0.0, 1.0):
+        model = make.model_of(graph, 4, make.ideal_cluster(), replace(make.BARE, autograd_copies=copies))
+        found.append(float(model.evaluate_plans([MeshPlan(num_micro_batches=4)]).activation_bytes[0]))
+    assert found[1] - found[0] == 2 * 32 * 96 * 2
+
+
+def test_replicas_keep_their_buckets_beside_the_gradients() -> None:
+    def gradients(copies: float, **plan: int) -> float:
+        model = make.model_of(_graph(), 4, make.ideal_cluster(), replace(make.BARE, bucket_copies=copies))
+        return float(model.evaluate_plans([MeshPlan(**plan)]).gradient_bytes[0])  # type: ignore[arg-type]
+
+    alone = gradients(0.0, num_micro_batches=4)  # 4 bytes per weight
+    assert gradients(1.0, num_micro_batches=4) == alone
+    assert gradients(1.0, dp_replicate=2, num_micro_batches=2) == 1.5 * alone
+    assert gradients(1.0, dp_shard=2, zero_stage=1, num_micro_batches=2) == alone
+
+
+def test_an_exchange_that_hides_nothing_comes_behind_the_backward_pass() -> None:
+    """Reducing and gathering one after the other: what hides without overlap is nothing."""
+    plan = MeshPlan(dp_shard=2, zero_stage=1, num_micro_batches=2)
+    hiding = replace(make.BARE, dp_overlap=1.0, bucket_bytes=1.0)
+    times = {share: _step_s(plan, replace(hiding, zero_overlap=share)) for share in (0.0, 1.0)}
+    assert times[0.0] == pytest.approx(_step_s(plan, replace(hiding, dp_overlap=0.0)), rel=1e-12)
+    assert times[1.0] < times[0.0]
+    copies = MeshPlan(dp_replicate=2, num_micro_batches=2)
+    assert _step_s(copies, replace(hiding, zero_overlap=0.0)) == _step_s(copies, hiding)
+
+
+def test_an_update_starts_kernels_for_every_tensor() -> None:
+    plan, some = MeshPlan(num_micro_batches=4), replace(make.BARE, host_launch_s=1e-3)
+    # With as many launches that they last longer than the update itself: each adds a millisecond per tensor.
+    tensors = sum(layer.has_weights for layer in _graph().layers)
+    more = _step_s(plan, replace(some, update_launches=20.0)) - _step_s(plan, replace(some, update_launches=10.0))
+    assert more == pytest.approx(10 * 1e-3 * tensors, rel=1e-9)
 
 
 def test_more_of_anything_is_never_quicker() -> None:
@@ -141,7 +181,7 @@ def test_more_of_anything_is_never_quicker() -> None:
         MeshPlan(tp=2, sequence_parallel=True, pp=2, num_micro_batches=4),
         MeshPlan(dp_shard=2, zero_stage=3, num_micro_batches=2),
     ]
-    for name in ("host_launch_s", "host_collective_s", "ring_step_s", "contended_step_s"):
+    for name in ("host_launch_s", "host_collective_s", "ring_step_s", "contended_step_s", "update_launches"):
         times = [
             MeshModel.build(*_question(), replace(make.BARE, **{name: value})).evaluate_plans(plans).step_time_s
             for value in (0.0, 1e-5, 1e-3)

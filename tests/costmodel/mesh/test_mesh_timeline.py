@@ -18,11 +18,11 @@ from tests.costmodel.mesh import plans as make
 
 
 def _message_s(model: MeshModel, operation: str, size: int, stride: int, message_bytes: float) -> float:
-    """The cheapest algorithm, asked one message at a time."""
+    """The algorithm of a library that is the quickest, asked one message at a time."""
     if size == 1 or message_bytes == 0.0:
         return 0.0
     where = span(model.cluster, float(size), float(stride))
-    names = names_of(operation, by_default=True)
+    names = names_of(operation, in_libraries=True)
     return min(float(collective_s(operation, name, message_bytes, where, model.cluster)) for name in names)
 
 

@@ -41,7 +41,9 @@ def test_the_table_names_the_best_plan_its_times_and_the_proof(answer: Ask) -> N
 def test_json_follows_the_schema_and_has_the_keys_of_training(answer: Ask) -> None:
     served = json.loads(answer(*LLAMA, "--json", "--objective", "latency"))
     trained = json.loads(answer("optimize", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--json"))
-    assert set(trained) - {"refined"} <= set(served)
+    # Serving has no plans of uneven stages, and no calibrated error model yet.
+    only_training = {"refined", "error_bars", "benchmark_probability", "benchmark_list"}
+    assert set(trained) - only_training <= set(served)
     ServingResultDocument.model_validate(served)
     schema_of("result").model_validate(served)
     best = served["plans"][0]
@@ -166,6 +168,7 @@ def test_a_limit_that_excludes_everything_says_by_how_much(capsys: pytest.Captur
     assert code == 1
     assert "no plan that fits keeps the limits" in err
     assert "at most 1.00 us asked for" in err
+    assert refused(capsys, *LLAMA, "--max-tpot", "1us") == (code, err)
 
 
 @pytest.mark.parametrize(
@@ -185,10 +188,15 @@ def test_a_limit_that_excludes_everything_says_by_how_much(capsys: pytest.Captur
         ((*LLAMA, "--assume", "dp_overlap=0.5"), "no such assumption"),
         ((*LLAMA, "--assume", "memory_utilisation=1.5"), "is a share"),
         ((*LLAMA, "--prompt", "9", "--family", "data"), "leave one of them out"),
-        ((*LLAMA, "--export", "plan.yaml"), "--export: writes plans of training"),
         ((*LLAMA, "--cluster", "dgx-a100", "--precision", "fp8"), "no rate for precision 'fp8'"),
         (("optimize", "alexnet", "--mode", "inference", "--gpus", "2", "--prompt", "9"), "does not generate text"),
-        (("optimize", "t5-11b", "--mode", "inference", "--gpus", "2", "--max-tpot", "9s"), "does not generate text"),
+        (("optimize", "t5-11b", "--mode", "inference", "--gpus", "2", "--pp", "2"), "(rule encoder)"),
+        (("optimize", "t5-11b", "--mode", "inference", "--gpus", "2", "--prefill-chunk", "256"), "(rule encoder)"),
+        (("estimate", "t5-11b", "--mode", "inference", "--gpus", "2", "--pp", "2"), "served with pp 1"),
+        ((*LLAMA[:-1], "4", "--tp", "3"), "32 attention heads; allowed: 1, 2, 4, 8, 16, 32 (rule heads)"),
+        ((*LLAMA, "--tp", "2", "--dp", "2"), "--tp 2 --dp 2 exclude each other: tp 2 x dp 2 = 4 is more than --gpus 2"),
+        ((*LLAMA, "--max-batch", "2", "--prefill-batch", "8"), "--max-batch 2 --prefill-batch 8 exclude each other"),
+        ((*LLAMA, "--ep", "2", "--tp", "2"), "--ep 2: ep 2 needs experts; the network has none (rule experts)"),
         (("optimize", "bert-large", "--mode", "inference", "--gpus", "2", "--prompt", "9"), "does not generate text"),
         (
             ("optimize", "gpt2-1.5b", "--mode", "inference", "--gpus", "2", "--prompt", "1000", "--output-tokens", "25"),

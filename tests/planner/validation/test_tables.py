@@ -56,7 +56,7 @@ def written(folder: Path, text: str | bytes) -> Path:
         ("", "is empty"),
         ("\n\n", "is empty"),
         ("a,a\n1,2\n", "two columns are called a"),
-        ("a,b\n1,2,3\n", "line 2 has 3 cells"),
+        ("a,b\n1,2,3\n", r"table.csv:2:1: has 3 cells"),
         (b"a\xff\n", "UTF-8"),
         ('a,b\n"1,2\n', "no CSV"),
     ],

@@ -8,78 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.host import Host
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, ORDERS, SCHEDULES, MeshBatch
-from costmodel.mesh.rules import NetworkShape, columns_of, holds
-from costmodel.splits import divisors
+from costmodel.mesh.plan import RECOMPUTE
 from costmodel.workload import Workload
-from strategies.mesh.incumbents import key_of
-from strategies.mesh.search import search_mesh
+from strategies.mesh.search import search_corner, search_mesh
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
+from tests.strategies.mesh.brute_force import all_plans, best_scores
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
-
-
-def _orders_that_differ(cp: int, dp: int, pp: int) -> list[int]:
-    seen: dict[tuple[str, ...], int] = {}
-    for number, order in enumerate(ORDERS):
-        present = tuple(n for n in order.split("-") if {"cp": cp, "dp": dp, "pp": pp}.get(n, 1) > 1)
-        seen.setdefault(present, number)
-    return list(seen.values())
-
-
-def _all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
-    """Every legal plan, by trying every combination of values."""
-    workload = model.workload
-    batch, blocks = workload.global_batch, model.num_blocks
-    degrees = range(1, most_workers + 1)
-    values = {
-        "tp": degrees,
-        "cp": degrees,
-        "pp": degrees,
-        "dp_replicate": degrees,
-        "dp_shard": degrees,
-        "sequence_parallel": range(2),
-        "cp_kind": range(len(CP_KINDS)),
-        "ep": range(1, 5),
-        "etp": range(1, 5),
-        "vpp": range(1, blocks + 1),
-        "schedule": range(len(SCHEDULES)),
-        "zero_stage": range(4),
-        "micro_batch": divisors(batch),
-    }
-    columns = {name: np.zeros(1, dtype=np.int64) for name in ("recompute", "recompute_blocks", "order")}
-    columns |= {name: np.zeros(1, dtype=np.int64) for name in ("offload_optimizer", "offload_activations")}
-    for name, candidates in values.items():
-        size, count = len(columns["order"]), len(candidates)
-        columns = {key: np.repeat(column, count) for key, column in columns.items()}
-        columns[name] = np.tile(np.array(list(candidates), dtype=np.int64), size)
-        workers = np.prod([columns[n] for n in ("tp", "cp", "pp", "dp_replicate", "dp_shard") if n in columns], axis=0)
-        columns = {key: column[workers <= most_workers] for key, column in columns.items()}
-    rest = batch // np.maximum(columns["dp_replicate"] * columns["dp_shard"] * columns["micro_batch"], 1)
-    bare = MeshBatch(**columns, num_micro_batches=rest)
-    shape = NetworkShape.of(workload.graph, model.units, batch)
-    legal = bare.take(np.flatnonzero(holds(shape, columns_of(bare))))
-    rows: list[tuple[int, int, int, int, int, int]] = []
-    for n in range(len(legal)):
-        longest = max(model.blocks_of(int(legal.pp[n] * legal.vpp[n])))
-        tuned = [(0, 0), (1, 0), *((2, k) for k in range(1, longest + 1))]
-        for order in _orders_that_differ(int(legal.cp[n]), int(legal.dp[n]), int(legal.pp[n])):
-            rows += [(n, order, *kind, o, a) for kind in tuned for o in (0, 1) for a in (0, 1)]
-    table = np.array(rows, dtype=np.int64)
-    names = ("order", "recompute", "recompute_blocks", "offload_optimizer", "offload_activations")
-    return replace(legal.take(table[:, 0]), **{name: table[:, k + 1] for k, name in enumerate(names)})
-
-
-def _best_scores(model: MeshModel, plans: MeshBatch, capacity: float, top: int, per_device: bool) -> list[float]:
-    costs = model.evaluate(plans)
-    score = costs.step_time_s * (plans.workers if per_device else 1)
-    best: dict[tuple[object, ...], float] = {}
-    fitting = np.flatnonzero(costs.memory_bytes <= capacity)
-    for n in fitting[np.argsort(score[fitting], kind="stable")].tolist():
-        best.setdefault(key_of(plans.plan(n)), float(score[n]))
-        if len(best) == top:
-            break
-    return sorted(best.values())
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -93,7 +30,7 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
             degrees={"cp": Bounds(high=rng.choice([1, 2])), "tp": Bounds(high=rng.choice([1, 2, 4]))}
         )
     workers = min(workers, 4 if seed % 10 else 6)
-    plans = _all_plans(model, workers)
+    plans = all_plans(model, workers)
     for name, bounds in restriction.degrees.items():
         plans = plans.take(np.flatnonzero([bounds.allows(int(v)) for v in getattr(plans, name)]))
     memory = np.sort(model.evaluate(plans).memory_bytes)
@@ -103,7 +40,7 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
         max_workers=workers, capacity_bytes=capacity, top=3, restriction=restriction, objective=objective
     )
     outcome = search_mesh(workload, cluster, settings)
-    expected = _best_scores(model, plans, capacity, 3, objective == "gpu_hours")
+    expected = best_scores(model, plans, capacity, 3, objective == "gpu_hours")
     assert outcome.space_size == len(plans)
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
     assert outcome.bound_score <= expected[0] * (1 + 1e-9)
@@ -112,11 +49,60 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     assert np.all(judged.memory_bytes <= capacity)
 
 
+@pytest.mark.parametrize("seed", range(200, 260))
+def test_the_best_plans_are_those_of_brute_force_where_next_to_nothing_fits(seed: int) -> None:
+    workload, cluster, _ = random_case(seed)
+    rng = random.Random(seed)
+    # Small networks wait for their host, so that nothing else shows: half of the cases have a quick one.
+    assumptions = MeshAssumptions(host_bytes_per_s=rng.choice([2e9, 25e9, 200e9]))
+    if seed % 2:
+        assumptions = replace(assumptions, host_launch_s=0.0, host_collective_s=0.0)
+    model = MeshModel.build(workload, cluster, assumptions)
+    plans = all_plans(model, 4)
+    memory = np.sort(model.evaluate(plans).memory_bytes)
+    # The capacity is the memory of a plan, to the last bit or a little less: that plan fits, or just not.
+    capacity = float(memory[rng.randrange(0, max(len(memory) // 100, 4))]) * rng.choice([1.0, 1 - 1e-6])
+    settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3)
+    outcome = search_mesh(workload, cluster, settings, None, assumptions)
+    expected = best_scores(model, plans, capacity, 3, per_device=False)
+    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+    assert outcome.space_size == len(plans)
+    if not expected:
+        assert outcome.nearest_miss is not None
+        assert outcome.nearest_miss.memory_bytes == pytest.approx(float(memory[0]), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(300, 312))
+def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(seed: int) -> None:
+    """What should wait on the host and finds no room there stays on the device."""
+    rng = random.Random(seed)
+    experts, blocks = rng.choice([2, 4]), rng.choice([2, 3])
+    graph = decoder(
+        blocks=blocks, features=256, ffn=512, positions=64, experts=experts, dense_blocks=rng.choice([0, 1])
+    )
+    plain = two_level_cluster(per_node=2, outside=rng.choice([2e9, 25e9]))
+    workload = workload_of(graph, plain, 4)
+    free = all_plans(MeshModel.build(workload, plain), 4)
+    memory = np.sort(MeshModel.build(workload, plain).evaluate(free).memory_bytes)
+    capacity = float(memory[int(rng.choice([0.0, 0.05, 0.3]) * (len(memory) - 1))])
+    cluster = replace(plain, host=Host(devices=2, memory_bytes=rng.choice([0.1, 0.5, 2.0]) * capacity))
+    model = MeshModel.build(workload, cluster)
+    plans = all_plans(model, 4)
+    objective = rng.choice(["step_time", "gpu_hours"])
+    settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3, objective=objective)
+    outcome = search_mesh(workload, cluster, settings)
+    expected = best_scores(model, plans, capacity, 3, objective == "gpu_hours")
+    assert outcome.space_size == len(plans)
+    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+    corner = search_corner(model, settings)
+    assert not corner.candidates or corner.candidates[0].score >= expected[0] * (1 - 1e-9)
+
+
 def test_nothing_fits_names_the_plan_of_least_memory() -> None:
     cluster = two_level_cluster()
     workload = workload_of(decoder(blocks=3), cluster, 4)
     model = MeshModel.build(workload, cluster)
-    plans = _all_plans(model, 4)
+    plans = all_plans(model, 4)
     least = float(np.min(model.evaluate(plans).memory_bytes))
     outcome = search_mesh(workload, cluster, MeshSettings(max_workers=4, capacity_bytes=0.5 * least))
     assert not outcome.candidates
@@ -143,3 +129,45 @@ def test_better_hardware_never_makes_the_best_plan_slower(seed: int) -> None:
     plain = best()
     for name, value in base.items():
         assert best(**{name: value * rng.choice([1.5, 4.0])}) <= plain * (1 + 1e-9), name
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_better_hardware_never_makes_the_best_plan_with_experts_slower(seed: int) -> None:
+    """Where hardly anything fits, so that recomputation and offloading matter."""
+    rng = random.Random(seed)
+    experts = rng.choice([4, 8])
+    graph = decoder(blocks=4, features=512, ffn=1024, positions=512, experts=experts, dense_blocks=rng.choice([0, 1]))
+    base = {"peak": 50e12, "inside": rng.choice([20e9, 200e9]), "outside": rng.choice([2e9, 20e9]), "memory": 16e9}
+    plain = two_level_cluster(**base)
+    workload = workload_of(graph, plain, 12)
+    least = search_mesh(workload, plain, MeshSettings(max_workers=8, capacity_bytes=1.0)).nearest_miss
+    assert least is not None
+    capacity = least.memory_bytes * rng.choice([1.01, 1.3])
+
+    def best(capacity_bytes: float = capacity, **better: float) -> float:
+        cluster = two_level_cluster(**{**base, **better})
+        return _best(workload_of(graph, cluster, 12), cluster, capacity_bytes=capacity_bytes)
+
+    slowest = best()
+    for name in ("peak", "inside", "outside"):
+        assert best(**{name: base[name] * rng.choice([1.5, 4.0])}) <= slowest * (1 + 1e-9), name
+    assert best(1.5 * capacity) <= slowest * (1 + 1e-9)
+
+
+def test_recomputing_more_than_needed_can_save_moving_activations() -> None:
+    """Activations that stay away cost no memory, but time to move: what is run again need not be moved."""
+    cluster = two_level_cluster(per_node=2)
+    workload = workload_of(decoder(blocks=4, features=1024, ffn=2048, positions=2048), cluster, 4)
+    assumptions = MeshAssumptions(host_launch_s=0.0, host_collective_s=0.0, host_bytes_per_s=25e9)
+    model = MeshModel.build(workload, cluster, assumptions)
+    plans = all_plans(model, 2)
+    full = plans.take(np.flatnonzero((plans.recompute == RECOMPUTE.index("full")) & (plans.offload_activations == 1)))
+    costs = model.evaluate(full)
+    n = int(np.argmin(np.where(full.recompute_blocks > 1, costs.step_time_s, np.inf)))
+    one = replace(full.take(np.array([n])), recompute_blocks=np.array([1]))
+    assert model.evaluate(one).step_time_s[0] > costs.step_time_s[n]
+    restriction = MeshRestriction(names={"recompute": ("full",)}, flags={"offload_activations": True})
+    restriction = replace(restriction, degrees={"recompute_blocks": Bounds(low=1)})
+    settings = MeshSettings(max_workers=2, capacity_bytes=1e12, top=1, restriction=restriction)
+    found = search_mesh(workload, cluster, settings, None, assumptions).candidates[0]
+    assert found.score == pytest.approx(float(np.min(costs.step_time_s)), rel=1e-9)

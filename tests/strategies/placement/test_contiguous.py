@@ -124,8 +124,8 @@ def test_too_many_down_sets_leave_a_gap_but_a_legal_placement() -> None:
     assert beaten <= 10  # small graphs have few orders
 
 
-def test_large_graphs_are_cut_greedily(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contiguous, "_LARGE", 1)
+def test_large_graphs_are_cut_coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contiguous, "LARGE", 1)
     for seed in range(60):
         problem = random_problem(seed)
         result = solve_contiguous(problem)  # the exact program has its say afterwards

@@ -158,6 +158,28 @@ def test_more_memory_is_never_worse(objective: str) -> None:
     assert best == sorted(best, reverse=True)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_better_hardware_never_makes_the_best_plan_worse(seed: int) -> None:
+    rng = random.Random(seed)
+    graph = decoder(blocks=4, features=256, ffn=512, kv_heads=rng.choice([1, 4]), experts=rng.choice([0, 4]))
+    work = ServingWorkload(graph=graph, prompt_tokens=300, output_tokens=rng.choice([1, 50]), context_bytes=0)
+    base = {"peak": 50e12, "inside": rng.choice([20e9, 200e9]), "outside": rng.choice([2e9, 20e9])}
+    settings = ServingSettings(
+        max_workers=rng.choice([3, 4, 8]),
+        capacity_bytes=rng.choice([3e7, 1e9]),
+        objective=rng.choice(SERVING_OBJECTIVES),
+    )
+
+    def best(**better: float) -> float:
+        model = ServingModel.build(work, two_level_cluster(**{**base, **better}))
+        return search_serving(model, settings).candidates[0].score
+
+    plain = best()
+    for name, value in base.items():
+        faster = best(**{name: value * rng.choice([1.5, 4.0])})
+        assert faster <= plain + 1e-9 * abs(plain), name
+
+
 def test_what_the_user_fixes_is_kept() -> None:
     model = serving()
     degrees = {

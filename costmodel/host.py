@@ -1,0 +1,112 @@
+"""The host of a node: the memory that its devices may move tensors to, and how fast they do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["USABLE_SHARE", "Host", "HostError", "host_rates"]
+
+# Of a host's memory, what tensors may fill; the rest is for the system, loaders of samples and what the trainer keeps (an assumption).
+USABLE_SHARE = 0.8
+
+
+class HostError(ValueError):
+    """The description of a host contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the devices of one node share.
+
+    Attributes
+    ----------
+    devices : int
+        Of one node.
+    memory_bytes : float
+        Of the node's host.
+    memory_bandwidth_bytes_per_s : float or None
+        Nominal, of all its memory; None: unknown.
+    link_bytes_per_s : float or None
+        Nominal, between the host and a port, in each direction; None: unknown.
+    link_shared_by : int
+        Devices behind one such port. 1 = a port of its own.
+
+    Raises
+    ------
+    HostError
+        A number that is not positive; ports that do not divide the devices.
+
+    Examples
+    --------
+    >>> host = Host(devices=8, memory_bytes=2e12, memory_bandwidth_bytes_per_s=400e9, link_bytes_per_s=32e9, link_shared_by=2)
+    >>> host.memory_bandwidth_per_device, host.link_per_device
+    (50000000000.0, 16000000000.0)
+    >>> host.share_bytes(workers=4), host.share_bytes(workers=64)
+    (400000000000.0, 200000000000.0)
+    """
+
+    devices: int
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float | None = None
+    link_bytes_per_s: float | None = None
+    link_shared_by: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.devices < 1:
+            raise HostError(f"a host has {self.devices} devices, expected at least 1")
+        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "link_bytes_per_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise HostError(f"the host's {name} is {value}, expected a positive number")
+        if self.link_shared_by < 1 or self.devices % self.link_shared_by:
+            raise HostError(
+                f"a link to the host is shared by {self.link_shared_by} devices, which does not divide the {self.devices} of a node"
+            )
+
+    @property
+    def memory_bandwidth_per_device(self) -> float | None:
+        """Share of a device when all of the node use the host's memory at once."""
+        return None if self.memory_bandwidth_bytes_per_s is None else self.memory_bandwidth_bytes_per_s / self.devices
+
+    @property
+    def link_per_device(self) -> float | None:
+        """Share of a device when all of the node move tensors at once."""
+        return None if self.link_bytes_per_s is None else self.link_bytes_per_s / self.link_shared_by
+
+    def share_bytes(self, workers: int) -> float:
+        """Memory that each of the workers of a node may fill, where so many are in use in all."""
+        return USABLE_SHARE * self.memory_bytes / min(self.devices, max(workers, 1))
+
+
+# Long copies over PCIe 4.0 x16 reach about 25 of 31.5 GB/s; an optimizer on the host about 40 % of its memory's bandwidth (CPU Adam,
+# Ren et al., ZeRO-Offload, arXiv:2101.06840, section 5), copies about 80 %.
+_LINK_SHARE, _UPDATE_SHARE, _COPY_SHARE = 0.8, 0.4, 0.8
+
+
+def host_rates(host: Host | None) -> dict[str, float]:
+    """What a host lets each device of a busy node have, by the name of the assumption that it takes the place of.
+
+    Parameters
+    ----------
+    host : Host or None
+
+    Returns
+    -------
+    dict
+        ``host_bytes_per_s`` and ``host_update_bytes_per_s`` of `costmodel.mesh.assumptions.MeshAssumptions`; what is not known is left out.
+
+    Examples
+    --------
+    >>> host_rates(Host(devices=8, memory_bytes=1e12, memory_bandwidth_bytes_per_s=400e9, link_bytes_per_s=32e9, link_shared_by=2))
+    {'host_bytes_per_s': 12800000000.0, 'host_update_bytes_per_s': 20000000000.0}
+    """
+    if host is None:
+        return {}
+    rates, own, link = {}, host.memory_bandwidth_per_device, host.link_per_device
+    if link is not None:
+        rates["host_bytes_per_s"] = _LINK_SHARE * link if own is None else min(_LINK_SHARE * link, _COPY_SHARE * own)
+    if own is not None:
+        rates["host_update_bytes_per_s"] = _UPDATE_SHARE * own
+    return rates

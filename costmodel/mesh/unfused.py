@@ -1,0 +1,83 @@
+"""Traffic of kernels that are not fused: bytes that they move beyond those which the layer families count."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.layers import Layer, Shard
+from costmodel.layers.base import PassWork
+from costmodel.mesh.assumptions import MeshAssumptions
+
+__all__ = ["fp8_bytes", "unfused_bytes"]
+
+FloatArray = NDArray[np.float64]
+
+# A gated activation in two kernels, in elements of its output: forward both are 5 (activation 1 read, 1 written; product 2 and 1) in place
+# of 3; backward the product is 6 (two gradients, 2 and 1 each), the activation 3, and joining both halves 4, in place of 5.
+_GATE_FORWARD, _GATE_BACKWARD = 2.0, 8.0
+# Kernels around a fused attention that read and write queries, and keys and values, as often (nanotron, src/nanotron/models/llama.py):
+# to (3, batch, position) order, joining keys and values, their order, rotary embeddings; and the order of the output.
+_QUERY_COPIES, _KEY_VALUE_COPIES = 3.0, 4.0
+
+
+def unfused_bytes(
+    layer: Layer, shard: Shard, elements: FloatArray, width: int, assumptions: MeshAssumptions
+) -> tuple[FloatArray, FloatArray]:
+    """Bytes of the forward and the backward pass beyond those of `LayerFamily.work`.
+
+    Parameters
+    ----------
+    layer : Layer
+    shard : Shard
+    elements : array (n,)
+        Of the output, on one rank.
+    width : int
+        Bytes of an activation.
+    assumptions : MeshAssumptions
+        ``loss_bytes_per_logit`` and ``autograd_copies``.
+
+    Returns
+    -------
+    two arrays (n,)
+    """
+    none = np.zeros_like(elements)
+    if layer.kind == "softmax":
+        work = layer.family.work(layer, shard)
+        each = 0.5 * assumptions.loss_bytes_per_logit * elements
+        return np.maximum(each - _moved(work.forward, width), 0.0), np.maximum(
+            each - _moved(work.backward_input, width), 0.0
+        )
+    plain = assumptions.autograd_copies * width
+    if layer.kind == "glu":
+        return plain * _GATE_FORWARD * elements, plain * _GATE_BACKWARD * elements
+    if layer.kind == "self_attention" and layer.params.fused:
+        groups = (layer.params.kv_heads or layer.params.heads) / layer.params.heads
+        moved = 2.0 * plain * (_QUERY_COPIES + 2.0 * groups * _KEY_VALUE_COPIES) * elements
+        return moved, moved
+    return none, none
+
+
+def fp8_bytes(inputs: FloatArray, outputs: FloatArray, width: int) -> tuple[FloatArray, FloatArray]:
+    """Bytes that casting to fp8 moves in the forward and the backward pass of a matrix.
+
+    The input, and backward the gradient of the output, is read once and written twice in fp8: as it is, and transposed for the gradient
+    of the weights, since fp8 tensor cores multiply rows by rows only (NVIDIA Transformer Engine, cast_transpose).
+
+    Parameters
+    ----------
+    inputs, outputs : arrays (n,)
+        Elements on one rank.
+    width : int
+        Bytes of an activation.
+
+    Examples
+    --------
+    >>> [x.tolist() for x in fp8_bytes(np.array([10.0]), np.array([20.0]), 2)]
+    [[40.0], [80.0]]
+    """
+    return (width + 2.0) * inputs, (width + 2.0) * outputs
+
+
+def _moved(work: PassWork, width: int) -> FloatArray | float:
+    return sum((np.asarray(kernel.elements) * width for kernel in work[0]), 0.0) if work else 0.0

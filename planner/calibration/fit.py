@@ -1,0 +1,328 @@
+"""Robust, regularised least squares for the logarithms of a few factors: Levenberg-Marquardt in numpy.
+
+    minimise  sum_i c_i (nu + 1) / 2 log(1 + r_i^2 / (nu s_p^2))  +  sum_j theta_j^2 / (2 sigma_j^2)
+
+with ``r_i = log measured - log predicted(theta)``: Student's t with nu = 4 for the errors (an outlier counts for little), a normal prior
+around the bundled constants (theta = 0), and a scale s_p of the errors for every part of the data (kernels scatter more than steps),
+estimated in turns with theta. ``c_i`` counts repeats of one configuration once, and a part as no more than `_MOST_ROWS` rows: beyond
+that, rows repeat the errors of the model, which no constant can correct. The posterior is the normal distribution at the minimum.
+
+References
+----------
+Lange, Little, Taylor: Robust statistical modeling using the t distribution, JASA 84 (1989): weights and nu = 4.
+Nocedal, Wright: Numerical Optimization, 2nd edition (2006), sections 10.3 (Levenberg-Marquardt) and 11.1 (Broyden).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Data", "Fit", "Prior", "Start", "fit", "jacobian", "refit", "scales_of"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+# Logarithms of the factors -> logarithms of the predicted times.
+Predict = Callable[[FloatArray], FloatArray]
+
+_NU = 4.0
+# Rows of a part that count; see the head of the file.
+_MOST_ROWS = 200.0
+# What the scale of the errors is taken for before any is seen, and how many rows that is worth: steps are met within 10 to 20 %
+# (docs/accuracy.md).
+_USUAL_SCALE, _USUAL_ROWS = 0.15, 2.0
+# No measurement repeats better than this (docs/accuracy.md: repeats of a step differ by some per cent).
+_LEAST_SCALE = 0.005
+# 1.4826 times the median of absolute errors is the standard deviation of normal ones (Huber, Robust Statistics, section 5.1).
+_MAD = 1.4826
+_DIFFERENCE = 0.02  # step of the finite differences, in the logarithm
+_STALE = 0.5  # a Jacobian is made again when a factor has moved by more than this
+_LEAST_GAIN = 0.005  # converged: a step would lower the objective, a log likelihood, by less than this
+_MOST_STEPS = 20
+_MOST_TRIES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Measurements.
+
+    Attributes
+    ----------
+    log_measured : array (n,)
+    part : int array (n,)
+        Rows with equal numbers share a scale of the errors.
+    weight : array (n,)
+        1, or 1 over the number of repeats.
+    """
+
+    log_measured: FloatArray
+    part: IntArray
+    weight: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.log_measured)
+
+    def counted(self, chosen: BoolArray | None = None) -> FloatArray:
+        """What every row counts: its weight, less where a part has too many rows; 0 outside those chosen."""
+        weight = self.weight if chosen is None else np.where(chosen, self.weight, 0.0)
+        totals = np.bincount(self.part, weights=weight)
+        return np.asarray(weight * np.minimum(1.0, _MOST_ROWS / np.maximum(totals, 1.0))[self.part])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """Standard deviations of the logarithms of the factors, and their limits; arrays (m,)."""
+
+    log_sd: FloatArray
+    lowest: FloatArray
+    highest: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The minimum and the normal distribution around it.
+
+    Attributes
+    ----------
+    theta : array (m,)
+        Logarithms of the factors.
+    covariance : array (m, m)
+    scale : array (parts,)
+        Of the errors of every part.
+    log_predicted : array (n,)
+    jacobian : array (n, m)
+        Of the predictions, at the minimum.
+    """
+
+    theta: FloatArray
+    covariance: FloatArray
+    scale: FloatArray
+    log_predicted: FloatArray
+    jacobian: FloatArray
+
+    @property
+    def log_sd(self) -> FloatArray:
+        """Standard deviations of the logarithms of the factors."""
+        return np.asarray(np.sqrt(np.diag(self.covariance)))
+
+    @property
+    def correlation(self) -> FloatArray:
+        """Of the logarithms of the factors."""
+        sd = self.log_sd
+        return np.asarray(self.covariance / np.outer(sd, sd))
+
+
+def jacobian(predict: Predict, theta: FloatArray, log_predicted: FloatArray, prior: Prior) -> FloatArray:
+    """Derivatives of the predictions by forward differences, backward where the limit is near.
+
+    >>> prior = Prior(log_sd=np.ones(2), lowest=-np.ones(2), highest=np.ones(2))
+    >>> jacobian(lambda theta: 3 * theta[:1] - theta[1:], np.zeros(2), np.zeros(1), prior).round(9).tolist()
+    [[3.0, -1.0]]
+    """
+    columns = []
+    for j in range(len(theta)):
+        step = _DIFFERENCE if theta[j] + _DIFFERENCE <= prior.highest[j] else -_DIFFERENCE
+        moved = theta.copy()
+        moved[j] += step
+        columns.append((predict(moved) - log_predicted) / step)
+    return np.stack(columns, axis=1) if columns else np.zeros((len(log_predicted), 0))
+
+
+def scales_of(
+    residual: FloatArray, data: Data, chosen: BoolArray | None = None, *, centred: bool = False
+) -> FloatArray:
+    """Scale of the errors of every part: a robust standard deviation, drawn to the usual one where there are few rows.
+
+    Parameters
+    ----------
+    residual : array (n,)
+    data : Data
+    chosen : bool array (n,), optional
+    centred : bool
+        Around the median of the part instead of 0: what all rows have in common may still be explained by a constant.
+
+    Examples
+    --------
+    >>> data = Data(log_measured=np.zeros(5), part=np.zeros(5, dtype=np.int64), weight=np.ones(5))
+    >>> scales_of(np.array([0.1, -0.1, 0.1, -0.1, 9.0]), data).round(3).tolist()  # the outlier does not count
+    [0.149]
+    """
+    known = np.ones(len(data), dtype=bool) if chosen is None else chosen
+    result = []
+    for part in range(int(data.part.max(initial=0)) + 1):
+        rows = known & (data.part == part)
+        count = float(np.sum(data.weight[rows]))
+        spread = 0.0
+        if count:
+            errors, weight = residual[rows], data.weight[rows]
+            middle = _weighted_median(errors, weight) if centred else 0.0
+            spread = _MAD * _weighted_median(np.abs(errors - middle), weight)
+        variance = (_USUAL_ROWS * _USUAL_SCALE**2 + count * spread**2) / (_USUAL_ROWS + count)
+        result.append(max(float(np.sqrt(variance)), _LEAST_SCALE))
+    return np.array(result)
+
+
+def _weighted_median(values: FloatArray, weights: FloatArray) -> float:
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
+
+
+def fit(predict: Predict, data: Data, prior: Prior, start: Start | None = None) -> Fit:
+    """Find the factors that explain the measurements, starting from the bundled model.
+
+    Parameters
+    ----------
+    predict : function
+        Logarithms of the factors (m,) -> logarithms of the predicted times (n,).
+    data : Data
+    prior : Prior
+    start : Start, optional
+        Predictions and Jacobian of the bundled model, where they are known.
+
+    Returns
+    -------
+    Fit
+
+    Examples
+    --------
+    Two times that a single factor scales, measured 20 % longer than predicted; the prior holds back a little:
+
+    >>> data = Data(log_measured=np.log([1.2, 2.4]), part=np.zeros(2, dtype=np.int64), weight=np.ones(2))
+    >>> prior = Prior(log_sd=np.array([0.3]), lowest=np.array([-2.0]), highest=np.array([2.0]))
+    >>> found = fit(lambda theta: np.log([1.0, 2.0]) + theta[0], data, prior)
+    >>> float(np.exp(found.theta[0]).round(2)), float(found.log_sd[0].round(2))
+    (1.18, 0.07)
+    """
+    if start is None:
+        theta = np.zeros(len(prior.log_sd))
+        predicted = predict(theta)
+        start = Start(theta=theta, log_predicted=predicted, jacobian=jacobian(predict, theta, predicted, prior))
+    return _descend(predict, data, prior, start)
+
+
+def refit(predict: Predict, data: Data, prior: Prior, found: Fit, chosen: BoolArray) -> Fit:
+    """The same with some of the rows only: on the straight line through a fit to all of them, then predicted once.
+
+    Parameters
+    ----------
+    predict, data, prior : see `fit`
+    found : Fit
+        To all rows.
+    chosen : bool array (n,)
+    """
+    start = Start(theta=found.theta, log_predicted=found.log_predicted, jacobian=found.jacobian)
+
+    def straight(theta: FloatArray) -> FloatArray:
+        return np.asarray(found.log_predicted + found.jacobian @ (theta - found.theta))
+
+    result = _descend(straight, data, prior, start, chosen)
+    return replace(result, log_predicted=predict(result.theta))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a descent begins: logarithms of the factors, of the predictions there, and their derivatives."""
+
+    theta: FloatArray
+    log_predicted: FloatArray
+    jacobian: FloatArray
+
+
+def _descend(predict: Predict, data: Data, prior: Prior, start: Start, chosen: BoolArray | None = None) -> Fit:
+    """Levenberg-Marquardt; every step corrects the Jacobian (Broyden), which is made again where the factors have moved far.
+
+    Where only some rows are chosen, the predictions are a straight line and the Jacobian is right.
+    """
+    theta, predicted, slopes = start.theta, start.log_predicted, start.jacobian
+    made_at, counted, damping = theta, data.counted(chosen), 0.0
+    for _ in range(_MOST_STEPS):
+        scale = scales_of(data.log_measured - predicted, data, chosen, centred=True)
+        objective = _Objective(data=data, prior=prior, counted=counted, scale=scale[data.part])
+        if objective.gain(theta, predicted, slopes) < _LEAST_GAIN:
+            break
+        step = _step(predict, objective, theta, predicted, slopes, damping)
+        if step is None:
+            if chosen is not None or not np.any(theta != made_at):
+                break
+            slopes, made_at = jacobian(predict, theta, predicted, prior), theta
+            continue
+        moved, there, damping = step
+        change = moved - theta
+        slopes = slopes + np.outer(there - predicted - slopes @ change, change) / float(change @ change)
+        theta, predicted = moved, there
+        if chosen is None and np.any(np.abs(theta - made_at) > _STALE):
+            slopes, made_at = jacobian(predict, theta, predicted, prior), theta
+    scale = scales_of(data.log_measured - predicted, data, chosen)
+    objective = _Objective(data=data, prior=prior, counted=counted, scale=scale[data.part])
+    covariance = np.linalg.inv(objective.curvature(predicted, slopes))
+    return Fit(
+        theta=theta,
+        covariance=0.5 * (covariance + covariance.T),
+        scale=scale,
+        log_predicted=predicted,
+        jacobian=slopes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Objective:
+    """What is minimised while the scales stand still."""
+
+    data: Data
+    prior: Prior
+    counted: FloatArray
+    scale: FloatArray  # of every row
+
+    def value(self, theta: FloatArray, predicted: FloatArray) -> float:
+        residual = (self.data.log_measured - predicted) / self.scale
+        loss = 0.5 * (_NU + 1.0) * np.log1p(residual**2 / _NU)
+        return float(self.counted @ loss + 0.5 * np.sum((theta / self.prior.log_sd) ** 2))
+
+    def weights(self, predicted: FloatArray) -> FloatArray:
+        """Weights of the equivalent least squares."""
+        residual = self.data.log_measured - predicted
+        return np.asarray(self.counted * (_NU + 1.0) / (_NU * self.scale**2 + residual**2))
+
+    def curvature(self, predicted: FloatArray, slopes: FloatArray) -> FloatArray:
+        weights = self.weights(predicted)
+        return np.asarray(slopes.T @ (weights[:, None] * slopes) + np.diag(self.prior.log_sd**-2.0))
+
+    def gain(self, theta: FloatArray, predicted: FloatArray, slopes: FloatArray) -> float:
+        """What a step is expected to lower the objective by."""
+        downhill = self.descent(theta, predicted, slopes)
+        change = np.linalg.solve(self.curvature(predicted, slopes), downhill)
+        moved = np.clip(theta + change, self.prior.lowest, self.prior.highest) - theta
+        return float(downhill @ moved - 0.5 * moved @ self.curvature(predicted, slopes) @ moved)
+
+    def descent(self, theta: FloatArray, predicted: FloatArray, slopes: FloatArray) -> FloatArray:
+        weights = self.weights(predicted)
+        return np.asarray(slopes.T @ (weights * (self.data.log_measured - predicted)) - theta / self.prior.log_sd**2)
+
+
+def _step(
+    predict: Predict,
+    objective: _Objective,
+    theta: FloatArray,
+    predicted: FloatArray,
+    slopes: FloatArray,
+    damping: float,
+) -> tuple[FloatArray, FloatArray, float] | None:
+    """A step that lowers the objective, its predictions and the damping for the next; None where there is none."""
+    curvature = objective.curvature(predicted, slopes)
+    downhill = objective.descent(theta, predicted, slopes)
+    before = objective.value(theta, predicted)
+    for _ in range(_MOST_TRIES):
+        change = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), downhill)
+        moved = np.clip(theta + change, objective.prior.lowest, objective.prior.highest)
+        if not np.any(moved != theta):
+            return None
+        there = predict(moved)
+        if objective.value(moved, there) < before:
+            return moved, there, 0.0 if damping < 0.01 else damping / 10.0
+        damping = max(10.0 * damping, 0.01)
+    return None

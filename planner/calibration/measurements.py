@@ -1,0 +1,274 @@
+"""Tables of measurements as a fit takes them: which rows count, and what the cost model predicts for all of them at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.framework import profile_of
+from planner.calibration.fit import Data
+from planner.calibration.machine import Machinery
+from planner.errors import FileProblem, InputFileError
+from planner.validation.kinds import KINDS, Kind, recognise
+from planner.validation.outcomes import Comparison, Outcome
+from planner.validation.preset import Preset
+from planner.validation.tables import Row, Table, read_table
+
+__all__ = ["Measurements", "TableUse", "read_measurements"]
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+# Of longer tables, evenly spaced rows are fitted to: every row is predicted some fifty times.
+_MOST_ROWS = 3000
+_FAILED = "failed runs: they have no time to fit to"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableUse:
+    """What became of the rows of a file: ``rows = used + sum(skipped)``."""
+
+    file: str
+    sha256: str
+    kind: str
+    rows: int
+    used: int
+    skipped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """Rows of one kind in one file, and where their times are among all."""
+
+    kind: Kind
+    rows: tuple[Row, ...]
+    shape: tuple[int, ...]  # times of each row
+    first: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Measured times and how to predict them; arrays have one entry per time (a row of kernels may have several).
+
+    Attributes
+    ----------
+    tables : tuple of TableUse
+    log_measured, log_bundled : array (n,)
+        Logarithms of the measured times, and of those that the bundled constants predict.
+    table : int array (n,)
+        Index of the file.
+    row : int array (n,)
+        Number of the row, over all files.
+    part : int array (n,)
+        Index into ``parts``.
+    parts : tuple of str
+        Kinds of tables, or of kernels.
+    group : tuple of hashable, one per time
+        What folds keep together: the dataset group of the row; empty where not all rows have one, or there are fewer than three.
+    grouped_by : str
+        ``dataset_group`` or ``rows``.
+    framework : str
+        What all rows with a profile of their own ran on; empty where they differ or none has one.
+    """
+
+    tables: tuple[TableUse, ...]
+    batches: tuple[_Batch, ...]
+    log_measured: FloatArray
+    log_bundled: FloatArray
+    table: NDArray[np.int64]
+    row: NDArray[np.int64]
+    part: NDArray[np.int64]
+    parts: tuple[str, ...]
+    group: tuple[Hashable, ...]
+    grouped_by: str
+    framework: str
+
+    def __len__(self) -> int:
+        return len(self.log_measured)
+
+    def predict(self, values: Mapping[str, float]) -> FloatArray:
+        """Logarithms of the times that the cost model predicts with these factors."""
+        preset = Preset(name="roofline", constants=tuple(values.items()))
+        result = self.log_bundled.copy()
+        for batch in self.batches:
+            place = batch.first
+            outcomes = batch.kind.predictor()(batch.rows, preset)
+            for outcome, count in zip(outcomes, batch.shape, strict=True):
+                # A row that other constants make unpredictable says nothing about them.
+                if len(outcome.comparisons) == count:
+                    for n, comparison in enumerate(outcome.comparisons):
+                        if comparison.predicted_s > 0:
+                            result[place + n] = np.log(comparison.predicted_s)
+                place += count
+        return result
+
+    def data(self, same: Sequence[Hashable]) -> Data:
+        """The measurements as a fit takes them; times with equal keys are repeats of one configuration."""
+        counts = Counter(same)
+        return Data(
+            log_measured=self.log_measured, part=self.part, weight=np.array([1.0 / counts[key] for key in same])
+        )
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Grows while files are read."""
+
+    tables: list[TableUse] = dataclasses.field(default_factory=list)
+    batches: list[_Batch] = dataclasses.field(default_factory=list)
+    comparisons: list[Comparison] = dataclasses.field(default_factory=list)
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    table: list[int] = dataclasses.field(default_factory=list)
+    row: list[int] = dataclasses.field(default_factory=list)
+    part: list[str] = dataclasses.field(default_factory=list)
+
+
+def read_measurements(files: Sequence[str], machinery: Machinery) -> Measurements:
+    """Read and predict files.
+
+    Parameters
+    ----------
+    files : sequence of str
+        Paths of CSV files of any kinds that `planner validate` takes.
+    machinery : Machinery
+        What the rows ran on.
+
+    Raises
+    ------
+    InputFileError
+        A file cannot be read, is of no known kind, or no file has a row with a time.
+    """
+    collected = _Collected()
+    problems: list[FileProblem] = []
+    for name in files:
+        try:
+            _add_file(collected, name, machinery)
+        except InputFileError as error:
+            problems += error.problems
+    if problems:
+        raise InputFileError(problems)
+    if not collected.comparisons:
+        raise InputFileError([_nothing(use) for use in collected.tables])
+    return _arrays(collected)
+
+
+def _add_file(collected: _Collected, name: str, machinery: Machinery) -> None:
+    table = read_table(Path(name))
+    skipped: Counter[str] = Counter()
+    used = 0
+    kinds = _by_kind(machinery.columns(table))
+    if not kinds:
+        raise InputFileError([FileProblem(path=Path(name), message="has a header and no rows")])
+    for kind, rows in kinds.items():
+        ours = []
+        for row in rows:
+            reason = machinery.refusal(row)
+            if reason:
+                skipped[reason] += 1
+            else:
+                ours.append(machinery.on_it(row))
+        used += _add_rows(collected, kind, ours, skipped)
+    main = max(kinds, key=lambda kind: len(kinds[kind]))
+    collected.tables.append(
+        TableUse(
+            file=name,
+            sha256=hashlib.sha256(Path(name).read_bytes()).hexdigest(),
+            kind=main.name if len(kinds) == 1 else " and ".join(sorted(kind.name for kind in kinds)),
+            rows=len(table.rows),
+            used=used,
+            skipped=dict(skipped.most_common()),
+        )
+    )
+
+
+def _by_kind(table: Table) -> dict[Kind, list[Row]]:
+    """Rows by kind: the first whose cells are all there, else the kind of the table."""
+    common = recognise(table)
+    possible = [kind for kind in KINDS if not kind.missing(table.columns)]
+    result: dict[Kind, list[Row]] = {}
+    for row in table.rows:
+        stated = [name for name, text in row.cells.items() if text]
+        own = next((kind for kind in possible if not kind.missing(stated)), common)
+        # A failure states no time, and a bundled model no shape: training runs are one kind to the predictor.
+        kind = common if own.module == common.module else own
+        result.setdefault(kind, []).append(row)
+    return result
+
+
+def _add_rows(collected: _Collected, kind: Kind, rows: Sequence[Row], skipped: Counter[str]) -> int:
+    """Predict rows with the bundled constants and keep those that have times; returns how many."""
+    if not rows:
+        return 0
+    outcomes = kind.predictor()(rows, Preset(name="roofline"))
+    usable = []
+    for row, outcome in zip(rows, outcomes, strict=True):
+        reason = _refusal(outcome)
+        if reason:
+            skipped[reason] += 1
+        else:
+            usable.append((row, outcome))
+    if len(usable) > _MOST_ROWS:
+        chosen = np.linspace(0, len(usable) - 1, _MOST_ROWS).round().astype(int)
+        skipped[f"left out to save time: {_MOST_ROWS:,} evenly spaced rows of a kind are fitted to"] += (
+            len(usable) - _MOST_ROWS
+        )
+        usable = [usable[n] for n in chosen]
+    if usable:
+        shape = tuple(len(outcome.comparisons) for _, outcome in usable)
+        first = len(collected.comparisons)
+        collected.batches.append(_Batch(kind=kind, rows=tuple(row for row, _ in usable), shape=shape, first=first))
+    for row, outcome in usable:
+        number = collected.row[-1] + 1 if collected.row else 0
+        collected.row += [number] * len(outcome.comparisons)
+        collected.comparisons += outcome.comparisons
+        collected.rows += [row] * len(outcome.comparisons)
+        collected.table += [len(collected.tables)] * len(outcome.comparisons)
+        # A table of `planner measure` holds kernels of all kinds.
+        collected.part += [row.text("kernel").lower() or kind.name] * len(outcome.comparisons)
+    return len(usable)
+
+
+def _refusal(outcome: Outcome) -> str:
+    if outcome.skipped:
+        return outcome.skipped
+    if outcome.failed:
+        return _FAILED
+    if not outcome.comparisons:
+        return "no measured time"
+    if any(comparison.predicted_s <= 0 for comparison in outcome.comparisons):
+        return "the cost model predicts no time at all"
+    return ""
+
+
+def _nothing(use: TableUse) -> FileProblem:
+    reasons = "; ".join(f"{count:,} {reason}" for reason, count in use.skipped.items())
+    return FileProblem(path=Path(use.file), message=f"has no row to fit to, of {use.rows:,}: {reasons}")
+
+
+def _arrays(collected: _Collected) -> Measurements:
+    comparisons, rows = collected.comparisons, collected.rows
+    parts = tuple(dict.fromkeys(collected.part))
+    named = [row.text("dataset_group") for row in rows]
+    groups = {(table, name) for table, name in zip(collected.table, named, strict=True) if name}
+    by_name = len(groups) >= 3 and all(named)  # fewer would leave a fit without the half of its rows
+    profiles = {profile_of(row.text("framework")).name for row in rows if row.text("framework")}
+    return Measurements(
+        tables=tuple(collected.tables),
+        batches=tuple(collected.batches),
+        log_measured=np.log([comparison.measured_s for comparison in comparisons]),
+        log_bundled=np.log([comparison.predicted_s for comparison in comparisons]),
+        table=np.array(collected.table, dtype=np.int64),
+        row=np.array(collected.row, dtype=np.int64),
+        part=np.array([parts.index(name) for name in collected.part], dtype=np.int64),
+        parts=parts,
+        group=tuple(zip(collected.table, named, strict=True)) if by_name else (),
+        grouped_by="dataset_group" if by_name else "rows",
+        framework=profiles.pop() if len(profiles) == 1 and profiles != {"default"} else "",
+    )

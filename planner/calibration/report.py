@@ -1,0 +1,174 @@
+"""The answer of ``planner calibrate`` in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from costmodel.constants import CONSTANTS, assumptions_with, cluster_with, stated_values
+from costmodel.framework import profile_of
+from costmodel.network import Cluster
+from planner.calibration.documents import result_document
+from planner.calibration.run import Calibrated, Errors, Finding
+from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.numbers import percent, significant
+
+__all__ = ["calibration_report"]
+
+# Where a field is a time, a rate or a share: what people read it in.
+_UNITS = {"_bytes_per_s": (1e9, " GB/s"), "_s": (1e-6, " us")}
+
+
+def calibration_report(found: Calibrated, cluster: Cluster | None, command_line: str = "") -> Report:
+    """Make the report.
+
+    Parameters
+    ----------
+    found : Calibrated
+    cluster : Cluster, optional
+        What the rows ran on, where the command line says so: the constants are shown with its numbers.
+    command_line : str
+        For the provenance.
+    """
+    return Report(
+        blocks=lambda: _blocks(found, cluster),
+        data=lambda: result_document(found, command_line),
+        records=lambda: [_record(finding) for finding in found.findings],
+    )
+
+
+def _record(finding: Finding) -> dict[str, Any]:
+    constant = finding.constant
+    return {
+        "name": finding.name,
+        "value": constant.value,
+        "log_sd": constant.log_sd,
+        "prior_log_sd": constant.prior_log_sd,
+        "determined": constant.determined,
+        "reason": finding.reason,
+    }
+
+
+def _blocks(found: Calibrated, cluster: Cluster | None) -> list[Block]:
+    blocks: list[Block] = [Sentence(_summary(found), strong=True)]
+    if found.fell_back:
+        blocks.append(Sentence(f"{found.fell_back}."))
+    blocks += [Heading("Rows"), _rows(found), _skipped(found)]
+    if len(found.by_kind) > 1:
+        blocks.append(_errors("kind of table", found.by_kind, [kind.name for kind in found.by_kind]))
+    blocks += [Heading("Constants: factors on the bundled values"), _constants(found, cluster)]
+    open_ones = _undetermined(found)
+    if open_ones:
+        blocks.append(Sentence(open_ones))
+    spread = ", ".join(f"{kind} {percent(sd)}" for kind, sd in found.residual_by_kind.items())
+    unseen = "rows left out" if found.errors.left_out is not None and not found.fell_back else "these rows"
+    blocks.append(
+        Sentence(
+            f"What the constants do not explain, as a standard deviation of log(measured / predicted) over {unseen}: {spread}."
+        )
+    )
+    return blocks
+
+
+def _summary(found: Calibrated) -> str:
+    errors = found.errors
+    text = f"median error {percent(errors.before.median_ape)} with the bundled constants"
+    if not found.fell_back:
+        text += f", {percent(errors.after.median_ape)} with those fitted to the same {errors.times:,} times"
+    if errors.left_out is not None:
+        by = "" if found.grouped_by == "rows" else f" by {found.grouped_by}"
+        text += f", {percent(errors.left_out.median_ape)} on rows left out of the fit ({found.folds} folds{by})"
+    return text
+
+
+def _rows(found: Calibrated) -> Table:
+    names = [table.file.rsplit("/", maxsplit=1)[-1] for table in found.tables]
+    return _errors(
+        "file",
+        found.by_file,
+        names,
+        Column(title="kind", cells=tuple(table.kind for table in found.tables), is_text=True, priority=3),
+        Column(title="rows", cells=tuple(f"{table.rows:,}" for table in found.tables), priority=2),
+        Column(title="used", cells=tuple(f"{table.used:,}" for table in found.tables)),
+    )
+
+
+def _errors(title: str, rows: Sequence[Errors], names: Sequence[str], *more: Column) -> Table:
+    columns = [
+        Column(title=title, cells=tuple(names), is_text=True, flexible=True),
+        *more,
+        Column(title="times", cells=tuple(f"{row.times:,}" for row in rows), priority=4),
+        Column(title="median\nbundled", cells=tuple(percent(row.before.median_ape) for row in rows)),
+        Column(title="median\nfitted", cells=tuple(percent(row.after.median_ape) for row in rows)),
+        Column(title="MAPE\nbundled", cells=tuple(percent(row.before.mape) for row in rows), priority=1),
+        Column(title="MAPE\nfitted", cells=tuple(percent(row.after.mape) for row in rows), priority=1),
+    ]
+    left_out = [row.left_out for row in rows if row.left_out is not None]
+    if len(left_out) == len(rows):
+        columns += [
+            Column(title="median\nleft out", cells=tuple(percent(one.median_ape) for one in left_out)),
+            Column(title="MAPE\nleft out", cells=tuple(percent(one.mape) for one in left_out), priority=1),
+        ]
+    return Table(columns=tuple(columns))
+
+
+def _skipped(found: Calibrated) -> Block:
+    pairs = [
+        (
+            table.file.rsplit("/", maxsplit=1)[-1],
+            f"skipped: {'; '.join(f'{n:,} {why}' for why, n in table.skipped.items())}",
+        )
+        for table in found.tables
+        if table.skipped
+    ]
+    return Facts(pairs=tuple(pairs)) if pairs else Sentence("No row was skipped.")
+
+
+def _constants(found: Calibrated, cluster: Cluster | None) -> Table:
+    findings = found.findings
+    columns = [
+        Column(title="constant", cells=tuple(finding.name for finding in findings), is_text=True),
+        Column(title="factor", cells=tuple(f"{finding.constant.value:.3f}" for finding in findings)),
+        Column(title="sure to", cells=tuple(percent(finding.constant.log_sd) for finding in findings)),
+        Column(title="before", cells=tuple(percent(finding.constant.prior_log_sd) for finding in findings), priority=1),
+        Column(
+            title="determined",
+            cells=tuple("yes" if finding.constant.determined else "no" for finding in findings),
+            is_text=True,
+        ),
+    ]
+    if cluster is not None:
+        cells = tuple(_numbers(found, finding, cluster) for finding in findings)
+        columns.append(Column(title="that is", cells=cells, is_text=True, flexible=True, priority=2))
+    meanings = tuple(CONSTANTS[finding.name].meaning for finding in findings)
+    columns.append(Column(title="what it multiplies", cells=meanings, is_text=True, flexible=True, priority=3))
+    return Table(columns=tuple(columns))
+
+
+def _numbers(found: Calibrated, finding: Finding, cluster: Cluster) -> str:
+    """``matmul_fraction 0.800 -> 0.731`` of the first field, where it changes."""
+    if finding.constant.value == 1.0:
+        return ""
+    factor = {finding.name: finding.constant.value}
+    base = profile_of(found.calibration.framework).applied()
+    before = stated_values(finding.name, cluster, base)
+    after = stated_values(finding.name, cluster_with(cluster, factor), assumptions_with(base, factor))
+    for name, value in before.items():
+        size, unit = next((found for ending, found in _UNITS.items() if name.endswith(ending)), (1.0, ""))
+        return f"{name} {significant(value / size)} -> {significant(after[name] / size)}{unit}"
+    return ""
+
+
+def _undetermined(found: Calibrated) -> str:
+    """Which constants the data could not determine, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for finding in found.findings:
+        if not finding.constant.determined:
+            by_reason.setdefault(finding.reason, []).append(finding.name)
+    if not by_reason:
+        return ""
+    return (
+        "Not determined by these rows: "
+        + "; ".join(f"{', '.join(names)} ({why})" for why, names in by_reason.items())
+        + "."
+    )

@@ -1,0 +1,378 @@
+"""Calibrates: reads tables, fits the constants that they can say something about, and checks the fit on rows left out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.constants import CONSTANTS, CalibratedConstant, Calibration
+from planner.calibration.cross_validation import LeftOut, cross_validate
+from planner.calibration.fit import Data, Fit, Prior, Start, fit, jacobian
+from planner.calibration.machine import Machinery
+from planner.calibration.measurements import Measurements, TableUse, read_measurements
+from planner.validation.metrics import ErrorSummary, error_summary
+
+__all__ = ["Calibrated", "Errors", "Finding", "calibrate"]
+
+FloatArray = NDArray[np.float64]
+Progress = Callable[[str, float], None]
+
+# A constant is determined where the measurements say at least as much about it as the prior: half of the variance is gone.
+_DETERMINED = 0.5
+# Without influence: the constant would have to change by e to move any time by a thousandth.
+_NO_INFLUENCE = 1e-3
+# Two constants that cannot be told apart.
+_ENTANGLED = 0.7
+# A normal distribution of standard deviation 1 has 80 % within this of its mean.
+_INTERVAL, _WITHIN = 0.8, 1.2816
+_DIGITS = 6  # of the factors in the file: what is reported is predicted with these
+_TRAINING = ("plan", "network")
+_UNRELATED = "no row depends on it"
+_AT_LIMIT = "the fit stopped at its limit"
+_NEAR = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One constant after the fit.
+
+    Attributes
+    ----------
+    name : str
+    constant : CalibratedConstant
+    reason : str
+        Why it is not determined; empty where it is.
+    """
+
+    name: str
+    constant: CalibratedConstant
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """Errors of some times: with the bundled constants, with the fitted ones, and on rows left out (None where nothing was left out).
+
+    Attributes
+    ----------
+    name : str
+        File or kind of table.
+    times : int
+    """
+
+    name: str
+    times: int
+    before: ErrorSummary
+    after: ErrorSummary
+    left_out: ErrorSummary | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """The answer of ``planner calibrate``.
+
+    Attributes
+    ----------
+    calibration : Calibration
+    findings : tuple of Finding
+        In the order of `CONSTANTS`.
+    tables : tuple of TableUse
+    machinery : Machinery
+    configurations : int
+        Distinct ones; repeats count once.
+    fell_back : str
+        Why the bundled constants were kept; empty where a fit was made.
+    folds : int
+        Of the cross-validation; 0 where there was none.
+    grouped_by : str
+    errors : Errors
+        Of all times.
+    by_file, by_kind : tuple of Errors
+    residual_by_kind : mapping of str to float
+    """
+
+    calibration: Calibration
+    findings: tuple[Finding, ...]
+    tables: tuple[TableUse, ...]
+    machinery: Machinery
+    configurations: int
+    fell_back: str
+    folds: int
+    grouped_by: str
+    errors: Errors
+    by_file: tuple[Errors, ...]
+    by_kind: tuple[Errors, ...]
+    residual_by_kind: Mapping[str, float]
+
+
+def calibrate(
+    files: Sequence[str],
+    machinery: Machinery,
+    *,
+    name: str,
+    folds: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Calibrated:
+    """Fit the constants of the cost model to measurements.
+
+    Parameters
+    ----------
+    files : sequence of str
+        CSV tables of any kinds that `planner validate` takes.
+    machinery : Machinery
+        What the rows ran on.
+    name : str
+        Of the calibration.
+    folds, seed : int
+        Of the cross-validation.
+    progress : function of (message, share done), optional
+
+    Raises
+    ------
+    InputFileError
+        Files that cannot be read, or hold no row with a time.
+    """
+    say = progress or _silent
+    say("reading", 0.0)
+    measured = read_measurements(files, machinery)
+    prior = _prior(tuple(CONSTANTS))
+    say("which constants the rows depend on", 0.1)
+    start = np.zeros(len(CONSTANTS))
+    slopes = jacobian(_predictor(measured, tuple(CONSTANTS)), start, measured.log_bundled, prior)
+    same = _repeated(measured, slopes)
+    data = measured.data(same)
+    configuration = _by_row(measured, same)
+    acting = [n for n in range(len(CONSTANTS)) if np.max(np.abs(slopes[:, n])) > _NO_INFLUENCE]
+    count = len(set(configuration))
+    if count < len(acting):
+        reason = (
+            f"{count} distinct configuration{'s' if count != 1 else ''} cannot determine the {len(acting)} constants that "
+            "they depend on: the bundled constants are kept"
+        )
+        return _kept(measured, machinery, name, count, reason, "too few rows for a fit", acting)
+    names = tuple(list(CONSTANTS)[n] for n in acting)
+    prior = _prior(names)
+    predict = _predictor(measured, names)
+    say("fitting", 0.3)
+    begin = Start(theta=np.zeros(len(acting)), log_predicted=measured.log_bundled, jacobian=slopes[:, acting])
+    found = fit(predict, data, prior, begin)
+    say("leaving out", 0.8)
+    left_out = cross_validate(predict, data, prior, found, measured.group or configuration, folds=folds, seed=seed)
+    if left_out is not None and not _helps(measured, data, left_out.log_predicted):
+        reason = (
+            "fitted constants predict rows left out no better than the bundled ones: the bundled constants are kept"
+        )
+        kept = _kept(measured, machinery, name, count, reason, "a fit does not help rows left out", acting)
+        return dataclasses.replace(kept, folds=left_out.folds, errors=_with_left_out(kept.errors, measured, left_out))
+    return _result(measured, machinery, name, count, found, names, left_out)
+
+
+def _helps(measured: Measurements, data: Data, left_out: FloatArray) -> bool:
+    """Whether rows left out are predicted better than with the bundled constants: by the mean error of the logarithm, repeats once."""
+    before = np.abs(measured.log_measured - measured.log_bundled)
+    after = np.abs(measured.log_measured - left_out)
+    return float(data.weight @ after) < float(data.weight @ before)
+
+
+def _with_left_out(errors: Errors, measured: Measurements, left_out: LeftOut) -> Errors:
+    everything = np.ones(len(measured), dtype=bool)
+    return dataclasses.replace(errors, left_out=_summary(measured, left_out.log_predicted, everything))
+
+
+def _prior(names: Sequence[str]) -> Prior:
+    chosen = [CONSTANTS[name] for name in names]
+    return Prior(
+        log_sd=np.array([constant.prior_log_sd for constant in chosen]),
+        lowest=np.log([constant.lowest for constant in chosen]),
+        highest=np.log([constant.highest for constant in chosen]),
+    )
+
+
+def _predictor(measured: Measurements, names: Sequence[str]) -> Callable[[FloatArray], FloatArray]:
+    def predict(theta: FloatArray) -> FloatArray:
+        return measured.predict(dict(zip(names, np.exp(theta).tolist(), strict=True)))
+
+    return predict
+
+
+def _repeated(measured: Measurements, slopes: FloatArray) -> list[tuple[float, ...]]:
+    """Times that are predicted alike, and change alike, are repeats of one another: they have equal keys."""
+    columns = np.column_stack([measured.part, measured.log_bundled, slopes]).round(9)
+    return [tuple(row) for row in columns.tolist()]
+
+
+def _by_row(measured: Measurements, same: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """The key of the first time of the row: all times of a row are one configuration."""
+    _, first, of_time = np.unique(measured.row, return_index=True, return_inverse=True)
+    return [same[n] for n in first[of_time]]
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------------------
+
+
+def _kept(
+    measured: Measurements,
+    machinery: Machinery,
+    name: str,
+    count: int,
+    reason: str,
+    word: str,
+    acting: Sequence[int],
+) -> Calibrated:
+    """The bundled constants, and why; ``word`` is the reason of those that rows depend on."""
+    names = list(CONSTANTS)
+    findings = [_untouched(each, word if n in acting else _UNRELATED) for n, each in enumerate(names)]
+    return _calibrated(
+        measured,
+        machinery,
+        name,
+        count,
+        findings,
+        np.eye(len(names)),
+        log_after=measured.log_bundled,
+        left_out=None,
+        fell_back=reason,
+    )
+
+
+def _untouched(name: str, reason: str) -> Finding:
+    log_sd = CONSTANTS[name].prior_log_sd
+    return Finding(name=name, constant=CalibratedConstant(log_sd=log_sd, prior_log_sd=log_sd), reason=reason)
+
+
+def _result(
+    measured: Measurements,
+    machinery: Machinery,
+    name: str,
+    count: int,
+    found: Fit,
+    names: Sequence[str],
+    left_out: LeftOut | None,
+) -> Calibrated:
+    findings, place = [], []
+    for each in CONSTANTS:
+        if each not in names:
+            findings.append(_untouched(each, _UNRELATED))
+            continue
+        j = names.index(each)
+        place.append(len(findings))
+        findings.append(_finding(each, j, found, names))
+    correlation = np.eye(len(findings))
+    correlation[np.ix_(place, place)] = found.correlation
+    values = {finding.name: finding.constant.value for finding in findings}
+    return _calibrated(
+        measured,
+        machinery,
+        name,
+        count,
+        findings,
+        correlation,
+        log_after=measured.predict(values),
+        left_out=left_out,
+        fell_back="",
+    )
+
+
+def _finding(name: str, j: int, found: Fit, names: Sequence[str]) -> Finding:
+    prior_log_sd = CONSTANTS[name].prior_log_sd
+    log_sd = min(float(found.log_sd[j]), prior_log_sd)
+    value = float(np.exp(found.theta[j]))
+    reason = _reason(name, j, found, names, value, log_sd)
+    return Finding(
+        name=name,
+        constant=CalibratedConstant(
+            value=_rounded(value),
+            log_sd=prior_log_sd if reason.startswith(_AT_LIMIT) else _rounded(log_sd),
+            prior_log_sd=prior_log_sd,
+            determined=not reason,
+        ),
+        reason=reason,
+    )
+
+
+def _reason(name: str, j: int, found: Fit, names: Sequence[str], value: float, log_sd: float) -> str:
+    """Why a constant that rows depend on is not determined; empty where it is."""
+    constant = CONSTANTS[name]
+    if not constant.lowest * (1 + _NEAR) < value < constant.highest * (1 - _NEAR):
+        return f"{_AT_LIMIT} {value:.3g}: rows ask for what this constant is not about"
+    if log_sd**2 <= _DETERMINED * constant.prior_log_sd**2:
+        return ""
+    others = np.abs(found.correlation[j])
+    others[j] = 0.0
+    partner = int(np.argmax(others))
+    if others[partner] > _ENTANGLED:
+        return f"the rows cannot tell it from {names[partner]}"
+    return "the rows depend on it too little"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def _calibrated(
+    measured: Measurements,
+    machinery: Machinery,
+    name: str,
+    count: int,
+    findings: Sequence[Finding],
+    correlation: FloatArray,
+    *,
+    log_after: FloatArray,
+    left_out: LeftOut | None,
+    fell_back: str,
+) -> Calibrated:
+    unseen = None if left_out is None else left_out.log_predicted
+    residual = measured.log_measured - (log_after if unseen is None else unseen)
+    by_kind = {kind: _spread(residual[measured.part == n]) for n, kind in enumerate(measured.parts)}
+    training = np.isin(measured.part, [n for n, kind in enumerate(measured.parts) if kind in _TRAINING])
+
+    def errors(label: str, rows: NDArray[np.bool_]) -> Errors:
+        return Errors(
+            name=label,
+            times=int(np.count_nonzero(rows)),
+            before=_summary(measured, measured.log_bundled, rows),
+            after=_summary(measured, log_after, rows),
+            left_out=None if unseen is None else _summary(measured, unseen, rows),
+        )
+
+    everything = np.ones(len(measured), dtype=bool)
+    return Calibrated(
+        calibration=Calibration(
+            name=name,
+            constants={finding.name: finding.constant for finding in findings},
+            correlation=np.round(correlation, 4),
+            residual_log_sd=_spread(residual[training] if np.any(training) else residual),
+            residual_by_part={},
+            framework=machinery.framework or measured.framework,
+        ),
+        findings=tuple(findings),
+        tables=measured.tables,
+        machinery=machinery,
+        configurations=count,
+        fell_back=fell_back,
+        folds=0 if left_out is None else left_out.folds,
+        grouped_by=measured.grouped_by,
+        errors=errors("all", everything),
+        by_file=tuple(errors(table.file, measured.table == n) for n, table in enumerate(measured.tables)),
+        by_kind=tuple(errors(kind, measured.part == n) for n, kind in enumerate(measured.parts)),
+        residual_by_kind=by_kind,
+    )
+
+
+def _summary(measured: Measurements, log_predicted: FloatArray, rows: NDArray[np.bool_]) -> ErrorSummary:
+    predicted, times = np.exp(log_predicted[rows]), np.exp(measured.log_measured[rows])
+    return error_summary(predicted, times, np.zeros(len(times)))
+
+
+def _spread(residual: FloatArray) -> float:
+    """Standard deviation of the normal distribution that has 80 % of its mass where the residuals have it."""
+    return _rounded(float(np.quantile(np.abs(residual), _INTERVAL)) / _WITHIN) if len(residual) else 0.0
+
+
+def _silent(stage: str, share: float) -> None:
+    """No progress is shown."""

@@ -1,0 +1,275 @@
+"""Which bundled device a GPU is, or which one stands in for it; the device file of processors and of GPUs that nobody has described."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from planner.detect.nvidia import Gpu
+from planner.detect.processors import Processor, flop_per_cycle
+from planner.detect.values import Fact, number_text
+
+__all__ = ["FoundDevice", "device_of_gpu", "device_of_processor"]
+
+_GIB = 2**30
+# What a driver reports is a little less than the nominal size: an H100 of 80 GiB has 81,559 MiB, a T4 of 16 GiB 15,360 MiB.
+_MEMORY_TOLERANCE = 0.12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDevice:
+    """A device of the machine.
+
+    Attributes
+    ----------
+    name : str
+        Of the bundled file, or of the new one.
+    label : str
+        What the machine calls it.
+    usual_cluster : str
+        Bundled cluster that it usually stands in: measured efficiencies of its links.
+    facts : tuple of Fact
+        Contents of a new device file; empty where the bundled file describes it.
+    """
+
+    name: str
+    label: str
+    usual_cluster: str
+    facts: tuple[Fact, ...] = ()
+    efficiency: tuple[tuple[str, float], ...] = ()
+    efficiency_source: str = ""
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether a bundled file describes it."""
+        return not self.facts
+
+
+# Names as nvidia-smi prints them, without "NVIDIA " -> bundled device, usual cluster. The whole name must match: a "Laptop GPU" or a
+# "D" of the same number is another device.
+_EXACT: tuple[tuple[str, str, str], ...] = (
+    (r"GB300", "gb300", "gb200-nvl72"),
+    (r"GB200", "gb200", "gb200-nvl72"),
+    (r"GH200 (120|480)GB", "gh200", "dgx-h100"),
+    (r"B300( SXM6 AC)?", "b300", "dgx-b200"),
+    (r"B200", "b200", "dgx-b200"),
+    (r"H200", "h200", "dgx-h100"),
+    (r"H20", "h20", "dgx-h100"),
+    (r"H100 80GB HBM3|H100 SXM5?( 80GB)?", "h100-sxm", "dgx-h100"),
+    (r"H100 PCIe", "h100-pcie", "pcie5-node"),
+    (r"H800", "h100-sxm", "hgx-h800"),
+    (r"A800-SXM4-80GB", "a100-80gb", "hgx-a800"),
+    (r"A100-SXM4-80GB", "a100-80gb", "dgx-a100"),
+    (r"A100-SXM4-40GB", "a100-40gb", "dgx-a100"),
+    (r"A100 80GB PCIe|A100-PCIE-80GB", "a100-pcie-80gb", "pcie4-node"),
+    (r"A100-PCIE-40GB", "a100-pcie-40gb", "pcie4-node"),
+    (r"(Tesla )?V100-SXM[23]-16GB", "v100-16gb", "dgx1-v100"),
+    (r"(Tesla )?V100-SXM[23]-32GB(-LS)?", "v100-32gb", "dgx1-v100"),
+    (r"(Tesla )?P100-SXM2-16GB", "p100", "dgx1-p100"),
+    (r"(Tesla )?T4", "t4", "pcie3-fdr"),
+    (r"Tesla M40( 24GB)?", "m40", "pcie3-fdr"),
+    (r"Tesla K80", "k80", "k80-10gbe"),
+    (r"Tesla K40[cmst]?", "k40", "pcie3-fdr"),
+    (r"Tesla K20X[m]?", "k20x", "titan"),
+    (r"Tesla K20[cms]?", "k20", "k20-pcie"),
+    (r"L40S", "l40s", "pcie4-node"),
+    (r"A40", "a40", "pcie4-node"),
+    (r"A10G", "a10g", "pcie4-node"),
+    (r"RTX A6000", "rtx-a6000", "pcie4-node"),
+    (r"AMD Instinct MI355X( OAM)?", "mi355x", "mi300x-node"),
+    (r"AMD Instinct MI325X( OAM)?", "mi325x", "mi300x-node"),
+    (r"AMD Instinct MI300X( OAM)?", "mi300x", "mi300x-node"),
+    (r"AMD Instinct MI250X.*", "mi250x-gcd", "frontier"),
+    (r"GeForce RTX 4090", "rtx-4090", "pcie4-node"),
+    (r"GeForce RTX 3090", "rtx-3090", "pcie4-node"),
+    (r"GeForce RTX 2080 Ti", "rtx-2080ti", "pcie3-fdr"),
+    (r"GeForce GTX 1080 Ti", "gtx-1080ti", "pcie3-fdr"),
+    (r"TITAN RTX", "titan-rtx", "pcie3-fdr"),
+    (r"TITAN Xp( COLLECTORS EDITION)?", "titan-xp", "pcie3-fdr"),
+    (r"TITAN X \(Pascal\)", "titan-x-pascal", "pcie3-fdr"),
+    (r"GeForce GTX TITAN X", "titan-x", "pcie3-fdr"),
+    (r"GeForce GTX TITAN Black", "titan-black", "pcie3-fdr"),
+)
+# A device that is not bundled borrows what cannot be detected from one of the same architecture: by a word in its name, then by the
+# compute capability (NVIDIA, CUDA GPUs), the most common board of each.
+_NEAREST_BY_NAME: tuple[tuple[str, str, str], ...] = (
+    (r"H200", "h200", "pcie5-node"),
+    (r"H100.*(NVL|PCI)", "h100-pcie", "pcie5-node"),
+    (r"[HA]100.*SXM.*64", "a100-80gb", "dgx-a100"),
+    (r"V100.*16", "v100-16gb", "pcie3-fdr"),
+    (r"V100", "v100-32gb", "pcie3-fdr"),
+    (r"P100", "p100", "pcie3-fdr"),
+    (r"\bA10\b", "a10g", "pcie4-node"),
+    (r"RTX (3080|3090)", "rtx-3090", "pcie4-node"),
+)
+_NEAREST_BY_CAPABILITY: tuple[tuple[str, str, str], ...] = (
+    ("10.", "b200", "dgx-b200"),
+    ("12.", "rtx-4090", "pcie5-node"),
+    ("9.0", "h100-pcie", "pcie5-node"),
+    ("8.9", "rtx-4090", "pcie4-node"),
+    ("8.0", "a100-40gb", "pcie4-node"),
+    ("8.", "rtx-3090", "pcie4-node"),
+    ("7.5", "t4", "pcie3-fdr"),
+    ("7.", "v100-16gb", "pcie3-fdr"),
+    ("6.0", "p100", "pcie3-fdr"),
+    ("6.", "gtx-1080ti", "pcie3-fdr"),
+    ("5.", "titan-x", "pcie3-fdr"),
+    ("3.", "k40", "pcie3-fdr"),
+)
+_LEAST_KNOWN = ("t4", "pcie3-fdr")
+
+
+def device_of_gpu(gpu: Gpu) -> FoundDevice:
+    """The bundled device that a GPU is, or a new one with the rates of the nearest.
+
+    Examples
+    --------
+    >>> device_of_gpu(Gpu(index=0, name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * 2**20)).name
+    'h100-sxm'
+    >>> strange = device_of_gpu(Gpu(index=0, name="NVIDIA L4", memory_bytes=23034 * 2**20, compute_capability="8.9"))
+    >>> strange.name, [fact.key for fact in strange.facts if not fact.is_known]
+    ('nvidia-l4', ['memory_bandwidth', 'peak'])
+    """
+    word = re.sub(r"^NVIDIA\s+", "", gpu.name)
+    for pattern, name, cluster in _EXACT:
+        if re.fullmatch(pattern, word, flags=re.IGNORECASE) and _same_memory(name, gpu.memory_bytes) and not gpu.is_cut:
+            return FoundDevice(name=name, label=gpu.name, usual_cluster=cluster)
+    nearest, cluster = _nearest(word, gpu.compute_capability or "")
+    return FoundDevice(name=_slug(gpu.name), label=gpu.name, usual_cluster=cluster, facts=_borrowed(gpu, nearest))
+
+
+def _nearest(word: str, capability: str) -> tuple[str, str]:
+    for pattern, name, cluster in _EXACT:  # the same board with another amount of memory, or cut by MIG
+        if re.fullmatch(pattern, word, flags=re.IGNORECASE):
+            return name, cluster
+    for pattern, name, cluster in _NEAREST_BY_NAME:
+        if re.search(pattern, word):
+            return name, cluster
+    for start, name, cluster in _NEAREST_BY_CAPABILITY:
+        if capability.startswith(start):
+            return name, cluster
+    return _LEAST_KNOWN
+
+
+def _borrowed(gpu: Gpu, nearest: str) -> tuple[Fact, ...]:
+    """A device file with another's rates."""
+    content = _content(nearest)
+    assumed = f"as bundled {nearest}"
+    cut = " (MIG is on: an instance has only a part of this)" if gpu.is_cut else ""
+    size = gpu.memory_bytes
+    memory = f"{number_text(round(size / _GIB, 2))} GiB" if size else str(content["memory"])
+    rates = ", ".join(f"{key}: {value}" for key, value in content["peak"].items())
+    return (
+        Fact(
+            key="memory",
+            text=memory,
+            source=f"nvidia-smi, memory.total{cut}" if size else assumed,
+            is_known=size is not None,
+        ),
+        Fact(key="memory_bandwidth", text=str(content["memory_bandwidth"]), source=assumed + cut, is_known=False),
+        Fact(key="peak", text=f"{{{rates}}}", source=assumed + cut, is_known=False, is_mapping=True),
+    )
+
+
+def device_of_processor(processor: Processor) -> FoundDevice:
+    """The processors of a machine as one device: peak = cores x clock x FLOPs per cycle."""
+    rates, why = flop_per_cycle(processor)
+    clock_ghz = processor.clock_hz / 1e9
+    cores = f"{processor.cores} core{'s' if processor.cores > 1 else ''}"
+    peaks = ", ".join(
+        f"{key}: {number_text(processor.cores * processor.clock_hz * rate / 1e9)} GFLOP/s"
+        for key, rate in rates.items()
+    )
+    counted = "; ".join(f"{rate} FLOP per core and cycle in {key}" for key, rate in rates.items())
+    bandwidth, reason = _memory_bandwidth(processor)
+    limited = " that this process may use" if processor.is_limited else ""
+    known_clock = bool(processor.clock_source)
+    efficiency = (("fill_outputs", 128.0 * 128.0 / 2 * processor.cores),)
+    return FoundDevice(
+        name=_slug(f"cpu-{processor.name}-{cores}"),
+        label=f"{processor.name}, {cores}",
+        usual_cluster="",
+        facts=(
+            _processor_memory(processor),
+            Fact(key="memory_bandwidth", text=f"{number_text(bandwidth / 1e9)} GB/s", source=reason, is_known=False),
+            Fact(
+                key="peak",
+                text=f"{{{peaks}}}",
+                source=f"estimate - {cores}{limited} x {clock_ghz:.3g} GHz x {counted}: {why}",
+                is_known=False,
+                is_mapping=True,
+            ),
+            Fact(
+                key="lanes_per_multiprocessor",
+                text=str(rates["fp32"] // 2),
+                source=f"{why}, as for the peak",
+                is_known=False,
+                is_mapping=True,
+            ),
+            Fact(
+                key="clock",
+                text=f"{number_text(round(clock_ghz, 3))} GHz",
+                source=processor.clock_source or "nothing states a clock",
+                is_known=known_clock,
+            ),
+        ),
+        efficiency=efficiency,
+        efficiency_source=f"assumption - {cores} x 128 x 128 / 2, half a wave of tiles, as bundled cpu-xeon-8480",
+    )
+
+
+def _processor_memory(processor: Processor) -> Fact:
+    size = processor.memory_bytes
+    text = f"{number_text(round((size or 8 * _GIB) / _GIB, 2))} GiB"
+    return Fact(
+        key="memory",
+        text=text,
+        source="/proc/meminfo or the limit of the control group" if size else "nothing states it",
+        is_known=size is not None,
+    )
+
+
+def _memory_bandwidth(processor: Processor) -> tuple[float, str]:
+    """Nobody but the firmware knows how many memory modules there are: as few as a core can fill, as many as a socket has.
+
+    A core has about 12 line fills of 64 bytes in flight over some 80 ns: 10 GB/s (McCalpin, "Memory Bandwidth Requirements", 2010,
+    and Little's law); eight channels of DDR4-3200 are 204.8 GB/s.
+    """
+    per_core, per_socket = 10e9, 204.8e9
+    bandwidth = min(per_core * processor.cores, per_socket * processor.sockets)
+    return (
+        bandwidth,
+        "10 GB/s per core, at most 204.8 GB/s (eight channels of DDR4-3200) per socket; measure it: planner measure --only copy",
+    )
+
+
+def _same_memory(name: str, memory_bytes: float | None) -> bool:
+    if memory_bytes is None:
+        return True
+    from planner.loading import load_device
+
+    nominal = load_device(name).device.memory_bytes
+    return abs(memory_bytes - nominal) <= _MEMORY_TOLERANCE * nominal
+
+
+@cache
+def _content(name: str) -> dict[str, Any]:
+    """A bundled device file as it is written."""
+    from planner.files.documents import parse_document
+    from planner.files.resources import resolve
+
+    content: dict[str, Any] = dict(parse_document(resolve("devices", name)).value)
+    return content
+
+
+def _slug(text: str) -> str:
+    """A name for a file: small letters, digits and hyphens.
+
+    >>> _slug("NVIDIA GeForce RTX 5090")
+    'nvidia-geforce-rtx-5090'
+    """
+    word = re.sub(r"\((r|tm)\)", "", text.lower())
+    word = re.sub(r"[^a-z0-9]+", "-", word).strip("-")[:60].strip("-")
+    return word or "device"

@@ -1,0 +1,98 @@
+"""Writes what was found as files: a cluster, and a device where no bundled one fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planner.detect.devices import FoundDevice
+from planner.detect.machine import FoundMachine
+from planner.detect.values import comment_text, number_text, quoted
+
+__all__ = ["cluster_text", "device_file_name", "device_text", "machine_files"]
+
+_HEAD = """\
+# Written by 'planner detect' for the machine it ran on. Every value has its source below;
+# lines marked "unknown" hold assumptions: put the right value there.
+schema_version: 1
+"""
+
+
+def machine_files(machine: FoundMachine, path: Path, *, stem: str = "") -> dict[Path, str]:
+    """Files to write: the cluster at a path, its new devices beside it.
+
+    Parameters
+    ----------
+    machine : FoundMachine
+    path : Path
+        Of the cluster file.
+    stem : str
+        How names of device files begin; as the cluster file's unless given.
+    """
+    fresh = [device for device, _ in machine.devices if not device.is_bundled]
+    named = path.with_name(f"{stem or path.stem}.yaml")
+    names = {device.name: device_file_name(named, device if len(fresh) > 1 else None) for device in fresh}
+    files = {path.with_name(names[device.name]): device_text(device) for device in fresh}
+    return files | {path: cluster_text(machine, names)}
+
+
+def device_file_name(path: Path, device: FoundDevice | None = None) -> str:
+    """Name of a device file beside a cluster file; with the device's name where there are several.
+
+    >>> device_file_name(Path("here/cluster.yaml"))
+    'cluster-device.yaml'
+    """
+    return f"{path.stem}-{'device' if device is None else device.name}.yaml"
+
+
+def cluster_text(machine: FoundMachine, device_files: dict[str, str]) -> str:
+    """Text of a cluster file.
+
+    Parameters
+    ----------
+    machine : FoundMachine
+    device_files : dict
+        Name of a device -> its file beside the cluster; bundled devices are named as they are.
+    """
+    lines = [f"name: {quoted(machine.name)}", f"description: {quoted(machine.description)}"]
+    if len(machine.devices) == 1:
+        device = machine.devices[0][0]
+        lines.append(f"device: {quoted(_reference(device, device_files))}")
+        key = "device"
+    else:
+        key = "groups"
+        lines.append("groups:")
+        for device, count in machine.devices:
+            lines += [f"  - device: {quoted(_reference(device, device_files))}", f"    count: {count}"]
+    lines.append("levels:")
+    for level in machine.levels:
+        lines += [f"  - name: {level.name}", f"    size: {level.size}{_size_remark(machine, level.name)}"]
+        lines += [fact.line("    ") for fact in level.facts]
+    lines += ["source:", f"  {key}: {quoted(machine.device_source)}"]
+    lines += [f"  {level.name}: {quoted(level.source)}" for level in machine.levels]
+    remarks = "".join(f"# {comment_text(remark)}\n" for remark in machine.remarks)
+    return _HEAD + remarks + "\n".join(lines) + "\n"
+
+
+def _reference(device: FoundDevice, files: dict[str, str]) -> str:
+    return files.get(device.name, device.name)
+
+
+def _size_remark(machine: FoundMachine, level: str) -> str:
+    return "  # machines like this one: raise it to plan for several" if level == machine.levels[-1].name else ""
+
+
+def device_text(device: FoundDevice) -> str:
+    """Text of a device file."""
+    lines = [f"name: {quoted(device.name)}", f"description: {quoted(device.label)}"]
+    lines += [fact.line() for fact in device.facts]
+    if device.efficiency:
+        values = ", ".join(f"{key}: {number_text(value)}" for key, value in device.efficiency)
+        lines.append(f"efficiency: {{{values}}}")
+    lines.append("source:")
+    lines += [
+        f"  {fact.key}: {quoted(fact.source if fact.is_known else f'assumption - {fact.source}')}"
+        for fact in device.facts
+    ]
+    if device.efficiency:
+        lines.append(f"  efficiency: {quoted(device.efficiency_source)}")
+    return _HEAD + "\n".join(lines) + "\n"

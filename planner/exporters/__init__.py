@@ -1,0 +1,104 @@
+"""Writers of what a trainer or server needs to start with a plan. To add one, write a module with the names of `Exporter` and list it here.
+
+An exporter says of every setting of a plan where it is written, or why it cannot be (`planner.exporters.account`), which combinations the
+target refuses, and makes the files' texts; `planner.exporters.export` puts the pieces together and `planner.exporters.folder` writes them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from planner.errors import UnknownName
+
+if TYPE_CHECKING:
+    from planner.exporters.account import Account
+
+__all__ = ["EXPORTERS", "Exporter", "exporter_of", "exporter_rows", "targets_that_take"]
+
+# Target -> module, imported on first use.
+EXPORTERS: dict[str, str] = {
+    "megatron": "planner.exporters.megatron",
+    "megatron-bridge": "planner.exporters.megatron_bridge",
+    "torchtitan": "planner.exporters.torchtitan",
+    "deepspeed": "planner.exporters.deepspeed",
+    "accelerate": "planner.exporters.accelerate",
+    "nanotron": "planner.exporters.nanotron",
+    "vllm": "planner.exporters.vllm",
+}
+
+
+class Exporter(Protocol):
+    """What a module of this package offers.
+
+    Attributes
+    ----------
+    TITLE : str
+        Name of the program, for people.
+    SUMMARY : str
+        What is written.
+    VERSIONS : mapping
+        Version of the program that files can be written for -> the source that its settings were checked against; the first is the default.
+    TAKES : frozenset of str
+        Kinds of plans: "mesh", "data" (data parallelism of any network), "serving".
+    FIELDS : mapping
+        Every setting (`planner.exporters.account`) -> where it is written, or "-" and why it cannot be; the table of docs/export.md.
+    """
+
+    TITLE: str
+    SUMMARY: str
+    VERSIONS: Mapping[str, str]
+    TAKES: frozenset[str]
+    FIELDS: Mapping[str, str]
+
+    def refusals(self, job: Any, version: str) -> list[str]:
+        """Combinations of settings that the program refuses to start with; ``job`` is a Job, or a ServingJob where TAKES says serving."""
+        ...
+
+    def render(self, job: Any, account: Account, version: str) -> dict[str, str]:
+        """Write the files, by name; ``account`` takes where each setting went."""
+        ...
+
+
+def exporter_of(target: str) -> Exporter:
+    """Find an exporter by its name.
+
+    Raises
+    ------
+    UnknownName
+
+    Examples
+    --------
+    >>> exporter_of("deepspeed").TITLE
+    'DeepSpeed'
+    """
+    if target not in EXPORTERS:
+        raise UnknownName(kind="target", name=target, known=EXPORTERS, hint="list them: planner list exporters")
+    return cast("Exporter", importlib.import_module(EXPORTERS[target]))
+
+
+def targets_that_take(kind: str) -> list[str]:
+    """Names of the targets for a kind of plan.
+
+    >>> targets_that_take("serving")
+    ['vllm']
+    """
+    return [target for target in EXPORTERS if kind in exporter_of(target).TAKES]
+
+
+def exporter_rows() -> list[dict[str, Any]]:
+    """Every target, for `planner list exporters`."""
+    rows = []
+    for target in EXPORTERS:
+        exporter = exporter_of(target)
+        rows.append(
+            {
+                "name": target,
+                "program": exporter.TITLE,
+                "versions": ", ".join(exporter.VERSIONS),
+                "plans": ", ".join(sorted(exporter.TAKES)),
+                "description": exporter.SUMMARY,
+            }
+        )
+    return rows

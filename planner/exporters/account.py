@@ -1,0 +1,101 @@
+"""Where every setting of a plan went: written, without effect, left to the user's own code, or impossible in the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from costmodel.mesh.plan import MeshPlan
+from costmodel.serving.plan import ServingPlan
+
+__all__ = ["MESH_SETTINGS", "SERVING_SETTINGS", "Account", "settings_in_effect"]
+
+# Beside the fields of the plan: what the question says of the run, and how ranks lie on nodes.
+_OF_RUN = ("precision", "optimizer", "seq", "lora_rank", "placement")
+_OF_SERVER = (
+    "precision",
+    "kv_precision",
+    "prompt_tokens",
+    "output_tokens",
+    "memory_utilisation",
+    "stages",
+    "placement",
+)
+MESH_SETTINGS: tuple[str, ...] = (*(item.name for item in fields(MeshPlan)), *_OF_RUN)
+SERVING_SETTINGS: tuple[str, ...] = (*(item.name for item in fields(ServingPlan)), *_OF_SERVER)
+
+
+@dataclass(slots=True, kw_only=True)
+class Account:
+    """Filled by an exporter while it writes; a setting stands in one of the three.
+
+    Attributes
+    ----------
+    written : dict
+        Setting -> where it stands in the files.
+    cannot : dict
+        Setting -> why the target cannot express it, and what is written instead. ``--strict`` refuses these.
+    by_hand : dict
+        Setting -> what the user's own code or file must say, because no file of the target does.
+
+    Examples
+    --------
+    >>> account = Account()
+    >>> account.note("tp", "--tensor-model-parallel-size")
+    >>> account.missing(MeshPlan(tp=8, pp=2))
+    ['pp', 'schedule', 'stage_blocks']
+    """
+
+    written: dict[str, str] = field(default_factory=dict)
+    cannot: dict[str, str] = field(default_factory=dict)
+    by_hand: dict[str, str] = field(default_factory=dict)
+
+    def note(self, setting: str, where: str) -> None:
+        """Say where a setting is written."""
+        self.written[setting] = where
+
+    def impossible(self, setting: str, why: str) -> None:
+        """Say that the target cannot express a setting; takes back that it is written."""
+        self.written.pop(setting, None)
+        self.cannot[setting] = why
+
+    def left_to_user(self, setting: str, what: str) -> None:
+        """Say what the user's own code must set."""
+        self.by_hand[setting] = what
+
+    def missing(self, plan: MeshPlan) -> list[str]:
+        """Settings of a plan that have an effect and were forgotten; an exporter with any is wrong."""
+        known = {*self.written, *self.cannot, *self.by_hand}
+        return [setting for setting in settings_in_effect(plan) if setting not in known]
+
+
+# Field -> whether it changes anything beside these others; a field that is not here does where it is not neutral.
+def _effects(plan: MeshPlan) -> Mapping[str, bool]:
+    is_piped, sizes = plan.pp > 1, (plan.cp, plan.pp, plan.dp)
+    return {
+        "sequence_parallel": plan.tp > 1 and plan.sequence_parallel,
+        "cp_kind": plan.cp > 1,
+        "schedule": is_piped,
+        "vpp": plan.vpp > 1,
+        "zero_stage": plan.zero_stage > 0,
+        "order": sum(size > 1 for size in sizes) > 1,
+        "stage_blocks": is_piped,  # the layout that was costed, its own or the uniform one
+        "stage_recompute": bool(plan.stage_recompute),
+        "recompute_blocks": plan.recompute == "full",
+    }
+
+
+def settings_in_effect(plan: MeshPlan) -> list[str]:
+    """Fields of a plan that say something, so that they must be accounted for.
+
+    >>> settings_in_effect(MeshPlan(dp_shard=8, zero_stage=3, num_micro_batches=2))
+    ['dp_shard', 'zero_stage', 'num_micro_batches']
+    """
+    neutral, effects = MeshPlan(), _effects(plan)
+    result: list[str] = []
+    for item in fields(plan):
+        value: Any = getattr(plan, item.name)
+        if effects.get(item.name, value != getattr(neutral, item.name)):
+            result.append(item.name)
+    return result

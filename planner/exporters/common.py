@@ -1,0 +1,113 @@
+"""What every exporter says in the same words: the comment at the top of a file, and settings that no target or all targets have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from planner.exporters.account import Account
+from planner.exporters.job import Job, Nodes, Origin, order_in_effect
+
+__all__ = [
+    "SPLITS",
+    "account_basics",
+    "account_order",
+    "account_placement",
+    "chunk_repeats",
+    "header",
+    "is_even_layout",
+]
+
+SPLITS = "-: the trainer splits every block alike"
+
+
+def header(origin: Origin, account: Account, program: str, *, with_account: bool = True) -> list[str]:
+    """Lines of the comment at the top of a file: what it is for, what was predicted, what it does not say.
+
+    Parameters
+    ----------
+    origin : Origin
+    account : Account
+        Complete: an exporter fills it before it writes comments.
+    program : str
+        The target and the source that its settings were checked against.
+    with_account : bool
+        Whether to list what could not be written.
+    """
+    lines = [
+        f"Written by planner {origin.planner_version} for {program}.",
+        f"{origin.model} on {origin.cluster} ({origin.device}): {origin.summary}",
+        *(f"Predicted: {sentence}" for sentence in origin.prediction),
+    ]
+    if with_account:
+        lines += [f"NOT EXPRESSED {setting}: {why}" for setting, why in account.cannot.items()]
+        lines += [f"LEFT TO YOU {setting}: {what}" for setting, what in account.by_hand.items()]
+    return lines
+
+
+def account_basics(job: Job, account: Account) -> None:
+    """Settings that no target has."""
+    if job.plan.block_splits:
+        count = len(job.plan.block_splits)
+        layers = ", ".join(dict.fromkeys(split.layer for split in job.plan.block_splits[:3])) + (
+            ", ..." if count > 3 else ""
+        )
+        account.impossible(
+            "block_splits",
+            f"the target splits every block alike; {count} layers of the plan ({layers}) are split otherwise",
+        )
+    account_placement(job.nodes, account)
+    if job.collectives:
+        account.impossible(
+            "collective", f"the library of collectives chooses; the plan names {', '.join(job.collectives)} per layer"
+        )
+
+
+def account_placement(nodes: Nodes, account: Account) -> None:
+    """Whether equal nodes hold the workers as they were costed."""
+    if nodes.is_even:
+        account.note("placement", f"{nodes.count} x {nodes.per_node} processes")
+    else:
+        account.impossible(
+            "placement",
+            f"{nodes.workers} workers are not whole nodes of {nodes.capacity}: started as {nodes.count} nodes of {nodes.per_node}; "
+            "the prediction is for full nodes and one that is partly used",
+        )
+
+
+def account_order(job: Job, account: Account, known: Mapping[str, str], fallback: str) -> str:
+    """Find how a target writes the rank order.
+
+    Parameters
+    ----------
+    known : mapping
+        Order that the target has -> how it is written; ``fallback`` is one of them.
+
+    Returns
+    -------
+    str
+        The order that is written.
+    """
+    wanted = order_in_effect(job.plan.order, job.plan)
+    for order, where in known.items():
+        if order_in_effect(order, job.plan) == wanted:
+            account.note("order", where)
+            return order
+    account.impossible(
+        "order", f"the target numbers ranks {' or '.join(known)}, not {job.plan.order}; {fallback} is used"
+    )
+    return fallback
+
+
+def is_even_layout(blocks: Sequence[int]) -> bool:
+    """Whether all pipeline chunks hold equally many blocks."""
+    return len(set(blocks)) <= 1
+
+
+def chunk_repeats(blocks: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of equal neighbours as (value, how many).
+
+    >>> chunk_repeats((7, 8, 8, 7))
+    [(7, 1), (8, 2), (7, 1)]
+    """
+    return [(value, len(list(run))) for value, run in itertools.groupby(blocks)]

@@ -1,0 +1,149 @@
+"""From a plan file to an export: the plan checked and predicted again, the target's refusals, the files with their README and manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.errors import UnknownName, UsageError
+from planner.exporters import exporter_of
+from planner.exporters.account import Account
+from planner.exporters.job import Job, ServingJob
+
+__all__ = ["MANIFEST", "README", "Export", "make_export"]
+
+README, MANIFEST = "README.md", "export.json"
+# Version of the manifest.
+_MANIFEST_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """What is written for a target.
+
+    Attributes
+    ----------
+    target, version : str
+    files : mapping
+        Name -> text.
+    account : Account
+        Where every setting went.
+    """
+
+    target: str
+    version: str
+    files: Mapping[str, str]
+    account: Account
+
+
+def make_export(job: Job | ServingJob, target: str, version: str | None = None, *, strict: bool = False) -> Export:
+    """Write a job for a target.
+
+    Parameters
+    ----------
+    job : Job or ServingJob
+    target : str
+        A name of `planner.exporters.EXPORTERS`.
+    version : str, optional
+        Of the target; the newest that is known where left out.
+    strict : bool
+        Whether a setting that the target cannot express is an error.
+
+    Raises
+    ------
+    UnknownName
+        No such target or version.
+    UsageError
+        A combination that the target refuses; with ``strict``, a setting that it cannot express.
+    """
+    exporter = exporter_of(target)
+    chosen = version if version is not None else next(iter(exporter.VERSIONS))
+    if chosen not in exporter.VERSIONS:
+        raise UnknownName(kind=f"version of {exporter.TITLE}", name=chosen, known=exporter.VERSIONS)
+    problems = exporter.refusals(job, chosen)
+    if problems:
+        raise UsageError("\n".join(f"{exporter.TITLE} cannot run this plan: {problem}" for problem in problems))
+    account = Account()
+    files = exporter.render(job, account, chosen)
+    if isinstance(job, Job):
+        forgotten = account.missing(job.plan)
+        assert not forgotten, f"{target} forgot {', '.join(forgotten)}"
+    if strict and account.cannot:
+        listed = "\n".join(
+            f"--strict: {exporter.TITLE} cannot express {name}: {why}" for name, why in account.cannot.items()
+        )
+        raise UsageError(listed)
+    text = _readme(job, account, exporter.TITLE, exporter.VERSIONS[chosen], files)
+    manifest = _manifest(job, account, target, chosen, [*files, README, MANIFEST])
+    return Export(target=target, version=chosen, files={**files, README: text, MANIFEST: manifest}, account=account)
+
+
+def _readme(job: Job | ServingJob, account: Account, title: str, checked: str, files: Mapping[str, str]) -> str:
+    origin, nodes = job.origin, job.nodes
+    script = next(name for name in files if name.endswith(".sh"))
+    batch = next(name for name in files if name.endswith(".slurm"))
+    lines = [
+        f"# {_inline(origin.model)} for {title}",
+        "",
+        f"Written by planner {origin.planner_version} from `{_inline(origin.plan_name)}`. Settings as of {checked}.",
+        "",
+        f"- Plan: {_inline(origin.summary)}",
+        f"- Cluster: {_inline(origin.cluster)}, {nodes.count} x {nodes.per_node} {_inline(origin.device)}",
+        *(f"- Predicted: {_inline(sentence)}" for sentence in origin.prediction),
+        "",
+        "## Start",
+        "",
+    ]
+    if nodes.count == 1:
+        lines += ["One node:", "", f"    bash {script}"]
+    else:
+        lines += [
+            f"On each of the {nodes.count} nodes, with its number in NODE_RANK (0 to {nodes.count - 1}) and the address of node 0:",
+            "",
+            f"    NODE_RANK=0 MASTER_ADDR=node0 bash {script}",
+        ]
+    lines += [
+        "",
+        "Slurm, from this folder:",
+        "",
+        f"    sbatch {batch}",
+        "",
+        "Arguments are passed on to the program.",
+        "",
+    ]
+    lines += _section("Not expressed", account.cannot, f"{title} has every setting of the plan that has an effect.")
+    lines += _section("Left to you", account.by_hand, "Nothing.")
+    lines += _section("Written", account.written, "Nothing.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(heading: str, entries: Mapping[str, str], empty: str) -> list[str]:
+    rows = [f"- `{name}`: {_inline(text)}" for name, text in entries.items()]
+    return [f"## {heading}", "", *(rows or [empty]), ""]
+
+
+def _inline(text: str) -> str:
+    """One line of Markdown that no name in it can break out of."""
+    return "".join(c if c.isprintable() else " " for c in text).replace("<", "&lt;")
+
+
+def _manifest(job: Job | ServingJob, account: Account, target: str, version: str, files: list[str]) -> str:
+    origin = job.origin
+    document: dict[str, Any] = {
+        "schema_version": _MANIFEST_VERSION,
+        "target": target,
+        "target_version": version,
+        "planner_version": origin.planner_version,
+        "model": origin.model,
+        "summary": origin.summary,
+        "prediction": list(origin.prediction),
+        "nodes": job.nodes.count,
+        "processes_per_node": job.nodes.per_node,
+        "files": files,
+        "written": account.written,
+        "cannot_express": account.cannot,
+        "left_to_user": account.by_hand,
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,157 @@
+"""What is exported, in words that every target needs: the plan, the run it is for, the nodes it runs on, and what was predicted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from costmodel.mesh.plan import MeshPlan
+from costmodel.serving.plan import ServingPlan
+
+if TYPE_CHECKING:
+    from planner.exporters.network import NetworkSizes
+
+__all__ = ["Job", "Nodes", "Origin", "ServingJob", "order_in_effect"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a plan comes from, for comments.
+
+    Attributes
+    ----------
+    model, cluster, device : str
+    summary : str
+        The plan in words.
+    prediction : tuple of str
+        What the cost model says of it, a sentence each.
+    planner_version : str
+    plan_name : str
+        Of the plan file, without its folder.
+    """
+
+    model: str
+    cluster: str
+    device: str
+    summary: str
+    prediction: tuple[str, ...]
+    planner_version: str
+    plan_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """How many processes start on how many nodes.
+
+    Attributes
+    ----------
+    workers : int
+        Processes, one per device.
+    capacity : int
+        Devices of one node.
+
+    Examples
+    --------
+    >>> Nodes(workers=64, capacity=8).count, Nodes(workers=4, capacity=8).per_node
+    (8, 4)
+    >>> Nodes(workers=12, capacity=8).per_node, Nodes(workers=12, capacity=8).is_even  # 3 nodes of 4, not 8 and 4
+    (4, False)
+    """
+
+    workers: int
+    capacity: int
+
+    @property
+    def per_node(self) -> int:
+        """Processes of a node; the same on all, as launchers want it."""
+        if self.workers <= self.capacity:
+            return self.workers
+        return self.capacity if self.is_even else math.gcd(self.workers, self.capacity)
+
+    @property
+    def count(self) -> int:
+        """Nodes."""
+        return self.workers // self.per_node
+
+    @property
+    def is_even(self) -> bool:
+        """Whether the processes fill whole nodes (or a part of one), as the cost model lays them out."""
+        return self.workers <= self.capacity or self.workers % self.capacity == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A training run.
+
+    Attributes
+    ----------
+    plan : MeshPlan
+    blocks : tuple of int
+        Blocks per pipeline chunk, in network order, as they were costed.
+    network : NetworkSizes or None
+        Sizes of a plain decoder; None where it is another network.
+    seq : int or None
+        Positions of a sample; None: the network's input is no sequence.
+    collectives : tuple of str
+        All-reduce algorithms that a plan with a split per layer names.
+    """
+
+    plan: MeshPlan
+    origin: Origin
+    nodes: Nodes
+    blocks: tuple[int, ...]
+    network: NetworkSizes | None
+    seq: int | None
+    precision: str
+    optimizer: str
+    lora_rank: int | None = None
+    collectives: tuple[str, ...] = ()
+
+    @property
+    def chunk_recompute(self) -> tuple[int, ...]:
+        """Blocks recomputed in each chunk; under full recomputation only."""
+        plan = self.plan
+        if plan.recompute != "full":
+            return (0,) * len(self.blocks)
+        return plan.stage_recompute or tuple(min(plan.recompute_blocks, n) for n in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingJob:
+    """A server.
+
+    Attributes
+    ----------
+    plan : ServingPlan
+    stages : tuple of int
+        Blocks per pipeline stage.
+    has_experts : bool
+    prompt_tokens, output_tokens : int
+        Mean lengths that the plan was made for.
+    precision, kv_precision : str
+        Of the weights; of the cache of keys and values.
+    memory_utilisation : float
+        Share of a device's memory that may be filled.
+    """
+
+    plan: ServingPlan
+    origin: Origin
+    nodes: Nodes
+    stages: tuple[int, ...]
+    has_experts: bool
+    prompt_tokens: int
+    output_tokens: int
+    precision: str
+    kv_precision: str
+    memory_utilisation: float
+
+
+def order_in_effect(order: str, plan: MeshPlan) -> tuple[str, ...]:
+    """Rank order without the dimensions of one rank: orders that differ in these only are the same.
+
+    >>> order_in_effect("tp-dp-cp-pp", MeshPlan(tp=8, pp=2, dp_shard=4, zero_stage=1))
+    ('tp', 'dp', 'pp')
+    """
+    sizes = {"tp": plan.tp, "cp": plan.cp, "pp": plan.pp, "dp": plan.dp}
+    return tuple(name for name in order.split("-") if sizes[name] > 1)

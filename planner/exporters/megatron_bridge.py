@@ -1,0 +1,209 @@
+"""Megatron-Bridge: overrides of a recipe's ConfigContainer, as run_recipe.py takes them on its command line."""
+
+from __future__ import annotations
+
+from planner.exporters.account import Account
+from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
+from planner.exporters.job import Job
+from planner.exporters.megatron_parts import (
+    CP_COMM,
+    ORDERS,
+    account_schedule,
+    layout_text,
+    megatron_refusals,
+    recompute_of,
+)
+from planner.exporters.shell import LAUNCH, SLURM, launch_script, shell_array, slurm_script, torchrun
+
+TITLE = "Megatron-Bridge"
+SUMMARY = "overrides of a recipe in train.sh, train.slurm"
+VERSIONS = {"2026-08": "Megatron-Bridge, commit 067f987df of 2026-08-22"}
+TAKES = frozenset({"mesh"})
+FIELDS = {
+    "tp": "model.tensor_model_parallel_size",
+    "sequence_parallel": "model.sequence_parallel",
+    "cp": "model.context_parallel_size",
+    "cp_kind": "model.cp_comm_type p2p, allgather or a2a",
+    "ep": "model.expert_model_parallel_size",
+    "etp": "model.expert_tensor_parallel_size",
+    "pp": "model.pipeline_model_parallel_size",
+    "vpp": "model.virtual_pipeline_model_parallel_size",
+    "schedule": "1f1b, and interleaved by vpp; -: the others",
+    "dp_replicate": "implied; ddp.num_distributed_optimizer_instances beside ZeRO",
+    "dp_shard": "implied by the number of processes",
+    "zero_stage": "ddp and optimizer.use_distributed_optimizer (1), use_megatron_fsdp, ddp.data_parallel_sharding_strategy (2, 3)",
+    "micro_batch": "train.micro_batch_size",
+    "num_micro_batches": "implied by train.global_batch_size",
+    "recompute": "model.recompute_granularity, model.recompute_modules",
+    "recompute_blocks": "model.recompute_method=block model.recompute_num_layers",
+    "offload_optimizer": "optimizer.optimizer_cpu_offload",
+    "offload_activations": "-: not beside pipelines, and not checked",
+    "order": "tp-cp-dp-pp, tp-cp-pp-dp by dist.use_tp_pp_dp_mapping; -: the others",
+    "stage_blocks": "model.pipeline_model_parallel_layout where stages are unequal",
+    "stage_recompute": "-: unless it is the same number on every stage",
+    "block_splits": SPLITS,
+    "precision": "mixed_precision",
+    "optimizer": "optimizer.optimizer, optimizer.sgd_momentum",
+    "seq": "model.seq_length and dataset.seq_length",
+    "lora_rank": "by hand: a recipe of PEFT",
+    "placement": "processes per node of the launcher",
+}
+
+
+def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
+    """Combinations that Megatron Core asserts against."""
+    return megatron_refusals(job)
+
+
+def render(job: Job, account: Account, version: str) -> dict[str, str]:
+    """Write the scripts."""
+    overrides = _overrides(job, account)
+    account.left_to_user(
+        "recipe", f"name the recipe of {job.origin.model} in RECIPE; data and learning rate are overrides of it, too"
+    )
+    head = header(job.origin, account, VERSIONS[version])
+    settings = [
+        "# From your copy of Megatron-Bridge: the runner, and the recipe of your network.",
+        'SCRIPT="${SCRIPT:-scripts/training/run_recipe.py}"',
+        'recipe="${RECIPE:?set RECIPE to the recipe of your network, such as llama3_8b_pretrain_config}"',
+        "",
+        *shell_array("OVERRIDES", [(override,) for override in overrides]),
+    ]
+    plan = job.plan
+    environment = {}
+    if plan.zero_stage >= 2:
+        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": ""}
+    elif plan.tp > 1 or plan.cp > 1:
+        environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    command = ['"$SCRIPT"', '--recipe "$recipe"', '"${OVERRIDES[@]}"']
+    script = launch_script(
+        head, environment=environment, settings=settings, launcher=torchrun(job.nodes), command=command
+    )
+    return {LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+
+
+def _overrides(job: Job, account: Account) -> list[str]:
+    plan = job.plan
+    account_basics(job, account)
+    for field in ("tp", "pp", "cp", "ep", "etp", "micro_batch", "num_micro_batches", "dp_shard", "dp_replicate"):
+        account.note(field, FIELDS[field])
+    overrides = [
+        f"model.tensor_model_parallel_size={plan.tp}",
+        f"model.pipeline_model_parallel_size={plan.pp}",
+        f"model.context_parallel_size={plan.cp}",
+        f"model.expert_model_parallel_size={plan.ep}",
+        f"model.expert_tensor_parallel_size={plan.etp}",
+        f"model.sequence_parallel={str(plan.sequence_parallel).lower()}",  # recipes switch it on
+        f"train.micro_batch_size={plan.micro_batch}",
+        f"train.global_batch_size={plan.global_batch}",
+    ]
+    account.note("sequence_parallel", FIELDS["sequence_parallel"])
+    if plan.cp > 1:
+        overrides.append(f"model.cp_comm_type={CP_COMM[plan.cp_kind]}")
+        account.note("cp_kind", FIELDS["cp_kind"])
+    order = account_order(job, account, dict.fromkeys(ORDERS, FIELDS["order"]), "tp-cp-dp-pp")
+    overrides.append(f"dist.use_tp_pp_dp_mapping={str(ORDERS[order]).lower()}")
+    overrides += _pipeline(job, account)
+    overrides += _zero(job, account)
+    overrides += _memory(job, account)
+    return overrides + _run_overrides(job, account)
+
+
+def _pipeline(job: Job, account: Account) -> list[str]:
+    plan = job.plan
+    virtual = str(plan.vpp) if plan.vpp > 1 else "null"  # recipes have their own
+    if plan.pp == 1:
+        return ["model.virtual_pipeline_model_parallel_size=null", "model.pipeline_model_parallel_layout=null"]
+    account_schedule(job, account, FIELDS["schedule"])
+    account.note("vpp", FIELDS["vpp"])
+    account.note("stage_blocks", FIELDS["stage_blocks"])
+    # The layout's | and * are no syntax of an override inside quotes.
+    layout = "null" if is_even_layout(job.blocks) else f'"{layout_text(job.blocks)}"'
+    return [
+        f"model.virtual_pipeline_model_parallel_size={virtual}",
+        f"model.pipeline_model_parallel_layout={layout}",
+        f"comm_overlap.overlap_p2p_comm={str(plan.vpp > 1).lower()}",
+    ]
+
+
+def _zero(job: Job, account: Account) -> list[str]:
+    plan = job.plan
+    shares = plan.zero_stage > 0 or plan.offload_optimizer
+    flag = str(shares).lower()
+    overrides = [
+        f"ddp.use_distributed_optimizer={flag}",
+        f"optimizer.use_distributed_optimizer={flag}",  # both, or the recipe's other value stays
+        "ddp.overlap_grad_reduce=true",
+        f"ddp.overlap_param_gather={flag}",
+    ]
+    if plan.zero_stage:
+        account.note("zero_stage", FIELDS["zero_stage"])
+    if plan.zero_stage >= 2:
+        strategy = "optim_grads" if plan.zero_stage == 2 else "optim_grads_params"
+        overrides += [
+            "dist.use_megatron_fsdp=true",
+            "ddp.use_megatron_fsdp=true",
+            f"ddp.data_parallel_sharding_strategy={strategy}",
+            "ddp.average_in_collective=false",
+            "checkpoint.ckpt_format=fsdp_dtensor",
+        ]
+    if plan.zero_stage and plan.dp_replicate > 1:
+        overrides.append(f"ddp.num_distributed_optimizer_instances={plan.dp_replicate}")
+    return overrides
+
+
+def _memory(job: Job, account: Account) -> list[str]:
+    plan = job.plan
+    recompute = recompute_of(job, account, FIELDS["recompute"])
+    method = recompute.method or "null"
+    overrides = [
+        f"model.recompute_granularity={recompute.granularity or 'null'}",
+        f"model.recompute_method={method}",
+        f"model.recompute_num_layers={recompute.num_layers or 'null'}",
+    ]
+    if recompute.granularity == "selective":
+        overrides.append("model.recompute_modules=[core_attn]")
+    if plan.offload_optimizer:
+        account.note("offload_optimizer", FIELDS["offload_optimizer"])
+        overrides += [
+            "optimizer.optimizer_cpu_offload=true",
+            "optimizer.optimizer_offload_fraction=1.0",
+            "optimizer.use_precision_aware_optimizer=true",
+        ]
+        if not plan.zero_stage and plan.dp > 1:
+            account.impossible(
+                "offload_optimizer", "offloading needs the distributed optimizer, so that ZeRO-1 is written beside it"
+            )
+    if plan.offload_activations:
+        account.impossible(
+            "offload_activations",
+            "no override moves the saved activations of a plan to the host; they stay on the device",
+        )
+    return overrides
+
+
+def _run_overrides(job: Job, account: Account) -> list[str]:
+    account.note("precision", FIELDS["precision"])
+    overrides = {
+        "fp32": ["mixed_precision=null"],
+        "tf32": ["mixed_precision=null"],
+        "fp16": ["mixed_precision=fp16_mixed"],
+        "bf16": ["mixed_precision=bf16_mixed"],
+        "fp8": ["mixed_precision=bf16_with_fp8_current_scaling_mixed"],
+    }[job.precision]
+    if job.precision == "tf32":
+        account.left_to_user(
+            "precision", "torch.set_float32_matmul_precision('high') before training; there is no override for it"
+        )
+    account.note("optimizer", FIELDS["optimizer"])
+    if job.optimizer == "adam":
+        overrides = [*overrides, "optimizer.optimizer=adam"]
+    else:
+        momentum = 0.9 if job.optimizer == "momentum" else 0.0
+        overrides = [*overrides, "optimizer.optimizer=sgd", f"optimizer.sgd_momentum={momentum}"]
+    if job.seq is not None:
+        overrides += [f"model.seq_length={job.seq}", f"dataset.seq_length={job.seq}"]
+        account.note("seq", FIELDS["seq"])
+    if job.lora_rank is not None:
+        account.left_to_user("lora_rank", f"choose a recipe of PEFT and give it peft.dim={job.lora_rank}")
+    return overrides

@@ -1,0 +1,255 @@
+"""nanotron: the YAML file of run_train.py; complete, with random tokens for data until yours are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.exporters.account import Account
+from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
+from planner.exporters.job import Job
+from planner.exporters.network import NetworkSizes
+from planner.exporters.shell import LAUNCH, SLURM, launch_script, slurm_script, torchrun
+from planner.report.yaml_text import yaml_text
+
+TITLE = "nanotron"
+SUMMARY = "nanotron.yaml, train.sh, train.slurm"
+VERSIONS = {"2026-04": "nanotron, commit 2411b022 of 2026-04-07"}
+TAKES = frozenset({"mesh"})
+CONFIG = "nanotron.yaml"
+FIELDS = {
+    "tp": "parallelism.tp",
+    "sequence_parallel": "parallelism.tp_mode REDUCE_SCATTER",
+    "cp": "parallelism.context_parallel_size",
+    "cp_kind": "by hand: the attention of the model",
+    "ep": "parallelism.expert_parallel_size",
+    "etp": "more than 1 is refused",
+    "pp": "parallelism.pp",
+    "vpp": "more than 1 is refused",
+    "schedule": "parallelism.pp_engine 1f1b, afab (gpipe); -: zero_bubble",
+    "dp_replicate": "parallelism.dp, with dp_shard; -: beside ZeRO",
+    "dp_shard": "parallelism.dp, with dp_replicate",
+    "zero_stage": "optimizer.zero_stage 0, 1; more is refused",
+    "micro_batch": "tokens.micro_batch_size",
+    "num_micro_batches": "tokens.batch_accumulation_per_replica",
+    "recompute": "parallelism.recompute_layer (full); -: selective",
+    "recompute_blocks": "all blocks; -: fewer",
+    "offload_optimizer": "-: no setting",
+    "offload_activations": "-: no setting",
+    "order": "tp-cp-dp-pp, with experts tp-cp-pp-dp; -: the others",
+    "stage_blocks": "-: nanotron balances stages itself",
+    "stage_recompute": "-: all blocks are alike",
+    "block_splits": SPLITS,
+    "precision": "model.dtype; -: fp8, fp16, tf32",
+    "optimizer": "optimizer.optimizer_factory.name",
+    "seq": "tokens.sequence_length",
+    "lora_rank": "-: nanotron trains whole networks",
+    "placement": "processes per node of the launcher",
+}
+
+
+def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
+    """Combinations that nanotron does not have."""
+    plan, problems = job.plan, []
+    if plan.zero_stage >= 2:
+        problems.append(f"zero_stage {plan.zero_stage}: nanotron shares the optimizer state only (0 or 1)")
+    if plan.vpp > 1:
+        problems.append(f"vpp {plan.vpp}: nanotron's pipelines have one chunk per rank")
+    if plan.etp > 1:
+        problems.append(f"etp {plan.etp}: nanotron does not split the matrices of an expert")
+    if job.network is None:
+        problems.append(
+            f"network {job.origin.model}: nanotron's file describes plain decoders of equal blocks; this is another network"
+        )
+    return problems
+
+
+def render(job: Job, account: Account, version: str) -> dict[str, str]:
+    """Write the YAML file and the scripts."""
+    config = _config(job, account)
+    account.left_to_user(
+        "data",
+        "tokenizer, data_stages, checkpoints_path and the rates of optimizer: those in the file are placeholders",
+    )
+    head = header(job.origin, account, VERSIONS[version])
+    settings = ["# run_train.py of your copy of nanotron", 'SCRIPT="${SCRIPT:-run_train.py}"']
+    environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # asserted for asynchronous tensor-parallel communication
+    command = ['"$SCRIPT"', f'--config-file "$here/{CONFIG}"']
+    script = launch_script(
+        head, environment=environment, settings=settings, launcher=torchrun(job.nodes), command=command
+    )
+    text = yaml_text(config, "\n".join(head))
+    return {CONFIG: text, LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+
+
+def _config(job: Job, account: Account) -> dict[str, Any]:
+    plan = job.plan
+    account_basics(job, account)
+    if job.lora_rank is not None:
+        account.impossible("lora_rank", f"nanotron trains whole networks, not adapters (rank {job.lora_rank})")
+    for what in ("offload_optimizer", "offload_activations"):
+        if getattr(plan, what):
+            account.impossible(what, "nanotron keeps everything on the device, which may not fit")
+    for field in ("micro_batch", "num_micro_batches", "seq"):
+        account.note(field, FIELDS[field])
+    assert job.network is not None
+    return {
+        "checkpoints": {
+            "checkpoint_interval": 1000,
+            "checkpoints_path": "checkpoints",
+            "checkpoints_path_is_shared_file_system": True,
+            "resume_checkpoint_path": None,
+            "save_initial_state": False,
+        },
+        "data_stages": [
+            {
+                "name": "random tokens",
+                "start_training_step": 1,
+                "data": {"dataset": None, "num_loading_workers": 1, "seed": 42},
+            }
+        ],
+        "general": {"project": "planner", "run": "planned", "seed": 42, "ignore_sanity_checks": True},
+        "logging": {"iteration_step_info_interval": 1, "log_level": "info", "log_level_replica": "info"},
+        "model": _model(job, job.network, account),
+        "optimizer": _optimizer(job, account),
+        "parallelism": _parallelism(job, account),
+        "profiler": None,
+        "tokenizer": {"tokenizer_name_or_path": "gpt2", "tokenizer_max_length": None, "tokenizer_revision": None},
+        "tokens": {
+            "micro_batch_size": plan.micro_batch,
+            "batch_accumulation_per_replica": plan.num_micro_batches,
+            "sequence_length": job.seq,
+            "train_steps": 100,
+            "val_check_interval": -1,
+            "limit_test_batches": 0,
+            "limit_val_batches": 0,
+        },
+    }
+
+
+def _model(job: Job, network: NetworkSizes, account: Account) -> dict[str, Any]:
+    names = {"bf16": "bfloat16", "fp32": "float32"}
+    account.note("precision", FIELDS["precision"])
+    if job.precision not in names:
+        account.impossible(
+            "precision", f"nanotron trains in bfloat16 or float32, not {job.precision}; bfloat16 is written"
+        )
+    if network.experts:
+        account.left_to_user(
+            "network", f"the section of {network.experts} experts in model_config, as your copy of nanotron names it"
+        )
+    return {
+        "ddp_bucket_cap_mb": 25,
+        "dtype": names.get(job.precision, "bfloat16"),
+        "init_method": {"std": 0.02},
+        "make_vocab_size_divisible_by": 1,
+        "model_config": {
+            "is_llama_config": True,
+            "hidden_size": network.hidden,
+            "intermediate_size": network.ffn,
+            "num_hidden_layers": network.layers,
+            "num_attention_heads": network.heads,
+            "num_key_value_heads": network.kv_heads,
+            "vocab_size": network.vocabulary,
+            "max_position_embeddings": job.seq,
+            "hidden_act": network.function,
+            "tie_word_embeddings": network.is_tied,
+            "pad_token_id": None,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "rms_norm_eps": 1.0e-05,
+            "rope_scaling": None,
+            "pretraining_tp": 1,
+            "initializer_range": 0.02,
+            "use_cache": True,
+        },
+    }
+
+
+def _optimizer(job: Job, account: Account) -> dict[str, Any]:
+    account.note("optimizer", FIELDS["optimizer"])
+    factory: dict[str, Any] = {"name": "sgd"}
+    if job.optimizer == "adam":
+        factory = {
+            "name": "adamW",
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.95,
+            "adam_eps": 1.0e-08,
+            "torch_adam_is_fused": True,
+        }
+    elif job.optimizer == "momentum":
+        account.impossible("optimizer", "nanotron's sgd has no momentum; sgd is written")
+    plan = job.plan
+    if plan.zero_stage:
+        account.note("zero_stage", FIELDS["zero_stage"])
+        if plan.dp_replicate > 1:
+            account.impossible(
+                "dp_replicate",
+                f"ZeRO-1 shares over all {plan.dp} data-parallel ranks, not over groups of {plan.dp_shard}",
+            )
+    return {
+        "accumulate_grad_in_fp32": True,
+        "clip_grad": 1.0,
+        "learning_rate_scheduler": {
+            "learning_rate": 0.0003,
+            "lr_decay_starting_step": None,
+            "lr_decay_steps": 98,
+            "lr_decay_style": "cosine",
+            "lr_warmup_steps": 2,
+            "lr_warmup_style": "linear",
+            "min_decay_lr": 1.0e-05,
+        },
+        "optimizer_factory": factory,
+        "weight_decay": 0.01,
+        "zero_stage": plan.zero_stage,
+    }
+
+
+def _parallelism(job: Job, account: Account) -> dict[str, Any]:
+    plan = job.plan
+    for field in ("tp", "cp", "pp", "ep", "dp_replicate", "dp_shard", "sequence_parallel"):
+        if field not in account.cannot:
+            account.note(field, FIELDS[field])
+    has_experts = job.network is not None and job.network.experts > 0
+    order = "tp-cp-pp-dp" if has_experts else "tp-cp-dp-pp"  # nanotron/parallel/context.py
+    account_order(job, account, {order: "the order of its groups"}, order)
+    if plan.cp > 1:
+        account.left_to_user(
+            "cp_kind", f"the attention that your model_config names (_attn_implementation) must be {plan.cp_kind}"
+        )
+    parallelism: dict[str, Any] = {
+        "dp": plan.dp,
+        "pp": plan.pp,
+        "tp": plan.tp,
+        "context_parallel_size": plan.cp,
+        "expert_parallel_size": plan.ep,
+        "pp_engine": _engine(job, account),
+        "tp_mode": "REDUCE_SCATTER" if plan.sequence_parallel else "ALL_REDUCE",
+        "tp_linear_async_communication": plan.sequence_parallel,
+        "recompute_layer": plan.recompute == "full",
+    }
+    if plan.recompute == "selective":
+        account.impossible("recompute", "whole blocks are recomputed or none; nothing is recomputed")
+    if plan.recompute == "full":
+        for field in ("recompute", "recompute_blocks", "stage_recompute"):
+            account.note(field, FIELDS[field])
+        if job.chunk_recompute != job.blocks:
+            field = "stage_recompute" if plan.stage_recompute else "recompute_blocks"
+            counts = ", ".join(map(str, job.chunk_recompute))
+            account.impossible(field, f"all blocks are recomputed, not {counts} per stage: less memory, more time")
+    return parallelism
+
+
+def _engine(job: Job, account: Account) -> str:
+    plan = job.plan
+    if plan.pp == 1:
+        return "1f1b"
+    if plan.stage_blocks or not is_even_layout(job.blocks):
+        blocks = ", ".join(map(str, job.blocks))
+        account.impossible("stage_blocks", f"nanotron balances stages by the cost of their blocks, not as {blocks}")
+    else:
+        account.note("stage_blocks", "balanced by the cost of blocks")
+    if plan.schedule not in ("1f1b", "gpipe"):
+        account.impossible("schedule", f"nanotron runs 1f1b or afab, not {plan.schedule}; 1f1b is written")
+        return "1f1b"
+    account.note("schedule", FIELDS["schedule"])
+    return "afab" if plan.schedule == "gpipe" else "1f1b"

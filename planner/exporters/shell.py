@@ -1,0 +1,134 @@
+"""Launch scripts: bash arrays with every word quoted, a start on one node or several, and a Slurm script around it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+
+from planner.exporters.job import Nodes
+
+__all__ = ["LAUNCH", "SLURM", "comment", "launch_script", "node_ranks", "shell_array", "slurm_script", "torchrun"]
+
+# Names of the scripts in every export.
+LAUNCH, SLURM = "train.sh", "train.slurm"
+
+# The folder of the script, whatever it is called and wherever it is started from.
+_HERE = 'here="$(CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"'
+
+
+def comment(lines: Sequence[str], mark: str = "#") -> list[str]:
+    r"""Lines of a comment; nothing in them can end it.
+
+    >>> comment(["a", "", "b\nrm -rf x"])
+    ['# a', '#', '# b\\nrm -rf x']
+    """
+    return [f"{mark} {_printable(line)}".rstrip() for line in lines]
+
+
+def _printable(line: str) -> str:
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def shell_array(name: str, words: Sequence[Sequence[str]]) -> list[str]:
+    r"""A bash array with one flag and its values per line.
+
+    >>> print(*shell_array("ARGS", [("--size", "8"), ("--layout", "Et|tL")]), sep="\n")
+    ARGS=(
+      --size 8
+      --layout 'Et|tL'
+    )
+    """
+    return [f"{name}=(", *("  " + " ".join(shlex.quote(word) for word in entry) for entry in words), ")"]
+
+
+def torchrun(nodes: Nodes) -> list[str]:
+    """Bash lines that set LAUNCHER: static rendezvous, so that ranks follow the order of the nodes, as the plan was costed."""
+    if nodes.count == 1:
+        return ["LAUNCHER=(", "  torchrun --standalone", f"  --nproc-per-node {nodes.per_node}", ")"]
+    return [
+        *node_ranks(),
+        "LAUNCHER=(",
+        "  torchrun",
+        f"  --nnodes {nodes.count}",
+        f"  --nproc-per-node {nodes.per_node}",
+        '  --node-rank "$node_rank"',
+        '  --master-addr "$master_addr"',
+        '  --master-port "${MASTER_PORT:-29500}"',
+        ")",
+    ]
+
+
+def node_ranks() -> list[str]:
+    """Bash lines that set node_rank and master_addr from what Slurm or the user says."""
+    return [
+        "# On every node: its number, counted from 0 in the order of the network, and the address of node 0.",
+        'node_rank="${NODE_RANK:-${SLURM_NODEID:?set NODE_RANK to the number of this node}}"',
+        'master_addr="${MASTER_ADDR:?set MASTER_ADDR to the address of node 0}"',
+    ]
+
+
+def launch_script(
+    header: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    settings: Sequence[str] = (),
+    launcher: Sequence[str],
+    command: Sequence[str],
+) -> str:
+    """A bash script that starts one node.
+
+    Parameters
+    ----------
+    header : sequence of str
+        Comment at the top.
+    environment : mapping, optional
+        Variables to export, unless the user has set them; an empty value takes a variable away.
+    settings : sequence of str
+        Bash lines that define what the command uses.
+    launcher : sequence of str
+        Bash lines that define the array LAUNCHER.
+    command : sequence of str
+        Lines of the command that LAUNCHER starts; the script's own arguments are its last.
+    """
+    uses_folder = any("$here" in line for line in (*settings, *launcher, *command))
+    lines = ["#!/usr/bin/env bash", *comment(header), "set -euo pipefail", *([_HERE] if uses_folder else []), ""]
+    for name, value in (environment or {}).items():
+        lines.append(f"export {name}={shlex.quote(value)}" if value else f"unset {name}")
+    if environment:
+        lines.append("")
+    lines += [*settings, "", *launcher, ""]
+    lines.append(" \\\n  ".join(['exec "${LAUNCHER[@]}"', *command, '"$@"']))
+    return "\n".join(lines) + "\n"
+
+
+def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str = LAUNCH) -> str:
+    """A batch script that starts a launch script once on every node."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "plan"
+    lines = [
+        "#!/usr/bin/env bash",
+        f"#SBATCH --job-name={name[:60]}",
+        f"#SBATCH --nodes={nodes.count}",
+        "#SBATCH --ntasks-per-node=1",
+        f"#SBATCH --gpus-per-node={nodes.per_node}",
+        "#SBATCH --exclusive",
+        *comment(header),
+        "#",
+        *comment(
+            [
+                f"Submit it in the folder that it lies in, or name that folder in PLAN_FOLDER; its arguments go to {script}.",
+                "Ranks follow the order of the nodes in the allocation: ask for nodes that are near each other.",
+            ]
+        ),
+        "set -euo pipefail",
+        'folder="${PLAN_FOLDER:-$SLURM_SUBMIT_DIR}"',
+        f'if [[ ! -f "$folder/{script}" ]]; then',
+        f'  echo "no {script} in $folder: submit from its folder, or set PLAN_FOLDER" >&2',
+        "  exit 2",
+        "fi",
+        'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        "export MASTER_ADDR",
+        'export MASTER_PORT="${MASTER_PORT:-29500}"',
+        f'srun --kill-on-bad-exit=1 bash "$folder/{script}" "$@"',
+    ]
+    return "\n".join(lines) + "\n"

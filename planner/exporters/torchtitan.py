@@ -1,0 +1,296 @@
+"""torchtitan: a Python function that changes a configuration of yours (now), or a TOML file (up to v0.2.2).
+
+TOML went in February 2026, and batches are counted in tokens since August 2026. Meshes are pp, dp_replicate, dp_shard, cp, tp from
+outside in; (dp_shard x cp x tp) must be a multiple of ep.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+from planner.exporters.account import Account
+from planner.exporters.common import SPLITS, account_basics, account_order, header
+from planner.exporters.job import Job
+from planner.exporters.shell import LAUNCH, SLURM, comment, launch_script, slurm_script, torchrun
+
+TITLE = "torchtitan"
+SUMMARY = "planned.py (or planned.toml for v0.2.2), train.sh, train.slurm"
+_TOML = "v0.2.2"
+VERSIONS = {
+    "2026-08": "torchtitan, commit b5bcd76c6 of 2026-08-21",
+    _TOML: "torchtitan, tag v0.2.2",
+}
+TAKES = frozenset({"mesh"})
+FIELDS = {
+    "tp": "parallelism.tensor_parallel_degree",
+    "sequence_parallel": "parallelism.enable_sequence_parallel; v0.2.2: on with tp",
+    "cp": "parallelism.context_parallel_degree",
+    "cp_kind": "v0.2.2: context_parallel_rotate_method allgather (all_gather), alltoall (ring); -: all_to_all; now: by hand, of the model",
+    "ep": "parallelism.expert_parallel_degree",
+    "etp": "v0.2.2: expert_tensor_parallel_degree (1 or tp); -: now",
+    "pp": "parallelism.pipeline_parallel_degree",
+    "vpp": "parallelism.module_fqns_per_model_part",
+    "schedule": "parallelism.pipeline_parallel_schedule; -: zero_bubble",
+    "dp_replicate": "parallelism.data_parallel_replicate_degree",
+    "dp_shard": "parallelism.data_parallel_shard_degree",
+    "zero_stage": "parallelism.fsdp_reshard_after_forward never (2), always (3); -: 1, and 0 beside cp",
+    "micro_batch": "training.num_tokens_per_microbatch_per_dp_rank; v0.2.2: local_batch_size, pipeline_parallel_microbatch_size",
+    "num_micro_batches": "parallelism.num_pp_microbatches, training.num_tokens_per_train_step; v0.2.2: global_batch_size",
+    "recompute": "activation_checkpoint; -: selective as the plan has it",
+    "recompute_blocks": "all blocks; -: fewer",
+    "offload_optimizer": "-: training.enable_cpu_offload moves weights and gradients, too; written beside ZeRO",
+    "offload_activations": "-: no setting",
+    "order": "tp-cp-dp-pp; -: the others",
+    "stage_blocks": "parallelism.module_fqns_per_model_part; by hand where the network is no plain decoder",
+    "stage_recompute": "-: all blocks are alike",
+    "block_splits": SPLITS,
+    "precision": "training.mixed_precision_param; by hand: fp8; -: fp16",
+    "optimizer": "by hand: that of the configuration",
+    "seq": "training.max_context_length; v0.2.2: training.seq_len",
+    "lora_rank": "-: adapters are a model of their own",
+    "placement": "processes per node of the launcher",
+}
+_SCHEDULES = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B"}
+
+
+def refusals(job: Job, version: str) -> list[str]:
+    """Combinations that torchtitan raises on."""
+    plan, problems = job.plan, []
+    if job.optimizer != "adam":
+        problems.append(f"optimizer {job.optimizer}: torchtitan trains with Adam or AdamW")
+    if job.precision == "fp16":
+        problems.append("precision fp16: torchtitan computes in bfloat16 or float32")
+    if plan.dp_shard * plan.cp * plan.tp % plan.ep:
+        problems.append(f"ep {plan.ep}: must divide dp_shard x cp x tp = {plan.dp_shard * plan.cp * plan.tp}")
+    if version == _TOML and plan.etp not in (1, plan.tp):
+        problems.append(f"etp {plan.etp}: torchtitan takes 1 or tp = {plan.tp}")
+    return problems
+
+
+def render(job: Job, account: Account, version: str) -> dict[str, str]:
+    """Write the configuration and the scripts."""
+    is_toml = version == _TOML
+    settings = _settings(job, account, is_toml=is_toml)
+    head = header(job.origin, account, VERSIONS[version])
+    environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    if is_toml:
+        name, text = "planned.toml", _toml(settings, head)
+        lines = ["# Choose your model by arguments of this script: --model.name llama3 --model.flavor 70B ..."]
+        command = ["-m torchtitan.train", f'--job.config_file "$here/{name}"']
+    else:
+        name, text = "planned.py", _recipe(settings, job, head)
+        lines = [
+            "# The configuration that planned.py changes: its module and function.",
+            'export BASE_MODULE="${BASE_MODULE:?set BASE_MODULE, such as torchtitan.models.llama3.config_registry}"',
+            'export BASE_CONFIG="${BASE_CONFIG:?set BASE_CONFIG, such as llama3_8b}"',
+            'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"',
+        ]
+        command = ["-m torchtitan.train", "--module planned", "--config planned"]
+    script = launch_script(head, environment=environment, settings=lines, launcher=torchrun(job.nodes), command=command)
+    return {name: text, LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+
+
+def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[str, Any]]:
+    account_basics(job, account)
+    account_order(job, account, {"tp-cp-dp-pp": "the order of the mesh"}, "tp-cp-dp-pp")
+    parallelism = _parallelism(job, account, is_toml=is_toml)
+    training = _batch(job, account, parallelism, is_toml=is_toml)
+    training["mixed_precision_param"] = "float32" if job.precision in ("fp32", "tf32") else "bfloat16"
+    training["mixed_precision_reduce"] = "float32"
+    account.note("precision", FIELDS["precision"])
+    if job.precision == "fp8":
+        account.left_to_user("precision", "the float8 converter of your model")
+    if job.precision == "tf32":
+        account.left_to_user("precision", "torch.set_float32_matmul_precision('high') before training")
+    account.left_to_user("optimizer", "Adam with the rates of your configuration")
+    plan = job.plan
+    if plan.offload_optimizer and plan.zero_stage:
+        training["enable_cpu_offload"] = True
+        account.impossible(
+            "offload_optimizer",
+            "enable_cpu_offload is written, which moves weights and gradients, too: slower than predicted",
+        )
+    elif plan.offload_optimizer:
+        account.impossible("offload_optimizer", "only FSDP offloads; the optimizer stays on the device")
+    if plan.offload_activations:
+        account.impossible(
+            "offload_activations", "no setting moves saved activations to the host; they stay on the device"
+        )
+    if job.lora_rank is not None:
+        account.impossible("lora_rank", f"adapters (rank {job.lora_rank}) are a model of their own")
+    return {
+        "parallelism": parallelism,
+        "training": training,
+        "activation_checkpoint": {"mode": _recompute(job, account)},
+    }
+
+
+def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
+    plan = job.plan
+    for field in ("tp", "cp", "ep", "pp", "dp_replicate", "dp_shard"):
+        account.note(field, FIELDS[field])
+    settings: dict[str, Any] = {
+        "data_parallel_replicate_degree": plan.dp_replicate,
+        "data_parallel_shard_degree": plan.dp_shard,
+        "tensor_parallel_degree": plan.tp,
+        "context_parallel_degree": plan.cp,
+        "expert_parallel_degree": plan.ep,
+        "pipeline_parallel_degree": plan.pp,
+    }
+    if is_toml:
+        settings["expert_tensor_parallel_degree"] = plan.etp
+        account.note("etp", FIELDS["etp"])
+        if plan.sequence_parallel:
+            account.note("sequence_parallel", "on with tp")
+        elif plan.tp > 1:
+            account.impossible("sequence_parallel", "always on beside tp: less memory than predicted")
+    else:
+        settings["enable_sequence_parallel"] = plan.sequence_parallel
+        account.note("sequence_parallel", FIELDS["sequence_parallel"])
+        if plan.etp > 1:
+            account.impossible("etp", f"experts are not split by tensor: ep {plan.ep} alone is written")
+    settings |= _context(job, account, is_toml=is_toml) | _zero(job, account) | _pipeline(job, account)
+    return settings
+
+
+def _context(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
+    plan = job.plan
+    if plan.cp == 1:
+        return {}
+    if not is_toml:
+        account.left_to_user(
+            "cp_kind", f"the attention of your model decides how positions are exchanged: choose {plan.cp_kind}"
+        )
+        return {}
+    if plan.cp_kind == "all_to_all":
+        account.impossible(
+            "cp_kind",
+            "positions are exchanged by all-gather or by handing them around, not for heads; allgather is written",
+        )
+        return {"context_parallel_rotate_method": "allgather"}
+    account.note("cp_kind", FIELDS["cp_kind"])
+    return {"context_parallel_rotate_method": {"ring": "alltoall", "all_gather": "allgather"}[plan.cp_kind]}
+
+
+def _zero(job: Job, account: Account) -> dict[str, Any]:
+    plan = job.plan
+    if plan.zero_stage:
+        account.note("zero_stage", FIELDS["zero_stage"])
+    if plan.zero_stage == 1:
+        account.impossible("zero_stage", "FSDP shares gradients, too: ZeRO-2 is written (less memory than predicted)")
+    if not plan.zero_stage and plan.cp > 1:
+        account.impossible(
+            "zero_stage",
+            "FSDP shares over the cp ranks, always: ZeRO-2 over them is written (less memory than predicted)",
+        )
+    if plan.zero_stage or plan.cp > 1:
+        # With a pipeline "default" keeps the weights after the forward pass, which is not ZeRO-3.
+        return {"fsdp_reshard_after_forward": "always" if plan.zero_stage == 3 else "never"}
+    return {}
+
+
+def _pipeline(job: Job, account: Account) -> dict[str, Any]:
+    plan = job.plan
+    if plan.pp == 1:
+        return {}
+    schedule = _SCHEDULES.get(plan.schedule)
+    if schedule is None:
+        account.impossible("schedule", f"no schedule is {plan.schedule} with one chunk per rank; 1F1B is written")
+    else:
+        account.note("schedule", FIELDS["schedule"])
+    settings: dict[str, Any] = {"pipeline_parallel_schedule": schedule or "1F1B"}
+    account.note("vpp", FIELDS["vpp"])
+    if job.network is None:
+        account.left_to_user(
+            "stage_blocks", f"blocks per chunk: {', '.join(map(str, job.blocks))}, in module_fqns_per_model_part"
+        )
+        return settings
+    account.note("stage_blocks", FIELDS["stage_blocks"])
+    account.left_to_user(
+        "module_names",
+        "stages name tok_embeddings, layers.N, norm and output: change them where your model has others (lm_head)",
+    )
+    ends = [0, *itertools.accumulate(job.blocks)]
+    parts = [[f"layers.{i}" for i in range(a, b)] for a, b in itertools.pairwise(ends)]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "output"]
+    return settings | {"module_fqns_per_model_part": parts}
+
+
+def _batch(job: Job, account: Account, parallelism: dict[str, Any], *, is_toml: bool) -> dict[str, Any]:
+    """Sizes of the batch: samples up to v0.2.2, tokens since; with a pipeline the micro-batches are the schedule's, else accumulated."""
+    plan, seq = job.plan, job.seq or 1
+    for field in ("micro_batch", "num_micro_batches", "seq"):
+        account.note(field, FIELDS[field])
+    is_piped = plan.pp > 1
+    if is_toml:
+        if is_piped:
+            parallelism["pipeline_parallel_microbatch_size"] = plan.micro_batch
+        local = plan.micro_batch * (plan.num_micro_batches if is_piped else 1)
+        return {"local_batch_size": local, "global_batch_size": plan.global_batch, "seq_len": seq}
+    if is_piped:
+        parallelism["num_pp_microbatches"] = plan.num_micro_batches
+    return {
+        "num_tokens_per_microbatch_per_dp_rank": plan.micro_batch * seq,
+        "num_tokens_per_train_step": plan.global_batch * seq,
+        "max_context_length": seq,
+    }
+
+
+def _recompute(job: Job, account: Account) -> str:
+    plan = job.plan
+    if plan.recompute == "none":
+        return "none"
+    if plan.recompute == "selective":
+        account.impossible(
+            "recompute", "the operations are torchtitan's choice, not those of the plan; selective is written"
+        )
+        return "selective"
+    for field in ("recompute", "recompute_blocks", "stage_recompute"):
+        account.note(field, FIELDS[field])
+    if job.chunk_recompute != job.blocks:
+        field = "stage_recompute" if plan.stage_recompute else "recompute_blocks"
+        counts = ", ".join(map(str, job.chunk_recompute))
+        account.impossible(field, f"all blocks are recomputed, not {counts} per chunk: less memory, more time")
+    return "full"
+
+
+def _toml(settings: dict[str, dict[str, Any]], head: list[str]) -> str:
+    lines = comment(head)
+    for section, values in settings.items():
+        lines += ["", f"[{section}]"]
+        # JSON's words, numbers and lists are TOML's, too.
+        lines += [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+_AC = {"none": "None", "full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}
+
+
+def _recipe(settings: dict[str, dict[str, Any]], job: Job, head: list[str]) -> str:
+    mode = settings["activation_checkpoint"]["mode"]
+    lines = [*comment(head), "", "import importlib", "import os"]
+    if mode != "none":
+        policy = _AC[mode].partition(".")[0]
+        lines += ["", f"from torchtitan.distributed.activation_checkpoint import {policy}"]
+    lines += [
+        "",
+        "",
+        "def planned():",
+        f'    """The configuration that BASE_MODULE and BASE_CONFIG name, over {job.plan.workers} ranks."""',
+        '    base = importlib.import_module(os.environ["BASE_MODULE"])',
+        '    config = getattr(base, os.environ["BASE_CONFIG"])()',
+    ]
+    for section in ("parallelism", "training"):
+        for name, value in settings[section].items():
+            if name == "module_fqns_per_model_part":
+                lines.append(f"    config.{section}.{name} = [")
+                lines += [f"        {json.dumps(part)}," for part in value]
+                lines.append("    ]")
+            else:
+                text = json.dumps(value) if isinstance(value, str) else repr(value)
+                lines.append(f"    config.{section}.{name} = {text}")
+    lines += [f"    config.activation_checkpoint = {_AC[mode]}", "    return config"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,407 @@
+"""ONNX graphs: shapes are inferred by onnx itself, weights are never needed, nothing is executed.
+
+Numbers that shapes are worked out of (`Shape`, `Gather`, `Concat`, ... of small tensors of whole numbers) are folded by onnx's reference
+implementations of a fixed list of operators. Weights in files of their own need not be there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from planner.errors import FileProblem, InputFileError
+from planner.importers.onnx_operators import CONTROL_FLOW, OPERATORS, Node
+from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, unknown_operators
+from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
+
+__all__ = ["FORMAT", "detect", "load", "program_of"]
+
+FORMAT = "ONNX"
+
+# ModelProto begins with field 1, ir_version: a small number (onnx/onnx.proto).
+_HEADS = tuple(bytes((0x08, version)) for version in range(1, 32))
+_MAX_BYTES = 2 * 2**30  # of a protobuf message
+_MAX_FOLDED = 1 << 20  # elements of a constant that is worked out
+_MAX_NODES = 200_000
+# Symbolic extents: the first dimension of an input is the batch, others have to be numbers.
+_BATCH = 1
+# Operators whose results on small constants are worked out, by onnx.reference.
+_FOLDED = frozenset({
+    "Shape", "Gather", "Concat", "Unsqueeze", "Squeeze", "Cast", "Add", "Sub", "Mul", "Div", "Neg", "Slice", "Constant", "Range",
+    "ConstantOfShape", "Expand", "Where", "Equal", "Reshape", "Transpose", "Trilu", "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+    "Not", "And", "Or", "Max", "Min", "Identity", "Size", "ReduceProd", "Mod", "Floor", "Ceil", "Sqrt", "Abs", "ReduceMax", "CastLike",
+})  # fmt: skip
+
+
+def detect(head: bytes) -> bool:
+    """Whether a file begins like an ONNX model.
+
+    >>> detect(bytes((8, 9, 18, 7)) + b"pytorch"), detect(b"name: net")
+    (True, False)
+    """
+    # Then come fields with a length (producer_name, graph, ...) or model_version.
+    return head.startswith(_HEADS) and len(head) > 2 and head[2] in (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42, 0x72)
+
+
+def load(path: Path, options: ImportOptions) -> ForeignNetwork:
+    """Read an ONNX file.
+
+    Raises
+    ------
+    InputFileError
+        It is broken, has control flow or operators that are not known, or sizes that are not.
+    MissingExtra
+        onnx is not installed.
+    """
+    onnx = _onnx()
+    model, digest = _read(onnx, path)
+    from planner.importers.traced.reading import document_of_program
+
+    try:
+        program, unknown = program_of(model)
+        refused = Counter({op: count for op, count in unknown.items() if op not in options.assume_free})
+        if refused:
+            raise unknown_operators(path, refused, "")
+        version = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+        source = f"ONNX {path.name}, opset {version}"
+        imported = document_of_program(program, name=path.stem, source=source, assume_free=options.assume_free)
+    except ProgramFault as fault:
+        raise InputFileError([FileProblem(path=path, message=str(fault))]) from None
+    return ForeignNetwork(sha256=digest, imported=imported)
+
+
+def _onnx() -> Any:
+    try:
+        onnx = importlib.import_module("onnx")
+    except ImportError:
+        raise MissingExtra("reading ONNX files", "onnx", "onnx") from None
+    return onnx
+
+
+def _read(onnx: Any, path: Path) -> tuple[Any, str]:
+    """The model with all its shapes, and the hash of the file."""
+    try:
+        size = path.stat().st_size
+        data = path.read_bytes() if size <= _MAX_BYTES else b""
+    except OSError as error:
+        raise _failure(path, f"cannot be read: {error.strerror or error}") from None
+    if size > _MAX_BYTES:
+        raise _failure(path, "is larger than 2 GiB, the limit of ONNX files; keep the weights in a file of their own")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as error:  # protobuf's own class differs between its implementations
+        raise _failure(
+            path, f"is a broken or truncated ONNX file: {str(error)[:200] or type(error).__name__}"
+        ) from None
+    if not model.HasField("graph") or not model.graph.node:
+        raise _failure(path, "is an ONNX file without a graph: it is broken or truncated")
+    _check(onnx, path, model)
+    digest = hashlib.sha256(data).hexdigest()
+    if model.functions:
+        model = importlib.import_module("onnx.inliner").inline_local_functions(model)
+    _set_batch(model)
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True), digest
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0][:300]
+        raise _failure(path, f"its shapes cannot be inferred: {reason}") from None
+
+
+def _check(onnx: Any, path: Path, model: Any) -> None:
+    """Refuse control flow by name, versions that are not known, and more nodes than any network has."""
+    newest = onnx.defs.onnx_opset_version()
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx") and entry.version > newest:
+            raise _failure(path, f"is of opset {entry.version}; the installed onnx knows versions up to {newest}")
+    if len(model.graph.node) > _MAX_NODES:
+        raise _failure(path, f"has {len(model.graph.node):,} nodes; more than {_MAX_NODES:,} are not read")
+    control = Counter(node.op_type for node in model.graph.node if node.op_type in CONTROL_FLOW)
+    for function in model.functions:
+        control.update(node.op_type for node in function.node if node.op_type in CONTROL_FLOW)
+    if control:
+        listed = ", ".join(f"{name} ({count})" for name, count in control.most_common())
+        raise _failure(path, f"has control flow: {listed}; what it costs depends on the data, export it without")
+
+
+def _set_batch(model: Any) -> None:
+    """Symbolic batches are 1."""
+    initial = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if value.name not in initial and dims and not dims[0].HasField("dim_value"):
+            dims[0].dim_value = _BATCH
+
+
+def _failure(path: Path, message: str) -> InputFileError:
+    return InputFileError([FileProblem(path=path, message=message)])
+
+
+def program_of(model: Any) -> tuple[Program, Counter[str]]:
+    """Write a model with inferred shapes in the vocabulary of `planner.importers.traced`.
+
+    Returns
+    -------
+    program : Program
+    unknown : Counter
+        Operators that are not known, with their counts.
+    """
+    return _Graph(model).run()
+
+
+class _Graph:
+    def __init__(self, model: Any) -> None:
+        self.onnx = _onnx()
+        self.model = model
+        self.graph = model.graph
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.types: dict[str, int] = {}
+        self.constants: dict[str, Any] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.operations: list[Operation] = []
+        self.unknown: Counter[str] = Counter()
+        self.opset = {entry.domain: entry.version for entry in model.opset_import}
+
+    def run(self) -> tuple[Program, Counter[str]]:
+        for value in (*self.graph.value_info, *self.graph.output, *self.graph.input):
+            self._shape_of(value)
+        for tensor in self.graph.initializer:
+            self._initializer(tensor)
+        for value in self.graph.input:
+            if value.name not in self.tensors:
+                self._input(value)
+        for node in self.graph.node:
+            self._node(node)
+        self._tie()
+        inputs = [tensor for tensor in self.tensors.values() if tensor.role == "input"]
+        if not inputs:
+            raise ProgramFault("has no inputs")
+        batch = next((t.shape[0] for t in inputs if t.shape), 1)
+        outputs = tuple(value.name for value in self.graph.output)
+        notes = []
+        if any(node.op_type == "Softmax" for node in self.graph.node):
+            notes.append(
+                "attention that is written out is taken to run in a fused kernel: ONNX files do not say how it is run"
+            )
+        program = Program(
+            tensors=self.tensors,
+            operations=self.operations,
+            outputs=outputs,
+            batch=batch,
+            is_fused=True,
+            has_scopes=True,
+            notes=notes,
+        )
+        return program, self.unknown
+
+    # -- leaves -------------------------------------------------------------------------------------------------------------
+
+    def _shape_of(self, value: Any) -> None:
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            return
+        self.types[value.name] = tensor.elem_type
+        dims = tensor.shape.dim
+        if all(dim.HasField("dim_value") for dim in dims):
+            self.shapes[value.name] = tuple(int(dim.dim_value) for dim in dims)
+
+    def _input(self, value: Any) -> None:
+        if value.name not in self.shapes:
+            dims = [dim.dim_param or str(dim.dim_value) for dim in value.type.tensor_type.shape.dim]
+            raise ProgramFault(
+                f"input '{value.name}' has extents that are not numbers: {' x '.join(dims) or 'unknown'}; export with fixed shapes"
+            )
+        self.tensors[value.name] = Tensor(
+            shape=self.shapes[value.name], role="input", name=value.name, is_integer=not self._is_float(value.name)
+        )
+
+    def _is_float(self, name: str) -> bool:
+        kinds = self.onnx.TensorProto
+        floats = {kinds.FLOAT, kinds.FLOAT16, kinds.DOUBLE, kinds.BFLOAT16}
+        return self.types.get(name) in floats
+
+    def _initializer(self, tensor: Any) -> None:
+        shape = tuple(int(extent) for extent in tensor.dims)
+        if any(extent < 0 for extent in shape):
+            raise ProgramFault(f"tensor '{tensor.name}' has a negative extent")
+        self.shapes[tensor.name] = shape
+        self.types[tensor.name] = tensor.data_type
+        numbers = self._numbers(tensor) if math.prod(shape) <= _MAX_FOLDED else None
+        # A parameter: real numbers, more than one. Masks are constants: they hold an infinity, or nothing but 0 and 1 in a square.
+        is_weight = self._is_float(tensor.name) and math.prod(shape) > 1 and not _is_mask(numbers, shape)
+        if is_weight:
+            self.tensors[tensor.name] = Tensor(shape=shape, role="parameter", name=tensor.name, key=tensor.name)
+            return
+        if numbers is not None:
+            self.constants[tensor.name] = numbers
+        self.tensors[tensor.name] = Tensor(shape=shape, role="constant", name=tensor.name, value=numbers)
+
+    def _numbers(self, tensor: Any) -> Any:
+        """Numbers of a small tensor; None where they are in another file, or broken."""
+        if tensor.data_location == self.onnx.TensorProto.EXTERNAL:
+            return None
+        try:
+            return self.onnx.numpy_helper.to_array(tensor)
+        except Exception:
+            raise ProgramFault(
+                f"the numbers of tensor '{tensor.name}' do not fit its shape: the file is broken"
+            ) from None
+
+    def _tie(self) -> None:
+        """A matrix that is a table transposed is the same parameter: exporters write a tied head out once more."""
+        tables = {n.input[0] for n in self.graph.node if n.op_type == "Gather" and n.input[0] in self.tensors}
+        matrices = {n.input[1] for n in self.graph.node if n.op_type == "MatMul" and n.input[1] in self.tensors}
+        stored = {tensor.name: tensor for tensor in self.graph.initializer if tensor.name in tables | matrices}
+        for table in sorted(tables & stored.keys()):
+            for matrix in sorted(matrices & stored.keys()):
+                if self.shapes[matrix] != self.shapes[table][::-1] or len(self.shapes[table]) != 2:
+                    continue
+                one, other = self._numbers(stored[table]), self._numbers(stored[matrix])
+                if one is not None and other is not None and (other == one.T).all():
+                    self.tensors[matrix] = dataclasses.replace(self.tensors[matrix], key=table)
+
+    # -- nodes --------------------------------------------------------------------------------------------------------------
+
+    def _node(self, node: Any) -> None:
+        outputs = [name for name in node.output if name]
+        if self._folds(node):
+            return
+        missing = [name for name in outputs if name not in self.shapes]
+        attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
+        is_known = node.domain in ("", "ai.onnx", "com.microsoft") and node.op_type in OPERATORS
+        operator = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+        inputs = [name or None for name in node.input]
+        if not is_known:
+            self.unknown[operator] += 1
+            for name in missing:  # as its first input, so that the rest can be read and all that is unknown be listed
+                self.shapes[name] = self.shapes.get(node.input[0] if node.input else "", (1,))
+            shapes = tuple(self.shapes[name] for name in outputs)
+            self._add(node, "unknown", operator, inputs, {}, shapes, outputs)
+            return
+        for name in missing[:]:
+            if node.op_type == "Dropout" or (node.op_type == "BatchNormalization" and name != outputs[0]):
+                self.shapes[name] = self.shapes[node.input[0]]
+                missing.remove(name)
+        if missing:
+            if self.unknown:  # its shape depends on one that is not known
+                self.shapes.update(dict.fromkeys(missing, self.shapes.get(node.input[0], (1,))))
+            else:
+                raise ProgramFault(
+                    f"the shape of '{missing[0]}' ({node.op_type}) is not known; export with fixed shapes"
+                )
+        shapes = tuple(self.shapes[name] for name in outputs)
+        reading = Node(operator, inputs, attributes, shapes, lambda name: self.shapes.get(name, ()), self.constants.get)
+        OPERATORS[node.op_type](reading)
+        self._add(node, reading.kind, operator, reading.inputs, reading.result, shapes, outputs)
+
+    def _attribute(self, attribute: Any) -> Any:
+        value = self.onnx.helper.get_attribute_value(attribute)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+    def _folds(self, node: Any) -> bool:
+        """Work a small constant out; whether that was possible."""
+        if node.op_type not in _FOLDED or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+            return False
+        output = node.output[0]
+        known = self.shapes.get(output)
+        if (math.prod(known) if known is not None else self._growth(node)) > _MAX_FOLDED:
+            return False
+        if node.op_type == "Shape" and node.input[0] in self.shapes:
+            import numpy as np
+
+            bounds = {attribute.name: attribute.i for attribute in node.attribute}
+            value: Any = np.array(self.shapes[node.input[0]][bounds.get("start") : bounds.get("end")], dtype=np.int64)
+        elif node.op_type == "CastLike" and node.input[0] in self.constants:
+            value = self.constants[node.input[0]]  # its numbers matter here, not their type
+        elif all(name in self.constants for name in node.input if name):
+            value = self._evaluated(node)
+        else:
+            return False
+        if value is None or value.size > _MAX_FOLDED:
+            return False
+        self.constants[output] = value
+        self.shapes[output] = tuple(value.shape)
+        self.tensors[output] = Tensor(shape=tuple(value.shape), role="constant", name=output, value=value)
+        return True
+
+    def _growth(self, node: Any) -> float:
+        """Elements of a constant before it is worked out: few numbers can ask for many."""
+        inputs: list[Any] = [self.constants.get(name) for name in node.input if name]
+        if any(value is None for value in inputs) or not inputs:
+            return 0.0
+        if node.op_type == "Range":
+            start, limit, delta = (float(value.reshape(-1)[0]) for value in inputs)
+            return abs((limit - start) / delta) if delta else math.inf
+        if node.op_type in ("Expand", "ConstantOfShape", "Reshape"):
+            extents = [abs(float(extent)) for extent in inputs[-1].reshape(-1)]
+            return math.prod(max(extent, 1.0) for extent in extents) * (
+                inputs[0].size if node.op_type == "Expand" else 1
+            )
+        return float(math.prod(max(value.size, 1) for value in inputs)) if len(inputs) < 4 else 0.0
+
+    def _evaluated(self, node: Any) -> Any:
+        reference = importlib.import_module("onnx.reference")
+        try:
+            feeds = {name: self.constants[name] for name in node.input if name}
+            return reference.ReferenceEvaluator(node, opsets=dict(self.opset)).run(None, feeds)[0]
+        except Exception:
+            return None  # what cannot be worked out stays a tensor whose numbers are not known
+
+    def _add(
+        self,
+        node: Any,
+        kind: str,
+        operator: str,
+        inputs: list[str | None],
+        attributes: dict[str, Any],
+        shapes: tuple[tuple[int, ...], ...],
+        outputs: list[str],
+    ) -> None:
+        for name in inputs:
+            if name is not None and name not in self.shapes:
+                raise ProgramFault(f"node '{node.name or operator}' reads '{name}', which nothing makes")
+        word = attributes.get("function") or (attributes.get("op") if kind == "binary" else "") or kind
+        self.operations.append(
+            Operation(
+                kind=kind,
+                source=operator,
+                inputs=tuple(inputs),
+                outputs=tuple(outputs),
+                shapes=shapes,
+                attributes=attributes,
+                path=_path(node, str(word)),
+            )
+        )
+
+
+def _path(node: Any, word: str) -> str:
+    """Module of a node: as torch's exporter notes it, else by the node's name (``/layers.0/fc/MatMul``)."""
+    import ast
+
+    from planner.importers.torch_program import scoped
+
+    notes = {entry.key: entry.value for entry in node.metadata_props}
+    scopes, classes = notes.get("pkg.torch.onnx.name_scopes"), notes.get("pkg.torch.onnx.class_hierarchy")
+    if scopes and classes:
+        try:  # literals: lists of names
+            names, kinds = ast.literal_eval(scopes), ast.literal_eval(classes)
+            if len(names) >= 2 and len(kinds) >= 2:
+                return scoped(str(names[-2]), str(kinds[-2]), word)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            pass
+    folder = node.name.strip("/").rpartition("/")[0].replace("/", ".") if "/" in node.name else ""
+    return f"{folder}.{word}" if folder else word
+
+
+def _is_mask(numbers: Any, shape: tuple[int, ...]) -> bool:
+    if numbers is None or len(shape) < 2 or shape[-1] != shape[-2]:
+        return False
+    import numpy as np
+
+    lowest = numbers.min()
+    return bool(lowest < -1e4 or (np.isin(numbers, (0.0, 1.0)).all() and not (numbers == numbers.flat[0]).all()))

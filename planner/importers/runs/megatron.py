@@ -1,0 +1,188 @@
+"""Megatron-LM: arguments of pretrain_gpt.py, as they stand in a launch script or a plain list.
+
+Words are split as a shell does (shlex); variables that the same file sets to plain text are put in. Nothing is executed: a setting
+that comes from a command, or from a variable set elsewhere, is an error that names it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+from planner.importers.runs import Run, problem
+
+TITLE = "Megatron-LM"
+
+# Flag -> option of a mesh plan with the same meaning.
+_DEGREES = {
+    "tensor-model-parallel-size": "tp",
+    "pipeline-model-parallel-size": "pp",
+    "context-parallel-size": "cp",
+    "expert-model-parallel-size": "ep",
+    "expert-tensor-parallel-size": "etp",
+    "micro-batch-size": "micro_batch",
+}
+_NUMBERS = {*_DEGREES, "global-batch-size", "seq-length", "num-layers", "nnodes", "nproc-per-node", "recompute-num-layers",
+            "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
+            "num-distributed-optimizer-instances"}  # fmt: skip
+_WORDS = {"cp-comm-type", "recompute-granularity", "recompute-method", "data-parallel-sharding-strategy", "optimizer",
+          "fp8-format", "pipeline-model-parallel-layout", "sgd-momentum"}  # fmt: skip
+_FLAGS = {"sequence-parallel", "use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "recompute-activations",
+          "optimizer-cpu-offload", "use-tp-pp-dp-mapping", "bf16", "fp16"}  # fmt: skip
+_CP = {"p2p": "ring", "allgather": "all_gather", "a2a": "all_to_all"}
+_STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\+?=(.*)\Z", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)(?::?-([^{}$`]*))?\}|([A-Za-z_][A-Za-z0-9_]*))")
+# Variables may name variables, but not forever.
+_MOST_ROUNDS = 20
+
+
+def read(path: Path, text: str) -> Run:
+    """Read a run from the text of a script."""
+    found = _settings(path, text)
+    numbers = {name: _number(path, name, found[name]) for name in _NUMBERS if name in found}
+    run = Run()
+    for flag, option in _DEGREES.items():
+        if flag in numbers:
+            run.mesh[option] = str(numbers[flag])
+    if "expert-model-parallel-size" in found and "expert-tensor-parallel-size" not in found:
+        run.mesh["etp"] = str(numbers.get("tensor-model-parallel-size", 1))  # Megatron's default
+    for flag, option in (("global-batch-size", "batch"), ("seq-length", "seq")):
+        if flag in numbers:
+            run.options[option] = str(numbers[flag])
+    if "nproc-per-node" in numbers:
+        run.options["gpus"] = str(numbers["nproc-per-node"] * numbers.get("nnodes", 1))
+    run.mesh["sequence_parallel"] = "sequence-parallel" in found
+    if "cp-comm-type" in found:
+        run.mesh["cp_kind"] = _one_of(path, "cp-comm-type", found["cp-comm-type"], _CP)
+    if "use-tp-pp-dp-mapping" in found:
+        run.mesh["order"] = "tp-cp-pp-dp"
+    _pipeline(path, found, numbers, run)
+    _zero(path, found, numbers, run)
+    _memory(path, found, numbers, run)
+    return run
+
+
+def _settings(path: Path, text: str) -> dict[str, str]:
+    """Known flags -> their word ("" for flags without one); the last one counts, as in argparse."""
+    try:
+        words = shlex.split(text, comments=True)
+    except ValueError as error:
+        raise problem(path, f"is no shell script or list of arguments: {error}") from None
+    values = {
+        match[1]: match[2] for word in words if (match := _ASSIGNMENT.match(word)) and not match[2].startswith("(")
+    }
+    expanded: list[str] = []
+    for word in words:
+        match = _ASSIGNMENT.match(word)
+        if match is None:
+            expanded.append(word)
+        elif match[2].startswith("("):
+            expanded.append(match[2][1:])  # the first word of an array
+        else:
+            # A string of arguments in a variable is several words where a shell puts it in without quotes.
+            expanded += match[2].split()
+    found: dict[str, str] = {}
+    for i, word in enumerate(expanded):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].rstrip(")").partition("=")
+        name = name.replace("_", "-")
+        if name in _FLAGS:
+            found[name] = ""
+        elif name in _NUMBERS or name in _WORDS:
+            raw = value if equals else (expanded[i + 1].rstrip(")") if i + 1 < len(expanded) else "")
+            found[name] = _resolved(path, name, raw, values)
+    return found
+
+
+def _resolved(path: Path, name: str, raw: str, values: dict[str, str]) -> str:
+    for _ in range(_MOST_ROUNDS):
+        match = _VARIABLE.search(raw)
+        if match is None:
+            break
+        variable = match[1] or match[3]
+        value = values.get(variable, match[2])
+        if value is None:
+            raise problem(
+                path, f"is {raw}, and the file does not set {variable} to plain text; write the value", f"--{name}"
+            )
+        raw = raw[: match.start()] + value + raw[match.end() :]
+    if "$" in raw or "`" in raw:
+        raise problem(path, f"is {raw}, which would have to be executed; write the value", f"--{name}")
+    return raw
+
+
+def _number(path: Path, name: str, word: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,12}", word) or int(word) < 1:
+        raise problem(path, f"is '{word}'; a whole number of at least 1 is expected", f"--{name}")
+    return int(word)
+
+
+def _one_of(path: Path, name: str, word: str, known: dict[str, str]) -> str:
+    if word not in known:
+        raise problem(path, f"is '{word}'; known: {', '.join(known)}", f"--{name}")
+    return known[word]
+
+
+def _pipeline(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
+    pp = numbers.get("pipeline-model-parallel-size", 1)
+    vpp = numbers.get("num-virtual-stages-per-pipeline-rank", 1)
+    per_stage = numbers.get("num-layers-per-virtual-pipeline-stage")
+    if per_stage is not None:
+        layers = numbers.get("num-layers")
+        if layers is None or layers % (pp * per_stage):
+            raise problem(path, "needs --num-layers that pp x it divides", "--num-layers-per-virtual-pipeline-stage")
+        vpp = layers // (pp * per_stage)
+    if "pipeline-model-parallel-layout" in found:
+        run.notes.append(
+            "--pipeline-model-parallel-layout: stages are laid out as the planner balances them, not as written"
+        )
+        vpp = _chunks(found["pipeline-model-parallel-layout"]) // pp
+    if pp > 1 and vpp > 1:
+        run.mesh |= {"vpp": str(vpp), "schedule": "interleaved"}
+
+
+def _chunks(layout: str) -> int:
+    """Pipeline chunks of a layout: one more than its bars, repeats counted."""
+    for group in re.findall(r"\(([^()]*)\)\*([0-9]{1,4})", layout):
+        layout = layout.replace(f"({group[0]})*{group[1]}", group[0] * int(group[1]), 1)
+    return layout.count("|") + 1
+
+
+def _zero(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
+    stage = 0
+    if "use-megatron-fsdp" in found:
+        word = found.get("data-parallel-sharding-strategy", "no_shard")
+        stage = int(_one_of(path, "data-parallel-sharding-strategy", word, {k: str(v) for k, v in _STRATEGIES.items()}))
+    elif "use-torch-fsdp2" in found:
+        stage = 3
+    elif "use-distributed-optimizer" in found:
+        stage = 1
+    run.mesh["zero"] = str(stage)
+    instances = numbers.get("num-distributed-optimizer-instances", 1)
+    if stage and instances > 1:
+        run.mesh["dp_replicate"] = str(instances)
+
+
+def _memory(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:
+    granularity = found.get("recompute-granularity", "selective" if "recompute-activations" in found else "none")
+    if granularity not in ("none", "selective", "full"):
+        raise problem(path, f"is '{granularity}'; known: selective, full", "--recompute-granularity")
+    run.mesh["recompute"] = granularity
+    if granularity == "full" and found.get("recompute-method") == "block" and "recompute-num-layers" in numbers:
+        run.mesh["recompute_blocks"] = str(numbers["recompute-num-layers"])
+    elif granularity == "full":
+        run.notes.append("--recompute-method uniform: every block is recomputed by itself, not in groups")
+    if "optimizer-cpu-offload" in found:
+        run.mesh["offload"] = "optimizer"
+    precision = "fp8" if "fp8-format" in found else next((name for name in ("bf16", "fp16") if name in found), "fp32")
+    run.options["precision"] = precision
+    optimizer = found.get("optimizer", "adam")
+    if optimizer == "sgd":
+        run.options["optimizer"] = "sgd" if found.get("sgd-momentum") in ("0", "0.0") else "momentum"
+    elif optimizer == "adam":
+        run.options["optimizer"] = "adam"
+    else:
+        run.notes.append(f"--optimizer {optimizer}: is not known to the cost model; the network's usual one is taken")

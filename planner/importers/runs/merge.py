@@ -1,0 +1,60 @@
+"""What the file of a run says, put beside what the command line says; the command line wins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from planner.importers.runs import Run, read_run
+
+__all__ = ["with_run"]
+
+
+def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Fill the options that were not given from a run.
+
+    Parameters
+    ----------
+    options : mapping
+        Parameters of ``planner estimate``, with ``mesh``.
+    trainer : str
+        A name of `planner.importers.runs.RUNS`.
+    path : Path
+
+    Returns
+    -------
+    (dict, list of str)
+        The options, and what was read otherwise than it is written.
+
+    Raises
+    ------
+    PlannerError
+        As `planner.importers.runs.read_run`.
+    """
+    run = read_run(trainer, path)
+    mesh = dict(options["mesh"])
+    merged = {**options, "mesh": mesh}
+    for name, word in run.options.items():
+        if name != "num_micro_batches" and merged.get(name) is None:
+            merged[name] = word
+    for name, word in run.mesh.items():
+        if mesh.get(name) is None:
+            mesh[name] = word
+    if merged.get("batch") is None and merged.get("micro_batches") is None:
+        merged["batch"] = _batch(run, merged)
+    return merged, run.notes
+
+
+def _batch(run: Run, options: Mapping[str, Any]) -> str | None:
+    """Micro-batch x accumulation x data-parallel ranks, where all are known; the network's usual batch otherwise."""
+    mesh = options["mesh"]
+    words = [options.get("gpus"), mesh.get("micro_batch"), run.options.get("num_micro_batches")]
+    degrees = [mesh.get(name) or "1" for name in ("tp", "cp", "pp")]
+    if not all(isinstance(word, str) and word.isdecimal() for word in [*words, *degrees]):
+        return None
+    gpus, micro_batch, accumulated = map(int, words)
+    ranks = gpus
+    for degree in map(int, degrees):
+        ranks //= degree
+    return str(micro_batch * accumulated * ranks)

@@ -1,0 +1,400 @@
+"""Programs of torch.export: archives (.pt2), and modules traced here without computing anything.
+
+An archive is read by torch.export's own loader. Parts of an archive that are pickles (objects of other classes than tensors) are
+refused before it is opened: unpickling runs code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from planner.errors import FileProblem, InputFileError, UsageError
+from planner.importers.documents import ImportedDocument
+from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, unknown_operators
+from planner.importers.torch_operators import OPERATORS, Reading
+from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
+
+__all__ = ["FORMAT", "detect", "document_of_module", "load", "program_of"]
+
+FORMAT = "torch.export archive"
+
+_ZIP = b"PK\x03\x04"
+_MAX_FOLDED = 1 << 20  # elements of a constant whose numbers are looked at
+# The first whose loader reads tensors without unpickling anything else (weights_only by default).
+_MIN_TORCH = (2, 6)
+
+
+def detect(head: bytes) -> bool:
+    r"""Whether a file begins like a zip archive, which torch's files are.
+
+    >>> detect(b"PK\x03\x04..."), detect(b"name: net")
+    (True, False)
+    """
+    return head.startswith(_ZIP)
+
+
+def load(path: Path, options: ImportOptions) -> ForeignNetwork:
+    """Read an archive of torch.export.
+
+    Raises
+    ------
+    InputFileError
+        It is no such archive, is broken, holds pickles, or has operators that are not known.
+    MissingExtra
+        torch is not installed.
+    """
+    _check_archive(path)
+    torch = _torch()
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _MIN_TORCH:
+        raise UsageError(
+            f"{path}: archives are read with torch {'.'.join(map(str, _MIN_TORCH))} or later, this is {torch.__version__}"
+        )
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = torch.export.load(str(path))
+    except Exception as error:  # whatever the loader meets in a broken file
+        reason = str(error).partition("\n")[0][:200]
+        raise _failure(path, f"cannot be read as a {FORMAT}: {type(error).__name__}: {reason}") from None
+    name = path.stem
+    imported = _document(exported, name=name, source=f"{FORMAT} {path.name}", options=options, path=path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return ForeignNetwork(sha256=digest, imported=imported)
+
+
+def document_of_module(
+    module: Any, example_inputs: Sequence[Any], *, name: str = "", options: ImportOptions | None = None
+) -> ImportedDocument:
+    """Trace a module and make a network file of it; see `planner.from_torch`.
+
+    Raises
+    ------
+    UsageError
+        It cannot be exported; the message is torch's.
+    """
+    torch = _torch()
+    import warnings
+
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"from_torch takes a torch.nn.Module, not {type(module).__name__}")
+    inputs = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    device = next((tensor.device for tensor in [*module.parameters(), *module.buffers()]), None)
+    moved = tuple(_moved(torch, item, device) for item in inputs)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exported = torch.export.export(module, moved)
+    except Exception as error:  # dynamic control flow, wrong inputs, ...
+        reason = next((line for line in str(error).splitlines() if line.strip()), "")[:300]
+        raise UsageError(
+            f"torch.export cannot trace {type(module).__name__}: {type(error).__name__}: {reason}"
+        ) from error
+    title = name or type(module).__name__
+    source = f"torch.export of {type(module).__name__}"
+    return _document(exported, name=title, source=source, options=options or ImportOptions(), path=Path(title))
+
+
+def _moved(torch: Any, item: Any, device: Any) -> Any:
+    """Inputs on the device of the module: nothing is computed, so a tensor on the meta device will do."""
+    if isinstance(item, torch.Tensor) and device is not None and item.device != device:
+        return torch.empty_like(item, device=device)
+    return item
+
+
+def _torch() -> Any:
+    try:
+        importlib.import_module("torch.export")
+        torch = importlib.import_module("torch")
+    except ImportError:
+        raise MissingExtra("reading programs of torch", "torch", "torch") from None
+    return torch
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse what is no archive of torch.export, and what would be unpickled."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            inner = [name.partition("/")[2] or name for name in names]
+            is_old = "serialized_exported_program.json" in names
+            is_export = is_old or any(name.startswith("models/") and name.endswith(".json") for name in inner)
+            if not is_export:
+                what = "a pickled checkpoint (torch.save) or TorchScript" if "data.pkl" in inner else "a zip archive"
+                raise _failure(path, f"is {what}, not a program saved by torch.export.save; pickles are never opened")
+            for name, own in zip(names, inner, strict=True):
+                is_config = own.startswith("data/constants/") and own.endswith(".json")
+                pickled = _pickled_constants(archive.read(name)) if is_config else []
+                if "custom_obj" in own or pickled:
+                    raise _failure(path, f"holds pickled objects ('{own}'), which would run code when they are opened")
+    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, InputFileError):
+            raise
+        raise _failure(path, f"is a broken archive: {str(error)[:200] or type(error).__name__}") from None
+
+
+def _pickled_constants(text: bytes) -> list[str]:
+    """Constants of an archive that are no tensors."""
+    config = json.loads(text).get("config", {})
+    return [name for name, entry in config.items() if str(entry.get("path_name", "")).startswith("custom_obj")]
+
+
+def _failure(path: Path, message: str) -> InputFileError:
+    return InputFileError([FileProblem(path=path, message=message)])
+
+
+def _document(exported: Any, *, name: str, source: str, options: ImportOptions, path: Path) -> ImportedDocument:
+    from planner.importers.traced.reading import document_of_program
+
+    try:
+        program, unknown = program_of(exported)
+        refused = Counter({op: count for op, count in unknown.items() if op not in options.assume_free})
+        if refused:
+            raise unknown_operators(path, refused, "")
+        return document_of_program(program, name=name, source=source, assume_free=options.assume_free)
+    except ProgramFault as fault:
+        raise _failure(path, str(fault)) from None
+
+
+class Ref(str):
+    """A tensor among the arguments of an operator, by its name."""
+
+    __slots__ = ()
+
+
+def program_of(exported: Any) -> tuple[Program, Counter[str]]:
+    """Write an exported program in the vocabulary of `planner.importers.traced`.
+
+    Returns
+    -------
+    program : Program
+    unknown : Counter
+        Operators that are not known, with their counts.
+    """
+    return _Export(exported).run()
+
+
+# Tests and bookkeeping that leave no tensor.
+_SILENT = frozenset(
+    {"_assert_async", "sym_constrain_range", "_assert_scalar", "sym_size", "item", "copy_", "add_.count"}
+)
+_NAMESPACES = ("aten", "prims", "prim")
+
+
+class _Export:
+    def __init__(self, exported: Any) -> None:
+        self.exported = exported
+        self.tensors: dict[str, Tensor] = {}
+        self.operations: list[Operation] = []
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.parts: dict[str, tuple[str, ...]] = {}  # operator with several outputs -> their names
+        self.unknown: Counter[str] = Counter()
+        self.notes: list[str] = []
+        self._storages: dict[int, str] = {}
+
+    def run(self) -> tuple[Program, Counter[str]]:
+        outputs: tuple[str, ...] = ()
+        for node in self.exported.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "get_attr":
+                self.tensors[node.name] = Tensor(shape=self._shape(node), role="constant", name=node.name)
+            elif node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                outputs = self._outputs(node)
+        batch = self._batch()
+        program = Program(
+            tensors=self.tensors, operations=self.operations, outputs=outputs, batch=batch, notes=self.notes
+        )
+        return program, self.unknown
+
+    def _batch(self) -> int:
+        inputs = [t for t in self.tensors.values() if t.role == "input" and t.shape]
+        if not inputs:
+            raise ProgramFault("has no inputs that are tensors")
+        return inputs[0].shape[0]
+
+    def _outputs(self, node: Any) -> tuple[str, ...]:
+        """Results of the user's module; updated statistics of norms are none."""
+        names = []
+        kinds = [spec.kind.name for spec in self.exported.graph_signature.output_specs]
+        for argument, kind in zip(node.args[0], kinds, strict=False):
+            if kind in ("USER_OUTPUT", "LOSS_OUTPUT") and hasattr(argument, "name"):
+                names.append(argument.name)
+        return tuple(names)
+
+    # -- leaves -------------------------------------------------------------------------------------------------------------
+
+    def _placeholder(self, node: Any) -> None:
+        signature = self.exported.graph_signature
+        value = node.meta.get("val")
+        if not hasattr(value, "shape"):
+            return
+        key = signature.inputs_to_parameters.get(node.name)
+        shape = self._shape(node)
+        self.shapes[node.name] = shape
+        if key is not None:
+            stored = self.exported.state_dict.get(key)
+            is_trained = bool(getattr(stored, "requires_grad", True))
+            same = self._storages.setdefault(id(stored), key) if stored is not None else key
+            self.tensors[node.name] = Tensor(shape=shape, role="parameter", name=key, key=same, is_trained=is_trained)
+            return
+        is_integer = not value.dtype.is_floating_point and not value.dtype.is_complex
+        if node.name in signature.inputs_to_buffers or node.name in signature.inputs_to_lifted_tensor_constants:
+            name = signature.inputs_to_buffers.get(node.name) or signature.inputs_to_lifted_tensor_constants[node.name]
+            stored = self.exported.state_dict.get(name, self.exported.constants.get(name))
+            numbers = self._numbers(stored)
+            self.tensors[node.name] = Tensor(shape=shape, role="constant", name=name, value=numbers)
+            return
+        self.tensors[node.name] = Tensor(shape=shape, role="input", name=node.name, is_integer=is_integer)
+
+    def _numbers(self, stored: Any) -> Any:
+        if stored is None or stored.device.type != "cpu" or stored.numel() > _MAX_FOLDED or stored.dtype.is_complex:
+            return None
+        try:
+            return stored.detach().float().numpy() if stored.dtype.is_floating_point else stored.detach().numpy()
+        except (RuntimeError, TypeError):  # fake tensors have no numbers
+            return None
+
+    def _shape(self, node: Any) -> tuple[int, ...]:
+        return self._extents(node.meta.get("val"), node.name)
+
+    def _extents(self, value: Any, name: str) -> tuple[int, ...]:
+        """Extents as numbers; a dynamic one is that of the example that the program was traced with."""
+        result = []
+        for extent in getattr(value, "shape", ()):
+            if isinstance(extent, int):
+                result.append(extent)
+                continue
+            hint = getattr(extent.node, "hint", None)
+            if hint is None:
+                raise ProgramFault(
+                    f"tensor '{name}' has an extent that is not known ({extent}); export with fixed shapes"
+                )
+            result.append(int(hint))
+        return tuple(result)
+
+    # -- operators ----------------------------------------------------------------------------------------------------------
+
+    def _call(self, node: Any) -> None:
+        target = str(node.target)
+        if "getitem" in getattr(node.target, "__name__", ""):
+            source, index = node.args
+            names = self.parts.get(source.name, (source.name,))
+            if index < len(names):
+                self._add(node, "alias", target, [Ref(names[index])], {}, (self._shape(node),), (node.name,))
+            return
+        space, _, rest = target.partition(".")
+        operator = rest.partition(".")[0] if space in _NAMESPACES else target
+        value = node.meta.get("val")
+        several = isinstance(value, (list, tuple))
+        tensors = (
+            [item for item in value if hasattr(item, "shape")]
+            if several
+            else [value]
+            if hasattr(value, "shape")
+            else []
+        )
+        if not tensors:
+            return  # tests of shapes and numbers
+        shapes = tuple(self._extents(item, node.name) for item in tensors)
+        names = tuple(f"{node.name}:{i}" for i in range(len(tensors))) if several else (node.name,)
+        self.parts[node.name] = names
+        for own, shape in zip(names, shapes, strict=True):
+            self.shapes[own] = shape
+        self.shapes[node.name] = shapes[0]
+        arguments = self._arguments(node)
+        if operator not in OPERATORS or space not in _NAMESPACES:
+            inputs = [item for item in arguments.values() if isinstance(item, Ref)]
+            self.unknown[target] += 1
+            self._add(node, "unknown", target, inputs, {}, shapes, names)
+            return
+        reading = Reading(operator, arguments, lambda ref: self.shapes[str(ref)], shapes)
+        OPERATORS[operator](reading)
+        given = [item if isinstance(item, Ref) else None for item in reading.inputs]
+        self._add(node, reading.kind, target, given, reading.attributes, shapes, names)
+
+    def _arguments(self, node: Any) -> dict[str, Any]:
+        schema = getattr(node.target, "_schema", None)
+        arguments: dict[str, Any] = {}
+        if schema is None:
+            return {f"arg{i}": self._argument(item) for i, item in enumerate(node.args)}
+        for i, declared in enumerate(schema.arguments):
+            if i < len(node.args) and not declared.kwarg_only:
+                value = node.args[i]
+            elif declared.name in node.kwargs:
+                value = node.kwargs[declared.name]
+            else:
+                value = declared.default_value if declared.has_default_value() else None
+            arguments[declared.name] = self._argument(value)
+        return arguments
+
+    def _argument(self, value: Any) -> Any:
+        if hasattr(value, "op") and hasattr(value, "meta"):
+            inner = value.meta.get("val")
+            if hasattr(inner, "shape"):
+                return Ref(self.parts.get(value.name, (value.name,))[0])
+            return getattr(getattr(inner, "node", None), "hint", inner)
+        if isinstance(value, (list, tuple)):
+            return [self._argument(item) for item in value]
+        return value
+
+    def _add(
+        self,
+        node: Any,
+        kind: str,
+        source: str,
+        inputs: Sequence[Any],
+        attributes: dict[str, Any],
+        shapes: tuple[tuple[int, ...], ...],
+        names: tuple[str, ...],
+    ) -> None:
+        for own, shape in zip(names, shapes, strict=True):
+            self.shapes[own] = shape
+        self.operations.append(
+            Operation(
+                kind=kind,
+                source=source,
+                inputs=tuple(None if item is None else str(item) for item in inputs),
+                outputs=names,
+                shapes=shapes,
+                attributes=attributes,
+                path=_path(node, source if kind == "unknown" else kind, attributes),
+            )
+        )
+
+
+def _path(node: Any, kind: str, attributes: dict[str, Any]) -> str:
+    """Module of an operation; behind it what it does, unless the module is that alone."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    if not stack:
+        return attributes.get("function") or attributes.get("op") or kind
+    path, kind_of_module = stack[-1]
+    word = attributes.get("function") or (attributes.get("op") if kind == "binary" else "") or kind
+    return scoped(str(path), str(kind_of_module), str(word))
+
+
+# Modules that hold others, or do several things.
+_COMPOSITE = ("Sequential", "ModuleList", "MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder",
+              "TransformerEncoderLayer", "TransformerDecoderLayer")  # fmt: skip
+
+
+def scoped(path: str, class_name: str, word: str) -> str:
+    """Name of an operation in a module.
+
+    >>> scoped("layers.0.fc", "torch.nn.modules.linear.Linear", "linear"), scoped("layers.0", "__main__.Block", "add")
+    ('layers.0.fc', 'layers.0.add')
+    """
+    is_leaf = class_name.startswith("torch.nn.modules.") and class_name.rpartition(".")[2] not in _COMPOSITE
+    if not path:
+        return word
+    return path if is_leaf else f"{path}.{word}"

@@ -1,0 +1,219 @@
+"""Sums and products element by element, and what they are part of: biases, positions, norms, gates, activations written out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from planner.importers.traced.network import Fixed, Pair, Product, Statistic, Value, Weight
+from planner.importers.traced.program import Operation
+from planner.importers.traced.views import View, merged
+
+if TYPE_CHECKING:
+    from planner.importers.traced.conversion import Conversion
+
+__all__ = ["binary", "unary"]
+
+# Operations before a tanh from which on it is taken to be the inside of GELU's approximation (a cube, two products and a sum).
+_GELU_FLOP = 3.0
+
+
+def unary(self: Conversion, operation: Operation) -> Value:  # noqa: PLR0911 - one return per kind of value
+    """A function of one tensor."""
+    value, function = self.value(operation, 0), operation.attributes.get("function", "")
+    if isinstance(value, Weight):
+        return replace(value, shape=operation.shapes[0])
+    if isinstance(value, Statistic):
+        return value
+    if isinstance(value, Product) and not value.is_probability:
+        return replace(value, flop=value.flop + 1.0)
+    view = self.view(operation)
+    if operation.kind == "unary":
+        if function == "erf":
+            return _half(self, view, "gelu")
+        return replace(view, flop=view.flop + float(operation.attributes.get("flop", 1.0)))
+    if function == "tanh" and view.flop >= _GELU_FLOP:
+        return _half(self, view, "gelu")
+    if function == "hard":  # piecewise linear ones
+        return replace(view, flop=view.flop + 4.0)
+    source = self.network.covering(view)
+    return replace(source, layer=self.network.add("activation", {"function": function}, [source.layer]))
+
+
+def _half(self: Conversion, view: View, function: str) -> Pair:
+    """The inside of an activation that is written out: x times it is the activation."""
+    source = self.network.covering(replace(view, flop=0.0))
+    layer = self.network.add(
+        "activation", {"function": function}, [source.layer], name=f"{self.network.name}/{function}"
+    )
+    return Pair(view=replace(source, layer=layer), source=source)
+
+
+def binary(self: Conversion, operation: Operation) -> Value:
+    """A function of two tensors, or of one and a number."""
+    values = [self.values[name] for name in operation.inputs if name is not None]
+    made = [value for value in values if not isinstance(value, (Fixed, Weight))]
+    if not made:  # of parameters: worked out once per step
+        weights = [value for value in values if isinstance(value, Weight)]
+        return replace(weights[0], shape=operation.shapes[0])
+    if len(made) == 1:
+        others = [value for value in values if isinstance(value, (Fixed, Weight))]
+        return _with_constant(self, operation, made[0], others[0] if others else None)
+    return _of_two(self, operation, made[0], made[1])
+
+
+# -- with a constant or a parameter ------------------------------------------------------------------------------------------
+
+
+def _with_constant(self: Conversion, operation: Operation, value: Value, other: Fixed | Weight | None) -> Value:
+    op, shape = operation.attributes["op"], operation.shapes[0]
+    if isinstance(value, (Statistic, Pair)) and (other is None or math.prod(other.shape) == 1):
+        return value
+    if isinstance(value, Product) and not value.is_probability:
+        return _on_scores(self, op, value, other)
+    view = self.plain(value)
+    if isinstance(other, Weight):
+        return _with_weight(self, operation, view, other)
+    if view.shape != shape:
+        view = view.expanded(shape)
+    draft = self.drafts.layers[view.layer]
+    if draft.name in _written_out(self) and (other is None or math.prod(other.shape) == 1) and not view.flop:
+        return view  # the factor 1/2 of GELU
+    return replace(view, flop=view.flop + 1.0)
+
+
+def _written_out(self: Conversion) -> set[str]:
+    return self.__dict__.setdefault("_gelus", set())  # type: ignore[no-any-return]
+
+
+def _on_scores(self: Conversion, op: str, product: Product, other: Fixed | Weight | None) -> Value:
+    """Scaling, masks, biases by distance."""
+    if isinstance(other, Weight):
+        if op == "add" and len(other.table) == 2:
+            self.own(other)
+            return replace(product, buckets=other.table[0], flop=product.flop + 1.0)
+        return replace(product, flop=product.flop + 1.0)
+    if op in ("add", "where") and other is not None and math.prod(other.shape) > 1:
+        return replace(product, mask=other, flop=product.flop + 1.0)
+    return replace(product, flop=product.flop + 1.0)
+
+
+def _with_weight(self: Conversion, operation: Operation, view: View, weight: Weight) -> Value:
+    op, elements = operation.attributes["op"], math.prod(weight.shape)
+    if op == "mul" and len(view.shape) > 2 and weight.shape[-2:] == view.shape[-2:] and weight.shape[-2] > 1:
+        # Factors that differ from position to position: tables of rotary positions, which files do not tell from parameters.
+        note = f"factors per position and feature ('{weight.key}', ...) are taken to be constants, such as rotary positions"
+        if not any(old.startswith("factors per position") for old in self.notes):
+            self.notes.append(note)
+        return replace(view, flop=view.flop + 1.0)
+    self.own(weight)
+    last = weight.shape[-1:] == view.shape[-1:] and elements == view.shape[-1]
+    if op == "mul" and view.norm in ("rms", "layer") and last:
+        source = self.network.rows(replace(view, flop=0.0, norm=""))
+        values = {"bias": False} if view.norm == "layer" else {}
+        kind = f"{view.norm}_norm"
+        layer = self.network.add(kind, values, [source.layer], frozen=not weight.is_trained)
+        return replace(source, layer=layer)
+    draft = self.drafts.layers[view.layer]
+    is_fresh = not view.flop and not any(draft.name in other.inputs for other in self.drafts.layers.values())
+    if op == "add" and is_fresh and draft.values.get("bias") is False:
+        channels = draft.output_shape[0]
+        along = merged(view.dims[-1]) if last else merged(view.dims[1]) if len(view.dims) == 4 else ()
+        if elements == channels and [(atom.axis, atom.size) for atom in along] == [(0, channels)]:
+            self.drafts.layers[draft.name] = dataclasses.replace(draft, values={**draft.values, "bias": True})
+            return view
+    # Learned positions: a row of the table per position of the sequence.
+    source = self.network.covering(view)
+    shape = self.network.shape(source)
+    if op == "add" and len(shape) == 2 and elements == shape[0] * shape[1]:
+        rows = math.prod(weight.table) // shape[0]
+        layer = self.network.add(
+            "position_embedding",
+            {"max_positions": rows},
+            [source.layer],
+            name=_table_name(weight.key, self.network.name),
+            frozen=not weight.is_trained,
+        )
+        return replace(source, layer=layer)
+    stated: dict[str, Any] = {"flop": 1.0, "weights": math.prod(weight.table)}
+    return replace(source, layer=self.network.add("pointwise", stated, [source.layer], frozen=not weight.is_trained))
+
+
+def _table_name(key: str, fallback: str) -> str:
+    if ":" in key or not key:
+        return fallback
+    return key.removesuffix(".weight")
+
+
+# -- of two layers -----------------------------------------------------------------------------------------------------------
+
+
+def _of_two(self: Conversion, operation: Operation, first: Value, second: Value) -> Value:  # noqa: PLR0911
+    op = operation.attributes["op"]
+    if op in ("mul", "div", "sub"):
+        for one, other in ((first, second), (second, first)):
+            if isinstance(one, View) and isinstance(other, Statistic):
+                normed = _normed(op, one, other)
+                if normed is not None:
+                    return normed
+            if op == "mul" and isinstance(other, Pair) and isinstance(one, View) and _same(one, other.source):
+                _written_out(self).add(other.view.layer)
+                return other.view
+    if op == "mul" and isinstance(first, View) and isinstance(second, View):
+        swish = _swish(self, first, second) or _swish(self, second, first)
+        if swish is not None:
+            return swish
+    left, right = self.plain(first), self.plain(second)
+    if left.flop + right.flop and _same(left, right):  # still the same tensor: squares, rotary positions
+        return replace(left, flop=left.flop + right.flop + 1.0, norm="")
+    if op == "mul" and left == right:
+        return replace(left, flop=1.0)
+    if op != "add" or operation.attributes.get("scaled"):
+        return self.pointwise(operation)
+    return _sum(self, operation, left, right)
+
+
+def _same(one: View, other: View) -> bool:
+    return one.layer == other.layer and one.dims == other.dims and one.start == other.start
+
+
+def _normed(op: str, view: View, statistic: Statistic) -> View | None:
+    """X minus its mean; that or x divided by the root of its mean square."""
+    if not _same(view, statistic.view):
+        return None
+    if op == "sub":
+        return replace(view, flop=view.flop + 1.0, norm="centered")
+    norm = "layer" if view.norm == "centered" else "rms"
+    return replace(view, flop=view.flop + 1.0, norm=norm)
+
+
+def _swish(self: Conversion, view: View, gate: View) -> View | None:
+    """X times the sigmoid of x."""
+    draft = self.drafts.layers[gate.layer]
+    if draft.kind != "activation" or draft.values.get("function") != "sigmoid" or draft.inputs != (view.layer,):
+        return None
+    if view.flop or gate.flop or view.dims != gate.dims:
+        return None
+    if any(gate.layer in other.inputs for other in self.drafts.layers.values()):
+        return None
+    self.drafts.layers[gate.layer] = dataclasses.replace(draft, values={"function": "swish"})
+    return gate
+
+
+def _sum(self: Conversion, operation: Operation, left: View, right: View) -> View:
+    shape = operation.shapes[0]
+    if left.shape != shape or right.shape != shape:
+        return self.pointwise(operation)
+    network = self.network
+    first, second = network.covering(left), network.covering(right)
+    if network.shape(first) != network.shape(second) or first.dims != second.dims:
+        # The same elements in another order: the order of the first counts.
+        if len(network.shape(first)) == 2 and len(network.shape(second)) != 2:
+            second = network.rows(second)
+        elif len(network.shape(second)) == 2 and len(network.shape(first)) != 2:
+            first = network.rows(first)
+    if network.shape(first) != network.shape(second):
+        first, second = network.rearranged(first), network.rearranged(second)
+    return replace(first, layer=network.add("add", {}, [first.layer, second.layer]))

@@ -1,0 +1,304 @@
+"""Layers made from views: a view becomes a layer's output again in the form that the next layer reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodel.layers import Shape
+from planner.importers.drafts import Drafts
+from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims, merged
+
+__all__ = ["Fixed", "Network", "Pair", "Product", "Statistic", "Value", "Weight", "natural_form"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fixed:
+    """A tensor that no layer makes: a constant, a mask, positions, or numbers worked out of integer inputs."""
+
+    shape: tuple[int, ...]
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weight:
+    """A parameter, or numbers worked out of one parameter; ``table`` is its own shape."""
+
+    shape: tuple[int, ...]
+    key: str
+    table: tuple[int, ...]
+    is_trained: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """Scores of attention on their way to the values: queries times keys, then scaled, masked, normalised."""
+
+    queries: View
+    keys: View  # (..., positions, features), not transposed
+    shape: tuple[int, ...]
+    mask: Fixed | None = None
+    flop: float = 0.0
+    is_probability: bool = False
+    dropout: float = 0.0
+    buckets: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistic:
+    """Mean over the last dimension of a view, or of its square, on its way to a normalisation."""
+
+    view: View
+    is_square: bool
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A gate that is half of an activation written out: x times this is the activation ``layer`` of x."""
+
+    view: View
+    source: View
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tensor."""
+        return self.view.shape
+
+
+Value = View | Fixed | Weight | Product | Statistic | Pair
+
+
+class Network:
+    """Adds layers, and gives views of them."""
+
+    def __init__(self, batch: int) -> None:
+        self.drafts = Drafts()
+        self.batch = batch
+        self.name = ""  # of the operation that is being read
+
+    def add(
+        self, kind: str, values: Mapping[str, Any], inputs: Sequence[str], *, name: str = "", frozen: bool = False
+    ) -> str:
+        """Add a layer."""
+        return self.drafts.add(name or self.name or kind, kind, values, inputs, frozen=frozen)
+
+    def shape(self, view: View) -> Shape:
+        """Output of the layer behind a view."""
+        return self.drafts.shape(view.layer)
+
+    def whole(self, layer: str) -> View:
+        """All of a layer's output, as frameworks lay it out."""
+        shape = self.drafts.shape(layer)
+        return View(layer=layer, dims=canonical_dims(shape, self.batch), start=(0,) * len(shape))
+
+    def forced(self, view: View) -> View:
+        """The same with the operations done that are still to be done."""
+        if not view.flop:
+            return view
+        plain = replace(view, flop=0.0, norm="")
+        source = self.covering(plain)
+        layer = self.add("pointwise", {"flop": view.flop}, [source.layer], name=f"{self.name}/pointwise")
+        return replace(source, layer=layer)
+
+    # -- forms --------------------------------------------------------------------------------------------------------------
+
+    def covering(self, view: View) -> View:
+        """A view that runs over its whole layer, in any order: for what works element by element."""
+        view = self.forced(view)
+        shape = self.shape(view)
+        covered = _extents(view, len(shape))
+        if covered == shape and not any(view.start) and _covers(view):
+            return view
+        if covered is not None and covered[1:] == shape[1:] and not any(view.start[1:]) and _covers(view):
+            cut = self.add(
+                "slice_features",
+                {"features": covered[0], "start": view.start[0]},
+                [view.layer],
+                name=f"{self.name}/slice",
+            )
+            return replace(view, layer=cut, start=(0,) * len(shape))
+        return self.rearranged(view)
+
+    def rearranged(self, view: View, form: Shape | None = None) -> View:
+        """A copy in the order of the tensor's dimensions."""
+        view = self.forced(view)
+        shape, dims = natural_form(view.dims)
+        if form is not None:
+            shape, dims = form, ()
+        layer = self.add("rearrange", {"shape": shape}, [view.layer], name=f"{self.name}/rearrange")
+        return View(layer=layer, dims=dims or canonical_dims(shape, self.batch), start=(0,) * len(shape))
+
+    def rows(self, view: View) -> View:  # noqa: PLR0911 - one per form
+        """A view with the features last, all of them: (features,) or (features, positions), for what works on every position."""
+        view = self.forced(view)
+        shape, last = self.shape(view), merged(view.dims[-1])
+        rest = [atom for dim in view.dims[:-1] for atom in dim if atom.axis != BATCH]
+        if not last:
+            last = (Atom(0, 1, 1),)
+        is_whole = len(last) == 1 and last[0].axis == 0 and last[0].stride == 1
+        positions = _count_axes(rest)
+        if is_whole and len(shape) <= 2:
+            if len(shape) == 1 and not rest:
+                return self._features(view, last[0])
+            if len(shape) == 2 and positions == {1: shape[1]} and not view.start[1]:
+                return self._features(view, last[0])
+            if len(shape) == 2 and not rest and shape[1] == 1:
+                return self.rearranged(view)
+            if len(shape) == 2 and not rest and shape[0] == last[0].size:
+                return self._selected(view)
+        covers_image = (
+            len(shape) == 3 and set(positions) <= {1, 2} and math.prod(positions.values()) == math.prod(shape[1:])
+        )
+        if is_whole and covers_image and last[0].size == shape[0] and not any(view.start):
+            layer = self.add("to_sequence", {}, [view.layer], name=f"{self.name}/to_sequence")
+            return View(layer=layer, dims=_renumbered(view.dims, shape[0]), start=(0, 0))
+        if not rest and _flat(view, shape):
+            layer = self.add("flatten", {}, [view.layer], name=f"{self.name}/flatten")
+            return View(layer=layer, dims=(*view.dims[:-1], (Atom(0, math.prod(shape), 1),)), start=(0,))
+        size = math.prod(atom.size for atom in last)
+        total = math.prod(atom.size for atom in rest)
+        layer_shape = (size, total) if rest else (size,)
+        layer = self.add("rearrange", {"shape": layer_shape}, [view.layer], name=f"{self.name}/rearrange")
+        return View(layer=layer, dims=_renumbered(view.dims, size), start=(0,) * len(layer_shape))
+
+    def flat_input(self, view: View) -> View:
+        """As `rows`; but an image that is flattened stays one, which linear layers flatten themselves."""
+        view = self.forced(view)
+        shape = self.shape(view)
+        rest = [atom for dim in view.dims[:-1] for atom in dim if atom.axis != BATCH]
+        return view if not rest and len(shape) == 3 and _flat(view, shape) else self.rows(view)
+
+    def image(self, view: View) -> View:
+        """(channels, height, width)."""
+        view = self.forced(view)
+        shape = self.shape(view)
+        wanted = canonical_dims(shape, self.batch)[1:]
+        if len(shape) == 3 and _without_batch(view.dims)[-3:] == wanted and not any(view.start):
+            return view
+        sizes = view.shape
+        if len(sizes) != 4:
+            return self.rearranged(view)
+        return self.rearranged(view, sizes[1:])
+
+    def matrices(self, view: View, rows: int, columns: int) -> View:
+        """(products, rows, columns) for a product of layers."""
+        view = self.forced(view)
+        shape = self.shape(view)
+        own = tuple(dim for dim in _without_batch(view.dims) if dim)
+        total = math.prod(atom.size for dim in own for atom in dim)
+        wanted = (total // (rows * columns), rows, columns)
+        plain = tuple(dim for dim in canonical_dims(shape, self.batch)[1:] if dim)
+        if shape == wanted and own == plain and not any(view.start):
+            return view
+        return self.rearranged(view, wanted)
+
+    def _features(self, view: View, atom: Atom) -> View:
+        """All features of a layer, or a slice of them."""
+        shape = self.shape(view)
+        if atom.size == shape[0]:
+            return view
+        cut = self.add(
+            "slice_features",
+            {"features": atom.size, "start": view.start[0]},
+            [view.layer],
+            name=f"{self.name}/slice",
+        )
+        return replace(view, layer=cut, start=(0,) * len(shape))
+
+    def _selected(self, view: View) -> View:
+        """One position of a sequence."""
+        layer = self.add("select_position", {"index": view.start[1]}, [view.layer], name=f"{self.name}/select")
+        return View(layer=layer, dims=view.dims, start=(0,))
+
+
+def _without_batch(dims: Dims) -> Dims:
+    return tuple(tuple(atom for atom in dim if atom.axis != BATCH) for dim in dims)
+
+
+def _count_axes(atoms: Sequence[Atom]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for atom in atoms:
+        counts[atom.axis] = counts.get(atom.axis, 1) * atom.size
+    return counts
+
+
+def _extents(view: View, rank: int) -> tuple[int, ...] | None:
+    counts = _count_axes([atom for dim in view.dims for atom in dim])
+    if any(axis not in range(-1, rank) for axis in counts):
+        return None
+    return tuple(counts.get(axis, 1) for axis in range(rank))
+
+
+def _covers(view: View) -> bool:
+    """Whether the atoms of every axis run over neighbouring elements, each once."""
+    by_axis: dict[int, list[Atom]] = {}
+    for dim in view.dims:
+        for atom in dim:
+            by_axis.setdefault(atom.axis, []).append(atom)
+    for axis, atoms in by_axis.items():
+        step = 1
+        for atom in sorted(atoms, key=lambda a: a.stride):
+            if axis >= 0 and atom.stride != step:
+                return False
+            step *= atom.size
+    return True
+
+
+def _flat(view: View, shape: Shape) -> bool:
+    """Whether the last dimension is the whole output in its own order."""
+    wanted = merged(Atom(axis, shape[axis], 1) for axis in ((1, 0) if len(shape) == 2 else range(len(shape))))
+    return merged(view.dims[-1]) == wanted and not any(view.start)
+
+
+def natural_form(dims: Dims) -> tuple[Shape, Dims]:
+    """Shape of a copy in the order of the dimensions, and the dimensions as a view of it.
+
+    Examples
+    --------
+    >>> dims = ((Atom(BATCH, 2, 1),), (Atom(0, 4, 8),), (Atom(1, 5, 1),), (Atom(0, 8, 1),))  # heads before positions
+    >>> natural_form(dims)[0]
+    (4, 5, 8)
+    """
+    sizes = [math.prod(atom.size for atom in dim if atom.axis != BATCH) for dim in dims]
+    used = [i for i, size in enumerate(sizes) if size > 1]
+    if not used:
+        return (1,), tuple(tuple(atom for atom in dim if atom.axis == BATCH) for dim in dims)
+    extents = [sizes[i] for i in used]
+    axes = {1: [0], 2: [1, 0], 3: [0, 1, 2]}.get(len(used), [0] * (len(used) - 2) + [1, 2])
+    shape = [1] * (max(axes) + 1)
+    for axis, extent in zip(axes, extents, strict=True):
+        shape[axis] *= extent
+    result: list[tuple[Atom, ...]] = [()] * len(dims)
+    strides = [1] * len(shape)
+    for i, axis in reversed(list(zip(used, axes, strict=True))):
+        result[i] = (Atom(axis, sizes[i], strides[axis]),)
+        strides[axis] *= sizes[i]
+    new = []
+    for dim, own in zip(dims, result, strict=True):
+        atoms = list(own)
+        for position, atom in enumerate(dim):
+            if atom.axis == BATCH:
+                atoms.insert(0 if position == 0 else len(atoms), atom)
+        new.append(tuple(atoms))
+    return tuple(shape), tuple(new)
+
+
+def _renumbered(dims: Dims, features: int) -> Dims:
+    """Dimensions whose positions are counted in their own order, of a new layer (features, positions)."""
+    rest = [atom for dim in dims[:-1] for atom in dim if atom.axis != BATCH]
+    step = math.prod(atom.size for atom in rest)
+    new = []
+    for dim in dims[:-1]:
+        atoms: list[Atom] = []
+        for atom in dim:
+            if atom.axis == BATCH:
+                atoms.append(atom)
+            else:
+                step //= atom.size
+                atoms.append(Atom(1, atom.size, step))
+        new.append(merged(atoms))
+    batch = tuple(atom for atom in dims[-1] if atom.axis == BATCH)
+    return (*new, merged((*batch, Atom(0, features, 1))))

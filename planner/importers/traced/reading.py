@@ -1,0 +1,78 @@
+"""A program as a network file: converts, joins, checks the count of parameters, writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.importers.documents import ImportedDocument
+from planner.importers.drafts import Drafts, clean_name
+from planner.importers.sources import network_content
+from planner.importers.traced import shapes
+from planner.importers.traced.conversion import Conversion
+from planner.importers.traced.joining import join
+from planner.importers.traced.program import Program, ProgramFault
+
+__all__ = ["document_of_program", "known_kinds"]
+
+
+def known_kinds() -> frozenset[str]:
+    """The vocabulary."""
+    return frozenset(shapes.KINDS)
+
+
+def document_of_program(
+    program: Program, *, name: str, source: str, assume_free: frozenset[str] = frozenset()
+) -> ImportedDocument:
+    """Make a network file of a program.
+
+    Parameters
+    ----------
+    program : Program
+    name, source : str
+        Of the network file.
+    assume_free : frozenset of str
+        Operators outside the vocabulary that cost nothing.
+
+    Raises
+    ------
+    ProgramFault
+        The program is not a network that layers here can describe; the message names the operation.
+    """
+    conversion = Conversion(program, assume_free)
+    outputs = conversion.run()
+    drafts = conversion.drafts
+    if all(draft.kind == "input" for draft in drafts.layers.values()):
+        raise ProgramFault("has no operations that work on its inputs")
+    join(drafts, outputs)
+    notes = list(conversion.notes)
+    counted = sum(draft.weight_count for draft in drafts.layers.values())
+    owned = sum(conversion.owned.values())
+    if counted != owned:
+        notes.append(
+            f"the layers count {counted:,} parameters, the program uses {owned:,}: shared or partly used ones differ"
+        )
+    free = ""
+    if conversion.assumed:
+        listed = ", ".join(f"{operator} ({count})" for operator, count in conversion.assumed.items())
+        notes.append(f"ASSUMED FREE by --assume-free: {listed}")
+        free = f"; assumed free: {', '.join(conversion.assumed)}"
+    header: dict[str, Any] = {"name": clean_name(name), "source": source + free, "global_batch": program.batch}
+    seq = _sequence_length(drafts)
+    if seq is not None:
+        header["seq"] = seq
+    content = network_content(drafts, header=header, outputs=outputs)
+    if seq is not None:
+        for entry in content["layers"]:
+            if entry["type"] == "input" if "type" in entry else False:
+                entry["shape"] = [entry["shape"][0], "$seq"]
+    return ImportedDocument(content=content, notes=tuple(dict.fromkeys(notes)))
+
+
+def _sequence_length(drafts: Drafts) -> int | None:
+    """Positions of the inputs, where they alone say how long everything is: no layer states a shape or a position."""
+    shapes_of_inputs = [draft.output_shape for draft in drafts.layers.values() if draft.kind == "input"]
+    lengths = {shape[1] if len(shape) == 2 else None for shape in shapes_of_inputs}
+    stated = ("rearrange", "reduce", "assumed_free", "flatten", "matmul")
+    if len(lengths) != 1 or any(draft.kind in stated for draft in drafts.layers.values()):
+        return None
+    return lengths.pop()

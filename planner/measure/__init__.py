@@ -1,0 +1,1 @@
+"""Times kernels and collectives on the machine it runs on, for ``planner validate`` and ``planner calibrate``. Needs PyTorch."""

@@ -1,0 +1,127 @@
+"""From a case to a call: tensors are made once, from a seed; the call runs the kernel and nothing else.
+
+Backward passes go through autograd with a graph that is kept, so that its own overhead (some 10 to 50 us on a processor) is part of
+the time, as in training.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from planner.measure.cases import Case
+
+__all__ = ["Workbench"]
+
+Call = Callable[[], object]
+
+
+class Workbench:
+    """Makes calls on one device.
+
+    Parameters
+    ----------
+    torch : module
+    device : torch.device
+    seed : int
+    """
+
+    def __init__(self, torch: Any, device: Any, seed: int) -> None:
+        self._torch = torch
+        self._device = device
+        self._generator = torch.Generator(device=device)
+        self._generator.manual_seed(seed)
+
+    def call(self, case: Case) -> Call:
+        """Prepare a case."""
+        self._set_products(case.precision)
+        made: Call = getattr(self, f"_{case.kernel}")(case)
+        return made
+
+    def _set_products(self, precision: str) -> None:
+        """Products of fp32 run in fp32, and those of tf32 in tf32."""
+        self._torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+        self._torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        self._torch.backends.cudnn.benchmark = True  # the fastest algorithm, as the cost model takes it
+
+    def _random(self, case: Case, *shape: int, grad: bool = False) -> Any:
+        types = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+        kind = getattr(self._torch, types[case.precision])
+        tensor = self._torch.randn(shape, generator=self._generator, device=self._device, dtype=kind)
+        return tensor.requires_grad_(grad)
+
+    def _gemm(self, case: Case) -> Call:
+        a, b = self._random(case, case["m"], case["k"]), self._random(case, case["k"], case["n"])
+        out = self._torch.empty((case["m"], case["n"]), dtype=a.dtype, device=self._device)
+        return lambda: self._torch.mm(a, b, out=out)
+
+    def _copy(self, case: Case) -> Call:
+        source = self._random(case, case["bytes"] // (4 if case.precision in ("fp32", "tf32") else 2))
+        target = self._torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+    def _convolution(self, case: Case) -> Call:
+        x = self._random(case, case["n"], case["c"], case["h"], case["w"])
+        weight = self._random(case, case["k"], case["c"], case["r"], case["s"])
+        places = {"stride": (case["stride_h"], case["stride_w"]), "padding": (case["pad_h"], case["pad_w"])}
+        forward = self._torch.nn.functional.conv2d
+        if case.direction == "forward":
+            return lambda: forward(x, weight, **places)
+        gradient = self._torch.randn_like(forward(x, weight, **places))
+        library = importlib.import_module("torch.nn.grad")
+        if case.direction == "backward_input":
+            return lambda: library.conv2d_input(x.shape, weight, gradient, **places)
+        return lambda: library.conv2d_weight(x, weight.shape, gradient, **places)
+
+    def _attention(self, case: Case) -> Call:
+        shape = (case["batch"], case["heads"], case["seq"], case["head_dim"])
+        backward = case.direction == "backward"
+        inputs = [self._random(case, *shape, grad=backward) for _ in range(3)]
+        attend = self._torch.nn.functional.scaled_dot_product_attention
+
+        def forward() -> Any:
+            return attend(*inputs, is_causal=case.text("causal") == "yes")
+
+        return self._gradient(forward, inputs) if backward else forward
+
+    def _elementwise(self, case: Case) -> Call:
+        rows, width = case["batch"], case["hidden"]
+        backward = case.direction == "backward"
+        x = self._random(case, rows, width, grad=backward)
+        functional = self._torch.nn.functional
+        operation = case.text("op")
+        weights: list[Any] = []
+        if operation == "add":
+            other = self._random(case, rows, width)
+            return lambda: self._torch.add(x, other)
+        if operation in ("layer_norm", "batch_norm"):
+            weights = [self._random(case, width, grad=backward) for _ in range(2)]
+        if operation == "rms_norm":
+            weights = [self._random(case, width, grad=backward)]
+        calls: dict[str, Call] = {
+            "relu": lambda: functional.relu(x),
+            "gelu": lambda: functional.gelu(x),
+            "sigmoid": lambda: self._torch.sigmoid(x),
+            "tanh": lambda: self._torch.tanh(x),
+            "dropout": lambda: functional.dropout(x, p=0.5, training=True),
+            "layer_norm": lambda: functional.layer_norm(x, (width,), *weights),
+            "rms_norm": lambda: functional.rms_norm(x, (width,), *weights),
+            "batch_norm": lambda: functional.batch_norm(x, None, None, *weights, training=True),
+        }
+        forward = calls[operation]
+        return self._gradient(forward, [x, *weights]) if backward else forward
+
+    def _recurrent(self, case: Case) -> Call:
+        kinds = {"LSTM": self._torch.nn.LSTM, "GRU": self._torch.nn.GRU, "vanilla": self._torch.nn.RNN}
+        backward = case.direction == "backward"
+        x = self._random(case, case["timesteps"], case["batch"], case["input"], grad=backward)
+        cell = kinds[case.text("cell")](case["input"], case["hidden"]).to(device=self._device, dtype=x.dtype)
+        cell.requires_grad_(backward)
+        forward = lambda: cell(x)[0]  # noqa: E731 - as everywhere else here
+        return self._gradient(forward, [x, *cell.parameters()]) if backward else forward
+
+    def _gradient(self, forward: Callable[[], Any], inputs: list[Any]) -> Call:
+        output = forward()
+        gradient = self._torch.randn_like(output)
+        return lambda: self._torch.autograd.grad(output, inputs, gradient, retain_graph=True)

@@ -1,0 +1,109 @@
+"""How long a call takes: warm-up, then samples of several calls each, so that no sample is shorter than the clock can tell."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Timing", "time_call"]
+
+Call = Callable[[], object]
+# Times so many calls, one after the other, in seconds.
+Timer = Callable[[Call, int], float]
+
+# Far above the microsecond that clocks, events and their calls take.
+_SHORTEST_SAMPLE_S = 1e-3
+_MOST_CALLS = 2000
+_FEWEST_SAMPLES = 5
+_FEWEST_OF_LONG = 3  # of calls that take longer than the budget
+_MOST_SAMPLES = 50
+_PATIENCE = 3.0  # budgets after which sampling ends early
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Samples of one call, each the mean of ``calls`` of them, ascending."""
+
+    samples_s: tuple[float, ...]
+    calls: int = 1
+
+    @property
+    def median_s(self) -> float:
+        """Half of the samples are shorter."""
+        return statistics.median(self.samples_s)
+
+    @property
+    def min_s(self) -> float:
+        """The shortest sample."""
+        return self.samples_s[0]
+
+    @property
+    def p90_s(self) -> float:
+        """Nine tenths of the samples are no longer.
+
+        >>> Timing(samples_s=tuple(range(1, 11))).p90_s
+        9
+        """
+        return self.samples_s[max(math.ceil(0.9 * len(self.samples_s)) - 1, 0)]
+
+    @property
+    def spread(self) -> float:
+        """Range of the middle half over the median.
+
+        >>> Timing(samples_s=(1.0, 2.0, 2.0, 2.0, 3.0)).spread
+        0.0
+        """
+        if len(self.samples_s) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.samples_s, n=4, method="inclusive")
+        return (high - low) / self.median_s if self.median_s else 0.0
+
+
+def time_call(
+    call: Call,
+    timer: Timer,
+    *,
+    budget_s: float,
+    agree: Callable[[float], float] | None = None,
+    worst: Callable[[Sequence[float]], Sequence[float]] = lambda samples: samples,
+) -> Timing:
+    """Time a call.
+
+    Parameters
+    ----------
+    call : function
+    timer : function
+        ``timer(call, count)``: seconds that so many calls take.
+    budget_s : float
+        About how long all of it may take.
+    agree : function, optional
+        The same number on all ranks from that of each: collectives must be called equally often everywhere. Without it, a call
+        that turns out to be slower than it looked gets fewer samples.
+    worst : function, optional
+        Samples of the slowest rank from those of each.
+    """
+    together = agree or (lambda value: value)
+    first_s = together(timer(call, 1))  # compiles, allocates, picks an algorithm
+    is_long = first_s > budget_s
+    once_s = together(timer(call, 1)) if is_long else together(min(timer(call, 1), timer(call, 1)))
+    calls = _calls_per_sample(once_s)
+    if calls > 1:  # a call alone takes longer than one of many
+        once_s = together(timer(call, calls) / calls)
+        calls = _calls_per_sample(once_s)
+    sample_s = max(once_s * calls, 1e-9)
+    fewest = _FEWEST_SAMPLES if sample_s * _FEWEST_SAMPLES <= budget_s else _FEWEST_OF_LONG
+    count = min(max(int(budget_s / sample_s), fewest), _MOST_SAMPLES)
+    taken: list[float] = []
+    while len(taken) < count:
+        taken.append(timer(call, calls) / calls)
+        is_late = calls * sum(taken) > _PATIENCE * budget_s
+        if agree is None and is_late and len(taken) >= _FEWEST_OF_LONG:
+            break
+    samples = worst(taken)
+    return Timing(samples_s=tuple(sorted(samples)), calls=calls)
+
+
+def _calls_per_sample(once_s: float) -> int:
+    return min(max(math.ceil(_SHORTEST_SAMPLE_S / max(once_s, 1e-9)), 1), _MOST_CALLS)

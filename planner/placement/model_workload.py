@@ -1,0 +1,243 @@
+"""The operator graph of a planner model on a cluster, in the public JSON format: times, transfers and sizes from the cost model.
+
+Notes
+-----
+Every layer is a forward operator; in training one that gets a gradient has a backward operator of its colour class.
+
+- Time: the layer's pass on one device for one micro-batch, in seconds. The optimizer's step, once per batch, is left out.
+- Transfer: latency and bytes of the output, or of the gradients of a layer's inputs, over the link that a pair of the chosen devices
+  shares at worst. The format has one cost per output, so a backward operator of several inputs moves all their gradients together.
+- Size: weights, gradients, optimizer state, and what is kept of one micro-batch for the backward pass. Tied weights count once per copy.
+- CPUs: clusters name none, so there are none; ``cpuLatency`` is prohibitive.
+- Several kinds of devices become ``deviceTypes`` with a time per layer and kind; ``linkFactor`` compares bandwidths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import split_table
+from costmodel.tables import CostTables, LayerCosts
+from costmodel.workload import Workload
+from planner.errors import UsageError
+from planner.loading import LoadedModel, load_cluster, load_model
+from planner.mesh.space import is_transformer
+from planner.placement.json_file import JsonFile
+from planner.request import Mode
+
+__all__ = ["ModelQuestion", "link_between", "workload_of_model"]
+
+# No operator is worth this many seconds.
+_NO_CPU_S = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelQuestion:
+    """A model on a cluster."""
+
+    model: str
+    cluster: str
+    mode: Mode = "training"
+    batch: int = 1  # samples of one micro-batch
+    seq: int | None = None
+    num_devices: int | None = None  # None: one node, or all devices of a cluster of several kinds
+
+
+def workload_of_model(question: ModelQuestion) -> JsonFile:
+    """Make a workload of a model and a cluster, as if it had been read from a file.
+
+    Raises
+    ------
+    PlannerError
+        Unknown names, files with problems, more devices than there are.
+    """
+    model, cluster = load_model(question.model, seq=question.seq), load_cluster(question.cluster).cluster
+    content = _content(_workload(model, cluster, question), cluster, question)
+    text = json.dumps(content)
+    return JsonFile(
+        path=Path(f"{question.model} on {question.cluster}"),
+        text=text,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        content=content,
+    )
+
+
+def link_between(levels: Sequence[Level], count: int) -> Level:
+    """The link that two of so many neighbouring devices share at worst: that of the first level that holds them all.
+
+    >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=1e11, latency_s=1e-6)
+    >>> fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e10, latency_s=1e-5)
+    >>> [link_between((node, fabric), count).name for count in (1, 8, 9)]
+    ['node', 'node', 'fabric']
+    """
+    inside = 1.0
+    for level in levels:
+        inside *= level.size if level.size is not None else np.inf
+        if count <= inside:
+            return level
+    return levels[-1]
+
+
+def _rate(level: Level) -> float:
+    """Bytes per second of one device while all that share its port are busy."""
+    return level.bandwidth_bytes_per_s * level.efficiency
+
+
+def _workload(model: LoadedModel, cluster: Cluster, question: ModelQuestion) -> Workload:
+    """One micro-batch, in the best format that all devices have, with the optimizer that `planner optimize` would take."""
+    formats = frozenset.intersection(*(frozenset(group.device.peak_flop_per_s) for group in cluster.groups))
+    if not formats:
+        raise UsageError(f"the devices of cluster '{cluster.name}' have no number format in common")
+    name = default_precision(formats)
+    # 16-bit formats pay only where they are faster (tensor cores), as in `planner.resolve`.
+    slow = any(
+        g.device.peak_flop_per_s[name] <= 2.5 * g.device.peak_flop_per_s.get("fp32", 0.0) for g in cluster.groups
+    )
+    precision = PRECISIONS["fp32" if slow and "fp32" in formats else name]
+    optimizer = OPTIMIZERS["adam" if is_transformer(model.graph) else "momentum"]
+    return Workload(
+        graph=model.graph,
+        global_batch=question.batch,
+        precision=precision,
+        optimizer=optimizer,
+        compute=RooflineCompute(device=cluster.groups[0].device, precision=precision, optimizer=optimizer),
+        training=question.mode == "training",
+    )
+
+
+def _content(workload: Workload, cluster: Cluster, question: ModelQuestion) -> dict[str, Any]:
+    counts = _counts(cluster, question)
+    total = sum(counts)
+    links = [link_between((*g.levels, *cluster.levels[len(g.levels) :]), total) for g in cluster.groups]
+    costs = [_layer_costs(workload, cluster, group) for group in cluster.groups]
+    memory = [max(0.0, group.device.memory_bytes - workload.context_bytes) for group in cluster.groups]
+    nodes, edges = _operators(workload, costs, cluster.groups, links[0])
+    content: dict[str, Any] = {"maxCPUs": 0, "nodes": nodes, "edges": edges}
+    if len(cluster.groups) == 1:
+        return {"maxFPGAs": total, "maxSizePerFPGA": memory[0]} | content
+    kinds = [
+        {
+            "name": group.name or group.device.name,
+            "count": count,
+            "memory": size,
+            "timeKey": _time_key(group),
+            "linkFactor": _rate(links[0]) / _rate(link),
+        }
+        for group, count, size, link in zip(cluster.groups, counts, memory, links, strict=True)
+    ]
+    return {"deviceTypes": kinds} | content
+
+
+def _time_key(group: DeviceGroup) -> str:
+    return f"time_{group.name or group.device.name}"
+
+
+def _counts(cluster: Cluster, question: ModelQuestion) -> list[int]:
+    """Devices of each group."""
+    if len(cluster.groups) > 1:
+        if question.num_devices is not None:
+            raise UsageError(f"--devices: cluster '{cluster.name}' has several kinds of devices; all of them are used")
+        counts = [group.num_devices for group in cluster.groups]
+        if None in counts:
+            raise UsageError(f"cluster '{cluster.name}' does not say how many devices of each kind there are")
+        return [count for count in counts if count is not None]
+    most = cluster.max_devices
+    wanted = question.num_devices or cluster.levels[0].size or most or 1
+    if most is not None and wanted > most:
+        if question.num_devices is not None:
+            raise UsageError(f"--devices {wanted}: cluster '{cluster.name}' has {most:,} devices")
+        wanted = most
+    return [wanted]
+
+
+def _layer_costs(workload: Workload, cluster: Cluster, group: DeviceGroup) -> tuple[LayerCosts, ...]:
+    """Every layer whole on one device."""
+    compute = workload.compute
+    assert isinstance(compute, RooflineCompute), "the paleo preset is not offered here"
+    own = replace(workload, compute=replace(compute, device=group.device))
+    return CostTables(own, cluster, split_table((1,)), num_micro_batches=1).layers
+
+
+def _operators(
+    workload: Workload, costs: Sequence[tuple[LayerCosts, ...]], groups: Sequence[DeviceGroup], link: Level
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    graph = workload.graph
+    width = workload.global_batch * workload.precision.activation_bytes
+    sent = [_transfer_s(layer.output_elements * width, link) for layer in graph.layers]
+    nodes = []
+    for i, layer in enumerate(graph.layers):
+        static = float(costs[0][i].static_bytes[0]) * (
+            1.0 + layer.tied_count / max(1, layer.weight_count + layer.norm_count)
+        )
+        kept = float(costs[0][i].activation_bytes[0]) if workload.training else 0.0
+        times = [float(kind[i].forward_s[0]) for kind in costs]
+        nodes.append(_node(i, layer.name, times, groups) | {"size": static + kept, "colorClass": i})
+    edges = [{"sourceId": u, "destId": v, "cost": sent[u]} for u, v in graph.edges]
+    if workload.training:
+        _add_backward(workload, costs, groups, link, nodes, edges, sent)
+    return nodes, edges
+
+
+def _add_backward(
+    workload: Workload,
+    costs: Sequence[tuple[LayerCosts, ...]],
+    groups: Sequence[DeviceGroup],
+    link: Level,
+    nodes: list[dict[str, Any]],
+    edges: list[dict[str, Any]],
+    sent: Sequence[float],
+) -> None:
+    """Backward operators, numbered after all forward ones, and the edges to and between them."""
+    graph = workload.graph
+    width = workload.global_batch * workload.precision.activation_bytes
+    needs = workload.needs_gradient()
+    number = len(graph.layers)
+    for i, layer in enumerate(graph.layers):
+        if not needs[i]:
+            continue
+        times = [float(kind[i].backward_input_s[0] + kind[i].backward_weight_s[0]) for kind in costs]
+        node = _node(number + i, f"{layer.name} (backward)", times, groups)
+        nodes.append(node | {"size": 0.0, "colorClass": i, "isBackwardNode": 1})
+        edges.append({"sourceId": i, "destId": number + i, "cost": sent[i]})
+        returned = [u for u in graph.producers[i] if needs[u]]
+        cost = _transfer_s(sum(graph.layers[u].output_elements for u in returned) * width, link)
+        edges += [{"sourceId": number + i, "destId": number + u, "cost": cost} for u in returned]
+    _unify(edges)
+
+
+def _unify(edges: list[dict[str, Any]]) -> None:
+    """An output without a forward reader still costs the same on its edge to the backward operator."""
+    cost: dict[int, float] = {}
+    for edge in edges:
+        cost[edge["sourceId"]] = max(cost.get(edge["sourceId"], 0.0), edge["cost"])
+    for edge in edges:
+        edge["cost"] = cost[edge["sourceId"]]
+
+
+def _node(number: int, name: str, times: Sequence[float], groups: Sequence[DeviceGroup]) -> dict[str, Any]:
+    own: Mapping[str, float] = (
+        {_time_key(group): time for group, time in zip(groups, times, strict=True)} if len(groups) > 1 else {}
+    )
+    return {
+        "id": number,
+        "name": name,
+        "supportedOnFpga": 1,
+        "cpuLatency": _NO_CPU_S,
+        "fpgaLatency": times[0],
+        "isBackwardNode": 0,
+        **own,
+    }
+
+
+def _transfer_s(size_bytes: float, link: Level) -> float:
+    return link.latency_s + size_bytes / _rate(link) if size_bytes > 0 else 0.0

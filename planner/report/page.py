@@ -1,0 +1,123 @@
+"""A self-contained HTML page: one file without network or library, light and dark, for narrow screens and for paper.
+
+Charts are SVG (`planner.report.charts`). Whatever stands in a page goes through `escaped`: tables of users may hold any text.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Cell", "escaped", "facts", "page", "table"]
+
+_STYLE = """\
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--line:#d1d9e0;--back:#fff;--band:#f6f8fa;--mark:#0b62c4;
+--bad:#c2410c}
+@media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;--back:#0d1117;--band:#161b22;
+--mark:#6cb0ff;--bad:#ff9d5c}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:1180px;padding:16px;font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--back)}
+h1{font-size:1.5em;margin:.2em 0}
+h2{font-size:1.2em;margin:1.8em 0 .4em;padding-top:.8em;border-top:1px solid var(--line);overflow-wrap:anywhere}
+h3{font-size:1em;margin:1.4em 0 .4em}
+p{margin:.5em 0;max-width:75ch}.soft,figcaption{color:var(--soft);font-size:.9em}
+.wide{overflow-x:auto}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9em}
+th,td{padding:.3em .6em;border-bottom:1px solid var(--line);text-align:right;vertical-align:top;white-space:nowrap}
+th.text,td.text{text-align:left;white-space:normal;min-width:9em;overflow-wrap:anywhere}
+td.text:last-child{min-width:22em}
+thead th{vertical-align:bottom;border-bottom:2px solid var(--line);white-space:normal}
+tbody tr:nth-child(even){background:var(--band)}
+th span{cursor:pointer;font-weight:600}th span:hover,th span:focus-visible{text-decoration:underline}
+th[aria-sort=ascending] span::after{content:" \\25B2"}th[aria-sort=descending] span::after{content:" \\25BC"}
+th:first-child,td:first-child{position:sticky;left:0;background:var(--back)}tbody tr:nth-child(even) td:first-child{background:var(--band)}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.2em 1em;margin:.5em 0}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:16px}
+figure{margin:0}svg{display:block;width:100%;height:auto;max-width:620px}
+svg text{fill:var(--soft);font:13px system-ui,sans-serif}svg .grid{stroke:var(--line)}
+svg .same{stroke:var(--ink)}svg .near{stroke:var(--soft)}svg .points,svg .bars{fill:var(--mark)}
+svg .bad{fill:var(--bad)}svg .other{stroke:var(--bad)}
+@media (max-width:560px){body{padding:10px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5em}}
+@page{size:landscape;margin:12mm}
+@media print{:root{color-scheme:light;--ink:#000;--soft:#444;--line:#bbb;--back:#fff;--band:#f4f4f4;--mark:#0b62c4;--bad:#c2410c}
+body{max-width:none;padding:0;font-size:9pt}.wide{overflow:visible}table{font-size:7pt}th,td{padding:.15em .35em}
+th.text,td.text{min-width:6em}tr,figure{break-inside:avoid}
+h2,h3{break-after:avoid}thead{display:table-header-group}svg{max-width:110mm}.charts{grid-template-columns:1fr 1fr}}
+"""
+# A click on the head of a column sorts by it, a second one the other way; cells without a number (data-v) come last.
+_SCRIPT = """\
+document.querySelectorAll("th span").forEach(function(b){
+function sort(){var h=b.parentNode,t=h.closest("table"),i=h.cellIndex,up=h.getAttribute("aria-sort")!=="ascending",body=t.tBodies[0];
+t.querySelectorAll("th").forEach(function(o){o.removeAttribute("aria-sort")});h.setAttribute("aria-sort",up?"ascending":"descending");
+Array.from(body.rows).map(function(r,n){var v=r.cells[i].dataset.v;return{r:r,n:n,k:v===undefined?null:h.className==="text"?v:+v}})
+.sort(function(a,b){if(a.k===null||b.k===null)return(a.k===null)-(b.k===null)||a.n-b.n;
+return(a.k<b.k?-1:a.k>b.k?1:0)*(up?1:-1)||a.n-b.n}).forEach(function(x){body.appendChild(x.r)})}
+b.onclick=sort;b.onkeydown=function(e){if(e.key==="Enter"||e.key===" "){e.preventDefault();sort()}}});
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a table shows, and what it is sorted by; None where there is nothing to sort by."""
+
+    text: str
+    value: float | str | None = None
+
+
+def escaped(text: str) -> str:
+    """Text as it may stand anywhere in a page, attributes included; what XML cannot hold is dropped.
+
+    >>> escaped('<b> & "x"')
+    '&lt;b&gt; &amp; &quot;x&quot;'
+    """
+    return html.escape("".join(c for c in text if c in "\n\t" or (c >= " " and not "\ud800" <= c <= "\udfff")))
+
+
+def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Cell]], *, text: Sequence[int] = (0,)) -> str:
+    """A table that can be sorted.
+
+    Parameters
+    ----------
+    columns : sequence of (str, str)
+        Title, and what it means (shown on hovering); empty where the title says it.
+    rows : sequence of sequences of Cell
+        As many in each as there are columns.
+    text : sequence of int
+        Columns of words; the others are numbers.
+    """
+    assert all(len(row) == len(columns) for row in rows)
+    kind = ["text" if n in text else "number" for n in range(len(columns))]
+    head = "".join(
+        f'<th scope="col" class="{name}"{_title(meaning)}><span role="button" tabindex="0">{escaped(title)}</span></th>'
+        for (title, meaning), name in zip(columns, kind, strict=True)
+    )
+    body = "\n".join(
+        "<tr>" + "".join(_cell(cell, name) for cell, name in zip(row, kind, strict=True)) + "</tr>" for row in rows
+    )
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+
+
+def _title(meaning: str) -> str:
+    return f' title="{escaped(meaning)}"' if meaning else ""
+
+
+def _cell(cell: Cell, kind: str) -> str:
+    value = "" if cell.value is None else f' data-v="{escaped(str(cell.value))}"'
+    return f'<td class="{kind}"{value}>{escaped(cell.text)}</td>'
+
+
+def facts(pairs: Sequence[tuple[str, str]]) -> str:
+    """Names and values."""
+    return "<dl>" + "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in pairs) + "</dl>"
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """The whole file: HTML that is well-formed XML, too."""
+    body = "\n".join(parts)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
+        f"<title>{escaped(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n{body}\n"
+        f"<script>\n//<![CDATA[\n{_SCRIPT}//]]>\n</script>\n</body>\n</html>\n"
+    )

@@ -1,0 +1,182 @@
+"""File format of a calibration: factors on the constants of the cost model, how sure they are, and what they leave unexplained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from costmodel.constants import CONSTANTS, CalibratedConstant, Calibration
+from costmodel.uncertainty import ErrorModel
+from planner.errors import did_you_mean
+from planner.schema.common import FileModel, Name, Text, fail
+
+__all__ = ["CalibrationFile", "ConstantEntry", "CrossValidation", "ErrorModelEntry", "ResidualEntry", "SourceEntry"]
+
+# Eigenvalues of a correlation matrix are at least 0; written with few digits, a little less.
+_ROUNDING = 1e-3
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        fail("expected a number")
+    return float(value)
+
+
+Factor = Annotated[float, Field(gt=0.0, le=1e3), BeforeValidator(_number)]
+LogSd = Annotated[float, Field(ge=0.0, le=10.0), BeforeValidator(_number)]
+Correlation = Annotated[float, Field(ge=-1.0, le=1.0), BeforeValidator(_number)]
+Error = Annotated[float, Field(ge=0.0), BeforeValidator(_number)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+# The names of costmodel.uncertainty.PARTS.
+Part = Literal["compute", "layer_communication", "stage_transfer", "gradient_exchange", "bubble", "stages_over_nodes"]
+
+
+class ConstantEntry(FileModel):
+    """One constant of `costmodel.constants.CONSTANTS`: a factor on what device, cluster and framework state."""
+
+    value: Factor = Field(default=1.0, description="the factor; 1 is the bundled model")
+    log_sd: LogSd = Field(description="standard deviation of its natural logarithm")
+    prior: Factor = Field(default=1.0, description="the factor before the measurements")
+    prior_log_sd: LogSd = Field(description="standard deviation of the logarithm before the measurements")
+    determined: bool = Field(
+        default=False, strict=True, description="whether the measurements said more than the prior"
+    )
+
+
+class ErrorModelEntry(FileModel):
+    """Errors of one kind of workload (`costmodel.uncertainty.ErrorModel`); written by ``benchmarks/intervals.py``."""
+
+    rows: Count = Field(default=0, description="rows that it was fitted to")
+    shared_log_sd: LogSd = Field(description="of all plans of a question alike")
+    plan_log_sd: LogSd = Field(description="of one plan")
+    by_part: dict[Part, LogSd] = Field(default_factory=dict, description="of each part of a step")
+    similarity_steps: Factor = Field(
+        default=1.0, description="doublings of a degree at which the errors of two plans agree by 1/e only"
+    )
+    typical_log_sd: Factor = Field(default=0.1, description="median standard deviation of the rows")
+    sharpness: Annotated[float, Field(ge=0.0, le=1.0), BeforeValidator(_number)] = Field(
+        default=1.0,
+        description="how far intervals follow the standard deviation of a plan: 1 in proportion, 0 not at all",
+    )
+    low: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(_number)] = Field(
+        default=-1.2816, description="10 % quantile of the standardised error"
+    )
+    high: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(_number)] = Field(
+        default=1.2816, description="90 % quantile"
+    )
+
+    @model_validator(mode="after")
+    def _order(self) -> Self:
+        if self.low >= self.high:
+            fail("must be above 'low'", at="high")
+        return self
+
+    def to_domain(self) -> ErrorModel:
+        """Make the cost model's object."""
+        return ErrorModel(**self.model_dump(exclude={"rows"}))
+
+
+class ResidualEntry(FileModel):
+    """What the constants leave unexplained, as standard deviations of log(measured / predicted)."""
+
+    log_sd: LogSd = Field(description="of the training runs, or of all rows where there are none")
+    by_part: dict[Name, LogSd] = Field(
+        default_factory=dict, description="of the parts of a step (costmodel.uncertainty)"
+    )
+    by_kind: dict[Name, LogSd] = Field(default_factory=dict, description="of the rows of each kind of table")
+    kinds: dict[Name, ErrorModelEntry] = Field(
+        default_factory=dict,
+        description="error models by kind of workload: transformers, images, or the name of a framework profile",
+    )
+
+
+class TableEntry(FileModel):
+    """A table that was fitted to."""
+
+    file: Text
+    sha256: Text
+    kind: Text = ""
+    rows: Count
+    used: Count
+
+
+class SourceEntry(FileModel):
+    """Where a calibration comes from."""
+
+    tables: tuple[TableEntry, ...] = ()
+    rows: Count = 0
+    used: Count = 0
+    device: Text = ""
+    cluster: Text = ""
+    framework: Text = ""
+    version: Text = ""
+    command: Text = ""
+    note: Text = ""
+
+
+class CrossValidation(FileModel):
+    """Median of |predicted - measured| / measured: with the bundled constants, and on rows left out with those fitted to the others."""
+
+    folds: Count
+    by: Text = Field(default="rows", description="what the folds keep together: a column, or rows")
+    error_before: Error
+    error_after: Error
+
+
+class CalibrationFile(FileModel):
+    """A calibration."""
+
+    schema_version: Literal[1] = Field(description="version of this file format")
+    name: Name
+    description: Text = ""
+    source: SourceEntry = Field(default_factory=SourceEntry)
+    constants: Annotated[dict[str, ConstantEntry], Field(min_length=1, max_length=100)]
+    correlation: list[list[Correlation]] = Field(
+        default_factory=list, description="of the logarithms, in the order of 'constants'; none where absent"
+    )
+    residual: ResidualEntry
+    cross_validation: CrossValidation | None = None
+
+    @model_validator(mode="after")
+    def _names_and_matrix(self) -> Self:
+        for name in self.constants:
+            if name not in CONSTANTS:
+                known = ", ".join(CONSTANTS)
+                fail(
+                    f"'{name[:60]}' is no constant of the cost model{did_you_mean(name, CONSTANTS)} (known: {known})",
+                    at="constants",
+                )
+        size = len(self.constants)
+        if self.correlation:
+            if len(self.correlation) != size or any(len(row) != size for row in self.correlation):
+                fail(f"expected {size} rows of {size} numbers, one for each constant", at="correlation")
+            matrix = np.array(self.correlation)
+            if not np.allclose(matrix, matrix.T, atol=1e-6) or not np.allclose(np.diag(matrix), 1.0, atol=1e-6):
+                fail("expected a symmetric matrix with ones on its diagonal", at="correlation")
+            if float(np.linalg.eigvalsh(matrix)[0]) < -_ROUNDING * size:
+                fail("is no correlation matrix: it has a negative eigenvalue", at="correlation")
+        return self
+
+    def to_domain(self) -> Calibration:
+        """Make the cost model's calibration.
+
+        Examples
+        --------
+        >>> file = CalibrationFile(schema_version=1, name="mine", residual={"log_sd": 0.1},
+        ...     constants={"matmul_rate": {"value": 0.9, "log_sd": 0.02, "prior_log_sd": 0.17, "determined": True}})
+        >>> file.to_domain().values
+        {'matmul_rate': 0.9}
+        """
+        constants = {name: CalibratedConstant(**entry.model_dump()) for name, entry in self.constants.items()}
+        matrix = np.array(self.correlation, dtype=np.float64) if self.correlation else np.eye(len(constants))
+        return Calibration(
+            name=self.name,
+            constants=constants,
+            correlation=matrix,
+            residual_log_sd=self.residual.log_sd,
+            residual_by_part=dict(self.residual.by_part),
+            framework=self.source.framework,
+            error_models={kind: entry.to_domain() for kind, entry in self.residual.kinds.items()},
+        )

@@ -1,0 +1,113 @@
+"""Error bars of the answers of each space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.roofline import RooflineCompute
+from costmodel.uncertainty import Candidates
+from planner.mesh.space import is_transformer
+from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, without_model
+from planner.uncertainty.effects import Times, constants_of, effects_of, layer_times, mesh_times
+from planner.uncertainty.features import layer_coordinates, mesh_coordinates, node_size, shares_of
+
+if TYPE_CHECKING:
+    from planner.mesh.judge import MeshJudge
+    from planner.mesh.results import RankedMeshPlan
+    from planner.resolve import Resolved
+    from planner.results import RankedPlan
+
+__all__ = ["layer_bars", "mesh_bars", "parts_bars"]
+
+FloatArray = NDArray[np.float64]
+
+# Terms of a ranked plan with a split per layer.
+_LAYER_TERMS = ("compute_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
+
+
+class _Timed(Protocol):
+    """A ranked plan with parts of its time by name."""
+
+    @property
+    def workers(self) -> int: ...
+    @property
+    def step_time_s(self) -> float: ...
+    @property
+    def time_parts(self) -> Mapping[str, float]: ...
+
+
+def mesh_bars(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> ErrorBars:
+    """Error bars of ranked plans over a mesh."""
+    from planner.mesh.judge import is_per_device
+
+    resolved = judge.resolved
+    if not isinstance(resolved.workload.compute, RooflineCompute):
+        return without_model()
+    workers = max(plan.workers for plan in plans)
+    names = constants_of(resolved.workload, resolved.cluster, workers, judge.assumptions)
+    knowledge = knowledge_of(resolved.request, is_transformer=True, names=names)
+    candidates = _candidates(
+        resolved,
+        knowledge,
+        plans,
+        times=mesh_times(judge.model, [plan.plan for plan in plans], exact=False),
+        coordinates=mesh_coordinates([plan.plan for plan in plans]),
+    )
+    weight = [plan.workers if is_per_device(judge.objective) else 1 for plan in plans]
+    return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=weight)
+
+
+def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan]) -> ErrorBars:
+    """Error bars of ranked plans with a split per layer."""
+    workload = resolved.workload
+    if not isinstance(workload.compute, RooflineCompute):
+        return without_model()
+    workers = max(plan.workers for plan in plans)
+    names = constants_of(workload, resolved.cluster, workers)
+    knowledge = knowledge_of(resolved.request, is_transformer=is_transformer(workload.graph), names=names)
+    steps = np.array([plan.step_time_s for plan in plans])
+    terms = {name: np.array([getattr(plan, name) for plan in plans]) for name in _LAYER_TERMS}
+    nodes = np.array([plan.workers for plan in plans]) / node_size(resolved.cluster)
+    candidates = Candidates(
+        step_time_s=steps,
+        shares=shares_of(steps, terms, nodes),
+        effects=effects_of(layer_times(workload, resolved.cluster, [plan.plan for plan in plans]), names, steps),
+        covariance=knowledge.covariance,
+        coordinates=layer_coordinates([plan.plan for plan in plans]),
+    )
+    return bars_of(candidates, knowledge, seed=resolved.request.seed)
+
+
+def parts_bars(resolved: Resolved, plans: Sequence[_Timed]) -> ErrorBars:
+    """Intervals from the parts of the steps alone: of plans whose constants are not varied and that are not compared."""
+    if not isinstance(resolved.workload.compute, RooflineCompute):
+        return without_model()
+    knowledge = knowledge_of(resolved.request, is_transformer=True, names=())
+    bars = bars_of(_candidates(resolved, knowledge, plans), knowledge)
+    return replace(bars, probability_best=(), benchmark_list=(), benchmark_probability=None)
+
+
+def _candidates(
+    resolved: Resolved,
+    knowledge: Knowledge,
+    plans: Sequence[_Timed],
+    *,
+    times: Times | None = None,
+    coordinates: FloatArray | None = None,
+) -> Candidates:
+    steps = np.array([plan.step_time_s for plan in plans])
+    terms = {name: np.array([plan.time_parts[name] for plan in plans]) for name in plans[0].time_parts}
+    nodes = np.array([plan.workers for plan in plans]) / node_size(resolved.cluster)
+    names = tuple(knowledge.log_sd)
+    return Candidates(
+        step_time_s=steps,
+        shares=shares_of(steps, terms, nodes),
+        effects=np.zeros((len(plans), len(names))) if times is None else effects_of(times, names),
+        covariance=knowledge.covariance,
+        coordinates=np.zeros((len(plans), 1)) if coordinates is None else coordinates,
+    )

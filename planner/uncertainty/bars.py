@@ -1,0 +1,209 @@
+"""Error bars of the plans of one question: from candidates and a calibration to intervals, chances and a list to benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.constants import CONSTANTS, Calibration
+from costmodel.framework import profile_of
+from costmodel.uncertainty import (
+    Candidates,
+    ErrorModel,
+    intervals,
+    probability_best,
+    sampled_log_errors,
+    shortest_list,
+)
+from planner.calibration.files import load_calibration
+from planner.request import Request
+
+__all__ = [
+    "LISTED_SHARE",
+    "SAME_WITHIN",
+    "ErrorBars",
+    "Knowledge",
+    "bars_of",
+    "error_model",
+    "knowledge_of",
+    "with_bars",
+    "without_model",
+]
+
+FloatArray = NDArray[np.float64]
+_T = TypeVar("_T", bound=Any)
+
+# Chance that the list to benchmark is meant to hold the best.
+LISTED_SHARE = 0.9
+# A plan slower than the best by less than this is as good: repeated runs of one plan differ by more (by a median of 15 % in the largest
+# sweep of docs/accuracy.md, nanotron on H100).
+SAME_WITHIN = 0.03
+# Draws of the errors: a probability of one half is known to 0.008.
+_DRAWS = 4000
+_NO_MODEL = (
+    "the paleo cost model has no error bars: its preset is the paper's program, which no measurement was fitted to"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What is known about errors for one question.
+
+    Attributes
+    ----------
+    calibration : str
+        Name of the calibration.
+    kind : str
+        Kind of workload: transformers, images, or a framework profile.
+    model : ErrorModel
+    log_sd : mapping of str to float
+        Constant -> standard deviation of its logarithm, those that matter.
+    covariance : array (k, k)
+        Of the logarithms, in the order of ``log_sd``.
+    """
+
+    calibration: str
+    kind: str
+    model: ErrorModel
+    log_sd: Mapping[str, float]
+    covariance: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorBars:
+    """How sure an answer is.
+
+    Attributes
+    ----------
+    low_s, high_s : tuple of float
+        Step times between which a measurement of each ranked plan lies with a chance of 80 %; empty where there is no error model.
+    probability_best : tuple of float
+        Chance that each ranked plan is the best of them; empty where they were not compared.
+    benchmark_list : tuple of int
+        Ranks of the fewest plans of which one is the best, or within `SAME_WITHIN` of it, with a chance of `LISTED_SHARE`.
+    benchmark_probability : float or None
+        That chance, as it was found; None where nothing was compared.
+    calibration, kind : str
+        Whose error model it is.
+    note : str
+        Why there are no error bars; empty where there are.
+    """
+
+    low_s: tuple[float, ...] = ()
+    high_s: tuple[float, ...] = ()
+    probability_best: tuple[float, ...] = ()
+    benchmark_list: tuple[int, ...] = ()
+    benchmark_probability: float | None = None
+    calibration: str = ""
+    kind: str = ""
+    note: str = ""
+
+
+def without_model() -> ErrorBars:
+    """Error bars of the ``paleo`` preset: none, and why."""
+    return ErrorBars(note=_NO_MODEL)
+
+
+def knowledge_of(request: Request, *, is_transformer: bool, names: Sequence[str] = tuple(CONSTANTS)) -> Knowledge:
+    """What the calibration of a question says about its errors.
+
+    Parameters
+    ----------
+    request : Request
+    is_transformer : bool
+    names : sequence of str
+        Constants that can matter for the question.
+    """
+    bundled = load_calibration().calibration
+    calibration = bundled if request.calibration is None else load_calibration(request.calibration).calibration
+    profile = profile_of(calibration.framework).name
+    kind = "images" if not is_transformer else profile if profile != "default" else "transformers"
+    return Knowledge(
+        calibration=calibration.name,
+        kind=kind,
+        model=error_model(calibration, bundled, kind, is_transformer=is_transformer),
+        log_sd={name: _log_sd(calibration, name) for name in names},
+        covariance=_covariance(calibration, names),
+    )
+
+
+def error_model(calibration: Calibration, bundled: Calibration, kind: str, *, is_transformer: bool) -> ErrorModel:
+    """Error model of a kind of workload: the calibration's own, else the bundled one at the size of the calibration's residuals."""
+    if kind in calibration.error_models:
+        return calibration.error_models[kind]
+    usual = "transformers" if is_transformer else "images"
+    found = bundled.error_models.get(kind) or bundled.error_models.get(usual)
+    if found is None:  # a calibration that says only how large residuals are: half shared, half the plan's own
+        half = calibration.residual_log_sd * 0.5**0.5
+        return ErrorModel(shared_log_sd=half, plan_log_sd=half, typical_log_sd=max(half, 1e-6))
+    known = bundled.residual_log_sd
+    is_own = calibration is not bundled and calibration.residual_log_sd > 0 and known > 0
+    return found.scaled(calibration.residual_log_sd / known) if is_own else found
+
+
+def _log_sd(calibration: Calibration, name: str) -> float:
+    known = calibration.constants.get(name)
+    return CONSTANTS[name].prior_log_sd if known is None else known.log_sd
+
+
+def _covariance(calibration: Calibration, names: Sequence[str]) -> FloatArray:
+    log_sd = np.array([_log_sd(calibration, name) for name in names])
+    known = {name: n for n, name in enumerate(calibration.constants)}
+    correlation = np.eye(len(names))
+    both = [(n, known[name]) for n, name in enumerate(names) if name in known]
+    for n, own in both:
+        for m, other in both:
+            correlation[n, m] = calibration.correlation[own, other]
+    return np.asarray(correlation * np.outer(log_sd, log_sd))
+
+
+def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weight: ArrayLike = 1.0) -> ErrorBars:
+    """Error bars of the ranked plans of one question, in their order.
+
+    Parameters
+    ----------
+    candidates : Candidates
+    knowledge : Knowledge
+    seed : int
+        Of the draws.
+    weight : array
+        What the step times are multiplied by where plans are ranked by another objective: devices in use.
+    """
+    low, high = intervals(candidates, knowledge.model)
+    bars = ErrorBars(
+        low_s=tuple(low.tolist()),
+        high_s=tuple(high.tolist()),
+        calibration=knowledge.calibration,
+        kind=knowledge.kind,
+    )
+    if len(candidates) < 2:
+        return bars
+    errors = sampled_log_errors(candidates, knowledge.model, draws=_DRAWS, seed=seed)
+    log_times = np.log(candidates.step_time_s * np.asarray(weight)) + errors
+    chosen = np.sort(shortest_list(log_times, LISTED_SHARE, SAME_WITHIN))
+    held = log_times[:, chosen].min(axis=1) <= log_times.min(axis=1) + np.log1p(SAME_WITHIN)
+    return replace(
+        bars,
+        probability_best=tuple(probability_best(log_times).tolist()),
+        benchmark_list=tuple((chosen + 1).tolist()),
+        benchmark_probability=float(held.mean()),
+    )
+
+
+def with_bars(plans: Sequence[_T], bars: ErrorBars) -> tuple[_T, ...]:
+    """Ranked plans with their interval and their chance."""
+    if not bars.low_s:
+        return tuple(plans)
+    return tuple(
+        replace(
+            plan,
+            step_time_low_s=bars.low_s[n],
+            step_time_high_s=bars.high_s[n],
+            probability_best=bars.probability_best[n] if bars.probability_best else None,
+        )
+        for n, plan in enumerate(plans)
+    )

@@ -1,0 +1,86 @@
+"""Plans as the error model sees them: shares of the parts of a step, and where a plan lies among the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshPlan
+from costmodel.network import Cluster
+from costmodel.plan import Plan
+from costmodel.uncertainty import part_shares
+
+__all__ = ["TIME_TERMS", "layer_coordinates", "mesh_coordinates", "node_size", "shares_of"]
+
+FloatArray = NDArray[np.float64]
+
+# Part of a step (costmodel.uncertainty.PARTS) -> terms of the cost model that belong to it, of meshes and of splits per layer.
+TIME_TERMS: Mapping[str, tuple[str, ...]] = {
+    "layer_communication": ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "reshard_s"),
+    "stage_transfer": ("pp_exposed_s",),
+    "gradient_exchange": ("dp_exposed_s", "exposed_exchange_s"),
+    "bubble": ("bubble_s",),
+}
+# No bundled node has more devices; larger units are racks.
+_MOST_IN_NODE = 16
+# Settings whose change counts as one step (a doubling of a degree); those of the second kind change little of what is computed.
+_NAMED = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "cp_kind": CP_KINDS}
+_MINOR = ("sequence_parallel", "offload_optimizer", "offload_activations", "zero_stage")
+_DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "workers")
+
+
+def node_size(cluster: Cluster) -> int:
+    """Devices of a node: of the innermost levels that join up to 16.
+
+    >>> from costmodel.device import Device
+    >>> from costmodel.network import DeviceGroup, Level
+    >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+    >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
+    >>> fabric = Level(name="fabric", size=4, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
+    >>> node_size(Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric)))
+    8
+    """
+    size = 1
+    for depth, level in enumerate(cluster.levels):
+        if level.size is None or (size * level.size > _MOST_IN_NODE and depth > 0):
+            break
+        size *= level.size
+    return size
+
+
+def shares_of(step_time_s: ArrayLike, terms: Mapping[str, ArrayLike], nodes: ArrayLike) -> FloatArray:
+    """Shares of the parts of steps, from the terms of a cost model by name; see `costmodel.uncertainty.part_shares`."""
+    step = np.asarray(step_time_s, dtype=np.float64)
+    parts = {
+        part: sum((np.asarray(terms[name], dtype=np.float64) for name in names if name in terms), np.zeros_like(step))
+        for part, names in TIME_TERMS.items()
+    }
+    return part_shares(step, parts, nodes)
+
+
+def mesh_coordinates(plans: Sequence[MeshPlan]) -> FloatArray:
+    """Where plans over a mesh lie, in doublings of degrees and changes of settings.
+
+    >>> one, two = mesh_coordinates([MeshPlan(tp=2), MeshPlan(tp=8, recompute="full")])
+    >>> float(np.abs(one - two).sum())  # two doublings of tp, and of the workers; another recomputation
+    5.0
+    """
+    columns = [[math.log2(getattr(plan, name)) for plan in plans] for name in _DEGREES]
+    for name, words in _NAMED.items():
+        # Two columns differ where the word does: half a step each.
+        columns += [[0.5 * (getattr(plan, name) == word) for plan in plans] for word in words]
+    columns += [[0.5 * float(getattr(plan, name)) for plan in plans] for name in _MINOR]
+    return np.array(columns, dtype=np.float64).T
+
+
+def layer_coordinates(plans: Sequence[Plan]) -> FloatArray:
+    """The same for a split per layer: the degrees of every layer, averaged over the layers, and workers, stages and micro-batches."""
+    rows = []
+    for plan in plans:
+        degrees = np.log2(np.array([split.degrees for split in plan.splits], dtype=np.float64))
+        whole = (plan.workers, max(len(plan.stages), 1), plan.num_micro_batches)
+        rows.append([*(degrees / len(plan.splits)).ravel().tolist(), *(math.log2(count) for count in whole)])
+    return np.array(rows, dtype=np.float64)

@@ -1,0 +1,133 @@
+"""Which constant would have to change, and by how much, for another plan to be the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from costmodel.constants import CONSTANTS, stated_values
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.network import Cluster
+from costmodel.roofline import RooflineCompute
+from costmodel.uncertainty import overtaking
+from planner.mesh.space import is_transformer
+from planner.uncertainty.bars import Knowledge, knowledge_of
+from planner.uncertainty.effects import Times, constants_of, layer_times, mesh_times
+
+if TYPE_CHECKING:
+    from planner.mesh.judge import MeshJudge
+    from planner.mesh.results import RankedMeshPlan
+    from planner.resolve import Resolved
+    from planner.results import RankedPlan
+
+__all__ = ["FACTORS", "SENSITIVITY_PLANS", "Sensitivity", "layer_sensitivity", "mesh_sensitivity", "sensitivity_of"]
+
+# Factors tried, from 1 outwards: up to 8 times more or less.
+FACTORS: tuple[float, ...] = tuple(
+    sign_factor for step in (1.05, 1.1, 1.2, 1.35, 1.6, 2.0, 2.8, 4.0, 8.0) for sign_factor in (1 / step, step)
+)
+_WITHIN = 5e-3
+# Plans of the search among which another winner is looked for.
+SENSITIVITY_PLANS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """One constant.
+
+    Attributes
+    ----------
+    constant, meaning : str
+    now : tuple of (str, float)
+        What the constant multiplies, in SI units.
+    factor : float or None
+        The nearest to 1 at which another plan is the best; None: none of up to 8 times more or less.
+    winner : int or None
+        Rank of that plan.
+    winner_summary : str
+    log_sd : float
+        How sure the constant is.
+    standard_deviations : float or None
+        How many of these the change is.
+    """
+
+    constant: str
+    meaning: str
+    now: tuple[tuple[str, float], ...]
+    factor: float | None
+    winner: int | None
+    winner_summary: str
+    log_sd: float
+    standard_deviations: float | None
+
+
+def mesh_sensitivity(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> tuple[Sensitivity, ...] | None:
+    """Sensitivity of the ranking of plans over a mesh; None for a cost model without constants."""
+    from planner.mesh.judge import is_per_device
+
+    resolved = judge.resolved
+    if not isinstance(resolved.workload.compute, RooflineCompute):
+        return None
+    workers = np.array([plan.workers for plan in plans])
+    times = mesh_times(judge.model, [plan.plan for plan in plans])
+    weight = workers if is_per_device(judge.objective) else np.ones(len(plans))
+    names = constants_of(resolved.workload, resolved.cluster, int(workers.max()), judge.assumptions)
+    return sensitivity_of(
+        lambda name, factor: times(name, factor) * weight,
+        knowledge_of(resolved.request, is_transformer=True, names=names),
+        [plan.summary for plan in plans],
+        resolved.cluster,
+        judge.assumptions,
+    )
+
+
+def layer_sensitivity(resolved: Resolved, plans: Sequence[RankedPlan]) -> tuple[Sensitivity, ...] | None:
+    """The same of plans with a split per layer."""
+    workload = resolved.workload
+    if not isinstance(workload.compute, RooflineCompute):
+        return None
+    names = constants_of(workload, resolved.cluster, max(plan.workers for plan in plans))
+    return sensitivity_of(
+        layer_times(workload, resolved.cluster, [plan.plan for plan in plans]),
+        knowledge_of(resolved.request, is_transformer=is_transformer(workload.graph), names=names),
+        [plan.summary for plan in plans],
+        resolved.cluster,
+        resolved.mesh_assumptions,
+    )
+
+
+def sensitivity_of(
+    times: Times,
+    knowledge: Knowledge,
+    summaries: Sequence[str],
+    cluster: Cluster,
+    assumptions: MeshAssumptions,
+) -> tuple[Sensitivity, ...]:
+    """Every constant, those of which the smallest change is needed (in standard deviations) first; the first plan is the best now."""
+    rows = []
+    for name, log_sd in knowledge.log_sd.items():
+        found = overtaking(partial(times, name), FACTORS, within=_WITHIN) if len(summaries) > 1 else None
+        factor = None if found is None else found.factor
+        rows.append(
+            Sensitivity(
+                constant=name,
+                meaning=CONSTANTS[name].meaning,
+                now=tuple(stated_values(name, cluster, assumptions).items()),
+                factor=factor,
+                winner=None if found is None else found.winner + 1,
+                winner_summary="" if found is None else summaries[found.winner],
+                log_sd=log_sd,
+                standard_deviations=None if factor is None or log_sd <= 0 else abs(math.log(factor)) / log_sd,
+            )
+        )
+
+    def needed(row: Sensitivity) -> tuple[float, float]:
+        change = math.inf if row.factor is None else abs(math.log(row.factor))
+        return (math.inf if row.standard_deviations is None else row.standard_deviations, change)
+
+    return tuple(sorted(rows, key=needed))

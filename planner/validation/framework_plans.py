@@ -1,0 +1,61 @@
+"""What a framework profile changes about the plan of a row: where its stages are cut, and which memory its log reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.framework import FrameworkProfile, threshold_blocks
+from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.passes import stack_layouts
+from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.sharding import Division
+from costmodel.mesh.units import UnitKind
+
+__all__ = ["framework_plan", "reported_bytes"]
+
+
+def framework_plan(profile: FrameworkProfile, model: MeshModel, plan: MeshPlan) -> MeshPlan:
+    """The plan with the stages that a framework would make of it; the same plan where it balances them."""
+    chunks = plan.pp * plan.vpp
+    if profile.stages != "threshold" or plan.pp == 1 or chunks > model.num_blocks:
+        return plan
+    units = model.units
+    block = _matrix_weights(model, units.kinds[units.blocks[0]])
+    head = _matrix_weights(model, units.kinds[units.kind_of[-1]])
+    return replace(plan, stage_blocks=threshold_blocks(model.num_blocks, chunks, head / block))
+
+
+def _matrix_weights(model: MeshModel, kind: UnitKind) -> int:
+    layers = (model.workload.graph.layers[index] for index in kind.layers)
+    return sum(layer.weight_count + layer.tied_count for layer in layers if layer.kind == "linear")
+
+
+def reported_bytes(
+    profile: FrameworkProfile, model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Memory as the log of a framework has it, (n,).
+
+    Parameters
+    ----------
+    profile : FrameworkProfile
+    model : MeshModel
+    plans : sequence of MeshPlan
+    fullest_bytes : array (n,)
+        Memory of the fullest rank of each.
+
+    Returns
+    -------
+    array (n,)
+        The same; or of the first rank, what libraries hold beside PyTorch's allocator left out.
+    """
+    if profile.memory_rank == "fullest" or not plans:
+        return fullest_bytes
+    batch = MeshBatch.from_plans(plans)
+    layouts = stack_layouts([model.layout_of_plan(plan, every_rank=True) for plan in plans])
+    memory = model.core_memory(batch, layouts).divided(np.arange(len(plans)), Division.of(batch, mesh_strides(batch)))
+    return np.asarray(memory.total_bytes[:, 0] - memory.parts["context_bytes"][:, 0])

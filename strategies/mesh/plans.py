@@ -1,0 +1,248 @@
+"""Every way to divide dp of some pipelines, each run its best way: judged with what saves no memory first, then with what may fit and win.
+
+The step of a plan with nothing recomputed and nothing on the host bounds all ways to run it, and more than that: below ZeRO-3 what follows
+the last backward pass (`tail`) knows neither recomputation nor where activations are, so
+
+    step(way) >= floor(way) + tail,  tail = step(plain, optimizer state where the way has it) - pipeline
+
+with the floors of `strategies.mesh.ways`. Under ZeRO-3 the larger of the two terms is a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.keys import combined
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from costmodel.mesh.sharding import Division
+from strategies.mesh.incumbents import Incumbents
+from strategies.mesh.settings import MeshSettings
+from strategies.mesh.space import Columns, MeshSpace, batch_of
+from strategies.mesh.ways import Way, Ways, recomputing
+
+__all__ = ["PlanJudge"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+_FULL = RECOMPUTE.index("full")
+_RADIX = 1 << 40
+_SLACK = 1 - 1e-9
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanJudge:
+    """Scores plans and keeps the best."""
+
+    space: MeshSpace
+    incumbents: Incumbents
+    ways: Ways
+    tally: Callable[[str, int], None]
+
+    @property
+    def model(self) -> MeshModel:
+        """The cost model."""
+        return self.space.model
+
+    @property
+    def settings(self) -> MeshSettings:
+        """Limits of the search."""
+        return self.space.settings
+
+    def goal(self) -> float:
+        """Score that a plan must beat to matter."""
+        return self.incumbents.worst * _SLACK * (1.0 - self.settings.gap)
+
+    def score(self, step_s: FloatArray, workers: IntArray) -> FloatArray:
+        """What the objective compares; smaller is better."""
+        return step_s if self.settings.objective in ("step_time", "tokens_per_s") else step_s * workers
+
+    def divide(self, cores: Columns, flush_s: FloatArray, floors_s: FloatArray) -> None:
+        """Judge every way to divide dp of some cores.
+
+        Parameters
+        ----------
+        cores : Columns
+        flush_s : array (c,)
+            Their pipelines with the least recomputation.
+        floors_s : array (c, V, Z)
+            Least step times of their ways, by ZeRO stage.
+        """
+        rows = self.space.with_shardings({**cores, "_core": np.arange(len(flush_s))})
+        core = rows.pop("_core")
+        if not len(core):
+            return
+        batch = batch_of(rows)
+        stage = np.searchsorted(np.array(self.ways.stages), batch.zero_stage)
+        floors = floors_s[core, :, stage]
+        least = self.score(np.min(floors, axis=1), batch.workers)
+        second = batch.zero_stage == 2
+        first = np.flatnonzero(~second & (least < self.goal()))
+        plain = self._run_best_way(batch.take(first), core[first], flush_s[core[first]], floors[first])
+        # ZeRO-2 moves what ZeRO-1 moves and reduces more often: it is not faster.
+        one = batch.zero_stage[first] == 1
+        known = core[first][one] * _RADIX + batch.dp_shard[first][one]
+        later = np.flatnonzero(second & (least < self.goal()))
+        if len(known) and len(later):
+            order = np.argsort(known)
+            wanted = core[later] * _RADIX + batch.dp_shard[later]
+            place = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
+            bound = np.where(known[order][place] == wanted, plain[one][order][place], 0.0)
+            later = later[bound < self.goal()]
+        self._run_best_way(batch.take(later), core[later], flush_s[core[later]], floors[later])
+
+    def _run_best_way(self, batch: MeshBatch, core: IntArray, flush_s: FloatArray, floors: FloatArray) -> FloatArray:
+        """Judge divisions of dp, each with every way that may still be better than what is known.
+
+        Returns
+        -------
+        array (n,)
+            Scores of the plain way: nothing on the host, the least recomputation.
+        """
+        if not len(batch):
+            return np.zeros(0)
+        plain = self.ways.plainly(batch)
+        plain_s = self._least_s(plain, core)
+        plain_score = self.score(plain_s, batch.workers)
+        # What is too slow without saving memory stays so.
+        left = np.flatnonzero(plain_score < self.goal())
+        if self.ways.plain in self.ways.each and len(left):
+            fits = self._memory_bytes(plain.take(left), core[left]) <= self.settings.capacity_bytes
+            self._keep(plain.take(left[fits]))
+            # Everything that saves memory takes longer: what fits is settled.
+            left = left[~fits]
+        if len(left):
+            self._save_memory(batch.take(left), core[left], flush_s[left], floors[left], plain_s[left])
+        return plain_score
+
+    def _save_memory(
+        self, batch: MeshBatch, core: IntArray, flush_s: FloatArray, floors: FloatArray, plain_s: FloatArray
+    ) -> None:
+        """Judge the ways that save memory, until none left can be better."""
+        ways = self.ways.each
+        best = np.full(len(batch), np.inf)  # of every division
+        least = {0: plain_s}
+        if any(optimizer for _, optimizer, _ in ways):
+            hosted = replace(self.ways.plainly(batch), offload_optimizer=np.ones(len(batch), dtype=np.int64))
+            least[1] = self._least_s(hosted, core)
+        below_three = batch.zero_stage < 3
+        for v, way in enumerate(ways):
+            if way == self.ways.plain:
+                continue
+            base = least[way[1]]
+            tail = np.maximum(base - flush_s, 0.0)
+            bound = np.where(below_three, floors[:, v] + tail, np.maximum(floors[:, v], base)) * _SLACK
+            score = self.score(bound, batch.workers)
+            rows = np.flatnonzero((score < self.goal()) & (score <= best))
+            if len(rows):
+                self._judge(batch.take(rows), core[rows], way, rows, best)
+
+    def _judge(self, batch: MeshBatch, core: IntArray, way: Way, rows: IntArray, best: FloatArray) -> None:
+        """Score plans run one way, and keep the good ones.
+
+        Of full recomputation the fewest blocks that fit are the quickest, unless activations travel: what is run again does not.
+        """
+        kind, optimizer, activations = way
+        one = np.ones(len(batch), dtype=np.int64)
+        batch = replace(
+            recomputing(batch, kind, one), offload_optimizer=optimizer * one, offload_activations=activations * one
+        )
+        if kind == _FULL:
+            batch, fitting = self._with_blocks(batch, self._least_blocks(batch, core))
+            if activations:
+                batch, fitting = self._with_more_blocks(batch, fitting)
+        else:
+            fitting = np.flatnonzero(self._memory_bytes(batch, core) <= self.settings.capacity_bytes)
+            batch = batch.take(fitting)
+        if not len(batch):
+            return
+        score = self.score(self._least_s(batch, core[fitting]), batch.workers)
+        hopeful = np.flatnonzero((score <= self.incumbents.worst) & (score <= best[rows[fitting]]))
+        exact = self._keep(batch.take(hopeful))
+        where = rows[fitting[hopeful]]
+        np.minimum.at(best, where, exact)
+
+    def _least_s(self, batch: MeshBatch, core: IntArray) -> FloatArray:
+        """Times that plans do not go below; those with equal core numbers and recomputed blocks share a pipeline."""
+        self.tally("plans", len(batch))
+        first, index = combined(core, batch.recompute_blocks)
+        cores = batch.take(first)
+        pipelines, memory = self.model.cores(cores, exact=False), self.model.core_memory(cores)
+        division = Division.of(batch, mesh_strides(batch))
+        return self.model.step_times(pipelines, memory, index, division, exact=False)
+
+    def _memory_bytes(self, batch: MeshBatch, core: IntArray) -> FloatArray:
+        if not len(batch):
+            return np.zeros(0)
+        first, index = combined(core, batch.recompute_blocks)
+        memory = self.model.core_memory(batch.take(first))
+        filled = memory.divided(index, Division.of(batch, mesh_strides(batch)))
+        return np.asarray(np.max(filled.total_bytes, axis=1))
+
+    def _least_blocks(self, batch: MeshBatch, core: IntArray) -> IntArray:
+        first, index = combined(core, batch.recompute_blocks)
+        memory = self.model.core_memory(batch.take(first))
+        division = Division.of(batch, mesh_strides(batch))
+        return memory.least_recomputed(index, division, self.settings.capacity_bytes)
+
+    def _keep(self, batch: MeshBatch) -> FloatArray:
+        """Judge plans exactly, and keep them if they are good; their scores."""
+        if not len(batch):
+            return np.zeros(0)
+        costs = self.model.evaluate(batch)
+        score = self.score(costs.step_time_s, batch.workers)
+        fits = costs.memory_bytes <= self.settings.capacity_bytes
+        good = np.flatnonzero(fits & (score <= self.incumbents.worst))
+        self.incumbents.add(batch.take(good), score[good], costs.step_time_s[good], costs.memory_bytes[good])
+        return np.where(fits, score, np.inf)
+
+    def _with_blocks(self, batch: MeshBatch, blocks: IntArray) -> tuple[MeshBatch, IntArray]:
+        """Plans with at least so many recomputed blocks, of the numbers that are allowed."""
+        most = self.space.most_blocks(batch.pp, batch.vpp)
+        if self.space.recomputes_all:
+            batch = replace(batch, recompute_blocks=most)
+            rows = np.flatnonzero(self._memory_bytes(batch, np.arange(len(batch))) <= self.settings.capacity_bytes)
+            return batch.take(rows), rows
+        allowed = np.array(self.space.recompute_counts(int(most.max(initial=1))), dtype=np.int64)
+        if not len(allowed):
+            return batch, np.zeros(0, dtype=np.int64)
+        place = np.searchsorted(allowed, np.maximum(blocks, 1))
+        chosen = allowed[np.minimum(place, len(allowed) - 1)]
+        rows = np.flatnonzero((place < len(allowed)) & (chosen <= most) & (blocks <= most))
+        batch, chosen, place, most = batch.take(rows), chosen[rows], place[rows], most[rows]
+        # More where rounding, chunks that have run out of blocks, or offloading made it too few: bisection up to all blocks.
+        last = np.searchsorted(allowed, most, side="right") - 1
+        left = np.flatnonzero(~self._fit(batch, chosen))
+        left = left[last[left] > place[left]]
+        left = left[self._fit(batch.take(left), allowed[last[left]])]
+        low, high = place[left] + 1, last[left]
+        while np.any(low < high):
+            middle = (low + high) // 2
+            enough = self._fit(batch.take(left), allowed[middle])
+            low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
+        chosen[left] = allowed[high]
+        return replace(batch, recompute_blocks=chosen), rows
+
+    def _with_more_blocks(self, batch: MeshBatch, rows: IntArray) -> tuple[MeshBatch, IntArray]:
+        """The same plans with these and with every larger number of recomputed blocks, which need no more memory."""
+        most = self.space.most_blocks(batch.pp, batch.vpp)
+        allowed = np.array(self.space.recompute_counts(int(most.max(initial=1))), dtype=np.int64)
+        if self.space.recomputes_all or not len(allowed):
+            return batch, rows
+        start = np.searchsorted(allowed, batch.recompute_blocks)
+        counts = np.searchsorted(allowed, most, side="right") - start
+        index = np.repeat(np.arange(len(rows)), counts)
+        within = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return replace(batch.take(index), recompute_blocks=allowed[start[index] + within]), rows[index]
+
+    def _fit(self, batch: MeshBatch, blocks: IntArray) -> BoolArray:
+        """Whether plans with so many recomputed blocks fit."""
+        trial = replace(batch, recompute_blocks=blocks)
+        return self._memory_bytes(trial, np.arange(len(batch))) <= self.settings.capacity_bytes

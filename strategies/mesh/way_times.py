@@ -1,0 +1,131 @@
+"""The least step time of every way to run a pipeline, before dp is divided.
+
+A rank r starts when the first micro-batch has come through the chunks before its first one, works ``m busy_r``, and ends before the
+backward passes of these chunks (weight gradients of a zero-bubble schedule fill gaps, so there they are left out):
+
+    step >= lead_r + m (busy_r + again_r + shown_r)
+
+``again_r`` is the forward pass of the blocks that must at least be recomputed for the pipeline to fit. ``shown_r`` is what compute does
+not hide of moving activations to the host and back: with a share s of the blocks recomputed, ``again_r = s R`` grows and
+``shown_r = 2 max(E - s D - H, 0)`` falls, both linearly, so the least sum lies at s = 0, s = 1 or where the maximum turns.
+Activations also travel while a rank of ZeRO-3 waits for weights; that wait is part of its busy time, so the sum stays. Below ZeRO-3 nothing
+else changes the pipeline, and ``step >= pipeline + m max_r shown_r`` too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
+from costmodel.mesh.passes import rank_recomputed_share, weigh
+from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
+from strategies.mesh.pipeline_bound import PipelineTimes
+from strategies.mesh.ways import WayNeeds, Ways
+
+__all__ = ["least_step_s"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_FULL, _ZERO_BUBBLE = RECOMPUTE.index("full"), SCHEDULES.index("zero_bubble")
+_SLACK = 1 - 1e-9
+
+
+def least_step_s(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArray:
+    """Step times that the ways of some pipelines do not go below.
+
+    Parameters
+    ----------
+    ways : Ways
+    times : PipelineTimes
+        With the recomputation of the plain way.
+    needs : WayNeeds
+        Of the same pipelines.
+
+    Returns
+    -------
+    array (n, V, Z)
+        Infinite where nothing fits.
+    """
+    fits = needs.memory_bytes <= ways.capacity_bytes
+    step = np.full(fits.shape, np.inf)
+    rows = np.flatnonzero(fits.any(axis=(1, 2)))
+    if not len(rows):
+        return step
+    some = fits[rows]
+    step[rows] = np.where(some, _of_fitting(ways, times.take(rows), needs.take(rows)), np.inf)
+    return step
+
+
+def _of_fitting(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArray:
+    ranks = _Ranks(ways, times, needs)
+    flush = times.flush_s
+    step = np.empty(needs.memory_bytes.shape)
+    for v, (kind, optimizer, activations) in enumerate(ways.each):
+        for z, stage in enumerate(ways.stages):
+            if activations:
+                path, shown = ranks.moved(kind)
+                bound = path if stage >= 3 else np.maximum(path, flush + shown)
+            else:
+                bound = ranks.again(needs.blocks[:, optimizer, z]) if kind == _FULL else flush
+            np.maximum(bound, flush, out=step[:, v, z])
+    return step
+
+
+class _Ranks:
+    """Times of the ranks of some pipelines, arrays (n, Q)."""
+
+    def __init__(self, ways: Ways, times: PipelineTimes, needs: WayNeeds) -> None:
+        self.ways, self.needs = ways, needs
+        batch, layouts, passes = times.batch, times.layouts, times.passes
+        self.layouts, self.busy_s = layouts, times.busy_s
+        self.micro_batches = batch.num_micro_batches[:, None]
+        forward = _before(layouts.rank_last, layouts.run_chunks, times.chunks.forward_s)
+        backward = _before(layouts.rank_last, layouts.run_chunks, times.chunks.backward_s)
+        self.lead_s = forward + np.where((batch.schedule == _ZERO_BUBBLE)[:, None], 0.0, backward)
+        # Where all blocks are recomputed anyway, the times hold it already.
+        again = np.where(ways.space.model.is_block & (ways.plain[0] != _FULL), passes.forward_s, 0.0)
+        self.again_s = weigh(layouts.rank_units, again, times.pass_of)
+        assumptions = ways.space.model.assumptions
+        compute = weigh(layouts.rank_units, passes.compute_forward_s, times.pass_of)
+        self.hidden_s = hidden_s(assumptions, compute)
+        self.assumptions = assumptions
+        self._moved: dict[int, tuple[FloatArray, FloatArray]] = {}
+
+    def again(self, blocks: IntArray) -> FloatArray:
+        """Longest path with so many blocks per chunk recomputed."""
+        share = rank_recomputed_share(self.layouts, np.full(len(blocks), _FULL), blocks)
+        return self._path_s(share * self.again_s)
+
+    def moved(self, kind: int) -> tuple[FloatArray, FloatArray]:
+        """With activations on the host: the longest path, and what is shown of their moves in all micro-batches."""
+        if kind not in self._moved:
+            shown, more = self._shown(kind)
+            self._moved[kind] = self._path_s(more), self.micro_batches[:, 0] * np.max(shown, axis=1)
+        return self._moved[kind]
+
+    def _shown(self, kind: int) -> tuple[FloatArray, FloatArray]:
+        """What is shown at least, and the least sum of that and what is recomputed."""
+        kept = one_way_s(self.assumptions, self.needs.kept_bytes[:, self.ways.kinds.index(kind)])
+        most = shown_s(kept, self.hidden_s)
+        if kind != _FULL:
+            return most, most
+        inputs = one_way_s(self.assumptions, self.needs.input_bytes)
+        least = shown_s(inputs, self.hidden_s)
+        turn = np.clip((kept - self.hidden_s) / np.maximum(kept - inputs, 1e-30), 0.0, 1.0)
+        return least, np.minimum(most, turn * self.again_s + least)
+
+    def _path_s(self, more_s: FloatArray) -> FloatArray:
+        path = self.lead_s + self.micro_batches * (self.busy_s + more_s)
+        return np.asarray(np.max(np.where(self.layouts.rank_last >= 0, path, 0.0), axis=1) * _SLACK)
+
+
+def _before(rank: IntArray, count: IntArray, time_s: FloatArray) -> FloatArray:
+    """Sum of the times of the chunks before the first one of a rank: (n, Q) from runs (n, R)."""
+    total, start = np.zeros(rank.shape), np.zeros((len(rank), 1))
+    for r in range(count.shape[1]):
+        chunks = count[:, r][:, None]
+        total += np.clip(rank - start, 0, chunks) * time_s[:, r][:, None]
+        start = start + chunks
+    return total

@@ -1,0 +1,244 @@
+"""Ways to run a pipeline, what is recomputed and what is kept on the host, and the least memory that each of them needs.
+
+A way fits a pipeline only if it fits with dp wholly shared out, where every rank holds least. There, a rank needs
+
+    state(ZeRO stage, optimizer state here or on the host) + kept(recomputation, activations here or on the host)
+
+and both are asked of the cost model apart (`CoreMemory.divided`): memory is their sum. No order of the ranks is looked at, nor how context
+parallelism exchanges: memory knows neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mesh.cores import CORE_FIELDS, mesh_strides
+from costmodel.mesh.keys import combined
+from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
+from costmodel.mesh.sharding import Division
+from strategies.mesh.space import MeshSpace
+
+__all__ = ["Way", "WayNeeds", "Ways", "recomputing"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
+# Sums in another order differ in the last digits.
+_ROUNDING = 1e-9
+_FIELDS = tuple(name for name in CORE_FIELDS if name not in ("order", "cp_kind"))
+
+Way = tuple[int, int, int]  # recomputation, offload_optimizer, offload_activations
+
+
+def recomputing(batch: MeshBatch, kind: int, blocks: IntArray | int) -> MeshBatch:
+    """The same plans with another kind of recomputation; ``blocks`` count for full recomputation only."""
+    zero = np.zeros(len(batch), dtype=np.int64)
+    return replace(batch, recompute=zero + kind, recompute_blocks=zero + (blocks if kind == _FULL else 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """The ways that are allowed, quick ones first: they set the goal for the others.
+
+    Attributes
+    ----------
+    space : MeshSpace
+    each : tuple of Way
+        V of them.
+    stages : tuple of int
+        Z stages of ZeRO.
+    """
+
+    space: MeshSpace
+    each: tuple[Way, ...]
+    stages: tuple[int, ...]
+
+    @classmethod
+    def of(cls, space: MeshSpace) -> Ways:
+        """Those of a space."""
+        each = tuple(
+            (kind, optimizer, activations)
+            for activations in space.flags("offload_activations").tolist()
+            for optimizer in space.flags("offload_optimizer").tolist()
+            for kind in space.categories("recompute", RECOMPUTE).tolist()
+        )
+        return cls(space=space, each=each, stages=tuple(space.values("zero_stage", [0, 1, 2, 3]).tolist()))
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        """Kinds of recomputation."""
+        return tuple(dict.fromkeys(kind for kind, _, _ in self.each))
+
+    @property
+    def plain(self) -> Way:
+        """The way that is quicker than all others, allowed or not: the least recomputation, nothing on the host."""
+        kinds = self.kinds
+        if len(kinds) != 1 or (kinds[0] == _FULL and not self.space.recomputes_all):
+            return _NONE, 0, 0
+        return kinds[0], 0, 0
+
+    def plainly(self, batch: MeshBatch) -> MeshBatch:
+        """Plans with the recomputation of the plain way."""
+        kind = self.plain[0]
+        return recomputing(batch, kind, self.space.most_blocks(batch.pp, batch.vpp) if kind == _FULL else 0)
+
+    @property
+    def capacity_bytes(self) -> float:
+        """What a rank has, and a little more."""
+        return self.space.settings.capacity_bytes * (1 + _ROUNDING)
+
+    def needs(self, batch: MeshBatch) -> WayNeeds:
+        """Least memory of every way to run some pipelines, and what it makes them do."""
+        if not len(batch):
+            return WayNeeds.none(self)
+        first, inverse = combined(*(getattr(batch, name) for name in _FIELDS), batch.dp)
+        flags = tuple(sorted({activations for _, _, activations in self.each}))
+        return _Memory(self, batch.take(first), flags).needs().take(inverse)
+
+    def least_bytes(self, batch: MeshBatch) -> FloatArray:
+        """Least memory of any way to run some pipelines, (n,)."""
+        if not len(batch):
+            return np.zeros(0)
+        # What waits on the host takes no room on the device, so as much does as may.
+        flags = {activations for _, _, activations in self.each}
+        return _Memory(self, batch, (max(flags),)).least_bytes(max(optimizer for _, optimizer, _ in self.each))
+
+    def smallest_plan(self, core: MeshBatch, v: int, z: int) -> MeshPlan:
+        """The plan of least memory of one pipeline that runs one way."""
+        kind, optimizer, activations = self.each[v]
+        most = self.space.most_blocks(core.pp, core.vpp)
+        plan = _wholly_shared(recomputing(core, kind, most), self.stages[z]).plan(0)
+        return replace(plan, offload_optimizer=bool(optimizer), offload_activations=bool(activations))
+
+
+def _wholly_shared(batch: MeshBatch, stage: int) -> MeshBatch:
+    """The division of dp with least memory under a stage of ZeRO, which needs more than one rank to share."""
+    shared = (stage > 0) & (batch.dp * batch.cp > 1)
+    return replace(
+        batch,
+        zero_stage=np.where(shared, stage, 0),
+        dp_shard=np.where(shared, batch.dp, 1),
+        dp_replicate=np.where(shared, 1, batch.dp),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayNeeds:
+    """What the ways of n pipelines need at least; Q kinds of ranks.
+
+    Attributes
+    ----------
+    memory_bytes : array (n, V, Z)
+        Of the fullest rank.
+    blocks : array (n, 2, Z)
+        Fewest blocks per chunk that full recomputation must run again, with the optimizer state here and on the host,
+        activations being kept.
+    kept_bytes : array (n, kinds of recomputation, Q)
+        Activations of the blocks of one micro-batch; of full recomputation as long as nothing is recomputed.
+    input_bytes : array (n, Q)
+        The same where all blocks are recomputed.
+    """
+
+    memory_bytes: FloatArray
+    blocks: IntArray
+    kept_bytes: FloatArray
+    input_bytes: FloatArray
+
+    @classmethod
+    def none(cls, ways: Ways) -> WayNeeds:
+        """Those of no pipeline."""
+        v, z, kinds = len(ways.each), len(ways.stages), len(ways.kinds)
+        return cls(
+            memory_bytes=np.zeros((0, v, z)),
+            blocks=np.zeros((0, 2, z), dtype=np.int64),
+            kept_bytes=np.zeros((0, kinds, 1)),
+            input_bytes=np.zeros((0, 1)),
+        )
+
+    def take(self, index: IntArray) -> WayNeeds:
+        """A selection of the pipelines."""
+        return WayNeeds(
+            memory_bytes=self.memory_bytes[index],
+            blocks=self.blocks[index],
+            kept_bytes=self.kept_bytes[index],
+            input_bytes=self.input_bytes[index],
+        )
+
+
+class _Memory:
+    """Memory of some pipelines with dp wholly shared out, arrays (n, Q)."""
+
+    def __init__(self, ways: Ways, batch: MeshBatch, flags: tuple[int, ...]) -> None:
+        self.ways, self.batch = ways, batch
+        self.most = ways.space.most_blocks(batch.pp, batch.vpp)
+        model = ways.space.model
+        self.parts = {kind: model.core_memory(recomputing(batch, kind, self.most)) for kind in ways.kinds}
+        base = next(iter(self.parts.values()))
+        self.state: list[tuple[FloatArray, FloatArray]] = []  # stage -> with and without optimizer state
+        for stage in ways.stages:
+            filled = base.divided(self._all, self._division(stage, 0))
+            total = filled.total_bytes
+            self.state.append((total, total - filled.parts["optimizer_bytes"]))
+        self.more = {
+            (kind, flag): part.divided(self._all, self._division(ways.stages[0], flag)).total_bytes - self.state[0][0]
+            for kind, part in self.parts.items()
+            for flag in flags
+        }
+
+    @property
+    def _all(self) -> IntArray:
+        return np.arange(len(self.batch))
+
+    def _division(self, stage: int, activations: int) -> Division:
+        plan = _wholly_shared(self.batch, stage)
+        zero = np.zeros(len(plan), dtype=np.int64)
+        plan = replace(plan, offload_optimizer=zero, offload_activations=zero + activations)
+        return Division.of(plan, mesh_strides(plan))
+
+    def least_bytes(self, optimizer: int) -> FloatArray:
+        """Of the fullest rank, run the best of the ways that are known here, (n,)."""
+        least = np.full(len(self.batch), np.inf)
+        for more in self.more.values():
+            for state in self.state:
+                np.minimum(least, _fullest(state[optimizer] + more), out=least)
+        return least
+
+    def needs(self) -> WayNeeds:
+        """Everything asked for."""
+        needed = np.empty((len(self.batch), len(self.ways.each), len(self.state)))
+        for v, (kind, optimizer, activations) in enumerate(self.ways.each):
+            for z, state in enumerate(self.state):
+                needed[:, v, z] = _fullest(state[optimizer] + self.more[kind, activations])
+        alive = self.parts[self.ways.kinds[0]].alive
+        return WayNeeds(
+            memory_bytes=needed,
+            blocks=np.stack([self._least_blocks(optimizer) for optimizer in (0, 1)], axis=1),
+            kept_bytes=np.stack([part.kept_bytes / alive for part in self.parts.values()], axis=1),
+            input_bytes=next(iter(self.parts.values())).input_bytes / alive,
+        )
+
+    def _least_blocks(self, optimizer: int) -> IntArray:
+        """(n, Z). Memory falls with every block that is recomputed, by as much as a rank's chunks hold of it at most."""
+        shape = len(self.batch), len(self.state)
+        if (_FULL, 0) not in self.more:
+            return np.zeros(shape, dtype=np.int64)
+        part = self.parts[_FULL]
+        saved = (1.0 + part.assumptions.allocator_slack) * (part.kept_bytes - part.input_bytes)
+        blocks = np.where(part.exists, part.blocks / np.maximum(saved, 1.0), 0.0)
+        result = np.empty(shape, dtype=np.int64)
+        for z, state in enumerate(self.state):
+            over = state[optimizer] + self.more[_FULL, 0] + saved - self.ways.capacity_bytes
+            result[:, z] = np.clip(np.ceil(np.max(over * blocks, axis=1) - _ROUNDING), 1, self.most)
+        return result
+
+
+def _fullest(rank_bytes: FloatArray) -> FloatArray:
+    """The largest of every row, (n,); rank by rank, since there are few of them and many rows."""
+    fullest = rank_bytes[:, 0].copy()
+    for rank in range(1, rank_bytes.shape[1]):
+        np.maximum(fullest, rank_bytes[:, rank], out=fullest)
+    return fullest

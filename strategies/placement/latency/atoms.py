@@ -1,0 +1,94 @@
+"""Contracts a latency problem to atoms: operators that may be placed one after the other without loss.
+
+Notes
+-----
+CPUs are unlimited for latency, so the operators of a colour class on CPUs run independently, with anything between them. A class may
+therefore not be contracted as for throughput. What may be contracted is an *anchor* operator with operators of its class
+that take no time on a CPU and that are only there for it:
+
+* before it: every successor is the anchor or before it (weights, most often);
+* after it: every predecessor is the anchor or after it (its several outputs).
+
+On a CPU such operators can be run immediately before or after their anchor without delay to anything. On an accelerator with one
+subgraph the class is in that subgraph anyway. With several subgraphs an operator before its anchor can join the anchor's
+subgraph if it has no predecessor (its accelerator is the same, its output need not move), one after its anchor if it has no
+successor. Every solution thus becomes one, no slower, in which atoms are whole, and an atom on a CPU takes its anchor's time.
+
+Colour classes of several atoms are *torn*. With one subgraph per accelerator a subgraph holds all atoms of a torn class or none of
+them, and that is all that colocation says. With several it may hold some; what ignores their colour is a relaxation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from strategies.placement.contraction import BlockGraph, contract
+from strategies.placement.problem import IntArray, PlacementProblem
+
+__all__ = ["AtomGraph", "atom_graph"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtomGraph:
+    """Atoms in a topological order, and the colour classes that consist of several."""
+
+    graph: BlockGraph
+    torn: tuple[IntArray, ...]
+
+
+def atom_graph(problem: PlacementProblem, *, num_subgraphs: int = 1) -> AtomGraph:
+    """Contract a problem without loss for the latency with some number of subgraphs per accelerator.
+
+    Examples
+    --------
+    A weight (0) and the operator that reads it (1) share a class, and so does an operator two steps on (3):
+
+    >>> from strategies.placement.problem import EdgeSpec, NodeSpec
+    >>> nodes = [NodeSpec(id=i, accelerator_time=float(i > 0), cpu_time=9.0 * (i > 0), size_bytes=1.0, color="a" if i != 2 else None)
+    ...     for i in range(4)]
+    >>> edges = [EdgeSpec(0, 1, 0.5), EdgeSpec(1, 2, 0.5), EdgeSpec(2, 3, 0.5)]
+    >>> problem = PlacementProblem.build(nodes, edges, num_accelerators=1, num_cpus=0, memory_bytes=4.0)
+    >>> atoms = atom_graph(problem)
+    >>> atoms.graph.block.tolist(), [torn.tolist() for torn in atoms.torn]
+    ([0, 0, 1, 2], [[0, 2]])
+    """
+    atom = _atoms(problem, several=num_subgraphs > 1)
+    graph = contract(replace(problem, color=atom))
+    pairs = np.unique(np.stack((problem.color, graph.block)), axis=1)
+    classes = np.split(pairs[1], np.flatnonzero(np.diff(pairs[0])) + 1)
+    return AtomGraph(graph=graph, torn=tuple(atoms for atoms in classes if len(atoms) > 1))
+
+
+def _atoms(problem: PlacementProblem, *, several: bool) -> IntArray:
+    """Number of each operator's atom, by its first operator."""
+    count = problem.num_nodes
+    before: list[list[int]] = [[] for _ in range(count)]
+    after: list[list[int]] = [[] for _ in range(count)]
+    for u, v in zip(problem.edge_source.tolist(), problem.edge_target.tolist(), strict=True):
+        after[u].append(v)
+        before[v].append(u)
+    atom = list(range(count))
+    color = problem.color.tolist()
+    free = problem.cpu_time == 0
+    anchors = _anchors(problem)
+    for anchor in anchors:
+        for near, back, one_sided in ((before, after, several), (after, before, several)):
+            inside, waiting = {anchor}, list(near[anchor])
+            while waiting:
+                z = waiting.pop()
+                if z in inside or atom[z] != z or color[z] != color[anchor] or not free[z] or z in anchors:
+                    continue
+                if not set(back[z]) <= inside or (one_sided and near[z]):
+                    continue
+                inside.add(z)
+                atom[z] = anchor
+                waiting.extend(near[z])
+    _, numbers = np.unique(np.array(atom), return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def _anchors(problem: PlacementProblem) -> dict[int, None]:
+    """Operators that take time on CPUs."""
+    return dict.fromkeys(np.flatnonzero(problem.cpu_time > 0).tolist())

@@ -1,0 +1,224 @@
+"""Searches chains of down-sets for latency: flows for bounds, labels for solutions and proofs, on a coarse graph first."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from strategies.placement.clock import Clock
+from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals
+from strategies.placement.latency.atoms import AtomGraph, atom_graph
+from strategies.placement.latency.coarse import coarse_graph, lifted
+from strategies.placement.latency.far import FarSteps, far_steps
+from strategies.placement.latency.labels import LabelAnswer, LabelSearch
+from strategies.placement.latency.packing import placement_of_path
+from strategies.placement.latency.prices import Flows, least_after, least_before, survivors
+from strategies.placement.latency.steps import Arcs, Move, Steps, arcs_of, build_steps, crossing_arcs, membership
+from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem
+
+__all__ = ["METHOD", "Best", "search_lattices"]
+
+METHOD = "labels over down-sets"
+_FLOW_PROOF = "mixture of paths over all chains of down-sets"
+_LABEL_PROOF = "exhaustive: labels over all chains of down-sets"
+# With more down-sets than this a coarse graph comes first, and steps across chokes are not made one by one.
+_LARGE = 8_000
+_MAX_STEPS = 30_000_000
+_MOST_SURVIVORS = 12_000_000
+_MOST_LABELS = 3_000_000
+# Flows that are tried, and the relative distance of the program's ceiling at which they are as good as they get.
+_FLOWS = 40
+_CLOSE = 1e-6
+# Flows between attempts to make the far steps that are left.
+_NARROWED = 4
+_CAPS = (3, 30, 300)
+# Subgraphs of so much of an accelerator's memory are searched where it runs several of them, so that some fit together.
+_SHARES = (1.0, 0.75, 0.5)
+# Limits, as shares of the way from the bound to the best value.
+_RISE = (0.1, 0.3, 0.6, 1.0)
+
+
+class Best(Protocol):
+    """Best placement and best bound so far."""
+
+    problem: PlacementProblem
+    num_subgraphs: int
+    value: float
+
+    @property
+    def clock(self) -> Clock:
+        """Of the search."""
+
+    def offer(self, placement: Placement | None, method: str) -> None:
+        """Take a legal placement if it is better."""
+
+    def raise_bound(self, bound: float, proof: str) -> None:
+        """Take a bound if it is better."""
+
+    def is_done(self) -> bool:
+        """Whether the bound is as near as was asked."""
+
+
+def search_lattices(best: Best, max_ideals: int) -> None:
+    """Search with one call per accelerator, then with more.
+
+    What one call per accelerator finds is a solution for any number of them; it is a bound for one only. A class may be in two
+    subgraphs of an accelerator, so with more calls colours are ignored for the bound.
+    """
+    problem, several = best.problem, best.num_subgraphs
+    atoms = atom_graph(problem)
+    _search(best, atoms, problem.num_accelerators, max_ideals, is_bound=several == 1)
+    if several == 1 or best.is_done():
+        return
+    calls = problem.num_accelerators * several
+    relaxed = AtomGraph(graph=atom_graph(problem, num_subgraphs=several).graph, torn=())
+    _search(best, relaxed, calls, max_ideals, is_bound=True)
+    for share in _SHARES if atoms.torn else _SHARES[1:]:
+        if best.is_done():
+            return
+        _search(best, atoms, calls, max_ideals, is_bound=False, share=share)
+
+
+def _search(best: Best, atoms: AtomGraph, calls: int, max_ideals: int, *, is_bound: bool, share: float = 1.0) -> None:
+    """Search subgraphs of up to a share of an accelerator's memory, on a coarse graph first where there are many down-sets."""
+    try:
+        family = enumerate_ideals(atoms.graph, limit=max_ideals)
+    except TooManyIdealsError:
+        family = None
+    start: tuple[FloatArray, Arcs, IntArray] | None = None
+    if family is None or len(family) > _LARGE:
+        coarse, piece = coarse_graph(best.problem, atoms)
+        small = _Lattice.build(best, coarse, max_ideals, share=share)
+        if small is not None and coarse.graph.num_blocks < atoms.graph.num_blocks:
+            start = (small.search(best, calls, is_bound=False), small.arcs, piece)
+    if family is None:
+        return
+    lattice = _Lattice.build(best, atoms, max_ideals, family, share=share)
+    if lattice is None:
+        return
+    flow = None if start is None else lifted(start[0], start[1], lattice.arcs, start[2])
+    lattice.search(best, calls, is_bound=is_bound, flow=flow)
+
+
+class _Lattice:
+    """Down-sets, steps and labels of one graph."""
+
+    def __init__(self, atoms: AtomGraph, family: IdealFamily, arcs: Arcs, steps: Steps, far: FarSteps | None) -> None:
+        self.atoms, self.family, self.arcs, self.steps, self.far = atoms, family, arcs, steps, far
+        self._has = membership(atoms.graph, family)
+
+    @classmethod
+    def build(
+        cls, best: Best, atoms: AtomGraph, max_ideals: int, family: IdealFamily | None = None, *, share: float = 1.0
+    ) -> _Lattice | None:
+        """Make the tables; None where they are too large."""
+        problem = best.problem
+        capacity = share * problem.capacity_bytes
+        if family is None:
+            try:
+                family = enumerate_ideals(atoms.graph, limit=max_ideals)
+            except TooManyIdealsError:
+                return None
+        arcs = arcs_of(atoms.graph)
+        is_large = len(family) > _LARGE and not atoms.torn
+        far = far_steps(atoms.graph, family, capacity) if is_large else None
+        steps = build_steps(
+            atoms.graph,
+            family,
+            arcs,
+            capacity_bytes=capacity,
+            most_time=best.value,
+            most_steps=_MAX_STEPS,
+            clock=best.clock,
+            accelerators=problem.num_accelerators > 0,
+            together=atoms.torn,
+            until=None if far is None else far.until,
+        )
+        return None if steps is None else cls(atoms, family, arcs, steps, far)
+
+    def search(self, best: Best, calls: int, *, is_bound: bool, flow: FloatArray | None = None) -> FloatArray:
+        """Search solutions with so many calls; return the best flow.
+
+        ``is_bound`` tells that every solution is one of these, so that a bound on them is one.
+        """
+        graph = self.atoms.graph
+        least = np.where(graph.supported, np.minimum(graph.accelerator_time, graph.cpu_time), graph.cpu_time)
+        flows = Flows(self.arcs, least, calls, flow)
+        for i in range(_FLOWS):
+            best.clock.check()
+            self._offer(best, flows.improve(self.steps, self.far, self._crossing))
+            if is_bound:
+                best.raise_bound(min(flows.bound, best.value), _FLOW_PROOF)
+            if best.is_done() or flows.ceiling - flows.bound <= _CLOSE * flows.bound:
+                break
+            if self.far is not None and i % _NARROWED == 1:
+                self._narrow(best, flows)
+        if not best.is_done() and (self.far is None or self._narrow(best, flows)):
+            self._label(best, flows, calls, is_bound)
+        return flows.flow
+
+    def _crossing(self, ideal: int) -> IntArray:
+        return crossing_arcs(self.arcs, self._has, ideal)
+
+    def _narrow(self, best: Best, flows: Flows) -> bool:
+        """Make the far steps that solutions below the best value may take, and leave out all others; False: too many."""
+        assert self.far is not None
+        assert flows.reach is not None
+        reach, limit = flows.reach, best.value
+        before = least_before(self.steps, reach, self.far)
+        kept = survivors(self.steps, reach, limit, before)
+        self.steps = self.steps.keep(kept)
+        flows.reach = reach.keep(kept)
+        found = self.far.below(before, reach.least, limit, _MOST_SURVIVORS, best.clock)
+        if found is None:
+            return False
+        inner, outer = found
+        time = self.far.leaving[inner] + self.far.entering[outer]
+        self.steps = self.steps.with_far(inner, outer, time, self._crossing)
+        self.far = None
+        flows.restart(self.steps)
+        return True
+
+    def _label(self, best: Best, flows: Flows, calls: int, is_bound: bool) -> None:
+        known = flows.bound
+        labels = LabelSearch(self.atoms.graph, self.family, self.arcs)
+        for cap in _CAPS:
+            if best.is_done():
+                return
+            self._run(best, labels, flows, calls, best.value, known, cap)
+        for share in _RISE if is_bound else ():
+            if best.is_done():
+                return
+            limit = known + share * (best.value - known)
+            answer = self._run(best, labels, flows, calls, limit, known, None)
+            if not answer.is_exact:
+                return
+            best.raise_bound(min(limit, answer.latency), _LABEL_PROOF)
+            if answer.path is not None:
+                return
+
+    def _run(
+        self, best: Best, labels: LabelSearch, flows: Flows, calls: int, limit: float, known: float, cap: int | None
+    ) -> LabelAnswer:
+        assert flows.reach is not None
+        steps = self.steps.keep(survivors(self.steps, flows.reach, limit))
+        reach = least_after(steps, flows.flow, calls)
+        answer = labels.run(
+            steps, flows.flow, reach, limit=limit, known=known, cap=cap, most_labels=_MOST_LABELS, clock=best.clock
+        )
+        if answer.path is not None:
+            self._offer(best, steps.moves(answer.path))
+        return answer
+
+    def _offer(self, best: Best, path: list[Move]) -> None:
+        if path:
+            placement = placement_of_path(best.problem, self.atoms.graph, self.family, path, best.num_subgraphs)
+            if placement is not None and _is_together(best.problem, placement):
+                best.offer(placement, METHOD)
+
+
+def _is_together(problem: PlacementProblem, placement: Placement) -> bool:
+    """A relaxation may tear colour classes apart; such a solution is none."""
+    pairs = np.unique(np.stack((problem.color, placement.device)), axis=1)
+    return bool(pairs.shape[1] == len(np.unique(pairs[0])))

@@ -1,0 +1,331 @@
+"""All steps between down-sets of a graph: a subgraph on a fresh accelerator, or one atom on a CPU.
+
+Notes
+-----
+Order the subgraphs and the CPU atoms of a solution so that each follows what it waits for. What has been run after each of them is a
+down-set, so a solution is a path of *steps* from nothing to everything. A step from J to I takes time (the load of I - J, or the
+CPU time of one atom) and an accelerator's call, or none.
+
+An *arc* is a precedence, or leads from the beginning to an atom without predecessors, or from one without successors to the end. Of the
+arcs that cross J (begin in it and end outside), a step to I takes some in; the others *bypass* it. Steps from one J that let
+the same arcs by are one *group*: their start depends on the same outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from strategies.placement.clock import Clock
+from strategies.placement.contraction import BlockGraph
+from strategies.placement.ideals import IdealFamily
+from strategies.placement.problem import BoolArray, FloatArray, IntArray
+
+__all__ = ["Arcs", "Move", "Steps", "arcs_of", "build_steps", "crossing_arcs", "membership"]
+
+# There are tens of millions of steps.
+SmallIntArray = NDArray[np.int32]
+# Arcs that are packed into one number at a time.
+_PACK = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arcs:
+    """Precedences of a graph, then one arc from the beginning to each first atom, then one from each last atom to the end."""
+
+    source: IntArray  # (arcs,) atom; the number of atoms for the beginning
+    target: IntArray  # the number of atoms for the end
+    num_atoms: int
+
+    @property
+    def size(self) -> int:
+        """Arcs."""
+        return len(self.source)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Steps ordered by where they begin, and in groups; a group's arcs are rows of a sparse matrix."""
+
+    inner: SmallIntArray  # (steps,) down-set where it begins
+    outer: SmallIntArray
+    time: FloatArray
+    on_cpu: BoolArray
+    group: SmallIntArray  # (steps,)
+    first: IntArray  # (ideals + 1,) steps of each down-set
+    bypass_start: IntArray  # (groups + 1,) into bypass_arc
+    bypass_arc: IntArray
+    feed_start: IntArray  # (groups + 1,) into feed_arc
+    feed_arc: IntArray
+
+    def __len__(self) -> int:
+        """Steps."""
+        return len(self.inner)
+
+    def with_far(
+        self, inner: IntArray, outer: IntArray, time: FloatArray, crossing: Callable[[int], IntArray]
+    ) -> Steps:
+        """Add accelerator steps that no arc bypasses; ``crossing`` lists the arcs that cross a down-set."""
+        begins, number = np.unique(inner, return_inverse=True)
+        base = len(self.feed_start) - 1
+        feeds = [crossing(int(j)) for j in begins]
+        inner_all = np.concatenate((self.inner, inner.astype(np.int32)))
+        group = np.concatenate((self.group, (base + number).astype(np.int32)))
+        order = np.lexsort((group, inner_all))
+        inner_all = inner_all[order]
+        count = len(self.first) - 1
+        return Steps(
+            inner=inner_all,
+            outer=np.concatenate((self.outer, outer.astype(np.int32)))[order],
+            time=np.concatenate((self.time, time))[order],
+            on_cpu=np.concatenate((self.on_cpu, np.zeros(len(inner), dtype=np.bool_)))[order],
+            group=group[order],
+            first=np.searchsorted(inner_all, np.arange(count + 1)),
+            bypass_start=np.concatenate((self.bypass_start, np.full(len(begins), self.bypass_start[-1]))),
+            bypass_arc=self.bypass_arc,
+            feed_start=np.concatenate(
+                (self.feed_start, self.feed_start[-1] + np.cumsum([len(f) for f in feeds]))
+            ).astype(np.int64),
+            feed_arc=np.concatenate([self.feed_arc, *feeds]),
+        )
+
+    def moves(self, path: IntArray) -> list[Move]:
+        """Steps by number, as moves."""
+        return [
+            Move(
+                inner=int(self.inner[i]),
+                outer=int(self.outer[i]),
+                time=float(self.time[i]),
+                on_cpu=bool(self.on_cpu[i]),
+                fed_arcs=self.feed_arc[self.feed_start[self.group[i]] : self.feed_start[self.group[i] + 1]],
+            )
+            for i in path.tolist()
+        ]
+
+    def bypassed(self, flow: FloatArray) -> FloatArray:
+        """Flow on the arcs that each group lets by."""
+        total = np.concatenate(([0.0], np.cumsum(flow[self.bypass_arc])))
+        return np.asarray(total[self.bypass_start[1:]] - total[self.bypass_start[:-1]])
+
+    def keep(self, kept: BoolArray) -> Steps:
+        """Leave steps out."""
+        inner = self.inner[kept]
+        count = len(self.first) - 1
+        return Steps(
+            inner=inner,
+            outer=self.outer[kept],
+            time=self.time[kept],
+            on_cpu=self.on_cpu[kept],
+            group=self.group[kept],
+            first=np.searchsorted(inner, np.arange(count + 1)),
+            bypass_start=self.bypass_start,
+            bypass_arc=self.bypass_arc,
+            feed_start=self.feed_start,
+            feed_arc=self.feed_arc,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One step of a solution."""
+
+    inner: int
+    outer: int
+    time: float
+    on_cpu: bool
+    fed_arcs: IntArray
+
+
+def membership(graph: BlockGraph, family: IdealFamily) -> BoolArray:
+    """Whether each atom (row; one more, of zeros, for the end) is in each down-set (column)."""
+    has = np.zeros((graph.num_blocks + 1, len(family)), dtype=np.bool_)
+    for b in range(graph.num_blocks):
+        has[b] = (family.bits[:, b // 64] >> np.uint64(b % 64)) & np.uint64(1) > 0
+    return has
+
+
+def crossing_arcs(arcs: Arcs, has: BoolArray, ideal: int) -> IntArray:
+    """Arcs that begin in a down-set, or at the beginning, and end outside."""
+    inside = has[:, ideal]
+    return np.flatnonzero((inside[arcs.source] | (arcs.source == arcs.num_atoms)) & ~inside[arcs.target])
+
+
+def arcs_of(graph: BlockGraph) -> Arcs:
+    """List the arcs.
+
+    Examples
+    --------
+    >>> from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
+    >>> from strategies.placement.contraction import contract
+    >>> nodes = [NodeSpec(id=i, accelerator_time=1.0, cpu_time=1.0) for i in range(2)]
+    >>> problem = PlacementProblem.build(nodes, [EdgeSpec(0, 1, 0.5)], num_accelerators=1, num_cpus=0, memory_bytes=1.0)
+    >>> arcs = arcs_of(contract(problem))
+    >>> list(zip(arcs.source.tolist(), arcs.target.tolist()))
+    [(0, 1), (2, 0), (1, 2)]
+    """
+    count = graph.num_blocks
+    firsts = np.flatnonzero(np.bincount(graph.edge_target, minlength=count) == 0)
+    lasts = np.flatnonzero(np.bincount(graph.edge_source, minlength=count) == 0)
+    return Arcs(
+        source=np.concatenate((graph.edge_source, np.full(len(firsts), count), lasts)).astype(np.int64),
+        target=np.concatenate((graph.edge_target, firsts, np.full(len(lasts), count))).astype(np.int64),
+        num_atoms=count,
+    )
+
+
+def build_steps(
+    graph: BlockGraph,
+    family: IdealFamily,
+    arcs: Arcs,
+    *,
+    capacity_bytes: float,
+    most_time: float,
+    most_steps: int,
+    clock: Clock,
+    accelerators: bool = True,
+    together: Sequence[IntArray] = (),
+    until: IntArray | None = None,
+) -> Steps | None:
+    """Make all steps within a memory and a time; None where there are too many.
+
+    Parameters
+    ----------
+    graph : BlockGraph
+    family : IdealFamily
+        Its down-sets.
+    arcs : Arcs
+    capacity_bytes : float
+        Memory of an accelerator.
+    most_time : float
+        Longer steps are of no use.
+    most_steps : int
+    clock : Clock
+    accelerators : bool
+        Whether there are any.
+    together : sequence of int arrays
+        Atoms that a subgraph holds all or none of.
+    until : int array (ideals,), optional
+        Leave out accelerator steps from each down-set to this one and those behind it (see `far`).
+
+    Raises
+    ------
+    OutOfTimeError
+    """
+    builder = _Builder(graph, family, arcs, together)
+    parts: list[tuple[IntArray, FloatArray, BoolArray, IntArray]] = []
+    counts = []
+    total = 0
+    for inner in range(len(family)):
+        if inner % 64 == 0:
+            clock.check()
+        end = len(family) if until is None else int(until[inner])
+        outer, time, on_cpu = builder.from_ideal(inner, end if accelerators else 0, capacity_bytes, most_time)
+        group = builder.groups(inner, outer)
+        order = np.argsort(group, kind="stable")
+        parts.append((outer[order].astype(np.int32), time[order], on_cpu[order], group[order].astype(np.int32)))
+        counts.append(len(outer))
+        total += len(outer)
+        if total > most_steps:
+            return None
+    return Steps(
+        inner=np.repeat(np.arange(len(family), dtype=np.int32), counts),
+        outer=np.concatenate([part[0] for part in parts]),
+        time=np.concatenate([part[1] for part in parts]),
+        on_cpu=np.concatenate([part[2] for part in parts]),
+        group=np.concatenate([part[3] for part in parts]),
+        first=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
+        bypass_start=_starts(builder.bypass),
+        bypass_arc=_flat(builder.bypass),
+        feed_start=_starts(builder.feed),
+        feed_arc=_flat(builder.feed),
+    )
+
+
+class _Builder:
+    """Tables that are the same for all down-sets."""
+
+    def __init__(self, graph: BlockGraph, family: IdealFamily, arcs: Arcs, together: Sequence[IntArray]) -> None:
+        self._graph, self._family, self._arcs = graph, family, arcs
+        count = graph.num_blocks
+        block = np.arange(count)
+        bit = np.uint64(1) << (block % 64).astype(np.uint64)
+        self._has = membership(graph, family)
+        self._before: list[IntArray] = [graph.edge_source[graph.edge_target == b] for b in range(count)]
+        self._number = {family.bits[i].tobytes(): i for i in range(len(family))}
+        self._bit = bit
+        self._together = [(self._has[atoms].sum(axis=0), len(atoms)) for atoms in together]
+        self.bypass: list[IntArray] = []
+        self.feed: list[IntArray] = []
+
+    def from_ideal(
+        self, inner: int, end: int, capacity_bytes: float, most_time: float
+    ) -> tuple[IntArray, FloatArray, BoolArray]:
+        """Where steps from a down-set lead, their times, and whether they are on a CPU."""
+        outer, load = self._stages(inner, end, capacity_bytes, most_time)
+        ready, target = self._single(inner)
+        time = np.concatenate((load, self._graph.cpu_time[ready]))
+        on_cpu = np.arange(len(time)) >= len(load)
+        short = time <= most_time
+        return np.concatenate((outer, target))[short], time[short], on_cpu[short]
+
+    def _stages(self, inner: int, end: int, capacity_bytes: float, most_time: float) -> tuple[IntArray, FloatArray]:
+        family = self._family
+        later = slice(inner + 1, max(end, inner + 1))
+        outer = np.arange(later.start, later.stop)
+        fits = family.size_bytes[later] - family.size_bytes[inner] <= capacity_bytes
+        fits &= family.num_unsupported[later] == family.num_unsupported[inner]
+        fits &= family.accelerator_time[later] - family.accelerator_time[inner] <= most_time
+        outer = outer[fits]
+        for w in range(family.bits.shape[1]):
+            mask = family.bits[inner, w]
+            if mask and len(outer):
+                outer = outer[(family.bits[outer, w] & mask) == mask]
+        for held, size in self._together:
+            taken = held[outer] - held[inner]
+            outer = outer[(taken == 0) | (taken == size)]
+        moved = family.communication(np.full(len(outer), inner), outer)
+        load = family.accelerator_time[outer] - family.accelerator_time[inner] + moved
+        short = load <= most_time
+        return outer[short], np.maximum(load[short], 0.0)
+
+    def _single(self, inner: int) -> tuple[IntArray, IntArray]:
+        """Atoms that can be run next, and the down-sets with them."""
+        has = self._has[:, inner]
+        ready = [b for b, before in enumerate(self._before) if not has[b] and has[before].all()]
+        target = []
+        for b in ready:
+            row = self._family.bits[inner].copy()
+            row[b // 64] |= self._bit[b]
+            target.append(self._number[row.tobytes()])
+        return np.array(ready, dtype=np.int64), np.array(target, dtype=np.int64)
+
+    def groups(self, inner: int, outer: IntArray) -> IntArray:
+        """Group of each step, numbered over all down-sets."""
+        arcs = self._arcs
+        crossing = crossing_arcs(arcs, self._has, inner)
+        code = np.zeros(len(outer), dtype=np.int64)
+        for i in range(0, len(crossing), _PACK):
+            for arc in crossing[i : i + _PACK].tolist():
+                code = 2 * code + ~self._has[arcs.target[arc], outer]
+            code = np.unique(code, return_inverse=True)[1].astype(np.int64)
+        first = np.unique(code, return_index=True)[1]
+        base = len(self.bypass)
+        for i in first.tolist():
+            by = ~self._has[arcs.target[crossing], outer[i]]
+            self.bypass.append(crossing[by])
+            self.feed.append(crossing[~by])
+        return np.asarray(base + code)
+
+
+_NONE: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+
+def _starts(lists: list[IntArray]) -> IntArray:
+    return np.concatenate(([0], np.cumsum([len(entry) for entry in lists]))).astype(np.int64)
+
+
+def _flat(lists: list[IntArray]) -> IntArray:
+    return np.concatenate([_NONE, *lists])

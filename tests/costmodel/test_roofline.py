@@ -1,0 +1,75 @@
+"""What the default preset adds to the time of kernels: rates of long steps for sequences only, layouts of images in tf32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.device import Device
+from costmodel.efficiency import DEFAULT_EFFICIENCY
+from costmodel.layers import Layer, Shard, family_of
+from costmodel.layers.base import params_from
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+
+A100 = Device(
+    name="a100",
+    peak_flop_per_s={"fp32": 19.5e12, "tf32": 156e12, "bf16": 312e12},
+    memory_bytes=80e9,
+    memory_bandwidth_bytes_per_s=2e12,
+    launch_overhead_s=3e-6,
+    efficiency=replace(DEFAULT_EFFICIENCY, sustained_fraction=0.5),
+)
+
+
+def layer_of(kind: str, shape: tuple[int, ...], **values: Any) -> Layer:
+    params = params_from(kind, values)
+    output = family_of(kind).output_shape(params, (shape,))
+    return Layer(name="x", kind=kind, params=params, inputs=("in",), input_shapes=(shape,), output_shape=output)
+
+
+def forward_s(layer: Layer, precision: str, *, alone: bool = False, batch: int = 64) -> float:
+    compute = RooflineCompute(device=A100, precision=PRECISIONS[precision], optimizer=OPTIMIZERS["sgd"], alone=alone)
+    one = np.ones(1)
+    inside = layer.input_shapes[0]
+    shard = Shard(
+        batch=batch * one,
+        out_channels=layer.output_shape[0] * one,
+        in_channels=inside[0] * one,
+        height=(layer.output_shape[1] if len(layer.output_shape) == 3 else 1) * one,
+        split_out=one,
+        split_in=one,
+        split_height=one,
+    )
+    return float(compute.pass_times(layer, shard, needs_input_gradient=True).forward_s[0])
+
+
+def test_sequences_run_at_the_rates_of_a_long_step_and_images_do_not() -> None:
+    sequence = layer_of("linear", (4096, 2048), out_features=4096, bias=False)
+    assert forward_s(sequence, "bf16") == pytest.approx(2 * forward_s(sequence, "bf16", alone=True), rel=1e-3)
+    for other in (
+        layer_of("linear", (4096,), out_features=4096, bias=False),
+        layer_of("convolution", (256, 28, 28), out_channels=256, kernel=3, padding=1, bias=False),
+    ):
+        assert forward_s(other, "bf16") == forward_s(other, "bf16", alone=True)
+
+
+def test_images_in_tf32_are_transposed_for_the_matrix_units() -> None:
+    """Twice input, filters and output in a kernel of its own, beside what bf16 would do at half of the rate."""
+    conv = layer_of("convolution", (256, 28, 28), out_channels=512, kernel=1, bias=False)
+    elements = 64 * (256 + 512) * 28 * 28 + 256 * 512
+    transposed_s = 3e-6 + 2 * elements * 4 / (2e12 * 0.85)
+    halved = replace(A100, peak_flop_per_s={"fp32": 19.5e12, "tf32": 156e12, "bf16": 156e12})
+    plain = RooflineCompute(
+        device=halved, precision=replace(PRECISIONS["tf32"], compute="bf16"), optimizer=OPTIMIZERS["sgd"]
+    )
+    tf32 = RooflineCompute(device=halved, precision=PRECISIONS["tf32"], optimizer=OPTIMIZERS["sgd"])
+    one = np.ones(1)
+    shard = Shard(
+        batch=64 * one, out_channels=512 * one, in_channels=256 * one, height=28 * one, split_out=one, split_in=one, split_height=one
+    )  # fmt: skip
+    times = [float(c.pass_times(conv, shard, needs_input_gradient=True).forward_s[0]) for c in (plain, tf32)]
+    assert times[1] - times[0] == pytest.approx(transposed_s, rel=1e-9)

@@ -1,0 +1,254 @@
+"""The error model by hand-checkable numbers, synthetic data and properties."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from costmodel.uncertainty import (
+    PARTS,
+    Candidates,
+    ErrorModel,
+    interval_score,
+    intervals,
+    overtaking,
+    part_shares,
+    probability_best,
+    sampled_log_errors,
+    shortest_list,
+    standard_deviations,
+)
+
+FloatArray = NDArray[np.float64]
+NOTHING = ErrorModel(shared_log_sd=0.0, plan_log_sd=0.0)
+
+
+def candidates(
+    steps: list[float],
+    *,
+    effects: list[list[float]] | None = None,
+    covariance: list[list[float]] | None = None,
+    coordinates: list[float] | None = None,
+    bubble: list[float] | None = None,
+) -> Candidates:
+    n = len(steps)
+    step = np.array(steps)
+    return Candidates(
+        step_time_s=step,
+        shares=part_shares(step, {"bubble": step * np.array(bubble)} if bubble else {}),
+        effects=np.array(effects) if effects else np.zeros((n, 0)),
+        covariance=np.array(covariance) if covariance else np.zeros((0, 0)),
+        coordinates=np.array(coordinates if coordinates else [100.0 * i for i in range(n)])[:, None],
+    )
+
+
+def normal_cdf(x: float) -> float:
+    return 0.5 * (1 + math.erf(x / math.sqrt(2)))
+
+
+def test_two_equal_plans_have_an_even_chance() -> None:
+    model = ErrorModel(shared_log_sd=0.3, plan_log_sd=0.1)
+    errors = sampled_log_errors(candidates([1.0, 1.0]), model)
+    assert probability_best(errors).tolist() == pytest.approx([0.5, 0.5], abs=1e-9)  # exactly, by the mirrored draws
+
+
+def test_chance_of_two_independent_plans_is_the_normal_distribution() -> None:
+    """Plan 2 is 5 % slower, each with its own error of 10 %: P = Phi(log(1.05) / (0.1 sqrt 2))."""
+    two = candidates([1.0, 1.05])
+    model = ErrorModel(shared_log_sd=0.0, plan_log_sd=0.1)
+    log_times = np.log(two.step_time_s) + sampled_log_errors(two, model, draws=40_000)
+    assert probability_best(log_times)[0] == pytest.approx(normal_cdf(math.log(1.05) / (0.1 * math.sqrt(2))), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        ErrorModel(shared_log_sd=0.5, plan_log_sd=0.0),
+        ErrorModel(shared_log_sd=0.0, plan_log_sd=0.0, by_part={"compute": 0.5}),
+    ],
+)
+def test_errors_that_plans_share_cancel_in_the_ranking(model: ErrorModel) -> None:
+    two = candidates([1.0, 1.001])
+    log_times = np.log(two.step_time_s) + sampled_log_errors(two, model)
+    assert probability_best(log_times).tolist() == [1.0, 0.0]
+    assert standard_deviations(two, model) == pytest.approx([0.5, 0.5])  # and widen the intervals
+
+
+def test_a_constant_that_acts_on_both_plans_alike_cancels_and_one_that_does_not_decides() -> None:
+    alike = candidates([1.0, 1.05], effects=[[0.5], [0.5]], covariance=[[0.04]])
+    assert probability_best(np.log(alike.step_time_s) + sampled_log_errors(alike, NOTHING)).tolist() == [1.0, 0.0]
+    # One plan gains 0.5 d, the other nothing: the second is better where 0.5 d > log 1.05, d of 20 %.
+    unlike = candidates([1.0, 1.05], effects=[[0.5], [0.0]], covariance=[[0.04]])
+    chance = probability_best(np.log(unlike.step_time_s) + sampled_log_errors(unlike, NOTHING, draws=40_000))[0]
+    assert chance == pytest.approx(normal_cdf(math.log(1.05) / 0.1), abs=0.01)
+
+
+def test_plans_at_the_same_place_have_the_same_error_of_their_own() -> None:
+    near = candidates([1.0, 1.001], coordinates=[0.0, 0.0])
+    model = ErrorModel(shared_log_sd=0.0, plan_log_sd=0.2)
+    errors = sampled_log_errors(near, model)
+    assert np.abs(errors[:, 0] - errors[:, 1]).max() < 1e-6
+    apart = candidates([1.0, 1.001], coordinates=[0.0, 1.0])  # one step: they agree by 1/e
+    errors = sampled_log_errors(apart, model, draws=40_000)
+    assert np.corrcoef(errors.T)[0, 1] == pytest.approx(math.exp(-1), abs=0.02)
+
+
+def test_standard_deviation_adds_squares() -> None:
+    """Constants 0.5 x 0.2 = 0.1 and 1 x 0.1, correlated by 0.5; half the step is bubble of 20 %; shared 0.1; own 0.05."""
+    one = candidates([2.0], effects=[[0.5, 1.0]], covariance=[[0.04, 0.01], [0.01, 0.01]], bubble=[0.5])
+    model = ErrorModel(shared_log_sd=0.1, plan_log_sd=0.05, by_part={"bubble": 0.2})
+    constants = 0.01 + 0.01 + 2 * 0.5 * 0.01
+    assert standard_deviations(one, model)[0] == pytest.approx(math.sqrt(constants + 0.01 + 0.01 + 0.0025))
+
+
+def test_intervals_hold_their_share_of_synthetic_measurements() -> None:
+    rng = np.random.default_rng(1)
+    n = 20_000
+    bubble = rng.uniform(0, 0.6, n)
+    many = candidates(rng.uniform(1, 9, n).tolist(), bubble=bubble.tolist())
+    model = ErrorModel(shared_log_sd=0.05, plan_log_sd=0.05, by_part={"compute": 0.1, "bubble": 0.4})
+    sd = np.sqrt(0.05**2 + 0.05**2 + (0.1 * (1 - bubble)) ** 2 + (0.4 * bubble) ** 2)
+    measured = many.step_time_s * np.exp(rng.standard_normal(n) * sd)
+    low, high = intervals(many, model)
+    inside = (low <= measured) & (measured <= high)
+    assert inside.mean() == pytest.approx(0.8, abs=0.01)
+    assert inside[bubble > 0.4].mean() == pytest.approx(0.8, abs=0.02)  # of the uncertain ones, too
+    # One width for all holds as many and scores worse.
+    ends = np.quantile(np.log(measured / many.step_time_s), [0.1, 0.9])
+    shared = [np.full(n, end) for end in ends]
+    residual = np.log(measured / many.step_time_s)
+    own = interval_score(np.log(low / many.step_time_s), np.log(high / many.step_time_s), residual)
+    assert own.mean() < interval_score(shared[0], shared[1], residual).mean()
+
+
+def test_sharpness_0_gives_every_plan_the_same_interval() -> None:
+    two = candidates([1.0, 1.0], bubble=[0.0, 0.9])
+    model = ErrorModel(
+        shared_log_sd=0.1,
+        plan_log_sd=0.0,
+        by_part={"bubble": 1.0},
+        sharpness=0.0,
+        typical_log_sd=0.2,
+        low=-1.0,
+        high=2.0,
+    )
+    low, high = intervals(two, model)
+    assert low == pytest.approx([math.exp(-0.2)] * 2)
+    assert high == pytest.approx([math.exp(0.4)] * 2)
+    wider = intervals(two, model.scaled(2.0))
+    assert wider[0] == pytest.approx([math.exp(-0.4)] * 2)
+
+
+def test_the_same_seed_gives_the_same_draws() -> None:
+    two = candidates([1.0, 1.1])
+    model = ErrorModel(shared_log_sd=0.0, plan_log_sd=0.1)
+    assert np.array_equal(sampled_log_errors(two, model, seed=3), sampled_log_errors(two, model, seed=3))
+    assert not np.array_equal(sampled_log_errors(two, model, seed=3), sampled_log_errors(two, model, seed=4))
+
+
+times = st.integers(2, 6).flatmap(
+    lambda n: st.lists(st.lists(st.floats(0.5, 2.0), min_size=n, max_size=n), min_size=1, max_size=30)
+)
+
+
+@given(times)
+def test_chances_add_up_to_one(rows: list[list[float]]) -> None:
+    chances = probability_best(np.log(np.array(rows)))
+    assert chances.sum() == pytest.approx(1.0)
+    assert np.all(chances >= 0)
+
+
+@settings(max_examples=200)
+@given(times, st.floats(0.05, 1.0), st.sampled_from([0.0, 0.05, 0.3]))
+def test_the_list_holds_the_share_and_none_shorter_does(
+    rows: list[list[float]], share: float, tolerance: float
+) -> None:
+    log_times = np.log(np.array(rows))
+    chosen = shortest_list(log_times, share, tolerance).tolist()
+
+    def held(plans: tuple[int, ...]) -> float:
+        if tolerance == 0:  # ties go to the earlier
+            return float(np.isin(log_times.argmin(axis=1), plans).mean())
+        return float((log_times[:, plans].min(axis=1) <= log_times.min(axis=1) + math.log1p(tolerance)).mean())
+
+    assert len(set(chosen)) == len(chosen)
+    assert held(tuple(chosen)) >= share - 1e-9
+    # Exact without a tolerance; with one, single plans and pairs are not missed.
+    for size in range(1, len(chosen) if tolerance == 0 else min(len(chosen), 3)):
+        assert all(held(plans) < share - 1e-9 for plans in combinations(range(log_times.shape[1]), size))
+
+
+def test_more_uncertainty_makes_the_list_longer() -> None:
+    plans = candidates([1.0, 1.02, 1.05, 1.1, 1.2])
+    lengths = []
+    for sd in (0.001, 0.02, 0.05, 0.2):
+        errors = sampled_log_errors(plans, ErrorModel(shared_log_sd=0.0, plan_log_sd=sd))
+        lengths.append(len(shortest_list(np.log(plans.step_time_s) + errors, 0.9)))
+    assert lengths[0] == 1
+    assert lengths == sorted(lengths)
+    assert lengths[-1] >= 4
+
+
+def test_overtaking_is_where_the_curves_cross() -> None:
+    """1 + 1/f and 1.5 + 0.75/f cross at f = 1/2; the third plan stays behind."""
+
+    def curve(factor: float) -> FloatArray:
+        return np.array([1 + 1 / factor, 1.5 + 0.75 / factor, 30.0])
+
+    found = overtaking(curve, [0.7, 0.3, 1.5, 4.0])
+    assert found is not None
+    assert found.winner == 1
+    assert found.factor == pytest.approx(0.5, rel=2e-3)
+
+
+def test_overtaking_takes_the_nearer_side_and_the_nearest_winner() -> None:
+    """f > 1: plan 1 from 3; f < 1: plan 2 from 1/1.25, though plan 1 would win at 1/8."""
+
+    def curve(factor: float) -> FloatArray:
+        return np.array([1.0, 3.0 / factor, 0.9 * (factor / 0.72)])
+
+    found = overtaking(curve, [0.5, 0.9, 1.5, 2.0, 4.0])
+    assert found is not None
+    assert found.winner == 2
+    assert found.factor == pytest.approx(0.8, rel=2e-3)
+
+
+def test_what_changes_all_plans_alike_overtakes_nothing() -> None:
+    assert overtaking(lambda f: np.array([1.0, 1.1]) * f, [0.1, 0.5, 2.0, 10.0]) is None
+
+
+def test_shares_add_up_to_one() -> None:
+    shares = part_shares([4.0, 2.0], {"bubble": [1.0, -1e-18], "stage_transfer": [1.0, 0.0]}, nodes=[8, 0.5])
+    assert shares[:, :5].sum(axis=1) == pytest.approx([1.0, 1.0])
+    assert shares[0].tolist() == pytest.approx([0.5, 0.0, 0.25, 0.0, 0.25, 1.5])  # 3 doublings x half the step
+    assert shares[1].tolist() == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"plan_log_sd": -0.1}, "standard deviation"),
+        ({"by_part": {"bubbles": 0.1}}, "bubbles"),
+        ({"low": 1.0, "high": 0.5}, "wrong order"),
+        ({"sharpness": 1.5}, "sharpness"),
+        ({"similarity_steps": 0.0}, "similarity_steps"),
+    ],
+)
+def test_an_error_model_that_cannot_be_is_refused(changes: dict[str, object], words: str) -> None:
+    arguments: dict[str, object] = {"shared_log_sd": 0.1, "plan_log_sd": 0.1, **changes}
+    with pytest.raises(ValueError, match=words):
+        ErrorModel(**arguments)  # type: ignore[arg-type]
+
+
+def test_parts_of_the_schema_are_those_of_the_model() -> None:
+    from typing import get_args
+
+    from planner.schema.calibration import Part
+
+    assert get_args(Part) == PARTS

@@ -1,0 +1,348 @@
+"""The command and the option ``--calibration``: what is printed, written and applied, and bad input of every kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from costmodel.constants import CONSTANTS
+from planner.cli import run
+from planner.loading import load_device
+from planner.schema.calibration import CalibrationFile
+from planner.schema.calibration_result import CalibrationResult
+from planner.schema.plan import PlanDocument
+from planner.validation.kinds import KINDS
+from planner.validation.preset import Preset
+
+P100 = load_device("p100").device.efficiency
+SLOWER = Preset(name="roofline", efficiency=(("matmul_fraction", 0.8 * P100.matmul_fraction),))
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*arguments: str, code: int = 0) -> tuple[str, str]:
+        assert run(list(arguments)) == code
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def table(write: Any, gemm_table: Any) -> str:
+    return str(write("gemm.csv", "gemm", gemm_table, SLOWER, noise=0.02))
+
+
+def test_it_writes_a_file_and_says_what_it_found(ask: Any, table: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    out, err = ask("calibrate", table, "--device", "p100", "-o", str(path))
+    assert f"wrote {path}" in err
+    assert "on rows left out of the fit (5 folds)" in out
+    assert "Not determined by these rows" in out
+    content = yaml.safe_load(path.read_text())
+    file = CalibrationFile.model_validate(content)
+    assert file.name == "mine"
+    assert file.source.device == "p100"
+    assert file.source.used == 64
+    assert file.constants["matmul_rate"].value == pytest.approx(0.8, rel=0.05)
+    assert file.constants["matmul_rate"].determined
+    assert not file.constants["host_launch"].determined
+    assert file.cross_validation is not None
+    assert file.cross_validation.error_after < 0.5 * file.cross_validation.error_before
+
+
+def test_json_follows_the_schema(ask: Any, table: str) -> None:
+    out, err = ask("calibrate", table, "--json")
+    result = CalibrationResult.model_validate(json.loads(out))
+    assert "-o FILE" in err
+    assert result.all.left_out is not None
+    assert result.files[0].rows == result.files[0].used == 64
+    assert {constant.name for constant in result.constants if constant.determined} >= {"matmul_rate"}
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_every_template_can_be_calibrated(ask: Any, kind: str, tmp_path: Path) -> None:
+    """One row of each kind: read, predicted and counted; too few to fit to."""
+    path, into = tmp_path / "runs.csv", tmp_path / "mine.yaml"
+    path.write_text(ask("validate", "--template", kind)[0])
+    out, _ = ask("calibrate", str(path), "-o", str(into))
+    assert "the bundled constants are kept" in " ".join(out.split())
+    assert CalibrationFile.model_validate(yaml.safe_load(into.read_text())).source.used == 1
+
+
+def test_the_same_seed_gives_the_same_bytes(ask: Any, table: str, tmp_path: Path) -> None:
+    texts = []
+    for _ in range(2):
+        path = tmp_path / "again.yaml"
+        ask("calibrate", table, "--seed", "3", "-q", "-o", str(path))
+        texts.append(path.read_bytes())
+    assert texts[0] == texts[1]
+
+
+def test_validate_with_the_file_says_the_same_error(ask: Any, table: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "mine.yaml")
+    reported = json.loads(ask("calibrate", table, "--json", "-o", path)[0])["all"]
+    bundled = json.loads(ask("validate", table, "--json")[0])["files"][0]
+    fitted = json.loads(ask("validate", table, "--json", "--calibration", path)[0])["files"][0]
+    assert bundled["median_ape"] == pytest.approx(reported["before"]["median_ape"], rel=1e-9)
+    assert fitted["median_ape"] == pytest.approx(reported["after"]["median_ape"], rel=1e-9)
+    assert fitted["mape"] == pytest.approx(reported["after"]["mape"], rel=1e-9)
+    assert fitted["paleo"] == bundled["paleo"]
+
+
+def test_the_guide_lists_every_constant() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    for name, constant in CONSTANTS.items():
+        assert f"| `{name}` | {constant.meaning} | {constant.prior_log_sd * 100:.0f} % |" in guide
+
+
+def test_the_file_of_the_guide_is_valid(ask: Any, tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    path = tmp_path / "mine.yaml"
+    path.write_text(guide.split("```yaml\n")[1].split("```")[0])
+    out, _ = ask("estimate", "alexnet", "--gpus", "8", "--family", "data", "--calibration", str(path))
+    assert "calibration mine (matmul_rate x 0.93, inter_node_bandwidth x 0.80)" in " ".join(out.split())
+
+
+# -- applied ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_compute(tmp_path: Path) -> str:
+    """Everything that computes runs at half of its rate; links and host as they are."""
+    names = ("matmul_rate", "memory_rate", "attention_rate")
+    path = tmp_path / "half.yaml"
+    entry = {"value": 0.5, "log_sd": 0.05, "prior_log_sd": 0.2, "determined": True}
+    entry_of_attention = {**entry, "value": 1.0}
+    constants = {name: entry_of_attention if name == "attention_rate" else entry for name in names}
+    path.write_text(
+        yaml.safe_dump(
+            {"schema_version": 1, "name": "half", "constants": constants, "residual": {"log_sd": 0.1}}, sort_keys=False
+        )
+    )
+    return str(path)
+
+
+ONE_GPU = ("optimize", "gpt3-1.3b", "--gpus", "1", "--batch", "64", "--json", "-k", "1", "--recompute", "none")
+
+
+def test_half_the_rates_take_twice_the_time(ask: Any, slow_compute: str, tmp_path: Path) -> None:
+    """On one device a large step is all compute; small sizes and launches change less."""
+    plan = tmp_path / "plan.yaml"
+    bundled = json.loads(ask(*ONE_GPU)[0])
+    slower = json.loads(ask(*ONE_GPU, "--calibration", slow_compute, "--export", str(plan))[0])
+    ratio = slower["plans"][0]["step_time_s"] / bundled["plans"][0]["step_time_s"]
+    assert 1.9 < ratio <= 2.0 + 1e-9
+    assert "calibration" in slower["setting"]["inputs"]
+    assert "calibration" not in bundled["setting"]["inputs"]
+    shown = {row["name"]: row for row in slower["assumptions"]}
+    assert shown["calibration"]["value"] == "half (matmul_rate x 0.50, memory_rate x 0.50)"
+    document = PlanDocument.model_validate(yaml.safe_load(plan.read_text()))
+    assert document.calibration == slow_compute
+    assert document.provenance.inputs["calibration"] == slower["setting"]["inputs"]["calibration"]
+    again = json.loads(ask("estimate", "--plan", str(plan), "--json")[0])
+    assert again["plans"][0]["step_time_s"] == pytest.approx(slower["plans"][0]["step_time_s"], rel=1e-12)
+
+
+def test_a_changed_calibration_is_noticed(ask: Any, slow_compute: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    ask(*ONE_GPU, "--calibration", slow_compute, "--export", str(plan))
+    Path(slow_compute).write_text(Path(slow_compute).read_text().replace("0.5", "0.6"))
+    _, err = ask("estimate", "--plan", str(plan))
+    assert "the calibration file is not the one that the plan was made with" in err
+
+
+def test_the_default_calibration_changes_no_prediction(ask: Any) -> None:
+    bundled = json.loads(ask(*ONE_GPU)[0])
+    default = json.loads(ask(*ONE_GPU, "--calibration", "default")[0])
+    assert default["plans"][0]["step_time_s"] == bundled["plans"][0]["step_time_s"]
+
+
+def test_assumptions_say_that_they_are_calibrated(ask: Any, tmp_path: Path) -> None:
+    path = tmp_path / "host.yaml"
+    entry = {"value": 2.0, "log_sd": 0.1, "prior_log_sd": 0.5}
+    content = {"schema_version": 1, "name": "host", "constants": {"host_launch": entry}, "residual": {"log_sd": 0.1}}
+    path.write_text(yaml.safe_dump(content))
+    arguments = ("estimate", "gpt3-1.3b", "--gpus", "8", "--json", "--calibration", str(path))
+    rows = {row["name"]: row for row in json.loads(ask(*arguments)[0])["assumptions"]}
+    assert rows["host_launch_s"]["source"] == "calibration"
+    assert float(rows["host_launch_s"]["value"]) == pytest.approx(124e-6)
+    assert rows["host_collective_s"]["source"] == "default"
+    given = json.loads(ask(*arguments, "--assume", "host_launch_s=1e-5")[0])
+    rows = {row["name"]: row for row in given["assumptions"]}
+    assert (rows["host_launch_s"]["source"], float(rows["host_launch_s"]["value"])) == ("given", 1e-5)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("optimize", "alexnet", "--gpus", "4", "--json"),
+        ("estimate", "alexnet", "--gpus", "4", "--family", "data", "--json"),
+        ("explain", "alexnet", "--gpus", "4", "--json"),
+        ("scale", "alexnet", "--workers", "1,4", "--json"),
+    ],
+)
+def test_every_command_that_predicts_takes_it(ask: Any, slow_compute: str, arguments: tuple[str, ...]) -> None:
+    bundled, slower = (json.loads(ask(*arguments, *more)[0]) for more in ((), ("--calibration", slow_compute)))
+
+    def step(document: dict[str, Any]) -> float:
+        rows = document.get("plans") or document.get("points")
+        assert rows
+        return float(rows[0]["step_time_s"])
+
+    assert step(slower) > 1.2 * step(bundled)
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["defualt", "nowhere/mine.yaml"])
+def test_a_calibration_that_does_not_exist(ask: Any, name: str) -> None:
+    _, err = ask("optimize", "alexnet", "--gpus", "2", "--calibration", name, code=2)
+    assert "did you mean 'default'" in err or "no such calibration file" in err
+
+
+def test_paleo_has_no_calibration(ask: Any) -> None:
+    arguments = ("--cost-model", "paleo", "--calibration", "default")
+    _, err = ask("optimize", "alexnet", "--gpus", "2", *arguments, code=2)
+    assert "--calibration: only has a meaning with --cost-model roofline" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"constants": {"matmul_rat": {"log_sd": 0.1, "prior_log_sd": 0.1}}}, "did you mean 'matmul_rate'"),
+        ({"constants": {"matmul_rate": {"value": 0, "log_sd": 0.1, "prior_log_sd": 0.1}}}, "value"),
+        ({"constants": {"matmul_rate": {"value": -1.0, "log_sd": 0.1, "prior_log_sd": 0.1}}}, "value"),
+        ({"constants": {"matmul_rate": {"log_sd": "much", "prior_log_sd": 0.1}}}, "expected a number"),
+        ({"constants": {}}, "constants"),
+        ({"correlation": [[1.0, 0.0]]}, "expected 1 rows of 1 numbers"),
+        ({"correlation": [[0.5]]}, "ones on its diagonal"),
+        ({"residual": {}}, "log_sd"),
+        ({"schema_version": 2}, "schema_version"),
+        ({"colour": "blue"}, "colour"),
+    ],
+)
+def test_a_wrong_calibration_file_is_named_with_its_line(
+    ask: Any, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    content: dict[str, Any] = {
+        "schema_version": 1,
+        "name": "wrong",
+        "constants": {"matmul_rate": {"log_sd": 0.1, "prior_log_sd": 0.1}},
+        "residual": {"log_sd": 0.1},
+    }
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump({**content, **change}))
+    _, err = ask("optimize", "alexnet", "--gpus", "2", "--calibration", str(path), code=2)
+    assert message in err
+    assert f"{path}:" in err
+
+
+def test_an_entangled_matrix_that_is_none(ask: Any, tmp_path: Path) -> None:
+    names = ("matmul_rate", "memory_rate", "host_launch")
+    content = {
+        "schema_version": 1,
+        "name": "wrong",
+        "constants": {name: {"log_sd": 0.1, "prior_log_sd": 0.1} for name in names},
+        "correlation": [[1.0, 0.9, -0.9], [0.9, 1.0, 0.9], [-0.9, 0.9, 1.0]],
+        "residual": {"log_sd": 0.1},
+    }
+    path = tmp_path / "wrong.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    _, err = ask("optimize", "alexnet", "--gpus", "2", "--calibration", str(path), code=2)
+    assert "negative eigenvalue" in err
+
+
+HEADER = "device,precision,m,n,k,time_ms\n"
+PLAN = "net,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,step_time_ms,oom,memory_gib\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        (HEADER, "has a header and no rows"),
+        ("m,n,k,time_ms\n1,2,3,4\n", "missing columns: device"),
+        ("a,b\n1,2\n", "Template: "),
+        (HEADER + "p100,fp32,64,64,64,nan\n", "1 column time_ms holds no number"),
+        (HEADER + "abacus,fp32,64,64,64,1\n", "1 device 'abacus' is not known"),
+        (HEADER + "p100,fp32,64,64,64,0\n", "1 no measured time"),
+        (HEADER + "p100,fp32,64,64,64,-3\n", "1 column time_ms is negative"),
+        (
+            HEADER + "p100,fp32,4096,4096,4096,0.003\n",
+            "1 time far below what the peak of the device allows: wrong unit?",
+        ),
+        (PLAN + "GPT,2048,24,16,a100-80gb,8,64,1,1,1,8,0.003,,\n", "wrong unit?"),
+        (PLAN + "GPT,2048,24,16,a100-80gb,8,64,1,1,1,8,900,,4000\n", "1 memory above that of the device: wrong unit?"),
+        (PLAN + "GPT,2048,24,16,a100-80gb,8,64,1,1,1,8,,1,\n" * 3, "3 failed runs: they have no time to fit to"),
+        ("\x00\x01", "is no"),
+    ],
+)
+def test_tables_that_cannot_be_fitted_to(ask: Any, tmp_path: Path, text: str, message: str) -> None:
+    path, into = tmp_path / "bad.csv", tmp_path / "out.yaml"
+    path.write_text(text)
+    _, err = ask("calibrate", str(path), "-o", str(into), code=2)
+    assert message in err
+    assert str(path) in err
+    assert not into.exists()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bad.csv"]
+
+
+def test_bad_rows_are_counted_beside_good_ones(ask: Any, table: str) -> None:
+    text = Path(table).read_text()
+    Path(table).write_text(text + "abacus,fp32,64,64,64,1\np100,fp32,64,64,64,nan\np100,fp99,64,64,64,1\n")
+    out = json.loads(ask("calibrate", table, "--json")[0])["files"][0]
+    assert (out["rows"], out["used"]) == (67, 64)
+    assert sum(out["skipped"].values()) == 3
+    assert any("abacus" in reason for reason in out["skipped"])
+    shown = ask("calibrate", table)[0]
+    assert "1 device 'abacus' is not known" in " ".join(shown.split())
+
+
+def test_too_few_rows_keep_the_bundled_constants_and_say_so(ask: Any, tmp_path: Path) -> None:
+    path, into = tmp_path / "few.csv", tmp_path / "few.yaml"
+    path.write_text(HEADER + "p100,fp32,4096,4096,4096,20\n")
+    out, _ = ask("calibrate", str(path), "-o", str(into))
+    assert "1 distinct configuration cannot determine the" in out
+    file = CalibrationFile.model_validate(yaml.safe_load(into.read_text()))
+    assert {entry.value for entry in file.constants.values()} == {1.0}
+    assert "bundled constants are kept" in file.source.note
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give at least one CSV file"),
+        (("nowhere.csv",), "nowhere.csv"),
+        (("x.csv", "-o", "mine.csv"), "a calibration is a YAML file"),
+        (("x.csv", "-o", "nowhere/mine.yaml"), "there is no folder"),
+        (("x.csv", "--folds", "1"), "--folds 1: must be at least 2"),
+        (("x.csv", "--seed", "one"), "--seed one: must be a whole number"),
+        (("x.csv", "--name", "two words"), "--name two words"),
+        (("x.csv", "--device", "h10"), "device 'h10' is not known"),
+        (("x.csv", "--cluster", "h100-a100"), "several kinds of devices"),
+    ],
+)
+def test_bad_usage(ask: Any, arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, err = ask("calibrate", *arguments, code=2)
+    assert message in err
+
+
+def test_a_file_that_is_there_stays_when_nothing_can_be_fitted(ask: Any, tmp_path: Path) -> None:
+    path, into = tmp_path / "bad.csv", tmp_path / "out.yaml"
+    path.write_text(HEADER)
+    into.write_text("old")
+    ask("calibrate", str(path), "-o", str(into), code=2)
+    assert into.read_text() == "old"
+
+
+def test_calibrations_are_listed(ask: Any) -> None:
+    items = json.loads(ask("list", "calibrations", "--json")[0])["items"]
+    assert any(item["name"] == "default" for item in items)

@@ -1,0 +1,237 @@
+"""From tables with known constants back to the constants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.constants import CONSTANTS
+from planner.calibration.documents import calibration_text
+from planner.calibration.files import load_calibration
+from planner.calibration.machine import Machinery, machinery_of
+from planner.calibration.run import Calibrated, calibrate
+from planner.errors import InputFileError
+from planner.loading import load_device
+from planner.validation.kinds import KINDS
+from planner.validation.preset import Preset
+from planner.validation.tables import read_table
+
+# A100: matrix products reach 0.8 of what is bundled, element-wise kernels 0.7; the host is 1.6 times slower.
+A100 = load_device("a100-80gb").device.efficiency
+TRUE_PLAN = {"matmul_rate": 0.8, "elementwise_rate": 0.7, "host_launch": 1.6}
+PLAN_PRESET = Preset(
+    name="roofline",
+    efficiency=(
+        ("matmul_fraction", 0.8 * A100.matmul_fraction),
+        ("elementwise_fraction", 0.7 * A100.elementwise_fraction),
+    ),
+    assumed=(("host_launch_s", 1.6 * 62e-6),),
+)
+P100 = load_device("p100").device.efficiency
+GEMM_PRESET = Preset(
+    name="roofline",
+    efficiency=(
+        ("matmul_fraction", 0.85 * P100.matmul_fraction),
+        ("tile_half", 1.5 * P100.tile_half),
+        ("depth_half", 1.5 * P100.depth_half),
+        ("fill_outputs", 1.5 * P100.fill_outputs),
+    ),
+)
+
+
+def _run(*files: Path, machinery: Machinery | None = None, **options: Any) -> Calibrated:
+    return calibrate([str(file) for file in files], machinery or Machinery(), name="test", **options)
+
+
+def _found(result: Calibrated) -> dict[str, Any]:
+    return {finding.name: finding for finding in result.findings}
+
+
+@pytest.fixture
+def gemm(write: Any, gemm_table: Any) -> Path:
+    path: Path = write("gemm.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.03)
+    return path
+
+
+def test_constants_of_kernels_are_found(gemm: Path) -> None:
+    found = _found(_run(gemm))
+    for name, truth in (("matmul_rate", 0.85), ("matmul_size", 1.5)):
+        constant = found[name].constant
+        assert abs(np.log(constant.value / truth)) < 3 * constant.log_sd, name
+        assert constant.log_sd < 0.1
+        assert constant.determined
+    for name in ("sustained_rate", "host_launch", "inter_node_bandwidth", "dp_exposed", "attention_rate"):
+        assert found[name].constant.value == 1.0
+        assert found[name].constant.log_sd == CONSTANTS[name].prior_log_sd
+        assert not found[name].constant.determined
+        assert found[name].reason == "no row depends on it"
+
+
+def test_constants_of_training_runs_are_found(write: Any, plan_table: Any) -> None:
+    """What the runs determine is within their posterior; matmul and sustained rate act as their product."""
+    result = _run(write("plans.csv", "plan", plan_table, PLAN_PRESET, noise=0.02))
+    found = _found(result)
+    product = found["matmul_rate"].constant.value * found["sustained_rate"].constant.value
+    assert product == pytest.approx(0.8, rel=0.06)
+    for name in ("elementwise_rate", "host_launch"):
+        constant = found[name].constant
+        assert abs(np.log(constant.value / TRUE_PLAN[name])) < 3 * constant.log_sd + 0.05, (name, constant)
+    assert found["host_launch"].constant.determined
+    assert found["convolution_rate"].reason == "no row depends on it"
+    assert "cannot tell it from" in found["sustained_rate"].reason or found["sustained_rate"].constant.determined
+    assert result.grouped_by == "dataset_group"
+    assert result.errors.before.median_ape is not None
+    assert result.errors.left_out is not None
+    assert result.errors.before.median_ape > 0.1
+    assert result.errors.left_out.median_ape is not None
+    assert result.errors.left_out.median_ape < 0.03
+
+
+def test_tables_of_several_kinds_are_fitted_together(write: Any, plan_table: Any, gemm_table: Any) -> None:
+    """Kernels of another device tell matmul and sustained rate apart only where they share the constant."""
+    plans = write("plans.csv", "plan", plan_table, PLAN_PRESET, noise=0.02)
+    products = write("gemm.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.02)
+    result = _run(plans, products)
+    assert [use.kind for use in result.tables] == ["plan", "gemm"]
+    assert [errors.name for errors in result.by_kind] == ["plan", "gemm"]
+    assert result.calibration.residual_log_sd == pytest.approx(result.residual_by_kind["plan"])
+    assert _found(result)["matmul_rate"].constant.value == pytest.approx(0.83, abs=0.04)
+
+
+def test_one_row_in_ten_may_be_wrong(write: Any, gemm_table: Any) -> None:
+    clean = _found(_run(write("a.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.03)))
+    spoilt = _found(_run(write("b.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.03, outliers=0.1)))
+    for name in ("matmul_rate", "matmul_size"):
+        assert spoilt[name].constant.value == pytest.approx(clean[name].constant.value, rel=0.05)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_fewer_rows_than_constants_keep_the_bundled_ones(write: Any, gemm_table: Any, rows: int) -> None:
+    result = _run(write("few.csv", "gemm", gemm_table[-rows:], GEMM_PRESET))
+    assert result.fell_back.startswith(f"{rows} distinct configuration")
+    assert "bundled constants are kept" in result.fell_back
+    assert set(result.calibration.values.values()) == {1.0}
+    assert result.errors.left_out is None
+    assert _found(result)["matmul_rate"].reason == "too few rows for a fit"
+
+
+def test_repeats_of_one_row_are_no_more_rows(write: Any, gemm_table: Any) -> None:
+    result = _run(write("same.csv", "gemm", gemm_table[-1:] * 40, GEMM_PRESET, noise=0.05))
+    assert result.configurations == 1
+    assert result.fell_back
+
+
+def test_a_fit_that_does_not_help_rows_left_out_is_not_used(write: Any, gemm_table: Any) -> None:
+    """Nothing but noise: the bundled constants are right already."""
+    result = _run(write("noise.csv", "gemm", gemm_table[:12], Preset(name="roofline"), noise=0.5, seed=3))
+    assert result.errors.left_out is not None
+    if result.fell_back:
+        assert "no better" in result.fell_back
+        assert set(result.calibration.values.values()) == {1.0}
+    else:
+        assert abs(np.log(_found(result)["matmul_rate"].constant.value)) < 0.3
+
+
+def test_the_same_files_give_the_same_text(gemm: Path) -> None:
+    assert calibration_text(_run(gemm)) == calibration_text(_run(gemm))
+
+
+def test_the_file_predicts_what_was_reported(gemm: Path, tmp_path: Path) -> None:
+    result = _run(gemm)
+    path = tmp_path / "fitted.yaml"
+    path.write_text(calibration_text(result), encoding="utf-8")
+    loaded = load_calibration(str(path)).calibration
+    assert loaded.values == result.calibration.values
+    np.testing.assert_allclose(loaded.correlation, result.calibration.correlation)
+    preset = Preset(name="roofline", constants=tuple(loaded.values.items()))
+    kind = next(kind for kind in KINDS if kind.name == "gemm")
+    outcomes = kind.predictor()(read_table(gemm).rows, preset)
+    errors = [abs(c.predicted_s / c.measured_s - 1) for outcome in outcomes for c in outcome.comparisons]
+    assert float(np.median(errors)) == pytest.approx(result.errors.after.median_ape, rel=1e-12)
+
+
+def test_a_constant_at_its_limit_is_not_determined(write: Any, gemm_table: Any) -> None:
+    """Products so small that they are all launch, measured 20 times as long: no launch takes that, and the answer is not sure of it."""
+    tiny = [{**row, **{name: str(int(row[name]) // 64 + 1) for name in "mnk"}} for row in gemm_table]
+    path = write("tiny.csv", "gemm", tiny, Preset(name="roofline"), noise=0.02)
+    header, *lines = path.read_text().splitlines()
+    cells = [line.rsplit(",", 1) for line in lines]
+    path.write_text("\n".join([header, *(f"{start},{20 * float(time)}" for start, time in cells)]) + "\n")
+    finding = _found(_run(path))["launch_overhead"]
+    assert finding.constant.value == pytest.approx(CONSTANTS["launch_overhead"].highest, rel=1e-5)
+    assert not finding.constant.determined
+    assert finding.constant.log_sd == CONSTANTS["launch_overhead"].prior_log_sd
+    assert finding.reason.startswith("the fit stopped at its limit 5")
+
+
+def test_a_much_slower_device_is_followed(write: Any, gemm_table: Any) -> None:
+    """Far outside the prior: the rows that agree with one another are no outliers."""
+    slow = Preset(name="roofline", efficiency=(("matmul_fraction", 0.4 * P100.matmul_fraction),))
+    constant = _found(_run(write("slow.csv", "gemm", gemm_table, slow, noise=0.03)))["matmul_rate"].constant
+    assert constant.value == pytest.approx(0.4, rel=0.15)
+
+
+def test_rows_of_another_device_are_counted(write: Any, gemm_table: Any) -> None:
+    mixed = [{**row, "device": "m40"} if n % 2 else row for n, row in enumerate(gemm_table)]
+    path = write("two.csv", "gemm", mixed, GEMM_PRESET, noise=0.02)
+    result = _run(path, machinery=machinery_of("p100", None, None))
+    assert result.tables[0].used == 32
+    assert result.tables[0].skipped == {"measured on another device than p100, or on one that is not known": 32}
+    assert sum(result.tables[0].skipped.values()) + result.tables[0].used == result.tables[0].rows
+
+
+def test_rows_without_a_device_ran_on_the_one_that_is_named(write: Any, gemm_table: Any, tmp_path: Path) -> None:
+    """A device of the user's own, in a file: the column may be missing."""
+    whole = write("all.csv", "gemm", gemm_table, GEMM_PRESET, noise=0.02)
+    bare = tmp_path / "bare.csv"
+    lines = whole.read_text().splitlines()
+    bare.write_text("\n".join(line.partition(",")[2] for line in lines) + "\n")
+    text = (Path(load_device("p100").path)).read_text().replace("name: p100", "name: my-box", 1)
+    own = tmp_path / "my-box.yaml"
+    own.write_text(text)
+    result = _run(bare, machinery=machinery_of(str(own), None, None))
+    assert result.tables[0].used == 64
+    assert result.calibration.values == _run(whole).calibration.values
+
+
+def test_the_cluster_that_is_named_takes_the_place_of_the_usual_one(write: Any, plan_table: Any) -> None:
+    """Runs on a machine whose links are those of the cluster file: nothing is left for the bandwidth to explain."""
+    rows = [{**row, "cluster_file": "pcie4-node"} for row in plan_table if row["flash_attention"] == "yes"]
+    path = write("pcie.csv", "plan", rows, Preset(name="roofline"), noise=0.01)
+    path.write_text(path.read_text().replace("pcie4-node", ""))
+    right = _run(path, machinery=machinery_of("a100-80gb", "pcie4-node", None))
+    wrong = _run(path, machinery=machinery_of("a100-80gb", "dgx-a100", None))  # NVLink in place of PCIe
+    assert right.errors.before.median_ape is not None
+    assert right.errors.before.median_ape < 0.02
+    assert _found(right)["intra_node_bandwidth"].constant.value == pytest.approx(1.0, abs=0.05)
+    assert wrong.errors.before.mape is not None
+    assert wrong.errors.before.mape > 0.1
+    assert _found(wrong)["intra_node_bandwidth"].constant.value < 0.9
+
+
+def test_rows_of_another_framework_are_counted(write: Any, plan_table: Any) -> None:
+    names = ("nanotron v0.4", "Megatron-LM", "")
+    rows = [{**row, "framework": names[n % 3]} for n, row in enumerate(plan_table[:12])]
+    path = write("frameworks.csv", "plan", rows, Preset(name="roofline"))
+    result = _run(path, machinery=machinery_of(None, None, "nanotron"))
+    assert result.tables[0].skipped == {"measured with another framework than nanotron": 4}
+    assert result.calibration.framework == "nanotron"
+    every = _run(path)
+    assert every.tables[0].used == 12
+    assert every.calibration.framework == ""  # several
+
+
+def test_a_file_of_failures_is_refused_with_the_count(plan_table: Any, tmp_path: Path) -> None:
+    import csv
+
+    rows = [{**row, "oom": "1"} for row in plan_table[:5]]
+    path = tmp_path / "failed.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    with pytest.raises(InputFileError, match=r"no row to fit to, of 5: 5 failed runs"):
+        _run(path)

@@ -1,0 +1,271 @@
+"""What is made of recorded machines, and that every file loads and answers."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.network import Cluster
+from planner.cli import run
+from planner.detect.files import machine_files
+from planner.detect.machine import detect
+from planner.detect.nvidia import Gpu, parse_gpus, parse_nvlinks, parse_topology
+from planner.detect.processors import Processor, find_processor, flop_per_cycle, parse_lscpu
+from planner.loading import load_cluster
+
+spec = importlib.util.spec_from_file_location("machines", Path(__file__).with_name("machines.py"))
+assert spec is not None
+assert spec.loader is not None
+machines: Any = importlib.util.module_from_spec(spec)
+import sys  # noqa: E402
+
+sys.modules["machines"] = machines
+spec.loader.exec_module(machines)
+
+
+def loaded(system: Any, folder: Path, **options: Any) -> Cluster:
+    path = folder / "cluster.yaml"
+    for target, text in machine_files(detect(system, **options), path).items():
+        target.write_text(text, encoding="utf-8")
+    return load_cluster(str(path)).cluster
+
+
+def test_dgx_h100(tmp_path: Path) -> None:
+    cluster = loaded(machines.dgx_h100(), tmp_path)
+    nvlink, network = cluster.levels
+    assert cluster.device.name == "h100-sxm"
+    # 18 links of 25 GB/s of data; the storage adapters are not beside a GPU, so that every GPU has a port of its own
+    assert (nvlink.name, nvlink.size, nvlink.bandwidth_bytes_per_s) == ("nvlink", 8, 450e9)
+    assert (network.name, network.size, network.bandwidth_bytes_per_s, network.shared_by) == ("infiniband", 1, 50e9, 1)
+    bundled = load_cluster("dgx-h100").cluster
+    assert [level.port_bytes_per_s for level in cluster.levels] == [level.port_bytes_per_s for level in bundled.levels]
+    assert [level.latency_s for level in cluster.levels] == [level.latency_s for level in bundled.levels]
+    assert loaded(machines.dgx_h100(), tmp_path, nodes=4).max_devices == 32
+
+
+def test_pairs_of_a100_with_bridges(tmp_path: Path) -> None:
+    cluster = loaded(machines.four_a100_pcie(bridges=True), tmp_path)
+    assert cluster.device.name == "a100-pcie-80gb"
+    assert [(level.name, level.size) for level in cluster.levels] == [("nvlink", 2), ("pcie", 2), ("ethernet", 1)]
+    assert cluster.levels[0].bandwidth_bytes_per_s == 300e9  # 12 links of 25 GB/s
+    assert cluster.levels[1].bandwidth_bytes_per_s == pytest.approx(31.5e9, rel=1e-3)  # 16 GT/s x 16 x 128/130 / 8
+    assert cluster.levels[2].shared_by == 4  # one adapter for four boards; the other is down
+    assert cluster.levels[2].bandwidth_bytes_per_s == 12.5e9 / 4
+
+
+def test_a100_without_bridges(tmp_path: Path) -> None:
+    cluster = loaded(machines.four_a100_pcie(bridges=False), tmp_path)
+    assert [(level.name, level.size) for level in cluster.levels] == [("pcie", 4), ("ethernet", 1)]
+
+
+def test_dgx1_v100(tmp_path: Path) -> None:
+    system = machines.dgx1_v100()
+    cluster = loaded(system, tmp_path)
+    assert cluster.device.name == "v100-16gb"
+    # Without `nvlink -s`: six links of 25 GB/s, counted from the matrix.
+    assert (cluster.levels[0].size, cluster.levels[0].bandwidth_bytes_per_s) == (8, 150e9)
+    assert (cluster.levels[1].shared_by, cluster.levels[1].bandwidth_bytes_per_s * 2) == (2, 12.5e9)
+    bundled = load_cluster("dgx1-v100").cluster
+    assert [level.port_bytes_per_s for level in cluster.levels] == [level.port_bytes_per_s for level in bundled.levels]
+
+
+def test_no_gpu(tmp_path: Path) -> None:
+    cluster = loaded(machines.without_gpu(), tmp_path)
+    device = cluster.device
+    assert cluster.max_devices == 1
+    assert device.peak("fp32") == pytest.approx(32 * 2.0e9 * 64)  # cores x clock in the name x two 512-bit FMA units
+    assert device.memory_bytes == pytest.approx(263778152 * 1024, rel=1e-4)
+    text = (tmp_path / "cluster-device.yaml").read_text()
+    assert "memory_bandwidth: 320 GB/s  # unknown: assumed" in text
+    assert "# unknown: assumed, no adapter states its speed" in (tmp_path / "cluster.yaml").read_text()
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    cluster = loaded(machines.RecordedSystem(), tmp_path)
+    assert cluster.max_devices == 1
+    assert cluster.device.peak("fp32") == pytest.approx(2.5e9 * 8)
+
+
+def test_a_limited_container() -> None:
+    system = machines.without_gpu()
+    system.cpus = 8  # logical: two threads share a core
+    assert find_processor(system).cores == 4
+    system.cpus, system.files = 64, {**system.files, "/sys/fs/cgroup/cpu.max": "200000 100000"}
+    assert find_processor(system).cores == 2
+    system.files = {**system.files, "/sys/fs/cgroup/memory.max": str(4 * 2**30)}
+    assert find_processor(system).memory_bytes == 4 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "capability", "device"),
+    [
+        ("NVIDIA H100 80GB HBM3", 81559, "9.0", "h100-sxm"),
+        ("NVIDIA H100 PCIe", 81559, "9.0", "h100-pcie"),
+        ("NVIDIA A100-SXM4-40GB", 40960, "8.0", "a100-40gb"),
+        ("A100-SXM4-80GB", 81251, "8.0", "a100-80gb"),
+        ("Tesla V100-SXM2-32GB", 32510, "7.0", "v100-32gb"),
+        ("Tesla T4", 15360, "7.5", "t4"),
+        ("NVIDIA GeForce RTX 4090", 24564, "8.9", "rtx-4090"),
+        ("NVIDIA H200", 143771, "9.0", "h200"),
+        ("NVIDIA L40S", 46068, "8.9", "l40s"),
+        ("Tesla K80", 11441, "3.7", "k80"),
+    ],
+)
+def test_bundled_devices(name: str, memory: int, capability: str, device: str) -> None:
+    from planner.detect.devices import device_of_gpu
+
+    gpu = Gpu(index=0, name=name, memory_bytes=memory * 2**20, compute_capability=capability)
+    assert device_of_gpu(gpu).name == device
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "capability", "nearest"),
+    [
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 16376, "8.9", "rtx-4090"),  # another chip than the desktop's
+        ("NVIDIA H100 NVL", 95830, "9.0", "h100-pcie"),
+        ("Tesla V100-PCIE-16GB", 16160, "7.0", "v100-16gb"),
+        ("Brand New Thing", 999999, "14.2", "t4"),
+        ("NVIDIA A100-SXM4-80GB", 20000, "8.0", "a100-80gb"),  # a part of one
+    ],
+)
+def test_devices_that_nobody_has_described(
+    name: str, memory: int, capability: str, nearest: str, tmp_path: Path
+) -> None:
+    system = machines.RecordedSystem(outputs=machines.queries(1, name, memory, 4, capability))
+    device = loaded(system, tmp_path).device
+    from planner.loading import load_device
+
+    assert device.memory_bytes == pytest.approx(memory * 2**20, rel=1e-3)  # what is known is kept
+    assert dict(device.peak_flop_per_s) == dict(load_device(nearest).device.peak_flop_per_s)
+    assert f"# unknown: assumed, as bundled {nearest}" in (tmp_path / "cluster-device.yaml").read_text()
+
+
+def test_two_kinds_of_gpus_become_groups(tmp_path: Path) -> None:
+    outputs = {
+        machines.BASE: "0, NVIDIA L40S, 46068\n1, NVIDIA L40S, 46068\n2, NVIDIA L4, 23034\n3, NVIDIA L4, 23034\n"
+    }
+    cluster = loaded(machines.RecordedSystem(outputs=outputs), tmp_path)
+    assert [(group.device.name, group.num_devices) for group in cluster.groups] == [("l40s", 2), ("nvidia-l4", 2)]
+
+
+def test_uneven_nvlinks_are_left_out(tmp_path: Path) -> None:
+    system = machines.four_a100_pcie(bridges=False)
+    table = (
+        system.outputs[machines.TOPOLOGY]
+        .replace("GPU0\t X \tNODE", "GPU0\t X \tNV4")
+        .replace("GPU1\tNODE", "GPU1\tNV4")
+    )
+    system.outputs = {**system.outputs, machines.TOPOLOGY: table}
+    cluster = loaded(system, tmp_path)
+    assert [level.name for level in cluster.levels] == ["pcie", "ethernet"]
+    assert "unequal size" in (tmp_path / "cluster.yaml").read_text()
+
+
+def test_only_the_list_of_gpus(tmp_path: Path) -> None:
+    """An old driver that knows no queries."""
+    lines = "".join(f"GPU {i}: Tesla K80 (UUID: GPU-{i})\n" for i in range(2))
+    cluster = loaded(machines.RecordedSystem(outputs={("nvidia-smi", "-L"): lines}), tmp_path)
+    assert (cluster.device.name, cluster.levels[0].size) == ("k80", 2)
+
+
+def test_instances_of_a_gpu_are_remarked(tmp_path: Path) -> None:
+    outputs = machines.queries(1, "NVIDIA A100-SXM4-40GB", 40960, 4, "8.0", "Enabled")
+    loaded(machines.RecordedSystem(outputs=outputs), tmp_path)
+    assert "MIG is on" in (tmp_path / "cluster.yaml").read_text()
+
+
+def test_cores_by_instruction_set() -> None:
+    def rates(vendor: str, family: int, flags: str) -> dict[str, int]:
+        processor = Processor(
+            name="", vendor=vendor, family=family, sockets=1, cores=1, clock_hz=1e9, clock_source="",
+            flags=frozenset(flags.split()), memory_bytes=None,
+        )  # fmt: skip
+        return flop_per_cycle(processor)[0]
+
+    assert rates("GenuineIntel", 6, "avx2 fma avx512f avx512_bf16 amx_bf16") == {"fp32": 64, "bf16": 1024}
+    assert rates("AuthenticAMD", 26, "avx2 fma avx512f avx512_bf16") == {"fp32": 64, "bf16": 128}
+    assert rates("AuthenticAMD", 23, "avx2 fma") == {"fp32": 32}
+    assert rates("ARM", 0, "asimd") == {"fp32": 16}
+    assert rates("", 0, "") == {"fp32": 8}
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=300), st.text(max_size=100), st.text(max_size=100))
+def test_garbage_never_fails(text: str, other: str, third: str) -> None:
+    parse_topology("GPU0 " + text)
+    parse_nvlinks("GPU 0: x\n" + text)
+    parse_gpus(text, other, third)
+    parse_lscpu(text)
+    outputs = {machines.BASE: f"0, {text}, {other}\n", machines.TOPOLOGY: text, ("lscpu",): text}
+    detect(machines.RecordedSystem(outputs=outputs, files={"/proc/cpuinfo": other, "/proc/meminfo": third}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.text(max_size=120))
+def test_any_name_makes_a_file_that_loads(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Colons, quotes, control codes and line ends in what a driver prints must not break the YAML."""
+    system = machines.RecordedSystem(outputs={machines.BASE: f"0, {name.replace(',', '')}, 16160\n"})
+    loaded(system, tmp_path_factory.mktemp("any"))
+
+
+def test_the_command_writes_what_the_planner_reads(tmp_path: Path, answer: Any) -> None:
+    path = tmp_path / "cluster.yaml"
+    shown = answer("detect", "-o", str(path))
+    assert "assumptions" in shown
+    assert answer("optimize", "alexnet", "--gpus", "1", "--cluster", str(path))
+
+
+def test_bad_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["detect", "-o", str(tmp_path / "nowhere" / "c.yaml")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert run(["detect", "-o", str(tmp_path / "c.txt"), "--nodes", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "ends in .yaml" in error
+    assert "--nodes 0" in error
+
+
+def test_json(answer: Any) -> None:
+    import json
+
+    from planner.schema.machine_result import DetectDocument
+
+    document = json.loads(answer("detect", "--json"))
+    DetectDocument.model_validate(document, strict=True)
+    assert {"name", "values", "remarks", "files"} <= set(document)
+    assert all({"part", "key", "value", "known", "source"} == set(value) for value in document["values"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "0E0",
+        "1_000",
+        "0o7",
+        "true",
+        "No",
+        "~",
+        "null",
+        ".inf",
+        "nan",
+        "2024-01-01",
+        "a: b",
+        "# c",
+        "é\u200b",
+        "-",
+        "",
+    ],
+)
+def test_texts_stay_texts(text: str, tmp_path: Path) -> None:
+    """By this project's reader, which knows more numbers than others."""
+    from planner.detect.values import quoted
+    from planner.files.documents import parse_document
+
+    path = tmp_path / "t.yaml"
+    path.write_text(f"key: {quoted(text)}\n", encoding="utf-8")
+    assert parse_document(path).value["key"] == text

@@ -1,0 +1,115 @@
+"""Jobs made by hand, so that exports are tested without a search or a cost model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from costmodel.mesh.plan import MeshPlan
+from costmodel.serving.plan import ServingPlan
+from planner.exporters.job import Job, Nodes, Origin, ServingJob
+from planner.exporters.network import NetworkSizes
+
+LLAMA3_70B = NetworkSizes(
+    layers=80, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=28672, vocabulary=128256, has_glu=True, function="silu",
+    norm="RMSNorm", has_bias=False, is_tied=False, has_positions=False,
+)  # fmt: skip
+MIXTRAL = NetworkSizes(
+    layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocabulary=32000, has_glu=True, function="silu",
+    norm="RMSNorm", has_bias=False, is_tied=False, has_positions=False, experts=8, top_k=2,
+)  # fmt: skip
+
+
+def origin(model: str = "llama3-70b", summary: str = "a plan in words") -> Origin:
+    return Origin(
+        model=model,
+        cluster="dgx-h100",
+        device="h100-sxm",
+        summary=summary,
+        prediction=("5.12 s per step of 128 samples", "61.2 GiB of 80.0 GiB on the fullest GPU"),
+        planner_version="TEST",
+        plan_name="plan.yaml",
+    )
+
+
+def job_of(plan: MeshPlan, *, network: NetworkSizes | None = LLAMA3_70B, **changes: Any) -> Job:
+    """A job whose chunks are as even as the blocks allow, unless the plan says otherwise."""
+    layers = network.layers if network is not None else 12
+    chunks = plan.pp * plan.vpp
+    even = tuple(layers // chunks + (c < layers % chunks) for c in range(chunks))
+    values: dict[str, Any] = {
+        "origin": origin(),
+        "nodes": Nodes(workers=plan.workers, capacity=8),
+        "blocks": plan.stage_blocks or even,
+        "network": network,
+        "seq": 8192,
+        "precision": "bf16",
+        "optimizer": "adam",
+    }
+    return Job(plan=plan, **{**values, **changes})
+
+
+def serving_job(plan: ServingPlan, **changes: Any) -> ServingJob:
+    values: dict[str, Any] = {
+        "origin": origin(summary="a way to serve"),
+        "nodes": Nodes(workers=plan.workers, capacity=8),
+        "stages": tuple(80 // plan.pp + (s < 80 % plan.pp) for s in range(plan.pp)),
+        "has_experts": False,
+        "prompt_tokens": 1024,
+        "output_tokens": 256,
+        "precision": "bf16",
+        "kv_precision": "bf16",
+        "memory_utilisation": 0.9,
+    }
+    return ServingJob(plan=plan, **{**values, **changes})
+
+
+# Three training runs: a pipeline with virtual stages, FSDP with recomputation, and experts.
+PIPELINE = job_of(
+    MeshPlan(
+        tp=8, sequence_parallel=True, pp=4, vpp=5, schedule="interleaved", dp_shard=4, zero_stage=1, micro_batch=1,
+        num_micro_batches=32,
+    )
+)  # fmt: skip
+FSDP = job_of(
+    MeshPlan(
+        tp=2, sequence_parallel=True, dp_replicate=2, dp_shard=8, zero_stage=3, micro_batch=2, num_micro_batches=4,
+        recompute="full", recompute_blocks=80,
+    )
+)  # fmt: skip
+EXPERTS = job_of(
+    MeshPlan(ep=8, dp_shard=32, zero_stage=1, micro_batch=1, num_micro_batches=4),
+    network=MIXTRAL,
+    origin=origin("mixtral-8x7b"),
+)
+# What targets without interleaving or FSDP run.
+PLAIN_PIPELINE = job_of(
+    MeshPlan(tp=4, sequence_parallel=True, pp=2, dp_shard=8, zero_stage=1, num_micro_batches=16), precision="bf16"
+)
+ODD_STAGES = job_of(
+    MeshPlan(
+        tp=8, pp=4, dp_replicate=2, num_micro_batches=8, stage_blocks=(19, 21, 21, 19), recompute="full", recompute_blocks=4,
+        stage_recompute=(4, 3, 2, 0),
+    )
+)  # fmt: skip
+CONTEXT = job_of(
+    MeshPlan(tp=2, cp=4, cp_kind="all_gather", dp_shard=2, zero_stage=2, recompute="full", recompute_blocks=40),
+    lora_rank=16,
+)
+DATA = job_of(
+    MeshPlan(dp_replicate=16, micro_batch=8),
+    network=None,
+    blocks=(),
+    seq=None,
+    origin=origin("alexnet"),
+    optimizer="momentum",
+    collectives=("ring", "tree"),
+)
+SERVE = serving_job(ServingPlan(tp=8, max_batch=64, prefill_chunk=1024))
+SERVE_PIPELINE = serving_job(
+    ServingPlan(tp=2, pp=3, dp=2, max_batch=64), nodes=Nodes(workers=12, capacity=12), precision="fp8"
+)
+SERVE_EXPERTS = serving_job(
+    ServingPlan(tp=1, ep=8, dp=16, max_batch=128, prefill_chunk=512, prefill_batch=2),
+    has_experts=True,
+    kv_precision="fp8",
+)

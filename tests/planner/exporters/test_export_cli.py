@@ -1,0 +1,148 @@
+"""``planner export`` from plan files on disk, as a user meets it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.mesh.plan import MeshPlan
+from planner.cli import run
+from planner.exporters.network import sizes_of
+from planner.files.mesh_plan_file import document_from_mesh_plan
+from planner.files.plan_file import plan_text
+from planner.loading import load_model
+from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked
+
+PLAN = MeshPlan(
+    tp=8, sequence_parallel=True, pp=4, dp_replicate=2, dp_shard=4, zero_stage=1, micro_batch=2, num_micro_batches=64
+)  # fmt: skip
+
+
+def _plan_file(folder: Path, plan: MeshPlan = PLAN) -> Path:
+    request = dataclasses.replace(REQUEST, cluster="dgx-h100")
+    document = document_from_mesh_plan(make_ranked(plan), request=request, setting=SETTING)
+    path = folder / "plan.yaml"
+    path.write_text(plan_text(document), encoding="utf-8")
+    return path
+
+
+def _ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = run(["export", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_plan_file_becomes_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = _ask(capsys, str(_plan_file(tmp_path)), "--to", "megatron", "-o", str(tmp_path / "run"), "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["target"] == "megatron"
+    assert {Path(row["file"]).name for row in document["files"]} == {
+        "train.sh",
+        "train.slurm",
+        "README.md",
+        "export.json",
+    }
+    text = (tmp_path / "run" / "train.sh").read_text(encoding="utf-8")
+    assert "--num-distributed-optimizer-instances 2" in text
+    assert "--tensor-model-parallel-size 8" in text
+    assert "# Predicted: " in text
+
+
+def test_errors_leave_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = str(_plan_file(tmp_path, dataclasses.replace(PLAN, zero_stage=2)))
+    for arguments, words in (
+        (("--to", "deepspeed"), "ZeRO-2 with a pipeline"),
+        (("--to", "deepsped"), "did you mean 'deepspeed'"),
+        (("--to", "vllm"), "is a plan for a training run, which vLLM does not take; use megatron"),
+        ((), "--to: is missing; name a target (megatron,"),
+        (("--to", "torchtitan", "--target-version", "9"), "version of torchtitan '9' is not known"),
+    ):
+        code, out, err = _ask(capsys, plan, *arguments, "-o", str(tmp_path / "run"))
+        assert (code, out) == (2, ""), arguments
+        assert words in err
+        assert "Traceback" not in err
+        assert not (tmp_path / "run").exists()
+    code, _, err = _ask(capsys, plan, "--to", "megatron")
+    assert code == 2
+    assert "-o: is missing" in err
+
+
+def test_strict_and_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = str(_plan_file(tmp_path, dataclasses.replace(PLAN, offload_activations=True)))
+    where = ("--to", "megatron", "-o", str(tmp_path / "run"))
+    code, _, err = _ask(capsys, plan, *where, "--strict")
+    assert code == 2
+    assert "cannot express offload_activations" in err
+    assert not (tmp_path / "run").exists()
+    code, _, err = _ask(capsys, plan, *where)
+    assert code == 0
+    assert "not expressed: offload_activations: " in err
+    assert _ask(capsys, plan, *where)[0] == 2
+    assert _ask(capsys, plan, *where, "--force", "-q")[2] == ""
+
+
+def _layer_plan(folder: Path, layers: dict[str, Any], workers: int = 4) -> Path:
+    document = {
+        "schema_version": 1, "model": "alexnet", "cluster": "dgx-h100", "gpus": workers, "global_batch": 128, "precision": "bf16",
+        "optimizer": "momentum", "workers": workers, "layers": layers, "prediction": {"summary": "by hand"},
+    }  # fmt: skip
+    path = folder / "layers.yaml"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_a_split_per_layer_names_who_could(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [layer.name for layer in load_model("alexnet").graph.layers]
+    hybrid = {name: {"out_channels": 4} if name.startswith("fc") else {"batch": 4} for name in names}
+    code, _, err = _ask(capsys, str(_layer_plan(tmp_path, hybrid)), "--to", "megatron", "-o", str(tmp_path / "run"))
+    assert code == 2
+    assert "no target writes plans with a split per layer (layer 'fc6' is not split by the batch alone)" in err
+    assert "torch with DTensor" in err
+    assert "deepspeed, accelerate" in err
+    data = {name: {"batch": 4} for name in names}
+    plan = str(_layer_plan(tmp_path, data))
+    code, _, err = _ask(capsys, plan, "--to", "megatron", "-o", str(tmp_path / "run"))
+    assert code == 2
+    assert "use deepspeed, accelerate" in err
+    code, _, err = _ask(capsys, plan, "--to", "deepspeed", "-o", str(tmp_path / "run"))
+    assert code == 0, err
+    config = json.loads((tmp_path / "run" / "ds_config.json").read_text(encoding="utf-8"))
+    assert config["train_micro_batch_size_per_gpu"] == 32
+
+
+def test_a_serving_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "serve.yaml"
+    arguments = ["estimate", "llama3-8b", "--mode", "inference", "--gpus", "4", "--tp", "2", "--max-batch", "8", "-q"]
+    assert run([*arguments, "--export", str(plan)]) == 0
+    capsys.readouterr()
+    code, _, err = _ask(capsys, str(plan), "--to", "vllm", "-o", str(tmp_path / "run"))
+    assert code == 0, err
+    assert "--max-num-seqs 8" in (tmp_path / "run" / "serve.sh").read_text(encoding="utf-8")
+
+
+def test_exporters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "exporters", "--json"]) == 0
+    names = [item["name"] for item in json.loads(capsys.readouterr().out)["items"]]
+    assert names == ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron", "vllm"]
+
+
+@pytest.mark.parametrize("name", ["gpt3-13b", "llama3-8b", "mixtral-8x7b"])
+def test_sizes_give_the_weights(name: str) -> None:
+    # Counted from the sizes alone, by the textbook: they describe the whole network.
+    graph = load_model(name).graph
+    n = sizes_of(graph)
+    assert n is not None
+    kv = n.kv_heads * n.head_dim
+    attention = n.hidden * (n.heads * n.head_dim + 2 * kv) + n.heads * n.head_dim * n.hidden
+    mlp = n.hidden * n.ffn * (3 if n.has_glu else 2)
+    mlp = mlp * n.experts + n.hidden * n.experts if n.experts else mlp
+    biases = (n.heads * n.head_dim + 2 * kv + n.hidden + n.ffn + n.hidden) if n.has_bias else 0
+    norms = n.hidden * (2 if n.norm == "LayerNorm" else 1)
+    block = attention + mlp + biases + 2 * norms
+    embeddings = n.vocabulary * n.hidden * (1 if n.is_tied else 2) + (2048 * n.hidden if n.has_positions else 0)
+    assert graph.weight_count == n.layers * block + embeddings + norms

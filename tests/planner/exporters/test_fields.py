@@ -1,0 +1,265 @@
+"""Every setting of a plan goes somewhere: it is written (and then changes the files), listed, left to the user, or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
+from costmodel.serving.plan import ServingPlan
+from planner.errors import UnknownName, UsageError
+from planner.exporters import EXPORTERS, exporter_of, exporter_rows, targets_that_take
+from planner.exporters.account import MESH_SETTINGS, SERVING_SETTINGS, Account, settings_in_effect
+from planner.exporters.export import MANIFEST, README, make_export
+from planner.exporters.job import Job
+from tests.planner.exporters.jobs import DATA, EXPERTS, FSDP, MIXTRAL, SERVE, job_of, serving_job
+
+TRAINERS = targets_that_take("mesh")
+CASES = [(target, version) for target in TRAINERS for version in exporter_of(target).VERSIONS]
+
+BASE = MeshPlan(dp_shard=4, zero_stage=1, micro_batch=2, num_micro_batches=4)
+PIPED = dataclasses.replace(BASE, pp=2)
+# Field -> a plan, and the same plan with another value of this field alone (or with what it cannot be without).
+PAIRS: dict[str, tuple[MeshPlan, MeshPlan]] = {
+    "tp": (BASE, dataclasses.replace(BASE, tp=2)),
+    "sequence_parallel": (dataclasses.replace(BASE, tp=2), dataclasses.replace(BASE, tp=2, sequence_parallel=True)),
+    "cp": (BASE, dataclasses.replace(BASE, cp=2)),
+    "cp_kind": (dataclasses.replace(BASE, cp=2), dataclasses.replace(BASE, cp=2, cp_kind="all_gather")),
+    "ep": (BASE, dataclasses.replace(BASE, ep=2)),
+    "etp": (
+        dataclasses.replace(BASE, tp=2, sequence_parallel=True),
+        dataclasses.replace(BASE, tp=2, sequence_parallel=True, etp=2),
+    ),
+    "pp": (BASE, PIPED),
+    "vpp": (PIPED, dataclasses.replace(PIPED, vpp=2, schedule="interleaved")),
+    "schedule": (PIPED, dataclasses.replace(PIPED, schedule="gpipe")),
+    "dp_replicate": (BASE, dataclasses.replace(BASE, dp_replicate=2)),
+    "dp_shard": (BASE, dataclasses.replace(BASE, dp_shard=8)),
+    "zero_stage": (BASE, dataclasses.replace(BASE, zero_stage=2)),
+    "micro_batch": (BASE, dataclasses.replace(BASE, micro_batch=3)),
+    "num_micro_batches": (BASE, dataclasses.replace(BASE, num_micro_batches=8)),
+    "recompute": (BASE, dataclasses.replace(BASE, recompute="selective")),
+    "recompute_blocks": (
+        dataclasses.replace(BASE, recompute="full", recompute_blocks=32),
+        dataclasses.replace(BASE, recompute="full", recompute_blocks=3),
+    ),
+    "offload_optimizer": (BASE, dataclasses.replace(BASE, offload_optimizer=True)),
+    "offload_activations": (BASE, dataclasses.replace(BASE, offload_activations=True)),
+    "order": (PIPED, dataclasses.replace(PIPED, order="tp-cp-pp-dp")),
+    "stage_blocks": (PIPED, dataclasses.replace(PIPED, stage_blocks=(15, 17))),
+    "stage_recompute": (
+        dataclasses.replace(PIPED, recompute="full", recompute_blocks=3),
+        dataclasses.replace(PIPED, recompute="full", recompute_blocks=3, stage_recompute=(3, 1)),
+    ),
+    "block_splits": (
+        dataclasses.replace(BASE, tp=2),
+        dataclasses.replace(BASE, tp=2, block_splits=(LayerSplit(layer="blocks.1.up", role="column", degree=1),)),
+    ),
+}
+
+
+def test_every_field_has_a_pair() -> None:
+    # A new field of MeshPlan breaks this test, the table of every exporter (below) and Account.missing: account for it everywhere.
+    assert set(PAIRS) == {item.name for item in dataclasses.fields(MeshPlan)}
+
+
+@pytest.mark.parametrize("target", TRAINERS)
+def test_trainers_say_where_every_setting_goes(target: str) -> None:
+    assert set(exporter_of(target).FIELDS) == set(MESH_SETTINGS)
+
+
+def test_servers_say_where_every_setting_goes() -> None:
+    for target in targets_that_take("serving"):
+        assert set(exporter_of(target).FIELDS) == set(SERVING_SETTINGS)
+
+
+def _job(plan: MeshPlan) -> Job:
+    return job_of(plan, network=MIXTRAL)
+
+
+def _configuration(files: Any) -> dict[str, str]:
+    """What a program reads: without README, manifest and comments."""
+    return {
+        name: "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+        for name, text in files.items()
+        if name not in (README, MANIFEST)
+    }
+
+
+@pytest.mark.parametrize(("target", "version"), CASES)
+@pytest.mark.parametrize("field", sorted(PAIRS))
+def test_a_field_is_written_listed_or_refused(target: str, version: str, field: str) -> None:
+    one, other = PAIRS[field]
+    exporter = exporter_of(target)
+    refused = exporter.refusals(_job(one), version) or exporter.refusals(_job(other), version)
+    if refused:
+        # For what was asked, not by accident.
+        words = {
+            "zero_stage": "zero",
+            "cp_kind": "cp",
+            "order": "pp",
+            "stage_blocks": "pp",
+            "stage_recompute": "pp",
+            "schedule": "pp",
+            "vpp": "pp",
+        }
+        assert any(words.get(field, field) in text.lower() for text in refused), refused
+        with pytest.raises(UsageError, match="cannot run this plan"):
+            make_export(_job(other), target, version)
+        return
+    before, after = (make_export(_job(plan), target, version) for plan in (one, other))
+    account = after.account
+    said = field in account.cannot or field in account.by_hand
+    if not said:
+        assert field in account.written
+    # The target may have this value only, and list the other one.
+    if not said and field not in before.account.cannot:
+        assert _configuration(before.files) != _configuration(after.files), (
+            f"{field} is said to be written and changes nothing"
+        )
+    for name in account.cannot:
+        assert name in after.files[README]
+        assert account.cannot[name] in after.files[MANIFEST] or '"' in account.cannot[name]
+
+
+def test_strict_refuses_what_is_listed() -> None:
+    job = _job(dataclasses.replace(BASE, offload_activations=True))
+    assert "offload_activations" in make_export(job, "megatron").account.cannot
+    with pytest.raises(UsageError, match="--strict: Megatron-LM cannot express offload_activations"):
+        make_export(job, "megatron", strict=True)
+    make_export(_job(BASE), "megatron", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "plan", "words"),
+    [
+        ("deepspeed", MeshPlan(pp=2, dp_shard=4, zero_stage=2), "ZeRO-2 with a pipeline"),
+        ("deepspeed", MeshPlan(pp=2, dp_shard=4, zero_stage=3), "ZeRO-3 with a pipeline"),
+        ("deepspeed", MeshPlan(cp=2, dp_shard=4, zero_stage=1), "Ulysses"),
+        ("accelerate", MeshPlan(pp=2), "without pipelines"),
+        ("accelerate", MeshPlan(tp=2, dp_replicate=2), "needs FSDP"),
+        ("accelerate", MeshPlan(cp=2, dp_replicate=2, zero_stage=3), "dp_shard is above 1"),
+        ("nanotron", MeshPlan(dp_shard=4, zero_stage=3), "optimizer state only"),
+        ("nanotron", MeshPlan(pp=2, vpp=2, schedule="interleaved"), "one chunk per rank"),
+    ],
+)
+def test_refused_combinations(target: str, plan: MeshPlan, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        make_export(job_of(plan), target)
+
+
+@pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])
+def test_the_distributed_optimizer_takes_adam_only(target: str) -> None:
+    with pytest.raises(UsageError, match="takes Adam only, not momentum"):
+        make_export(job_of(BASE, optimizer="momentum"), target)
+
+
+def test_unknown_targets_and_versions() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'megatron'"):
+        make_export(FSDP, "megatrn")
+    with pytest.raises(UnknownName, match=r"version of torchtitan 'v0\.2\.1' is not known; did you mean 'v0\.2\.2'"):
+        make_export(FSDP, "torchtitan", "v0.2.1")
+
+
+@pytest.mark.parametrize(("target", "version"), CASES)
+@given(data=st.data())
+def test_nothing_is_forgotten(target: str, version: str, data: Any) -> None:
+    pp = data.draw(st.sampled_from([1, 2, 4]))
+    schedule = data.draw(st.sampled_from(SCHEDULES)) if pp > 1 else "1f1b"
+    vpp = data.draw(st.sampled_from([2, 4])) if schedule == "interleaved" else 1
+    recompute = data.draw(st.sampled_from(RECOMPUTE))
+    cp, shard = data.draw(st.sampled_from([1, 2])), data.draw(st.sampled_from([1, 2, 8]))
+    plan = MeshPlan(
+        tp=data.draw(st.sampled_from([1, 2, 8])),
+        sequence_parallel=data.draw(st.booleans()),
+        cp=cp,
+        cp_kind=data.draw(st.sampled_from(CP_KINDS)),
+        ep=data.draw(st.sampled_from([1, 2])),
+        etp=data.draw(st.sampled_from([1, 2])),
+        pp=pp,
+        vpp=vpp,
+        schedule=schedule,
+        dp_replicate=data.draw(st.sampled_from([1, 2])),
+        dp_shard=shard,
+        zero_stage=data.draw(st.integers(1, 3)) if cp * shard > 1 else 0,
+        micro_batch=data.draw(st.integers(1, 4)),
+        num_micro_batches=data.draw(st.sampled_from([4, 8])),
+        recompute=recompute,
+        recompute_blocks=data.draw(st.integers(1, 4)) if recompute == "full" else 0,
+        offload_optimizer=data.draw(st.booleans()),
+        offload_activations=data.draw(st.booleans()),
+        order=data.draw(st.sampled_from(ORDERS)),
+    )
+    job = job_of(
+        plan,
+        network=data.draw(st.sampled_from([MIXTRAL, None])),
+        precision=data.draw(st.sampled_from(["fp32", "tf32", "fp16", "bf16", "fp8"])),
+        optimizer=data.draw(st.sampled_from(["adam", "sgd", "momentum"])),
+        lora_rank=data.draw(st.sampled_from([None, 8])),
+    )
+    exporter = exporter_of(target)
+    account = Account()
+    if exporter.refusals(job, version):
+        return
+    exporter.render(job, account, version)
+    assert account.missing(plan) == []
+    said = {*account.written, *account.cannot, *account.by_hand}
+    assert {"precision", "optimizer", "seq"} <= said
+    assert job.lora_rank is None or "lora_rank" in said
+
+
+def test_the_neutral_plan_has_no_settings() -> None:
+    assert settings_in_effect(MeshPlan()) == []
+
+
+SERVED: dict[str, tuple[Any, Any]] = {
+    "tp": (ServingPlan(prefill_chunk=512), ServingPlan(tp=2, prefill_chunk=512)),
+    "pp": (ServingPlan(prefill_chunk=512), ServingPlan(pp=2, prefill_chunk=512)),
+    "ep": (ServingPlan(tp=2, etp=2), ServingPlan(tp=2, ep=2)),
+    "etp": (ServingPlan(tp=2, ep=2), ServingPlan(tp=2, etp=2)),
+    "dp": (ServingPlan(), ServingPlan(dp=2)),
+    "max_batch": (ServingPlan(), ServingPlan(max_batch=7)),
+    "prefill_chunk": (ServingPlan(), ServingPlan(prefill_chunk=512)),
+    "prefill_batch": (ServingPlan(prefill_chunk=512), ServingPlan(prefill_chunk=512, prefill_batch=2)),
+}
+
+
+def test_every_field_of_serving_has_a_pair() -> None:
+    assert set(SERVED) == {item.name for item in dataclasses.fields(ServingPlan)}
+
+
+@pytest.mark.parametrize("field", sorted(SERVED))
+def test_a_field_of_serving_is_written(field: str) -> None:
+    one, other = (make_export(serving_job(plan, has_experts=field in ("ep", "etp")), "vllm") for plan in SERVED[field])
+    assert _configuration(one.files) != _configuration(other.files)
+    assert {*other.account.written, *other.account.cannot} >= {field}
+
+
+def test_placement_on_uneven_nodes_is_listed() -> None:
+    export = make_export(job_of(MeshPlan(dp_replicate=12)), "megatron")
+    assert "not whole nodes of 8" in export.account.cannot["placement"]
+    assert "--nnodes 3" in export.files["train.sh"]
+    assert "--nproc-per-node 4" in export.files["train.sh"]
+
+
+def test_data_parallel_plans_of_any_network() -> None:
+    for target in targets_that_take("data"):
+        export = make_export(DATA, target)
+        assert export.account.cannot == {
+            "collective": "the library of collectives chooses; the plan names ring, tree per layer"
+        }
+
+
+def test_rows_of_the_list() -> None:
+    rows = exporter_rows()
+    assert [row["name"] for row in rows] == list(EXPORTERS)
+    assert all(row["program"] and row["versions"] and row["plans"] and row["description"] for row in rows)
+
+
+def test_all_jobs_of_the_tests_export() -> None:
+    make_export(SERVE, "vllm")
+    make_export(EXPERTS, "megatron")

@@ -1,0 +1,300 @@
+"""The files as their readers see them: bash runs them, YAML, TOML, JSON and Python parse them, trainers load them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from costmodel.mesh.plan import MeshPlan
+from costmodel.serving.plan import ServingPlan
+from planner.exporters import exporter_of, targets_that_take
+from planner.exporters.export import make_export
+from planner.exporters.megatron_parts import layout_text
+from tests.planner.exporters.jobs import (
+    CONTEXT,
+    DATA,
+    EXPERTS,
+    FSDP,
+    MIXTRAL,
+    ODD_STAGES,
+    PIPELINE,
+    PLAIN_PIPELINE,
+    job_of,
+    origin,
+    serving_job,
+)
+from tests.planner.exporters.test_golden import CASES, JOBS
+
+NASTY = "a b'c\"d$(touch pwned)`e`;é"
+
+
+def _write(folder: Path, files: Any) -> Path:
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(("target", "version", "name"), CASES)
+def test_files_parse(target: str, version: str, name: str, tmp_path: Path) -> None:
+    folder = _write(tmp_path / "run", make_export(JOBS[target][name], target, version).files)
+    for path in folder.iterdir():
+        text = path.read_text(encoding="utf-8")
+        if path.suffix in (".sh", ".slurm"):
+            subprocess.run(["bash", "-n", str(path)], check=True)
+        elif path.suffix == ".json":
+            assert isinstance(json.loads(text), dict)
+        elif path.suffix == ".yaml":
+            assert isinstance(yaml.safe_load(text), dict)
+        elif path.suffix == ".toml":
+            assert set(tomllib.loads(text)) == {"parallelism", "training", "activation_checkpoint"}
+        elif path.suffix == ".py":
+            ast.parse(text)
+        else:
+            assert path.suffix == ".md"
+
+
+def _run(script: Path, program: str, *arguments: str, **environment: str) -> tuple[list[str], dict[str, str]]:
+    """Run a script with a stand-in for the launcher; its arguments and environment."""
+    tools = script.parent.parent / "tools"
+    tools.mkdir(exist_ok=True)
+    out = script.parent.parent / "said"
+    stand_in = tools / program
+    stand_in.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        f"json.dump([sys.argv[1:], dict(os.environ)], open({str(out)!r}, 'w'))\n",
+        encoding="utf-8",
+    )
+    stand_in.chmod(0o755)
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "MASTER", "NODE"))}
+    clean |= {"PATH": f"{tools}:{os.environ['PATH']}", **environment}
+    done = subprocess.run(
+        ["bash", str(script), *arguments],
+        env=clean,
+        capture_output=True,
+        text=True,
+        cwd=script.parent.parent,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said, seen = json.loads(out.read_text(encoding="utf-8"))
+    return said, seen
+
+
+def test_the_launcher_gets_every_argument_in_any_folder(tmp_path: Path) -> None:
+    folder = _write(tmp_path / NASTY / "run", make_export(ODD_STAGES, "megatron").files)
+    said, seen = _run(folder / "train.sh", "torchrun", "--data-path", NASTY, NODE_RANK="3", MASTER_ADDR="node0")
+    assert said[:10] == [
+        "--nnodes", "8", "--nproc-per-node", "8", "--node-rank", "3", "--master-addr", "node0", "--master-port", "29500",
+    ]  # fmt: skip
+    assert said[10] == "pretrain_gpt.py"
+    assert said[-2:] == ["--data-path", NASTY]
+    assert seen["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
+    assert said[said.index("--pipeline-model-parallel-layout") + 1] == "Et*19|t*21|t*21|t*19L"
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_configurations_are_found_beside_the_script(tmp_path: Path) -> None:
+    for target, launcher, file in (
+        ("deepspeed", "torchrun", "ds_config.json"),
+        ("accelerate", "accelerate", "accelerate.yaml"),
+    ):
+        folder = _write(tmp_path / target / NASTY, make_export(DATA, target).files)
+        said, _ = _run(folder / "train.sh", launcher, SCRIPT="my train.py", NODE_RANK="1", MASTER_ADDR="n0")
+        assert str(folder / file) in said
+        assert "my train.py" in said
+
+
+def test_a_missing_node_number_is_said(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "run", make_export(PIPELINE, "megatron").files)
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        ["bash", str(folder / "train.sh")], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode != 0
+    assert "set NODE_RANK" in done.stderr
+
+
+def test_names_cannot_leave_a_comment(tmp_path: Path) -> None:
+    for target in targets_that_take("mesh"):
+        job = job_of(MeshPlan(dp_replicate=4), origin=origin(f"x\ntouch {tmp_path}/pwned\n\u2028# "))
+        for name, text in make_export(job, target).files.items():
+            folder = tmp_path / target
+            folder.mkdir(exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+            assert "\ntouch" not in text
+    said, _ = _run(tmp_path / "megatron" / "train.sh", "torchrun")
+    assert "pretrain_gpt.py" in said
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_slurm_starts_the_script_on_every_node(tmp_path: Path) -> None:
+    folder = _write(tmp_path / "run", make_export(PIPELINE, "megatron").files)
+    text = (folder / "train.slurm").read_text(encoding="utf-8")
+    assert "#SBATCH --nodes=16\n" in text
+    assert "#SBATCH --gpus-per-node=8\n" in text
+    # Directives count only above the first command.
+    assert all(line.startswith("#") for line in text.split("set -euo")[0].splitlines())
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text("#!/bin/sh\necho first\necho second\n", encoding="utf-8")
+    (tools / "scontrol").chmod(0o755)
+    said, seen = _run(folder / "train.slurm", "srun", "--lr", "1", SLURM_SUBMIT_DIR=str(folder), SLURM_JOB_NODELIST="x")
+    assert said == ["--kill-on-bad-exit=1", "bash", str(folder / "train.sh"), "--lr", "1"]
+    assert seen["MASTER_ADDR"] == "first"
+
+
+def _expand(layout: str) -> list[str]:
+    """Megatron's reading of a layout, done by hand: repeats of groups, then of letters."""
+    while "(" in layout:
+        head, rest = layout.split("(", 1)
+        group, rest = rest.split(")*", 1)
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        layout = head + group * int(digits) + rest[len(digits) :]
+    while "*" in layout:
+        head, rest = layout.split("*", 1)
+        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+        layout = head[:-1] + head[-1] * int(digits) + rest[len(digits) :]
+    return layout.split("|")
+
+
+@pytest.mark.parametrize("blocks", [(1,), (2, 1), (7, *[8] * 14, 7), (0, 3, 3, 3, 0), (19, 21, 21, 19), (4, 4, 4, 4)])
+def test_layouts_mean_the_blocks(blocks: tuple[int, ...]) -> None:
+    stages = _expand(layout_text(blocks))
+    assert [stage.count("t") for stage in stages] == list(blocks)
+    assert stages[0][0] == "E"
+    assert stages[-1][-1] == "L"
+
+
+def test_torchtitan_recipe_changes_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # No activation checkpointing: its policy is a class of torchtitan's.
+    text = make_export(PIPELINE, "torchtitan").files["planned.py"]
+    base = tmp_path / "base_recipe.py"
+    base.write_text(
+        "from types import SimpleNamespace as N\ndef tiny():\n"
+        "    return N(parallelism=N(tensor_parallel_degree=1), training=N(steps=7), activation_checkpoint=None)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "planned.py").write_text(text, encoding="utf-8")
+    code = (
+        "import planned\nconfig = planned.planned()\np = config.parallelism\n"
+        "print(p.tensor_parallel_degree, p.num_pp_microbatches, config.training.steps, config.training.num_tokens_per_train_step)\n"
+        "print(len(p.module_fqns_per_model_part), sum(len(part) for part in p.module_fqns_per_model_part))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "BASE_MODULE": "base_recipe", "BASE_CONFIG": "tiny"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    # 4 data-parallel ranks x 32 micro-batches of 8192; 20 chunks with 80 blocks, embedding, norm and head.
+    assert done.stdout.split() == ["8", "32", "7", str(4 * 32 * 8192), "20", "83"]
+
+
+def test_torchtitan_batches() -> None:
+    piped = tomllib.loads(make_export(PIPELINE, "torchtitan", "v0.2.2").files["planned.toml"])
+    assert piped["training"]["local_batch_size"] == 32  # all micro-batches of a pipeline
+    assert piped["parallelism"]["pipeline_parallel_microbatch_size"] == 1
+    flat = tomllib.loads(make_export(FSDP, "torchtitan", "v0.2.2").files["planned.toml"])
+    assert (flat["training"]["local_batch_size"], flat["training"]["global_batch_size"]) == (2, 2 * 16 * 4)
+    assert flat["parallelism"]["fsdp_reshard_after_forward"] == "always"
+
+
+def test_megatron_batch_arithmetic() -> None:
+    words = shlex.split(make_export(EXPERTS, "megatron").files["train.sh"], comments=True)
+    assert words[words.index("--global-batch-size") + 1] == str(32 * 4)
+    assert words[words.index("--expert-model-parallel-size") + 1] == "8"
+    assert words[words.index("--num-experts") + 1] == str(MIXTRAL.experts)
+
+
+@pytest.mark.parametrize(
+    ("plan", "experts", "words"),
+    [
+        (ServingPlan(tp=8, dp=4), False, ["--data-parallel-size 4", "--headless", "rank=$((node % 4))"]),
+        (ServingPlan(tp=8, pp=2), False, ["--nnodes 2", '--node-rank "$rank"']),
+        (ServingPlan(tp=8, pp=2, dp=2), False, ["SERVER_ADDR", "--nnodes 2"]),
+        (ServingPlan(tp=2, etp=2, dp=4), True, ["i < 4", "first=$((i * 2))"]),
+        (ServingPlan(tp=1, ep=8, dp=16), True, ["i < 1", "--data-parallel-size 8", "--enable-expert-parallel"]),
+        (ServingPlan(tp=8, ep=16, dp=4), True, ["SERVER_ADDR", "--data-parallel-size 2", "rank=$((node % 2))"]),
+    ],
+)
+def test_servers(plan: ServingPlan, experts: bool, words: list[str], tmp_path: Path) -> None:
+    export = make_export(serving_job(plan, has_experts=experts), "vllm")
+    script = export.files["serve.sh"]
+    for word in words:
+        assert word in script
+    assert not {"ep", "etp"} & set(export.account.cannot)
+    path = tmp_path / "serve.sh"
+    path.write_text(script, encoding="utf-8")
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_servers_side_by_side_get_devices_and_ports_of_their_own(tmp_path: Path) -> None:
+    folder = _write(
+        tmp_path / "run", make_export(serving_job(ServingPlan(tp=2, etp=2, dp=4), has_experts=True), "vllm").files
+    )
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    log = tmp_path / "log"
+    (tools / "vllm").write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $*" >> "{log}"\nsleep 1\n', encoding="utf-8")
+    (tools / "vllm").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "MODEL": "my model"}
+    subprocess.run(["bash", str(folder / "serve.sh")], env=environment, check=True, timeout=30)
+    lines = sorted(log.read_text(encoding="utf-8").splitlines())
+    assert [line.split()[0] for line in lines] == ["0,1", "2,3", "4,5", "6,7"]
+    assert [line.split("--port ")[1].split()[0] for line in lines] == ["8000", "8001", "8002", "8003"]
+
+
+@pytest.mark.parametrize("job", [FSDP, DATA, CONTEXT], ids=["fsdp", "data", "context"])
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_loads_its_file(job: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    pytest.importorskip(
+        "transformers", reason="transformers, which accelerate asks for with tensor parallelism, is not installed"
+    )
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.parallelism_config import ParallelismConfig
+    from accelerate.utils.dataclasses import TorchContextParallelConfig
+
+    path = tmp_path / "accelerate.yaml"
+    path.write_text(make_export(job, "accelerate").files["accelerate.yaml"], encoding="utf-8")
+    config = load_config_from_file(str(path))
+    plan = job.plan
+    assert config.num_processes == plan.workers
+    assert config.distributed_type.value == ("FSDP" if plan.zero_stage else "MULTI_GPU")
+    if plan.zero_stage:
+        sizes = {key.removeprefix("parallelism_config_"): value for key, value in config.parallelism_config.items()}
+        strategy = sizes.pop("cp_comm_strategy", None)
+        if strategy:
+            sizes["cp_handler"] = TorchContextParallelConfig(cp_comm_strategy=strategy)
+        mesh = ParallelismConfig(**sizes)
+        assert mesh.total_size == plan.workers
+        assert config.fsdp_config["fsdp_version"] == 2
+
+
+@pytest.mark.parametrize("job", [FSDP, DATA, PLAIN_PIPELINE], ids=["fsdp", "data", "pipeline"])
+@pytest.mark.filterwarnings("ignore")
+def test_deepspeed_loads_its_file(job: Any, tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed", reason="deepspeed is not installed")
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    path = tmp_path / "ds_config.json"
+    path.write_text(make_export(job, "deepspeed").files["ds_config.json"], encoding="utf-8")
+    plan = job.plan
+    ranks = SimpleNamespace(get_data_parallel_world_size=lambda: plan.dp)
+    config = DeepSpeedConfig(str(path), mpu=ranks)
+    assert config.train_micro_batch_size_per_gpu == plan.micro_batch
+    assert config.gradient_accumulation_steps == plan.num_micro_batches
+    assert config.zero_optimization_stage == plan.zero_stage
+
+
+def test_versions_are_stated() -> None:
+    for target in (*targets_that_take("mesh"), "vllm"):
+        assert exporter_of(target).VERSIONS

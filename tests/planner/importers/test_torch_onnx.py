@@ -1,0 +1,249 @@
+"""Networks traced by torch and written through ONNX: layers, parameters and operations, against torch's own counters."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import planner
+from costmodel.layers import Layer, Shard
+from planner.cli import run
+from planner.errors import InputFileError, UsageError
+from planner.files.network_file import import_network
+from planner.importers.documents import text_of
+from planner.loading import LoadedModel, load_model
+
+torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.skipif(
+        tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6), reason="needs torch 2.6 or later"
+    ),
+]
+sys.path.insert(0, str(Path(__file__).parent))
+import torch_models  # noqa: E402 - found beside this file, needs torch
+
+NAMES = sorted(torch_models.NETWORKS)
+BATCH = 2
+
+
+def on_meta(name: str) -> tuple[Any, Any]:
+    make, example = torch_models.NETWORKS[name]
+    with torch.device("meta"):
+        return make(), example()
+
+
+def traced(name: str) -> LoadedModel:
+    module, example = on_meta(name)
+    return planner.from_torch(module, (example,))
+
+
+def whole(layer: Layer, batch: float) -> Shard:
+    one = np.ones(1)
+    shape, inputs = layer.output_shape, layer.input_shapes[0] if layer.input_shapes else layer.output_shape
+    flat = layer.kind == "linear" and len(inputs) != 2
+    return Shard(
+        batch=batch * one,
+        out_channels=shape[0] * one,
+        in_channels=(float(np.prod(inputs)) if flat else inputs[0]) * one,
+        height=(shape[1] if len(shape) == 3 else 1) * one,
+        split_out=one,
+        split_in=one,
+        split_height=one,
+    )
+
+
+def forward_flop(model: LoadedModel, batch: float) -> float:
+    """Operations of matrix products, all pairs of attention counted, as torch's counter does."""
+    total = 0.0
+    for written in model.graph.layers:
+        layer = written
+        if layer.kind == "self_attention" and layer.params.causal:
+            layer = dataclasses.replace(layer, params=dataclasses.replace(layer.params, causal=False))
+        work = layer.family.work(layer, whole(layer, batch))
+        total += sum(float(kernel.flop[0]) for kernel in (work.forward[0] if work.forward else ()) if kernel.gemm)
+    return total
+
+
+def layers_of(model: LoadedModel) -> list[tuple[Any, ...]]:
+    """Layers without their names; how attention is run is no part of what it is."""
+    number = {layer.name: i for i, layer in enumerate(model.graph.layers)}
+    result = []
+    for layer in model.graph.layers:
+        params = layer.params
+        if layer.kind == "self_attention":
+            params = dataclasses.replace(params, fused=True)
+        inputs = tuple(number[name] for name in layer.inputs)
+        result.append((layer.kind, params, inputs, layer.output_shape, bool(layer.block)))
+    return result
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_parameters_are_exact(name: str) -> None:
+    module, _ = on_meta(name)
+    expected = sum(parameter.numel() for parameter in module.parameters())
+    model = traced(name)
+    assert model.graph.weight_count + model.graph.norm_count == expected
+    assert not any("differ" in note for note in model.notes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_torch_operations_are_those_of_its_counter(name: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    module, example = on_meta(name)
+    with FlopCounterMode(display=False) as counter:
+        module(example)
+    assert forward_flop(traced(name), BATCH) == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def exported(name: str, folder: Path) -> Path:
+    pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+    pytest.importorskip("onnxscript", reason="torch's exporter to ONNX needs onnxscript")
+    make, example = torch_models.NETWORKS[name]
+    torch.manual_seed(1)
+    module = make()
+    for parameter in module.parameters():  # exporters merge equal weights and leave out biases of zero
+        torch.nn.init.normal_(parameter)
+    path = folder / "network.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # Optimizing merges batch normalisations into convolutions, which a network that is trained does not.
+        program = torch.onnx.export(module, (example(),), dynamo=True, verbose=False, optimize=name != "resnet50")
+    program.save(str(path), external_data=name == "resnet50")
+    return path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_onnx_gives_the_layers_of_torch(name: str, tmp_path: Path) -> None:
+    path = exported(name, tmp_path)
+    for data in tmp_path.glob("*.data"):  # weights in a file of their own are not needed
+        data.unlink()
+    model, reference = load_model(str(path)), traced(name)
+    assert layers_of(model) == layers_of(reference)
+    assert (
+        model.graph.weight_count + model.graph.norm_count == reference.graph.weight_count + reference.graph.norm_count
+    )
+    assert forward_flop(model, BATCH) == pytest.approx(forward_flop(reference, BATCH))
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt, written out", "encoder", "llama", "vit"])
+def test_blocks_are_found_and_attention_is_one_layer(name: str) -> None:
+    graph = traced(name).graph
+    blocks = {layer.block for layer in graph.layers} - {""}
+    kinds = Counter(layer.kind for layer in graph.layers)
+    assert len(blocks) == kinds["self_attention"] >= 2
+    assert not kinds["matmul"] + kinds["rearrange"] + kinds["pointwise"] + kinds["concat"]
+
+
+def test_attention_that_is_written_out_is_not_fused() -> None:
+    fused = {layer.params.fused for layer in traced("gpt, written out").graph.layers if layer.kind == "self_attention"}
+    causal = {
+        layer.params.causal for layer in traced("gpt, written out").graph.layers if layer.kind == "self_attention"
+    }
+    assert (fused, causal) == ({False}, {True})
+
+
+def test_grouped_queries_and_gates() -> None:
+    attention = [layer.params for layer in traced("llama").graph.layers if layer.kind == "self_attention"]
+    assert {(p.heads, p.kv_heads, p.head_dim) for p in attention} == {(4, 2, 16)}
+    assert sum(layer.kind == "glu" for layer in traced("llama").graph.layers) == 3
+
+
+def test_an_archive_is_what_was_traced(tmp_path: Path) -> None:
+    module = torch_models.Gpt(2)
+    path = tmp_path / "gpt.pt2"
+    torch.export.save(torch.export.export(module, (torch_models.ids(),)), str(path))
+    archive = load_model(str(path))
+    assert layers_of(archive) == layers_of(planner.from_torch(module, (torch_models.ids(),)))
+
+
+def test_a_mesh_plan_is_found_for_what_was_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gpt.yaml"
+    path.write_text(text_of(traced("gpt")))
+    assert run(["optimize", str(path), "--gpus", "4", "--batch", "16"]) == 0
+    assert "tp" in capsys.readouterr().out
+
+
+def test_the_text_of_an_import_is_the_same_network(tmp_path: Path) -> None:
+    for name in NAMES:
+        path = tmp_path / "network.yaml"
+        model = traced(name)
+        path.write_text(text_of(model))
+        assert layers_of(load_model(str(path))) == layers_of(model)
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------------
+
+
+class Strange(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.inv(x) @ x
+
+
+def test_unknown_operators_are_counted_and_refused_unless_assumed_free() -> None:
+    example = (torch.zeros(2, 3, 4, 4),)
+    with pytest.raises(InputFileError, match=r"linalg_inv.*\(1\).*--assume-free"):
+        planner.from_torch(Strange(), example)
+    model = planner.from_torch(Strange(), example, assume_free=["aten.linalg_inv.default"])
+    assert any("ASSUMED FREE" in note for note in model.notes)
+    assert any(layer.kind == "assumed_free" for layer in model.graph.layers)
+
+
+def test_what_torch_cannot_export_is_one_error() -> None:
+    class Branching(torch.nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UsageError, match=r"torch\.export cannot trace Branching"):
+        planner.from_torch(Branching(), (torch.zeros(2, 3),))
+    with pytest.raises(UsageError, match=r"takes a torch\.nn\.Module, not str"):
+        planner.from_torch("net", (torch.zeros(2, 3),))
+
+
+class Trap:
+    """Would leave a file behind if it were ever unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+def test_pickles_are_never_opened(tmp_path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    checkpoint = tmp_path / "model.pt2"
+    torch.save({"model": Trap(str(sprung))}, checkpoint)
+    with pytest.raises(InputFileError, match="pickles are never opened"):
+        import_network(checkpoint)
+    good = tmp_path / "good.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),)), str(good))
+    import pickle
+    import shutil
+    import zipfile
+
+    shutil.copy(good, checkpoint)
+    with zipfile.ZipFile(checkpoint, "a") as archive:
+        archive.writestr("good/data/constants/custom_obj_0", pickle.dumps(Trap(str(sprung))))
+    with pytest.raises(InputFileError, match="pickled objects"):
+        import_network(checkpoint)
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_archive_is_one_error(tmp_path: Path, kept: float) -> None:
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(3, 4), (torch.zeros(2, 3),)), str(path))
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * kept)])
+    with pytest.raises(InputFileError) as caught:
+        import_network(path)
+    assert len(caught.value.problems) == 1

@@ -1,0 +1,270 @@
+"""What is measured, how samples become a row, and who decides to leave a case out; PyTorch is not needed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from planner.errors import UsageError
+from planner.measure.cases import COLLECTIVES, KINDS, Case, collective_cases, kernel_cases
+from planner.measure.processes import Processes, processes_of
+from planner.measure.run import _Deadline
+from planner.measure.table import COLUMNS, row_of, table_text
+from planner.measure.timing import Timing, time_call
+from planner.validation.kinds import predict_table
+from planner.validation.measured import ELEMENTWISE, KERNELS
+from planner.validation.tables import read_table
+
+MACHINE = {"device": "a100-80gb", "machine": "x", "software": "y"}
+TORCHRUN = {
+    "RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "a",
+    "MASTER_PORT": "1",
+}
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_case_is_predicted(large: bool, quick: bool, tmp_path: Path) -> None:
+    """The table of all cases is one that validation reads: no row is skipped, none predicted by accident as another kernel."""
+    precisions = ("fp32", "tf32", "bf16", "fp16") if large else ("fp32", "bf16")
+    cases = kernel_cases(large=large, quick=quick, precisions=precisions)
+    cases += collective_cases(ranks=16, nodes=2, large=large, quick=quick)
+    assert {case.kernel for case in cases} == set(KINDS) == set(KERNELS)
+    assert {case.text("op") for case in cases if case.kernel == "elementwise"} <= set(ELEMENTWISE)
+    # A time that no check of units finds strange: ten times what the FLOPs and bytes take at the peaks.
+    rows = []
+    for case in cases:
+        time_s = 10 * max(
+            case.flop / 312e12,
+            case.moved_bytes / 12.5e9 if case.kernel == "collective" else case.moved_bytes / 2e12,
+            1e-6,
+        )
+        rows.append(row_of(case, Timing(samples_s=(time_s,) * 5), MACHINE))
+    path = tmp_path / "all.csv"
+    path.write_text(table_text(rows))
+    kind, outcomes = predict_table(read_table(path))
+    assert kind.name == "measured"
+    assert {outcome.skipped for outcome in outcomes} == {""}
+    assert all(len(outcome.comparisons) == 1 for outcome in outcomes)
+
+
+def test_predictions_are_those_of_the_tables_by_kind(tmp_path: Path) -> None:
+    """The same product, convolution and collective in a table of their own."""
+    path = tmp_path / "t.csv"
+
+    def predicted(text: str) -> list[float]:
+        path.write_text(text)
+        return [c.predicted_s for outcome in predict_table(read_table(path))[1] for c in outcome.comparisons]
+
+    gemm = predicted("device,precision,m,n,k,time_ms\np100,fp32,1024,512,2048,1\n")
+    assert gemm == predicted("kernel,device,precision,m,n,k,time_ms\ngemm,p100,fp32,1024,512,2048,1\n")
+    shape = "n,c,h,w,k,r,s,pad_h,pad_w"
+    sizes = "16,64,56,56,128,3,3,1,1"
+    passes = predicted(f"device,{shape},fwd_ms,bwd_input_ms,bwd_param_ms\np100,{sizes},2,2,2\n")
+    rows = "".join(
+        f"convolution,p100,{sizes},{name},2\n" for name in ("forward", "backward_input", "backward_weight", "backward")
+    )
+    assert predicted(f"kernel,device,{shape},pass_,time_ms\n{rows}") == pytest.approx([*passes, passes[1] + passes[2]])
+    message = "all_reduce,h100-sxm,2,16,268435456"
+    names = "collective,device,nodes,ranks,bytes"
+    assert predicted(f"{names},time_ms\n{message},2\n") == predicted(
+        f"kernel,{names},time_ms\ncollective,{message},2\n"
+    )
+
+
+def test_bad_rows_are_counted_with_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    header = "kernel,device,pass_,op,batch,hidden,heads,head_dim,seq,causal,bytes,time_ms\n"
+    lines = {
+        "frobnicate,a100-80gb,,,,,,,,,,1": "kernel 'frobnicate' is not known",
+        "attention,a100-80gb,sideways,,1,,1,64,64,yes,,1": "neither forward nor backward",
+        "attention,a100-80gb,forward,,1,,1,64,64,perhaps,,1": "neither yes nor no",
+        "attention,a100-80gb,forward,,1,,,64,64,yes,,1": "is not stated",
+        "elementwise,a100-80gb,forward,cube,8,8,,,,,,1": "op of an elementwise kernel",
+        "elementwise,a100-80gb,forward,relu,8,,,,,,,1": "is not stated",
+        "copy,a100-80gb,,,,,,,,,,1": "bytes is not stated",
+        "copy,a100-80gb,,,,,,,,,1024,nan": "holds no number",
+        "copy,abacus,,,,,,,,,1024,1": "not known",
+        "convolution,a100-80gb,sideways,,,,,,,,,1": "pass_ of a convolution",
+    }
+    path.write_text(header + "\n".join(lines) + "\n")
+    _, outcomes = predict_table(read_table(path))
+    for outcome, reason in zip(outcomes, lines.values(), strict=True):
+        assert reason in outcome.skipped
+
+
+def test_device_files_are_looked_for_beside_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "far"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(
+        "schema_version: 1\nname: mine\nmemory: 16 GiB\nmemory_bandwidth: 100 GB/s\npeak: {fp32: 1 TFLOP/s}\nsource: {peak: test}\n"
+    )
+    (folder / "t.csv").write_text("kernel,device,device_file,bytes,time_ms\ncopy,mine,mine.yaml,1000000000,25\n")
+    monkeypatch.chdir(tmp_path)
+    ((outcome,)) = predict_table(read_table(Path("far/t.csv")))[1]
+    # 2 GB through 100 GB/s, of which a long stream reaches 85 %.
+    assert outcome.comparisons[0].predicted_s == pytest.approx(0.02 / 0.85, rel=1e-3)
+
+
+def test_kinds_and_precisions_take_turns() -> None:
+    cases = kernel_cases(large=True, quick=False, precisions=("fp32", "bf16"))
+    first = cases[:11]
+    assert {case.kernel for case in first} == {kind for kind in KINDS if kind != "collective"}
+    assert {case.precision for case in first} == {"fp32", "bf16"}
+    only = kernel_cases(large=True, quick=False, precisions=("fp32",), kinds=("copy",))
+    assert {case.kernel for case in only} == {"copy"}
+
+
+def test_work_of_a_case_by_hand() -> None:
+    cases = kernel_cases(large=False, quick=True, precisions=("fp32",))
+    gemm = next(case for case in cases if case.kernel == "gemm")
+    assert (gemm.flop, gemm.moved_bytes) == (2 * 256**3, 3 * 256 * 256 * 4)
+    convolution = next(case for case in cases if case.kernel == "convolution")
+    assert convolution.flop == 2 * 4 * 64 * 28 * 28 * 64 * 9  # padding keeps the side
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 1), (2, 2), (3, 1), (16, 2)])
+def test_collectives_can_be_divided(ranks: int, nodes: int) -> None:
+    cases = collective_cases(ranks=ranks, nodes=nodes, large=False, quick=True)
+    assert {case.text("collective") for case in cases} == set(COLLECTIVES)
+    for case in cases:
+        assert case["bytes"] % (4 * case["ranks"]) == 0
+        pair = case.text("collective") == "point_to_point"
+        # Ranks 0 and 1 are neighbours: on one machine where it has two processes.
+        assert (case["ranks"], case["nodes"]) == ((2, 2 if ranks == nodes else 1) if pair else (ranks, nodes))
+
+
+def test_timing_figures_by_hand() -> None:
+    timing = Timing(samples_s=(1.0, 2.0, 3.0, 4.0, 100.0), calls=7)
+    assert (timing.median_s, timing.min_s, timing.p90_s) == (3.0, 1.0, 100.0)
+    assert timing.spread == pytest.approx((4.0 - 2.0) / 3.0)
+    assert Timing(samples_s=(2.0,)).spread == 0.0
+
+
+def fake(time_s: float, log: list[int]) -> Callable[[Callable[[], object], int], float]:
+    def timer(call: Callable[[], object], count: int) -> float:
+        log.append(count)
+        return time_s * count
+
+    return timer
+
+
+def test_short_calls_are_timed_together() -> None:
+    log: list[int] = []
+    timing = time_call(lambda: None, fake(1e-5, log), budget_s=0.1)
+    assert timing.calls == 100  # a sample of a millisecond
+    assert timing.median_s == pytest.approx(1e-5)
+    assert len(timing.samples_s) == 50
+    assert log[0] == 1  # warm-up
+
+
+def test_long_calls_get_few_samples() -> None:
+    log: list[int] = []
+    timing = time_call(lambda: None, fake(2.0, log), budget_s=0.5)
+    assert (timing.calls, len(timing.samples_s), sum(log)) == (1, 3, 5)
+
+
+def test_ranks_agree_on_the_number_of_calls() -> None:
+    """The slower rank decides: both call a collective equally often, or they would wait for ever."""
+    logs: list[list[int]] = [[], []]
+    for rank, time_s in enumerate((1e-5, 5e-4)):
+        worst: Callable[[Sequence[float]], Sequence[float]] = lambda samples: [5e-4] * len(samples)  # noqa: E731
+        time_call(
+            lambda: None, fake(time_s, logs[rank]), budget_s=0.1, agree=lambda value: max(value, 5e-4), worst=worst
+        )
+    assert logs[0] == logs[1]
+
+
+def test_a_deadline_leaves_out_what_would_take_too_long() -> None:
+    def case(size: int) -> Case:
+        return Case(kernel="gemm", precision="fp32", cells=(), flop=float(size), moved_bytes=1.0, held_bytes=1.0)
+
+    deadline = _Deadline(10.0, 4)
+    assert deadline.reason_to_skip(case(10**12)) == ""  # nothing is known yet
+    deadline.note(case(10**9), 1e-3)
+    assert deadline.reason_to_skip(case(10**11)) == ""  # 0.1 s
+    assert deadline.reason_to_skip(case(10**12)) == "would take too long"  # 1 s, six times at least
+    assert _Deadline(1e-9, 1).reason_to_skip(case(1)) == "time limit"
+
+
+def test_rows_have_every_column_that_a_case_needs() -> None:
+    cases = kernel_cases(large=True, quick=False, precisions=("bf16",)) + collective_cases(
+        ranks=2, nodes=1, large=True, quick=True
+    )
+    for case in cases:
+        assert set(row_of(case, Timing(samples_s=(1e-3,)), MACHINE)) <= set(COLUMNS)
+
+
+def test_processes_of_torchrun() -> None:
+    assert processes_of(TORCHRUN) == Processes(rank=1, ranks=4, local_rank=1, local_ranks=2)
+    assert processes_of(TORCHRUN).nodes == 2
+    assert processes_of({}) == Processes() == processes_of({"WORLD_SIZE": "1"})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"RANK": "4"},
+        {"RANK": "-1"},
+        {"WORLD_SIZE": "3"},
+        {"LOCAL_RANK": "2"},
+        {"LOCAL_WORLD_SIZE": "0"},
+        {"WORLD_SIZE": "x"},
+    ],
+)
+def test_processes_that_contradict_themselves(change: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        processes_of({**TORCHRUN, **change})
+
+
+def test_processes_without_torchrun() -> None:
+    with pytest.raises(UsageError, match="MASTER_PORT is not: start several processes with torchrun"):
+        processes_of({name: text for name, text in TORCHRUN.items() if name != "MASTER_PORT"})
+
+
+def test_the_report_of_a_table(tmp_path: Path) -> None:
+    """Predicted against measured, what is not predicted, what scatters, and what was left out."""
+    from planner.measure.report import measure_report
+    from planner.measure.run import Measured
+    from planner.report.machine import json_text
+    from planner.report.text import plain_text
+    from planner.schema.machine_result import MeasureDocument
+
+    case = kernel_cases(large=True, quick=True, precisions=("bf16",))[0]
+    steady, restless = Timing(samples_s=(1e-4,) * 5), Timing(samples_s=(1e-4, 1e-4, 2e-4, 4e-4, 8e-4))
+    measured = Measured(stopped=True)
+    for timing, device in ((steady, "a100-80gb"), (restless, "a100-80gb"), (steady, "abacus")):
+        measured.add(row_of(case, timing, MACHINE | {"device": device}))
+    measured.skipped["time limit"] += 3
+    path = tmp_path / "m.csv"
+    path.write_text(table_text(measured.rows))
+    report = measure_report(path, "a100-80gb", "x", "y", measured)
+    document = MeasureDocument.model_validate_json(json_text(report.data()))
+    assert [row.measured_s for row in document.rows] == pytest.approx([1e-4, 2e-4, 1e-4])
+    assert document.rows[0].ratio == pytest.approx((document.rows[0].predicted_s or 0) / 1e-4)
+    assert document.rows[2].predicted_s is None
+    assert "abacus" in (document.rows[2].not_predicted or "")
+    assert [(kernel.kernel, kernel.rows, kernel.scored) for kernel in document.kernels] == [("gemm", 3, 2)]
+    text = plain_text(report.blocks(), 160)
+    assert "3 until it was stopped" in text
+    assert "3 time limit" in text
+    assert "1 rows with a spread above" in text
+
+
+def test_a_call_that_turns_out_slow_gets_fewer_samples() -> None:
+    """Other programs take the processor away in the middle; ranks that must call equally often go on all the same."""
+    times = [1e-3] * 5
+
+    def timer(call: Callable[[], object], count: int) -> float:
+        return (times.pop() if times else 0.2) * count
+
+    # Three calls to warm up, then samples of 1, 1, 200 and 200 ms: past three budgets with the fourth.
+    assert len(time_call(lambda: None, timer, budget_s=0.1).samples_s) == 4
+    times = [1e-3] * 5
+    assert len(time_call(lambda: None, timer, budget_s=0.1, agree=lambda value: value).samples_s) == 50

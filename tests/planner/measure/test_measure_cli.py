@@ -1,0 +1,248 @@
+"""The command: bad input, absence of PyTorch, and real runs where PyTorch is installed."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from planner.cli import run
+
+ROOT = Path(__file__).resolve().parents[3]
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch is not installed (extra 'torch')")
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(["measure", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="PyTorch is installed")
+def test_without_pytorch_the_extra_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    error = refused(capsys, "-o", str(tmp_path / "m.csv"))
+    assert error == (
+        "error: planner measure needs PyTorch, which is not installed; install the extra 'torch': pip install 'paleo-planner[torch]'\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_pytorch(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name == "torch" or name.startswith("torch.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert "PyTorch cannot be loaded: libcudart.so.12" in refused(capsys, "-o", str(tmp_path / "m.csv"))
+
+
+def test_everything_wrong_is_said_at_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    error = refused(
+        capsys,
+        "--device",
+        "tpu",
+        "--only",
+        "gemm,gemms",
+        "--precision",
+        "fp64",
+        "--time-limit",
+        "0",
+        "-o",
+        str(tmp_path / "m.txt"),
+    )
+    assert "--device tpu: must be cuda or cpu" in error
+    assert "--only gemms" in error
+    assert "did you mean 'gemm'" in error
+    assert "--precision fp64" in error
+    assert "--time-limit 0: must be above 0" in error
+    assert "ends in .csv" in error
+
+
+def test_names_are_checked_first(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(tmp_path / "m.csv")
+    assert "device 'h10' is not known" in refused(capsys, "--as", "h10", "-o", path)
+    assert "cluster 'dgx' is not known" in refused(capsys, "--cluster", "dgx", "-o", path)
+
+
+def test_unwritable_output(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "there is no folder" in refused(capsys, "-o", str(tmp_path / "nowhere" / "m.csv"))
+    (tmp_path / "folder.csv").mkdir()
+    assert "is a folder" in refused(capsys, "-o", str(tmp_path / "folder.csv"))
+
+
+def test_the_default_file_is_not_replaced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("measured.csv").write_text("mine")
+    assert "measured.csv is already there" in refused(capsys)
+    assert Path("measured.csv").read_text() == "mine"
+
+
+def test_a_template_of_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["validate", "--template", "measured"]) == 0
+    path = tmp_path / "t.csv"
+    path.write_text(capsys.readouterr().out)
+    assert run(["validate", str(path), "--json"]) == 0
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    assert (file["kind"], file["scored"]) == ("measured", 1)
+
+
+# -- with PyTorch ---------------------------------------------------------------------------------------------------------------
+
+
+def started(*arguments: str, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", ""))), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@needs_torch
+def test_a_run_on_the_processor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = started(
+        "planner",
+        "measure",
+        "--quick",
+        "--device",
+        "cpu",
+        "--time-limit",
+        "8s",
+        "-o",
+        "m.csv",
+        "--json",
+        folder=tmp_path,
+    )
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    rows = rows_of(tmp_path / "m.csv")
+    document = json.loads(out)
+    from planner.schema.machine_result import MeasureDocument
+
+    MeasureDocument.model_validate(document, strict=True)
+    assert len(document["rows"]) == len(rows) > 0
+    for row in rows:
+        low, middle, high = (float(row[name]) for name in ("min_ms", "time_ms", "p90_ms"))
+        assert 0 < low <= middle <= high
+        assert int(row["samples"]) >= 3
+    assert all(row["predicted_s"] for row in document["rows"])
+    assert run(["validate", str(tmp_path / "m.csv"), "--json"]) == 0
+    (file,) = json.loads(capsys.readouterr().out)["files"]
+    assert (file["kind"], file["coverage"], file["without_default"]) == (
+        "measured",
+        1.0,
+        1.0 if file["scored"] else None,
+    )
+
+
+@needs_torch
+def test_two_processes(tmp_path: Path) -> None:
+    process = started(
+        *("torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29631"),
+        *("-m", "planner", "measure", "--quick", "--device", "cpu", "--time-limit", "8s", "-o", "m.csv"),
+        folder=tmp_path,
+    )
+    _, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err
+    rows = rows_of(tmp_path / "m.csv")
+    collectives = [row for row in rows if row["kernel"] == "collective"]
+    assert {row["collective"] for row in collectives} >= {"all_reduce", "point_to_point"}
+    assert {row["cluster_file"] for row in collectives} == {"m-cluster.yaml"}
+    assert "size: 2" in (tmp_path / "m-cluster.yaml").read_text()
+    assert err.count("wrote") == 3  # by the first process alone
+    assert run(["validate", str(tmp_path / "m.csv")]) == 0
+
+
+@needs_torch
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_keeps_its_rows(tmp_path: Path, number: int) -> None:
+    process = started("planner", "measure", "--device", "cpu", "-o", "m.csv", folder=tmp_path)
+    deadline_s = time.monotonic() + 90
+    while not (tmp_path / "m.csv").exists() and time.monotonic() < deadline_s and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "until it was stopped" in out
+    assert rows_of(tmp_path / "m.csv")
+    assert run(["validate", str(tmp_path / "m.csv")]) == 0
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".planner")]
+
+
+@needs_torch
+def test_files_corrected_by_hand_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m-device.yaml").write_text("mine")
+    error = refused(capsys, "--device", "cpu", "-o", str(tmp_path / "m.csv"))
+    assert "--as" in error
+    assert (tmp_path / "m-device.yaml").read_text() == "mine"
+
+
+@needs_torch
+def test_formats_that_the_device_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "computes in" in refused(capsys, "--device", "cpu", "--precision", "tf32", "-o", str(tmp_path / "m.csv"))
+
+
+@needs_torch
+def test_inputs_come_from_the_seed() -> None:
+    import importlib
+
+    torch = importlib.import_module("torch")
+    from planner.measure.cases import kernel_cases
+    from planner.measure.kernels import Workbench
+
+    case = next(case for case in kernel_cases(large=False, quick=True, precisions=("fp32",)) if case.kernel == "gemm")
+    first, again, other = (Workbench(torch, torch.device("cpu"), seed).call(case)() for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@needs_torch
+def test_every_kernel_runs_and_means_what_its_row_says() -> None:
+    """Shapes of the results against those that the cost model takes from the columns."""
+    import importlib
+
+    torch = importlib.import_module("torch")
+    from planner.measure.cases import kernel_cases
+    from planner.measure.kernels import Workbench
+
+    bench = Workbench(torch, torch.device("cpu"), 0)
+    seen = set()
+    for case in kernel_cases(large=False, quick=False, precisions=("fp32",)):
+        key = (case.kernel, case.direction, dict(case.cells).get("op"), dict(case.cells).get("cell"))
+        if key in seen or case.held_bytes > 2**27:
+            continue
+        seen.add(key)
+        result = bench.call(case)()
+        if case.kernel == "gemm":
+            assert tuple(result.shape) == (case["m"], case["n"])
+        if case.kernel == "convolution":
+            out = (case["h"] + 2 * case["pad_h"] - case["r"]) // case["stride_h"] + 1
+            shapes = {
+                "forward": (case["n"], case["k"], out, out),
+                "backward_input": (case["n"], case["c"], case["h"], case["w"]),
+                "backward_weight": (case["k"], case["c"], case["r"], case["s"]),
+            }
+            assert tuple(result.shape) == shapes[case.direction]
+        if case.kernel == "attention" and case.direction == "forward":
+            assert tuple(result.shape) == (case["batch"], case["heads"], case["seq"], case["head_dim"])
+        if case.direction == "backward":
+            assert all(gradient is not None for gradient in result)
+    assert {key[0] for key in seen} == {"gemm", "copy", "convolution", "elementwise", "attention", "recurrent"}

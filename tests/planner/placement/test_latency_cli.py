@@ -1,0 +1,141 @@
+"""``planner place --objective latency`` from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner.cli import run
+from planner.schema.place_result import AnyPlacement, LatencyDocument
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        code = run([str(word) for word in ("place", *words)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    """Operators 1 -> 2 -> 3 of 1, 2 and 4, of 1 MiB each; two accelerators of 2 MiB."""
+    nodes = [
+        {"id": i, "supportedOnFpga": 1, "cpuLatency": 10.0 * t, "fpgaLatency": t, "size": 2**20}
+        for i, t in ((1, 1.0), (2, 2.0), (3, 4.0))
+    ]
+    edges = [{"sourceId": 1, "destId": 2, "cost": 0.5}, {"sourceId": 2, "destId": 3, "cost": 0.25}]
+    content = {"maxFPGAs": 2, "maxCPUs": 8, "maxSizePerFPGA": 2 * 2**20, "nodes": nodes, "edges": edges}
+    path = tmp_path / "row.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_json_answer(cli: Cli, workload: Path) -> None:
+    code, out, _ = cli(workload, "--objective", "latency", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert isinstance(AnyPlacement.model_validate(document).root, LatencyDocument)
+    # 1 + 2 + 0.25, then 0.25 + 4.
+    assert document["objective"] == 7.5
+    assert document["proven_optimal"] is True
+    times = [(entry["start"], entry["finish"], entry["nodes"]) for entry in document["subgraphs"]]
+    assert times == [(0.0, 3.25, [1, 2]), (3.25, 7.5, [3])]
+    assert document["available"] == {"1": 3.25, "2": 3.25, "3": 7.5}
+    assert document["cpu_nodes"] == []
+    assert document["speedup_over_one_device"] == pytest.approx(7 / 7.5)
+
+
+def test_table(cli: Cli, workload: Path) -> None:
+    code, out, _ = cli(workload, "--objective", "latency", "--width", "100")
+    assert code == 0
+    assert "proven optimal" in out
+    assert "3.25" in out
+    assert "7.50000, the latency" in out
+
+
+def test_export_and_check(cli: Cli, workload: Path, tmp_path: Path) -> None:
+    file = tmp_path / "placement.yaml"
+    assert cli(workload, "--objective", "latency", "--subgraphs", "2", "--export", file)[0] == 0
+    code, out, _ = cli("check", workload, file, "--json")
+    assert code == 0
+    assert json.loads(out)["objective"] == 7.5
+    content = yaml.safe_load(file.read_text())
+    assert content["limits"]["subgraphs"] == 2
+    # Another order of the same subgraphs cannot run.
+    content["devices"] = {"acc1": [[3], [1, 2]]}
+    file.write_text(yaml.safe_dump(content))
+    code, out, _ = cli("check", workload, file)
+    assert code == 1
+    assert "circle" in out
+    assert "holds" in out  # and 3 MiB are too much
+
+
+def test_several_subgraphs_use_one_accelerator(cli: Cli, tmp_path: Path) -> None:
+    """An unsupported operator between two others: one accelerator runs both with two subgraphs, only one of them with one."""
+    nodes = [
+        {"id": i, "supportedOnFpga": int(i != 2), "cpuLatency": 10.0, "fpgaLatency": 1.0, "size": 1} for i in (1, 2, 3)
+    ]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in (1, 2)]
+    path = tmp_path / "between.json"
+    path.write_text(json.dumps({"maxFPGAs": 1, "maxCPUs": 1, "maxSizePerFPGA": 2, "nodes": nodes, "edges": edges}))
+    one, two = (json.loads(cli(path, "--objective", "latency", "--subgraphs", q, "--json")[1]) for q in ("1", "2"))
+    assert (one["objective"], two["objective"]) == (21.5, 13.0)
+    assert one["proven_optimal"]
+    assert two["proven_optimal"]
+    assert [entry["subgraph"] for entry in two["subgraphs"]] == [1, 2]
+
+
+def test_baselines(cli: Cli, workload: Path) -> None:
+    for method in ("greedy", "one-device"):
+        code, out, _ = cli(workload, "--objective", "latency", "--method", method, "--json")
+        assert code == 0
+        assert json.loads(out)["objective"] >= 7.5
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--objective", "latency", "--cpus", "2"), "unlimited"),
+        (("--objective", "latency", "--contiguity", "convex"), "--subgraphs"),
+        (("--objective", "latency", "--method", "pipedream"), "greedy"),
+        (("--objective", "latency", "--subgraphs", "0"), "--subgraphs"),
+        (("--subgraphs", "2"), "--objective latency"),
+    ],
+)
+def test_options_that_do_not_go_together(cli: Cli, workload: Path, words: tuple[str, ...], said: str) -> None:
+    code, _, err = cli(workload, *words)
+    assert code == 2
+    assert said in err
+
+
+def test_training_is_refused(cli: Cli, workload: Path) -> None:
+    content = json.loads(workload.read_text())
+    content["nodes"][2]["isBackwardNode"] = 1
+    workload.write_text(json.dumps(content))
+    code, _, err = cli(workload, "--objective", "latency")
+    assert code == 2
+    assert "row.json:1:" in err
+    assert "inference" in err
+
+
+def test_without_cpus_everything_is_on_accelerators(cli: Cli, workload: Path) -> None:
+    content = json.loads(workload.read_text())
+    content["maxCPUs"] = 0
+    for node in content["nodes"]:
+        node["cpuLatency"] = 0.0  # what does not exist must not be used
+    workload.write_text(json.dumps(content))
+    code, out, _ = cli(workload, "--objective", "latency", "--json")
+    assert code == 0
+    assert json.loads(out)["objective"] == 7.5
+    code, _, err = cli(workload, "--objective", "latency", "--memory", "1MiB")
+    assert code == 1
+    assert "no placement exists" in err

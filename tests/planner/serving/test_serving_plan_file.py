@@ -1,0 +1,246 @@
+"""Serving plans as files: written by optimize and estimate, read by estimate and explain, checked against themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.serving.plan import ServingPlan
+from planner.cli import run
+from planner.files.plan_file import is_plan_file
+from planner.files.serving_plan_file import serving_entry
+from planner.schema.plan import PlanDocument
+from planner.schema.serving import ServingEntry
+from planner.schema.serving_result import ServingBreakdownDocument
+
+Ask = Callable[..., str]
+
+QUESTION = ("llama3-8b", "--mode", "inference", "--gpus", "4", "--prompt", "500", "--output-tokens", "100")
+
+
+@pytest.fixture
+def plan(tmp_path: Path, answer: Ask) -> Path:
+    path = tmp_path / "plan.yaml"
+    answer("optimize", *QUESTION, "--objective", "latency", "--assume", "memory_utilisation=0.8", "--export", str(path))
+    return path
+
+
+def content(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text())
+    return loaded
+
+
+def changed(path: Path, **changes: Any) -> Path:
+    """The same file with other values; ``serving`` is merged."""
+    document = content(path)
+    document["serving"] |= changes.pop("serving", {})
+    new = path.with_name("changed.yaml")
+    new.write_text(yaml.safe_dump({**document, **changes}))
+    return new
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    capsys.readouterr()
+    assert run(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "internal error" not in err
+    return err
+
+
+def test_the_file_is_versioned_and_carries_prediction_and_provenance(plan: Path) -> None:
+    document = content(plan)
+    PlanDocument.model_validate(document)
+    assert document["schema_version"] == 1
+    assert document["mode"] == "inference"
+    entry, predicted = document["serving"], document["prediction"]
+    assert document["workers"] == entry["tp"] * entry["pp"] * entry["dp"]
+    assert document["global_batch"] == entry["dp"] * entry["max_batch"]
+    assert (entry["prompt_tokens"], entry["output_tokens"], entry["objective"]) == (500, 100, "latency")
+    assert predicted["proven_optimal"] is True
+    assert predicted["tpot_s"] > 0
+    assert document["assume"] == {"memory_utilisation": 0.8}
+    assert set(document["provenance"]["inputs"]) == {"model", "cluster", "device"}
+    assert "planner optimize llama3-8b" in document["provenance"]["command_line"]
+    assert any("prompt 500 tokens" in text for text in document["provenance"]["assumptions"])
+
+
+def test_the_file_predicts_what_the_search_said(plan: Path, answer: Ask) -> None:
+    """Every figure, by both commands, and whether the file is named by --plan or alone."""
+    document = content(plan)
+    found = json.loads(answer("estimate", "--plan", str(plan), "--json"))
+    assert found["plans"][0]["plan"] == {k: document["serving"][k] for k in serving_entry(ServingPlan())}
+    for name, value in document["prediction"].items():
+        if name != "proven_optimal":
+            assert found["plans"][0][name] == value
+    assert found["objective"] == "latency"
+    assert json.loads(answer("estimate", str(plan), "--json"))["plans"] == found["plans"]
+    assert found["notes"] == []
+
+
+def test_a_file_written_from_a_file_is_the_same_plan(plan: Path, answer: Ask, tmp_path: Path) -> None:
+    again = tmp_path / "again.yaml"
+    answer("estimate", "--plan", str(plan), "--export", str(again))
+    first, second = content(plan), content(again)
+    for key in first.keys() - {"prediction", "provenance"}:
+        assert first[key] == second[key], key
+    del first["prediction"]["proven_optimal"]  # nothing was searched
+    assert first["prediction"] == second["prediction"]
+
+
+def test_the_calibration_stays_with_the_plan(answer: Ask, tmp_path: Path) -> None:
+    mine, path = tmp_path / "mine.yaml", tmp_path / "calibrated.yaml"
+    mine.write_text(
+        "schema_version: 1\nname: mine\nsource: {}\nconstants:\n"
+        "  memory_rate: {value: 0.5, log_sd: 0.1, prior: 1.0, prior_log_sd: 0.15}\nresidual: {log_sd: 0.1}\n"
+    )
+    answer("optimize", *QUESTION, "--calibration", str(mine), "--export", str(path))
+    document = content(path)
+    assert document["calibration"] == str(mine)
+    assert "calibration" in document["provenance"]["inputs"]
+    assert any("mine" in text for text in document["provenance"]["assumptions"])
+    found = json.loads(answer("estimate", "--plan", str(path), "--json"))
+    assert found["plans"][0]["tpot_s"] == document["prediction"]["tpot_s"]
+    bundled = json.loads(answer("estimate", "--plan", str(path), "--calibration", "default", "--json"))
+    assert bundled["plans"][0]["tpot_s"] < 0.8 * document["prediction"]["tpot_s"]  # twice the bandwidth
+
+
+def test_explain_names_the_layers_and_the_best_plan(plan: Path, answer: Ask, tmp_path: Path) -> None:
+    text = answer("explain", str(plan))
+    assert "Layer by layer" in text
+    assert "No plan of the stated space is quicker." in text
+    worse = tmp_path / "worse.yaml"
+    answer("estimate", *QUESTION, "--max-batch", "8", "--export", str(worse))
+    found = json.loads(answer("explain", str(worse), "--objective", "latency", "--json"))
+    ServingBreakdownDocument.model_validate(found)
+    assert found["best"]["plan"] == {k: content(plan)["serving"][k] for k in serving_entry(ServingPlan())}
+    assert found["plans"][0]["gap"] > 0
+    assert found["comparison"][0]["plan_s"] > found["comparison"][0]["best_s"]
+    assert "Against the best plan" in answer("explain", str(worse), "--objective", "latency")
+
+
+def test_explain_without_a_file_explains_the_best_plan_or_that_of_the_options(answer: Ask) -> None:
+    best = json.loads(answer("explain", *QUESTION, "--json"))
+    assert best["plans"][0]["gap"] == 0
+    assert best["best"]["plan"] == best["plans"][0]["plan"]
+    given_plan = json.loads(answer("explain", *QUESTION, "--tp", "4", "--max-batch", "8", "--json"))
+    assert given_plan["plans"][0]["plan"]["tp"] == 4
+    assert given_plan["best"]["plan"] == best["best"]["plan"]
+
+
+def test_the_layers_add_up_to_the_pass(answer: Ask) -> None:
+    found = json.loads(answer("explain", *QUESTION, "--tp", "2", "--max-batch", "8", "--json"))
+    plan, rows = found["plans"][0], found["layers"]
+    for field, part in (("decode_s", "decode_compute_s"), ("decode_exchange_s", "decode_tp_s"),
+                        ("prefill_s", "prefill_compute_s"), ("prefill_exchange_s", "prefill_tp_s")):  # fmt: skip
+        assert sum(row["count"] * row[field] for row in rows) == pytest.approx(plan[part], rel=1e-9)
+    assert sum(row["count"] * row["weight_bytes"] for row in rows) == pytest.approx(plan["weight_bytes"])
+    assert 8 * sum(row["count"] * row["cache_bytes"] for row in rows) == pytest.approx(plan["kv_bytes"])
+
+
+def test_another_question_beside_the_file(plan: Path, answer: Ask) -> None:
+    """Longer prompts, other limits and another cluster may be asked for; the file's prediction is then of something else."""
+    found = json.loads(answer("estimate", str(plan), "--prompt", "4000", "--max-tpot", "1us", "--json"))
+    assert found["prompt_tokens"] == 4000
+    assert found["plans"][0]["ttft_s"] > content(plan)["prediction"]["ttft_s"]
+    (note,) = found["notes"]
+    assert "misses the limit" in note
+    slower = json.loads(answer("estimate", str(plan), "--cluster", "dgx-a100", "--assume", "tp_overlap=0.5", "--json"))
+    assert slower["plans"][0]["tpot_s"] > content(plan)["prediction"]["tpot_s"]
+
+
+def test_a_stated_time_that_is_not_the_models_is_a_warning(plan: Path, answer: Ask) -> None:
+    document = content(plan)
+    other = changed(plan, prediction={**document["prediction"], "tpot_s": 0.5})
+    assert "states a time per token of 0.5 s" in answer("estimate", str(other))
+    inputs = {**document["provenance"]["inputs"], "cluster": "0" * 64}
+    other = changed(plan, provenance={**document["provenance"], "inputs": inputs})
+    assert "the cluster file is not the one" in answer("estimate", str(other))
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"workers": 3}, "workers", "is 3, but the plan has tp 4 x pp 1 x dp 1 = 4"),
+        ({"gpus": 2}, "workers", "more than the 2 gpus"),
+        ({"global_batch": 7}, "global_batch", "is 7, but the plan holds dp 1 x max_batch 1 = 1 sequences"),
+        ({"serving": {"tp": 3}, "workers": 3}, "serving.tp", "does not divide the 32 attention heads"),
+        ({"serving": {"prefill_batch": 2}}, "serving", "prefill batch 2 is more than the 1 sequences"),
+        ({"mode": "training"}, "mode", "must be inference"),
+        ({"cost_model": "paleo"}, "cost_model", "must be roofline"),
+        ({"optimizer": "adam"}, "optimizer", "belongs to a plan for training"),
+        ({"seq": 600}, "seq", "belongs to a plan for training"),
+        ({"mesh": {"tp": 4}}, "serving", "either 'mesh' or 'serving'"),
+        ({"layers": {"a": {}}}, "layers", "either 'layers' or 'serving'"),
+        ({"serving": {"tokens": 3}}, "serving.tokens", "unknown key 'tokens'"),
+        ({"serving": {"prompt_tokens": 0}}, "serving.prompt_tokens", ""),
+        ({"serving": {"kv_precision": "fp4"}}, "serving.kv_precision", ""),
+    ],
+)  # fmt: skip
+def test_contradictions_have_a_place(
+    capsys: pytest.CaptureFixture[str], plan: Path, changes: dict[str, Any], place: str, message: str
+) -> None:
+    path = changed(plan, **changes)
+    err = refused(capsys, "estimate", "--plan", str(path))
+    line = next(line for line in err.splitlines() if f": {place}" in line and message in line)
+    assert line.startswith(f"{path}:")
+    assert line.split(":")[1].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--max-batch", "3"), "--max-batch: is decided by --plan"),
+        (("--tp", "2"), "--tp: is decided by --plan"),
+        (("--gpus", "2"), "--gpus: is decided by --plan"),
+        (("--mode", "training"), "--mode training: the plan is for inference"),
+        (("--batch", "8"), "--batch: is for training"),
+        (("--assume", "dp_overlap=0.5"), "no such assumption"),
+    ],
+)
+def test_what_the_file_decides_is_not_decided_twice(
+    capsys: pytest.CaptureFixture[str], plan: Path, options: tuple[str, ...], message: str
+) -> None:
+    assert message in refused(capsys, "estimate", "--plan", str(plan), *options)
+
+
+def test_a_plan_for_training_knows_no_prompts(capsys: pytest.CaptureFixture[str], tmp_path: Path, answer: Ask) -> None:
+    path = tmp_path / "training.yaml"
+    answer("estimate", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--export", str(path))
+    err = refused(capsys, "estimate", "--plan", str(path), "--prompt", "9")
+    assert "--prompt: " in err
+    assert json.loads(answer("explain", str(path), "--json"))["plans"][0]["plan"]["tp"] == 8
+
+
+def test_nothing_is_written_where_nothing_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    assert run(["optimize", *QUESTION, "--max-tpot", "1us", "--export", str(path)]) == 1
+    assert not path.exists()
+    assert capsys.readouterr().out == ""
+
+
+def test_only_plans_look_like_plans(tmp_path: Path, plan: Path) -> None:
+    assert is_plan_file(str(plan))
+    network = tmp_path / "network.yaml"
+    network.write_text("schema_version: 1\nname: workers\nlayers: []\n")
+    assert not is_plan_file(str(network))
+    assert not is_plan_file("llama3-8b")
+
+
+@given(
+    st.builds(
+        ServingPlan,
+        **{name: st.integers(1, 10**6) for name in ("tp", "pp", "ep", "etp", "dp", "max_batch", "prefill_batch")},
+        prefill_chunk=st.integers(0, 10**8),
+    )
+)
+def test_every_plan_survives_its_entry(plan: ServingPlan) -> None:
+    entry = ServingEntry.model_validate({**serving_entry(plan), "prompt_tokens": 1, "output_tokens": 1})
+    assert ServingPlan(**{name: getattr(entry, name) for name in serving_entry(plan)}) == plan

@@ -1,0 +1,109 @@
+"""The host of a cluster file: read, refused where it contradicts itself, and used by what is offloaded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from planner.cli import run
+from planner.loading import load_cluster
+
+Ask = Callable[..., str]
+
+CLUSTER = """\
+schema_version: 1
+name: mine
+device: a100-80gb
+levels:
+  - {{name: nvlink, size: 8, bandwidth: 300 GB/s, latency: 4 us}}
+  - {{name: network, bandwidth: 25 GB/s, latency: 10 us}}
+{host}
+source: {{device: made up}}
+"""
+SMALL = ("estimate", "gpt3-1.3b", "--gpus", "8", "--batch", "8", "--seq", "2048", "--zero", "1")
+
+
+def cluster(folder: Path, host: str) -> str:
+    path = folder / "mine.yaml"
+    path.write_text(CLUSTER.format(host=f"host: {host}" if host else ""))
+    return str(path)
+
+
+def test_the_numbers_of_a_file(tmp_path: Path) -> None:
+    host = load_cluster(
+        cluster(tmp_path, "{devices: 8, memory: 1 TiB, memory_bandwidth: 200 GB/s, link: 16 GB/s, link_shared_by: 4}")
+    ).cluster.host
+    assert host is not None
+    assert host.memory_bytes == 2**40
+    assert host.link_per_device == 4e9
+    assert load_cluster(cluster(tmp_path, "")).cluster.host is None
+
+
+@pytest.mark.parametrize(
+    ("host", "place", "message"),
+    [
+        ("{devices: 8, memory: 1}", "host.memory", "unit"),
+        ("{devices: 0, memory: 1 TB}", "host.devices", "must be at least 1, got 0"),
+        ("{memory: 1 TB}", "host", "missing key 'devices'"),
+        (
+            "{devices: 8, memory: 1 TB, link: 16 GB/s, link_shared_by: 3}",
+            "host.link_shared_by",
+            "does not divide the 8",
+        ),
+        ("{devices: 8, memory: 1 TB, bandwidth: 1 GB/s}", "host.bandwidth", "unknown key 'bandwidth'"),
+    ],
+)
+def test_what_cannot_be_has_a_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str, place: str, message: str
+) -> None:
+    path = cluster(tmp_path, host)
+    assert run([*SMALL, "--cluster", path]) == 2
+    err = capsys.readouterr().err
+    assert f": {place}" in err
+    assert message in err
+
+
+def test_every_bundled_host_has_a_source() -> None:
+    import yaml
+
+    folder = Path(load_cluster("dgx-h100").path).parent
+    known = [yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yaml"))]
+    with_host = [file for file in known if "host" in file]
+    assert {"dgx-a100", "dgx-h100", "gb200-nvl72"} <= {file["name"] for file in with_host}
+    assert all(file["source"].get("host") for file in with_host)
+
+
+def test_offloading_takes_as_long_as_the_link_and_the_memory_of_the_host(tmp_path: Path, answer: Ask) -> None:
+    """Adam on the host: 6 bytes per weight over the link, 30 bytes through memory (as on the device), no overlap."""
+
+    def offloaded(host: str) -> float:
+        path = cluster(tmp_path, host)
+        found = json.loads(answer(*SMALL, "--cluster", path, "--offload", "optimizer", "--json"))
+        seconds: float = found["plans"][0]["offload_s"] + found["plans"][0]["optimizer_s"]
+        return seconds
+
+    fast = offloaded("{devices: 8, memory: 1 TB, memory_bandwidth: 4000 GB/s, link: 1000 GB/s}")
+    slow_link = offloaded("{devices: 8, memory: 1 TB, memory_bandwidth: 4000 GB/s, link: 10 GB/s}")
+    shared = offloaded("{devices: 8, memory: 1 TB, memory_bandwidth: 4000 GB/s, link: 10 GB/s, link_shared_by: 2}")
+    slow_memory = offloaded("{devices: 8, memory: 1 TB, memory_bandwidth: 40 GB/s, link: 1000 GB/s}")
+    assert shared - fast == pytest.approx(2 * (slow_link - fast), rel=0.03)
+    assert slow_memory > 20 * fast
+
+
+def test_an_assumption_of_the_user_comes_before_the_file(answer: Ask) -> None:
+    asked = (*SMALL, "--cluster", "dgx-a100", "--json")
+    found = {a["name"]: a for a in json.loads(answer(*asked))["assumptions"]}
+    assert found["host_bytes_per_s"]["source"] == "cluster file"
+    assert float(found["host_bytes_per_s"]["value"]) == pytest.approx(12.6e9)
+    assert found["host memory"]["value"].startswith("1.82 TiB per 8 GPUs")
+    found = {a["name"]: a for a in json.loads(answer(*asked, "--assume", "host_bytes_per_s=5e9"))["assumptions"]}
+    assert (found["host_bytes_per_s"]["source"], found["host_bytes_per_s"]["value"]) == ("given", "5e+09")
+
+
+def test_an_unknown_host_has_no_limit_and_that_is_said(tmp_path: Path, answer: Ask) -> None:
+    found = json.loads(answer(*SMALL, "--cluster", cluster(tmp_path, ""), "--json"))
+    stated = {a["name"]: a["value"] for a in found["assumptions"]}
+    assert stated["host memory"] == "without a limit (the cluster file states none)"

@@ -1,0 +1,186 @@
+"""Error bars and sensitivity through the command line, and what a calibration changes in them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.constants import CONSTANTS
+from costmodel.device import Device
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.mesh.plan import MeshPlan
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.uncertainty import ErrorModel
+from planner.calibration.files import load_calibration
+from planner.request import Request
+from planner.uncertainty.bars import Knowledge, error_model, knowledge_of
+from planner.uncertainty.features import mesh_coordinates, node_size
+from planner.uncertainty.sensitivity import sensitivity_of
+
+MESH = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
+LAYERS = "alexnet --gpus 4"
+
+
+@pytest.fixture
+def asks(answer: Any) -> Any:
+    def ask(command: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(answer(*command.split(), "--json"))
+        return found
+
+    return ask
+
+
+@pytest.mark.parametrize("question", [MESH, LAYERS])
+def test_every_plan_has_an_interval_and_a_chance(asks: Any, question: str) -> None:
+    document = asks(f"optimize {question}")
+    plans = document["plans"]
+    for plan in plans:
+        assert plan["step_time_low_s"] < plan["step_time_s"] < plan["step_time_high_s"]
+    assert sum(plan["probability_best"] for plan in plans) == pytest.approx(1.0)
+    assert document["benchmark_list"] == sorted(set(document["benchmark_list"]))
+    assert set(document["benchmark_list"]) <= {plan["rank"] for plan in plans}
+    assert document["benchmark_probability"] >= 0.9
+    assert document["error_bars"]["calibration"] == "default"
+    assert document["error_bars"]["kind"] == ("transformers" if question == MESH else "images")
+
+
+@pytest.mark.parametrize("question", [MESH, LAYERS])
+def test_the_table_shows_them(answer: Any, question: str) -> None:
+    text = answer("optimize", *question.split())
+    assert "80 % interval" in text
+    assert "P(best)" in text
+    assert "listed, or within 3 % of it, with " in " ".join(text.split())
+
+
+def test_the_same_seed_gives_the_same_chances(asks: Any) -> None:
+    first, again = asks(f"optimize {MESH} --seed 5"), asks(f"optimize {MESH} --seed 5")
+    other = asks(f"optimize {MESH} --seed 6")
+    chances = [[plan["probability_best"] for plan in document["plans"]] for document in (first, again, other)]
+    assert chances[0] == chances[1]
+    assert chances[0] != chances[2]
+    assert chances[0] == pytest.approx(chances[2], abs=0.05)
+
+
+def test_one_plan_has_an_interval_and_nothing_to_compare(asks: Any) -> None:
+    document = asks(f"estimate {MESH} --tp 2")
+    plan = document["plans"][0]
+    assert plan["step_time_low_s"] < plan["step_time_s"] < plan["step_time_high_s"]
+    assert plan["probability_best"] is None
+    assert "benchmark_list" not in document
+
+
+def test_paleo_has_no_error_bars_and_says_so(asks: Any, answer: Any) -> None:
+    document = asks("optimize alexnet --gpus 2 --cost-model paleo")
+    assert {plan["step_time_low_s"] for plan in document["plans"]} == {None}
+    assert document["benchmark_list"] == []
+    assert "paleo" in document["error_bars"]["note"]
+    assert "no error bars" in answer("optimize", "alexnet", "--gpus", "2", "--cost-model", "paleo")
+
+
+def test_a_surer_calibration_gives_narrower_intervals(asks: Any, tmp_path: Path) -> None:
+    entries = "\n".join(f"  {name}: {{log_sd: 0.001, prior_log_sd: {c.prior_log_sd}}}" for name, c in CONSTANTS.items())
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"schema_version: 1\nname: mine\nconstants:\n{entries}\nresidual: {{log_sd: 0.01}}\n", encoding="utf-8"
+    )
+    usual, own = asks(f"optimize {MESH}"), asks(f"optimize {MESH} --calibration {file}")
+
+    def width(document: dict[str, Any]) -> float:
+        best = document["plans"][0]
+        return math.log(best["step_time_high_s"] / best["step_time_low_s"])
+
+    assert own["plans"][0]["step_time_s"] == usual["plans"][0]["step_time_s"]
+    assert width(own) < 0.3 * width(usual)
+    assert own["error_bars"]["calibration"] == "mine"
+    assert len(own["benchmark_list"]) <= len(usual["benchmark_list"])
+
+
+def test_error_models_of_a_calibration_are_used_before_the_bundled_ones() -> None:
+    bundled = load_calibration().calibration
+    assert {"transformers", "images", "nanotron"} <= set(bundled.error_models)
+    assert error_model(bundled, bundled, "nanotron", is_transformer=True) == bundled.error_models["nanotron"]
+    # A framework without rows of its own has the errors of its kind.
+    assert error_model(bundled, bundled, "new", is_transformer=False) == bundled.error_models["images"]
+
+
+def test_constants_that_a_calibration_does_not_name_keep_their_prior(tmp_path: Path) -> None:
+    file = tmp_path / "one.yaml"
+    file.write_text(
+        "schema_version: 1\nname: one\nresidual: {log_sd: 0.1}\n"
+        "constants: {matmul_rate: {value: 0.9, log_sd: 0.02, prior_log_sd: 0.17}}\n",
+        encoding="utf-8",
+    )
+    known = knowledge_of(
+        Request(model="", calibration=str(file)), is_transformer=True, names=("matmul_rate", "link_latency")
+    )
+    assert np.sqrt(np.diag(known.covariance)) == pytest.approx([0.02, CONSTANTS["link_latency"].prior_log_sd])
+
+
+@pytest.mark.parametrize("question", ["gpt3-1.3b --gpus 4 --batch 16 --seq 512", "alexnet --gpus 4"])
+def test_sensitivity_lists_the_constants(asks: Any, answer: Any, question: str) -> None:
+    rows = asks(f"explain {question} --sensitivity")["sensitivity"]
+    assert {row["constant"] for row in rows} <= set(CONSTANTS)
+    needed = [row["standard_deviations"] for row in rows if row["standard_deviations"] is not None]
+    assert needed == sorted(needed)
+    for row in rows:
+        assert (row["factor"] is None) == (row["winner"] is None)
+        if row["factor"] is not None:
+            assert row["winner"] > 1
+            assert row["standard_deviations"] == pytest.approx(abs(math.log(row["factor"])) / row["log_sd"])
+    assert "sensitivity" not in asks(f"explain {question}")
+    assert "another of the best plans" in answer("explain", *question.split(), "--sensitivity")
+
+
+# -- constructed cases ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+    node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
+    fabric = Level(name="fabric", size=4, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
+    return Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric))
+
+
+def test_sensitivity_of_a_case_known_by_algebra(cluster: Cluster) -> None:
+    """Step times 1 + 1/b and 1.5 + 0.75/b with the bandwidth times b: equal at b = 1/2. Compute rates change both alike."""
+
+    def times(name: str, factor: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+        base = np.array([1 + 1 / factor, 1.5 + 0.75 / factor])
+        return base if name == "inter_node_bandwidth" else np.array([2.0, 2.25]) / factor
+
+    log_sd = {"matmul_rate": 0.1, "inter_node_bandwidth": 0.2}
+    knowledge = Knowledge(
+        calibration="c",
+        kind="k",
+        model=ErrorModel(shared_log_sd=0.1, plan_log_sd=0.1),
+        log_sd=log_sd,
+        covariance=np.diag([0.01, 0.04]),
+    )
+    first, second = sensitivity_of(times, knowledge, ["a", "b"], cluster, DEFAULT_ASSUMPTIONS)
+    assert (first.constant, first.winner, first.winner_summary) == ("inter_node_bandwidth", 2, "b")
+    assert first.factor == pytest.approx(0.5, rel=0.01)
+    assert first.standard_deviations == pytest.approx(math.log(2) / 0.2, rel=0.01)
+    assert dict(first.now) == {"fabric.bandwidth_bytes_per_s": 10e9}
+    assert (second.constant, second.factor, second.winner) == ("matmul_rate", None, None)
+
+
+def test_plans_that_differ_only_in_how_memory_is_saved_lie_close(cluster: Cluster) -> None:
+    plain, offloaded, wider = mesh_coordinates(
+        [MeshPlan(tp=2), MeshPlan(tp=2, offload_optimizer=True), MeshPlan(tp=4, dp_shard=1)]
+    )
+    assert np.abs(plain - offloaded).sum() < np.abs(plain - wider).sum()
+    assert node_size(cluster) == 8
+
+
+def test_assumptions_given_stay_given(asks: Any) -> None:
+    """The bars vary the constants around what was asked for, not around the defaults."""
+    slow = asks(f"optimize {MESH} --assume host_launch_s=0.001")["plans"][0]
+    assert slow["step_time_low_s"] < slow["step_time_s"] < slow["step_time_high_s"]
+    assert slow["step_time_s"] > asks(f"optimize {MESH}")["plans"][0]["step_time_s"]
+    assert MeshAssumptions().host_launch_s < 0.001

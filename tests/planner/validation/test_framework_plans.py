@@ -1,0 +1,42 @@
+"""Plans and memory as a framework has them: stages cut by thresholds, the memory of the first rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel.framework import profile_of
+from costmodel.mesh.breakdown import stage_rows
+from costmodel.mesh.plan import MeshPlan
+from planner.validation.framework_plans import framework_plan, reported_bytes
+from tests.costmodel.mesh import plans as make
+from tests.strategies.mesh.networks import decoder
+
+_NANOTRON, _DEFAULT = profile_of("nanotron"), profile_of("")
+
+
+def _model(vocabulary: int = 512):
+    graph = decoder(blocks=8, features=64, kv_heads=4, ffn=128, vocabulary=vocabulary)
+    return make.model_of(graph, 8, make.ideal_cluster())
+
+
+def test_stages_are_cut_by_the_costs_of_matrices() -> None:
+    """A block has 4 x 64^2 + 3 x 64 x 128 weights, 40,960; a head of 1,280 words has twice as many: 10 in all, 5 per stage."""
+    plan = MeshPlan(pp=2, num_micro_batches=8)
+    assert framework_plan(_NANOTRON, _model(1280), plan).stage_blocks == (6, 2)
+    assert framework_plan(_DEFAULT, _model(1280), plan) == plan
+    alone = MeshPlan(num_micro_batches=8)
+    assert framework_plan(_NANOTRON, _model(), alone) == alone
+    too_many = MeshPlan(pp=16, num_micro_batches=16)
+    assert framework_plan(_NANOTRON, _model(), too_many) == too_many
+
+
+def test_the_log_has_the_memory_of_the_first_rank() -> None:
+    model = _model(vocabulary=65536)  # the last rank is the fullest: it holds the logits
+    plan = MeshPlan(pp=2, num_micro_batches=8, stage_blocks=(5, 3))
+    costs = model.evaluate_plans([plan])
+    rows = stage_rows(model, plan)
+    assert rows[1].memory_bytes == costs.memory_bytes[0] > rows[0].memory_bytes
+    found = reported_bytes(_NANOTRON, model, [plan], costs.memory_bytes)
+    assert found[0] == pytest.approx(rows[0].memory_bytes - model.workload.context_bytes, rel=1e-12)
+    assert np.array_equal(reported_bytes(_DEFAULT, model, [plan], costs.memory_bytes), costs.memory_bytes)

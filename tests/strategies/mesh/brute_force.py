@@ -1,0 +1,76 @@
+"""Every legal mesh plan of a small question, by trying every combination of values; and the best of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import CP_KINDS, ORDERS, SCHEDULES, MeshBatch
+from costmodel.mesh.rules import NetworkShape, columns_of, holds
+from costmodel.splits import divisors
+from strategies.mesh.incumbents import key_of
+
+
+def _orders_that_differ(cp: int, dp: int, pp: int) -> list[int]:
+    seen: dict[tuple[str, ...], int] = {}
+    for number, order in enumerate(ORDERS):
+        present = tuple(n for n in order.split("-") if {"cp": cp, "dp": dp, "pp": pp}.get(n, 1) > 1)
+        seen.setdefault(present, number)
+    return list(seen.values())
+
+
+def all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
+    """Every legal plan, by trying every combination of values."""
+    workload = model.workload
+    batch, blocks = workload.global_batch, model.num_blocks
+    degrees = range(1, most_workers + 1)
+    values = {
+        "tp": degrees,
+        "cp": degrees,
+        "pp": degrees,
+        "dp_replicate": degrees,
+        "dp_shard": degrees,
+        "sequence_parallel": range(2),
+        "cp_kind": range(len(CP_KINDS)),
+        "ep": range(1, 5),
+        "etp": range(1, 5),
+        "vpp": range(1, blocks + 1),
+        "schedule": range(len(SCHEDULES)),
+        "zero_stage": range(4),
+        "micro_batch": divisors(batch),
+    }
+    columns = {name: np.zeros(1, dtype=np.int64) for name in ("recompute", "recompute_blocks", "order")}
+    columns |= {name: np.zeros(1, dtype=np.int64) for name in ("offload_optimizer", "offload_activations")}
+    for name, candidates in values.items():
+        size, count = len(columns["order"]), len(candidates)
+        columns = {key: np.repeat(column, count) for key, column in columns.items()}
+        columns[name] = np.tile(np.array(list(candidates), dtype=np.int64), size)
+        workers = np.prod([columns[n] for n in ("tp", "cp", "pp", "dp_replicate", "dp_shard") if n in columns], axis=0)
+        columns = {key: column[workers <= most_workers] for key, column in columns.items()}
+    rest = batch // np.maximum(columns["dp_replicate"] * columns["dp_shard"] * columns["micro_batch"], 1)
+    bare = MeshBatch(**columns, num_micro_batches=rest)
+    shape = NetworkShape.of(workload.graph, model.units, batch)
+    legal = bare.take(np.flatnonzero(holds(shape, columns_of(bare))))
+    rows: list[tuple[int, int, int, int, int, int]] = []
+    for n in range(len(legal)):
+        longest = max(model.blocks_of(int(legal.pp[n] * legal.vpp[n])))
+        tuned = [(0, 0), (1, 0), *((2, k) for k in range(1, longest + 1))]
+        for order in _orders_that_differ(int(legal.cp[n]), int(legal.dp[n]), int(legal.pp[n])):
+            rows += [(n, order, *kind, o, a) for kind in tuned for o in (0, 1) for a in (0, 1)]
+    table = np.array(rows, dtype=np.int64)
+    names = ("order", "recompute", "recompute_blocks", "offload_optimizer", "offload_activations")
+    return replace(legal.take(table[:, 0]), **{name: table[:, k + 1] for k, name in enumerate(names)})
+
+
+def best_scores(model: MeshModel, plans: MeshBatch, capacity: float, top: int, per_device: bool) -> list[float]:
+    costs = model.evaluate(plans)
+    score = costs.step_time_s * (plans.workers if per_device else 1)
+    best: dict[tuple[object, ...], float] = {}
+    fitting = np.flatnonzero(costs.memory_bytes <= capacity)
+    for n in fitting[np.argsort(score[fitting], kind="stable")].tolist():
+        best.setdefault(key_of(plans.plan(n)), float(score[n]))
+        if len(best) == top:
+            break
+    return sorted(best.values())

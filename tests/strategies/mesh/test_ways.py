@@ -1,0 +1,125 @@
+"""Bounds of ways to run a pipeline against every plan of small questions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from strategies.mesh.counting import PlanCount
+from strategies.mesh.memory_bound import Families, families_of_cells
+from strategies.mesh.pipeline_bound import PipelineTimes, least_times
+from strategies.mesh.settings import MeshSettings
+from strategies.mesh.space import MeshSpace, batch_of
+from strategies.mesh.way_times import least_step_s
+from strategies.mesh.ways import Ways
+from tests.strategies.mesh.brute_force import all_plans
+from tests.strategies.mesh.networks import random_case
+
+_FULL = RECOMPUTE.index("full")
+_ROUNDING = 1 + 1e-8
+
+
+def _case(seed: int, share: float) -> tuple[MeshModel, MeshBatch, Ways]:
+    """A model, some of its plans, and the ways to run them with the memory of a share of the plans."""
+    workload, cluster, _ = random_case(seed)
+    model = MeshModel.build(workload, cluster)
+    plans = all_plans(model, 4)
+    some = np.random.default_rng(seed).permutation(len(plans))[:20_000]
+    plans = plans.take(np.sort(some))
+    capacity = float(np.quantile(model.evaluate(plans).memory_bytes, share))
+    space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=capacity))
+    return model, plans, Ways.of(space)
+
+
+def _way(ways: Ways, plans: MeshBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Which way and which stage of ZeRO every plan takes."""
+    known = {way: n for n, way in enumerate(ways.each)}
+    columns = (plans.recompute, plans.offload_optimizer, plans.offload_activations)
+    return np.array([known[way] for way in zip(*(c.tolist() for c in columns), strict=True)]), plans.zero_stage
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_plan_needs_or_takes_less_than_the_bounds_of_its_way(seed: int) -> None:
+    model, plans, ways = _case(seed, (0.01, 0.1, 0.6)[seed % 3])
+    costs = model.evaluate(plans)
+    cores = ways.plainly(plans)
+    needs = ways.needs(cores)
+    rows = np.arange(len(plans)), *_way(ways, plans)
+    needed = needs.memory_bytes[rows]
+    assert np.all(needed <= costs.memory_bytes * _ROUNDING)
+    fits = costs.memory_bytes <= ways.space.settings.capacity_bytes
+    for times in (PipelineTimes.of(model.cores(cores, exact=False)), least_times(model, cores)):
+        bound = least_step_s(ways, times, needs)[rows]
+        assert np.all(bound[fits] <= costs.step_time_s[fits] * _ROUNDING)
+        assert np.all(np.isinf(bound[needed > ways.capacity_bytes]))
+        assert np.all(times.flush_s <= costs.step_time_s * _ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_least_memory_is_that_of_a_plan(seed: int) -> None:
+    """dp wholly shared out: not just a bound, so what is said not to fit could not be said sooner."""
+    model, plans, ways = _case(seed, 0.5)
+    needs = ways.needs(ways.plainly(plans)).memory_bytes
+    for n in range(0, len(plans), max(len(plans) // 7, 1)):
+        for v in range(len(ways.each)):
+            for z in range(len(ways.stages)):
+                plan = ways.smallest_plan(plans.take(np.array([n])), v, z)
+                assert float(model.evaluate_plans([plan]).memory_bytes[0]) == pytest.approx(needs[n, v, z], rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_so_few_recomputed_blocks_do_not_fit(seed: int) -> None:
+    model, plans, ways = _case(seed, (0.01, 0.1)[seed % 2])
+    costs = model.evaluate(plans)
+    fitting = (plans.recompute == _FULL) & (plans.offload_activations == 0)
+    fitting &= costs.memory_bytes <= ways.space.settings.capacity_bytes
+    plans = plans.take(np.flatnonzero(fitting))
+    least = ways.needs(ways.plainly(plans)).blocks[np.arange(len(plans)), plans.offload_optimizer, plans.zero_stage]
+    assert np.all(least <= plans.recompute_blocks)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_plan_needs_less_than_the_bounds_of_its_families(seed: int) -> None:
+    _, _, ways = _case(seed, 0.5)
+    space = ways.space
+    whole = Families.of(ways)
+    for stems in space.stems():
+        of_stem = whole.of_cells(stems)
+        cells = space.with_experts({**stems, "_stem": np.arange(len(of_stem))})
+        if not len(cells["tp"]):
+            continue
+        of_cell = whole.of_cells(cells)
+        assert np.all(of_stem[cells["_stem"]] <= of_cell)
+        bounds = [of_cell]
+        for exact in (False, True):
+            families, family = families_of_cells(ways, cells, exact=exact)
+            bounds.append(families.least_bytes[family])
+            assert np.all(bounds[-2] <= bounds[-1] * _ROUNDING)
+        cores = space.with_pipelines({**cells, "_cell": np.arange(len(of_cell))})
+        needed = np.min(ways.needs(batch_of(cores)).memory_bytes, axis=(1, 2), initial=np.inf)
+        assert np.all(bounds[-1][cores["_cell"]] <= needed * _ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_families_have_all_cells_as_members(seed: int) -> None:
+    _, _, ways = _case(seed, 0.5)
+    space = ways.space
+    cells = [piece for piece in space.cells() if len(piece["tp"])]
+    names = tuple(cells[0])
+    every = {name: np.concatenate([piece[name] for piece in cells]) for name in names}
+    expected = sorted(zip(*(every[name].tolist() for name in names), strict=True))
+    exact = families_of_cells(ways, every, exact=True)[0]
+    for families in (Families.of(ways), families_of_cells(ways, every, exact=False)[0], exact):
+        members = families.members(space)
+        assert sorted(zip(*(members[name].tolist() for name in names), strict=True)) == expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_stems_hold_the_plans_of_their_cells(seed: int) -> None:
+    _, _, ways = _case(seed, 0.5)
+    count = PlanCount(space=ways.space)
+    stems, cells = list(ways.space.stems()), list(ways.space.cells())
+    assert sum(map(count.plans, stems)) == sum(map(count.plans, cells))
+    assert sum(map(count.cells, stems)) == sum(len(piece["tp"]) for piece in cells)

@@ -1,0 +1,153 @@
+"""The methods for large graphs: on small ones against trying everything, on a generated one against time and what chains cost."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from planner.placement.check import check_throughput
+from planner.placement.placement_file import assignment_of
+from strategies.placement.bounds import simple_bound
+from strategies.placement.clock import Clock
+from strategies.placement.contiguous import solve_contiguous
+from strategies.placement.contraction import contract, contract_classes
+from strategies.placement.free.solve import solve_free
+from strategies.placement.ideals import enumerate_ideals
+from strategies.placement.large.coarsening import coarse_graph, cut_costs, cut_positions, late_order
+from strategies.placement.large.free import solve_large
+from strategies.placement.large.priced import priced_bounds
+from strategies.placement.orders import sample_orders
+from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
+from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_placements_are_legal_and_bounds_hold(block: int) -> None:
+    for seed in range(20 * block, 20 * block + 20):
+        problem = random_problem(seed)
+        best = brute_force(problem).best("none")
+        result = solve_large(problem, clock=Clock())
+        assert result.bound <= best * (1 + 1e-9)
+        if result.placement is not None:
+            checked = check_throughput(content_of(problem), assignment_of(problem, result.placement))
+            assert not checked.violations
+            assert checked.objective == pytest.approx(result.objective, rel=1e-12)
+            assert result.objective >= best * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_priced_bounds_are_below_every_placement(seed: int) -> None:
+    problem = random_problem(seed)
+    best = brute_force(problem).best("none")
+    if not 0 < best < np.inf:
+        pytest.skip("nothing to bound")
+    graph = contract_classes(problem)
+    order = np.random.default_rng(seed).permutation(graph.num_blocks)
+    found = list(priced_bounds(problem, graph, order, value=1.5 * best, bound=0.1 * best, clock=Clock()))
+    assert found
+    assert max(found) <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_orders_stay_topological_and_cuts_are_those_of_their_prefixes(seed: int) -> None:
+    graph = contract(random_problem(seed))
+    for order in sample_orders(graph, 4, seed):
+        late = late_order(graph, order)
+        rank = np.argsort(late)
+        assert np.all(rank[graph.edge_source] < rank[graph.edge_target])
+        costs = cut_costs(graph, late)
+        for i in range(graph.num_blocks + 1):
+            inside = np.isin(graph.pin, late[:i])
+            cost = 0.0
+            for h, price in enumerate(graph.hyperedge_cost):
+                pins = inside[graph.pin_start[h] : graph.pin_start[h + 1]]
+                cost += price * (pins.any() and not pins.all())
+            assert costs[i] == pytest.approx(cost)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_coarse_graph_costs_what_the_graph_costs(seed: int) -> None:
+    """Down-sets of the coarse graph are down-sets of the graph, with the same work and the same cuts."""
+    graph = contract(random_problem(seed))
+    order = sample_orders(graph, 1, seed)[0]
+    positions = cut_positions(graph, order, 3)
+    segment = np.empty(graph.num_blocks, dtype=np.int64)
+    segment[order] = np.repeat(np.arange(len(positions) - 1), np.diff(positions))
+    coarse = coarse_graph(graph, segment)
+    fine = {
+        tuple(_members(row, graph.num_blocks)): i for i, row in enumerate(enumerate_ideals(graph, limit=10_000).bits)
+    }
+    family, whole = enumerate_ideals(coarse, limit=10_000), enumerate_ideals(graph, limit=10_000)
+    for i, row in enumerate(family.bits):
+        members = np.flatnonzero(np.isin(segment, _members(row, coarse.num_blocks)))
+        j = fine[tuple(members.tolist())]
+        assert family.accelerator_time[i] == pytest.approx(whole.accelerator_time[j])
+        assert family.split_cost[i] == pytest.approx(whole.split_cost[j])
+
+
+def _members(row: np.ndarray, count: int) -> list[int]:
+    return [b for b in range(count) if int(row[b // 64]) >> (b % 64) & 1]
+
+
+def unrolled(cells: int, width: int = 3, *, accelerators: int = 8) -> PlacementProblem:
+    """Cells of parallel branches between single operators; only there a cut is cheap."""
+    random = np.random.default_rng(7)
+    nodes, edges, last = [], [], 0
+    nodes.append(NodeSpec(id=0, accelerator_time=1.0, cpu_time=20.0, size_bytes=1.0))
+    for _ in range(cells):
+        ends = []
+        for _ in range(width):
+            before = last
+            for _ in range(4):
+                time_ = float(random.uniform(0.1, 2.0))
+                nodes.append(NodeSpec(len(nodes), time_, 20 * time_, 1.0))
+                edges.append(EdgeSpec(before, len(nodes) - 1, 1.0 if before == last else 3.0))
+                before = len(nodes) - 1
+            ends.append(before)
+        nodes.append(NodeSpec(len(nodes), 0.5, 10.0, 1.0))
+        last = len(nodes) - 1
+        edges += [EdgeSpec(end, last, 3.0) for end in ends]
+    return PlacementProblem.build(
+        nodes, edges, num_accelerators=accelerators, num_cpus=1, memory_bytes=2.0 * len(nodes) / accelerators
+    )
+
+
+def test_large_graph_in_seconds_within_five_percent() -> None:
+    problem = unrolled(400)
+    assert problem.num_nodes > 5_000
+    for result in (solve_contiguous(problem), solve_free(problem)):
+        assert result.bound >= 0.95 * result.objective
+        assert result.placement is not None
+        checked = check_throughput(content_of(problem), assignment_of(problem, result.placement))
+        assert not checked.violations
+        assert checked.objective == pytest.approx(result.objective)
+
+
+def test_pricing_sees_the_cuts_that_no_division_of_the_work_sees() -> None:
+    """Transfers as dear as an eighth of a device's work: the bound must be above the compute divided evenly."""
+    problem = unrolled(300, accelerators=40)
+    result = solve_contiguous(problem)
+    assert result.bound > 1.01 * simple_bound(problem).value
+    assert "prices" in result.proof
+
+
+def test_time_limit_is_kept_and_the_best_so_far_returned() -> None:
+    problem = unrolled(800)
+    for solve in (solve_contiguous, solve_free):
+        begin = time.monotonic()
+        result = solve(problem, clock=Clock(limit_s=1.0))
+        assert time.monotonic() - begin < 15.0  # slow machines need seconds for a single step
+        assert result.bound <= result.objective
+        if result.stopped:
+            assert result.stopped == "time limit"
+
+
+def test_the_same_for_the_same_seed() -> None:
+    problem = unrolled(250)
+    first, second = (solve_large(problem, seed=3, clock=Clock()) for _ in range(2))
+    assert first.placement is not None
+    assert second.placement is not None
+    assert np.array_equal(first.placement.device, second.placement.device)
+    assert first.bound == second.bound

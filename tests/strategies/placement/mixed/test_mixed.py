@@ -1,0 +1,87 @@
+"""Accelerators of several kinds against trying everything."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.placement.check import check_throughput
+from planner.placement.placement_file import assignment_of
+from strategies.placement.clock import Clock
+from strategies.placement.contiguous import solve_contiguous
+from strategies.placement.contraction import contract_classes
+from strategies.placement.free.pricing import whole_frontier
+from strategies.placement.free.solve import solve_free
+from strategies.placement.mixed.bounds import kinds_of, mixed_bound, priced_bound, spread_bound
+from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult, TypeSpec
+from tests.strategies.placement.mixed.mixed_problems import best_by_trying, mixed_content, mixed_problem
+
+
+@pytest.mark.parametrize("block", range(15))
+def test_equals_trying_everything(block: int) -> None:
+    for seed in range(8 * block, 8 * block + 8):
+        problem = mixed_problem(seed)
+        best, chain = best_by_trying(problem)
+        judge(problem, solve_free(problem, clock=Clock(limit_s=60.0)), best, "none")
+        judge(problem, solve_contiguous(problem, clock=Clock(limit_s=60.0)), chain, "chain")
+
+
+def judge(problem: PlacementProblem, result: PlacementResult, best: float, contiguity: str) -> None:
+    if not np.isfinite(best):
+        assert result.placement is None
+        return
+    assert result.placement is not None
+    checked = check_throughput(mixed_content(problem), assignment_of(problem, result.placement), contiguity=contiguity)
+    assert not checked.violations
+    assert checked.objective == pytest.approx(result.objective, rel=1e-12)
+    assert result.objective == pytest.approx(best, rel=1e-6)
+    assert result.bound <= best * (1 + 1e-9)
+    assert result.proven_optimal
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bounds_are_below_every_placement(seed: int) -> None:
+    problem = mixed_problem(1000 + seed)
+    best, _ = best_by_trying(problem)
+    if not 0 < best < np.inf:
+        pytest.skip("nothing to bound")
+    graph = contract_classes(problem)
+    kinds = kinds_of(problem, graph)
+    assert mixed_bound(problem).value <= best * (1 + 1e-9)
+    bound, prices = spread_bound(kinds, graph)
+    assert bound <= best * (1 + 1e-9)
+    random = np.random.default_rng(seed)
+    for tried in (prices, random.random(graph.num_blocks)):
+        for bins, states in ((11, 2), (400, 64)):
+            frontier = whole_frontier(graph, max_states=states)
+            found = priced_bound(kinds, graph, frontier, tried, largest=2 * best, bins=bins)
+            assert found <= best * (1 + 1e-9)
+
+
+def test_by_hand() -> None:
+    """Six operators of 1 on a fast and of 2 on a slow device: four and two, both busy for 4; the cut costs the slow link double."""
+    nodes = [NodeSpec(id=i, accelerator_time=0.0, cpu_time=0.0) for i in range(6)]
+    edges = [EdgeSpec(i, i + 1, 0.25) for i in range(5)]
+    kinds = [TypeSpec("fast", 1, 9.0, [1.0] * 6), TypeSpec("slow", 1, 9.0, [2.0] * 6, 2.0)]
+    problem = PlacementProblem.build(nodes, edges, num_accelerators=0, num_cpus=0, memory_bytes=0.0, types=kinds)
+    assert mixed_bound(problem).value == pytest.approx(4.0)
+    for result in (solve_contiguous(problem), solve_free(problem)):
+        assert result.objective == pytest.approx(4.5)
+        assert result.proven_optimal
+
+
+def test_a_hundred_operators_on_six_devices_of_two_kinds() -> None:
+    random = np.random.default_rng(1)
+    times = random.uniform(0.2, 2.0, 120)
+    nodes = [NodeSpec(id=i, accelerator_time=0.0, cpu_time=20.0, size_bytes=1.0) for i in range(120)]
+    edges = [EdgeSpec(i, i + 1, 0.1) for i in range(119)] + [EdgeSpec(i, i + 4, 0.1) for i in range(0, 110, 5)]
+    kinds = [
+        TypeSpec("fast", 3, 40.0, times.tolist()),
+        TypeSpec("slow", 3, 20.0, (times * random.uniform(1.5, 3, 120)).tolist(), 2.0),
+    ]
+    problem = PlacementProblem.build(nodes, edges, num_accelerators=0, num_cpus=1, memory_bytes=0.0, types=kinds)
+    chain = solve_contiguous(problem, clock=Clock(limit_s=60.0))
+    assert chain.proven_optimal
+    free = solve_free(problem, clock=Clock(limit_s=20.0))
+    assert free.objective <= chain.objective * (1 + 1e-9)
+    assert free.gap < 0.1
