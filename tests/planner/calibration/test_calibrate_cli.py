@@ -269,7 +269,7 @@ PLAN = "net,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,st
         ("", "is empty"),
         (HEADER, "has a header and no rows"),
         ("m,n,k,time_ms\n1,2,3,4\n", "missing columns: device"),
-        ("a,b\n1,2\n", "Template: "),
+        ("a,b\n1,2\n", "Template of training runs: "),
         (HEADER + "p100,fp32,64,64,64,nan\n", "1 column time_ms holds no number"),
         (HEADER + "abacus,fp32,64,64,64,1\n", "1 device 'abacus' is not known"),
         (HEADER + "p100,fp32,64,64,64,0\n", "1 no measured time"),
