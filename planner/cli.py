@@ -33,7 +33,11 @@ _COMMANDS = {
     "detect": ("planner.commands.detect", "detect", "Describe this machine as a cluster file."),
     "calibrate": ("planner.commands.calibrate", "calibrate", "Fit the cost model to your own measurements."),
     "export": ("planner.commands.export", "export", "Write a plan for the program that runs it."),
-    "list": ("planner.commands.lists", "list_", "List models, devices, clusters, calibrations, collectives, importers or exporters."),
+    "list": (
+        "planner.commands.lists",
+        "list_",
+        "List models, devices, clusters, calibrations, collectives, importers or exporters.",
+    ),
     "import": ("planner.commands.files_commands", "import_", "Turn another program's network into a file."),
     "schema": ("planner.commands.files_commands", "schema", "Print the JSON Schema of a file or a result."),
 }
