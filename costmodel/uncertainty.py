@@ -276,7 +276,9 @@ def probability_best(log_times: FloatArray) -> FloatArray:
     return np.asarray((first / first.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
-def shortest_list(log_times: FloatArray, share: float = 0.9, tolerance: float = 0.0) -> IntArray:
+def shortest_list(
+    log_times: FloatArray, share: float = 0.9, tolerance: float = 0.0, *, holding: int | None = None
+) -> IntArray:
     """Fewest plans of which one is the first (or slower than the first by at most ``tolerance``) in at least ``share`` of the draws.
 
     Parameters
@@ -285,6 +287,8 @@ def shortest_list(log_times: FloatArray, share: float = 0.9, tolerance: float = 
     share : float
     tolerance : float
         Relative.
+    holding : int, optional
+        A plan that shall be on the list where that makes it no longer: people benchmark what is recommended.
 
     Returns
     -------
@@ -306,11 +310,7 @@ def shortest_list(log_times: FloatArray, share: float = 0.9, tolerance: float = 
         covered = np.zeros((draws, n), dtype=np.bool_)
         covered[np.arange(draws), log_times.argmin(axis=1)] = True
     needed = math.ceil(share * draws - 1e-9)
-    chosen: list[int] = []
-    open_draws = np.ones(draws, dtype=np.bool_)
-    while draws - int(open_draws.sum()) < needed:
-        chosen.append(int(np.argmax(covered[open_draws].sum(axis=0))))
-        open_draws &= ~covered[:, chosen[-1]]
+    chosen = _greedy(covered, needed, [])
     if len(chosen) > 2 and tolerance > 0:
         counts = covered.astype(np.float32)
         both = counts.T @ counts
@@ -318,7 +318,20 @@ def shortest_list(log_times: FloatArray, share: float = 0.9, tolerance: float = 
         a, b = np.unravel_index(int(np.argmax(union)), union.shape)
         if union[a, b] >= needed:
             chosen = sorted((int(a), int(b)))
+    if holding is not None and holding not in chosen:
+        with_it = _greedy(covered, needed, [holding])
+        chosen = with_it if len(with_it) <= len(chosen) else chosen
     return np.array(chosen, dtype=np.int64)
+
+
+def _greedy(covered: NDArray[np.bool_], needed: int, start: list[int]) -> list[int]:
+    """Add the plan that covers most draws that are open until enough are covered."""
+    chosen = list(start)
+    open_draws = ~covered[:, chosen].any(axis=1)
+    while len(covered) - int(open_draws.sum()) < needed:
+        chosen.append(int(np.argmax(covered[open_draws].sum(axis=0))))
+        open_draws &= ~covered[:, chosen[-1]]
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -184,7 +184,7 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
         return bars
     errors = sampled_log_errors(candidates, knowledge.model, draws=_DRAWS, seed=seed)
     log_times = np.log(candidates.step_time_s * np.asarray(weight)) + errors
-    chosen = np.sort(shortest_list(log_times, LISTED_SHARE, SAME_WITHIN))
+    chosen = np.sort(shortest_list(log_times, LISTED_SHARE, SAME_WITHIN, holding=0))
     held = log_times[:, chosen].min(axis=1) <= log_times.min(axis=1) + np.log1p(SAME_WITHIN)
     return replace(
         bars,

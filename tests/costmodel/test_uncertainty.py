@@ -252,3 +252,11 @@ def test_parts_of_the_schema_are_those_of_the_model() -> None:
     from planner.schema.calibration import Part
 
     assert get_args(Part) == PARTS
+
+
+def test_a_list_holds_the_recommended_plan_where_that_costs_nothing() -> None:
+    """Two plans that are first in turn: either pair with a third that never is would do no better, so the first stays on."""
+    times = np.log(np.array([[1.0, 1.0, 9.0], [1.0, 1.0, 9.0], [1.2, 1.0, 9.0], [1.0, 1.0, 1.0]]))
+    assert shortest_list(times, 1.0, tolerance=0.01).tolist() == [1]
+    assert shortest_list(times, 1.0, tolerance=0.01, holding=0).tolist() == [1]  # it would need both
+    assert shortest_list(times, 0.75, tolerance=0.01, holding=0).tolist() == [0]
