@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +13,15 @@ from numpy.typing import NDArray
 from costmodel.constants import CONSTANTS, cluster_with, with_constants
 from costmodel.evaluate import evaluate
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.network import Cluster
 from costmodel.plan import Plan
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from planner.uncertainty.features import node_size
+
+if TYPE_CHECKING:
+    from costmodel.mesh.model import MeshModel  # heavy: plans per layer do without
 
 __all__ = ["Times", "constants_of", "effects_of", "layer_times", "mesh_times"]
 
