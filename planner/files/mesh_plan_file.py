@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.mesh.units import MeshError
 from planner.errors import FileProblem, InputFileError
-from planner.files.plan_file import SCHEMA_VERSION, prediction, provenance, reference
+from planner.files.plan_file import prediction, provenance, question_head
 from planner.mesh.results import MeshResult, RankedMeshPlan
 from planner.request import Request
 from planner.results import Setting
@@ -77,20 +77,7 @@ def document_from_mesh_plan(
         A valid ``planner.schema.plan.PlanDocument``; entries that say nothing are left out.
     """
     document: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "model": reference(request.model, folder),
-        "cluster": setting.cluster if request.cluster is None else reference(request.cluster, folder),
-        "device": reference(request.device, folder) if request.device is not None else None,
-        "gpus": setting.gpus,
-        "global_batch": setting.global_batch,
-        "seq": setting.seq,
-        "lora_rank": request.lora_rank,
-        "precision": setting.precision,
-        "optimizer": setting.optimizer,
-        "mode": setting.mode,
-        "cost_model": setting.cost_model,
-        "calibration": None if request.calibration is None else reference(request.calibration, folder),
-        "memory_limit": request.memory_limit,
+        **question_head(request, setting, folder),
         "workers": ranked.workers,
         "mesh": mesh_entry(ranked.plan),
         "assume": dict(request.assume),

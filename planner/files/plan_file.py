@@ -28,6 +28,7 @@ __all__ = [
     "plan_text",
     "prediction",
     "provenance",
+    "question_head",
     "read_plan",
     "reference",
     "request_from_document",
@@ -73,22 +74,8 @@ def document_from_plan(
     plan = ranked.plan
     assert len(layer_names) == len(plan.splits) == len(plan.collectives)
     document: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "model": reference(request.model, folder),
-        # The default is written out, so that the plan keeps its meaning when the default changes.
-        "cluster": setting.cluster if request.cluster is None else reference(request.cluster, folder),
-        "device": reference(request.device, folder) if request.device is not None else None,
-        "gpus": setting.gpus,
-        "global_batch": setting.global_batch,
-        "precision": setting.precision,
-        "optimizer": setting.optimizer,
-        "seq": setting.seq,
-        "lora_rank": request.lora_rank,
-        "mode": setting.mode,
-        "cost_model": setting.cost_model,
+        **question_head(request, setting, folder),
         "cost_model_options": _cost_model_options(request, folder),
-        "calibration": None if request.calibration is None else reference(request.calibration, folder),
-        "memory_limit": request.memory_limit,
         "workers": plan.workers,
         "num_micro_batches": plan.num_micro_batches,
         "stages": [
@@ -106,6 +93,27 @@ def document_from_plan(
         is_best = ranked.rank == 1
         document["prediction"] |= {"proven_optimal": result.proven_optimal and is_best, "bound_s": result.bound_s}
     return {key: value for key, value in document.items() if value not in (None, [], {})}
+
+
+def question_head(request: Request, setting: Setting, folder: Path | None) -> dict[str, Any]:
+    """First entries of every plan file of training: the version and what was asked."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": reference(request.model, folder),
+        # The default is written out, so that the plan keeps its meaning when the default changes.
+        "cluster": setting.cluster if request.cluster is None else reference(request.cluster, folder),
+        "device": reference(request.device, folder) if request.device is not None else None,
+        "gpus": setting.gpus,
+        "global_batch": setting.global_batch,
+        "seq": setting.seq,
+        "lora_rank": request.lora_rank,
+        "precision": setting.precision,
+        "optimizer": setting.optimizer,
+        "mode": setting.mode,
+        "cost_model": setting.cost_model,
+        "calibration": None if request.calibration is None else reference(request.calibration, folder),
+        "memory_limit": request.memory_limit,
+    }
 
 
 def _cost_model_options(request: Request, folder: Path | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from planner.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.plan_file import SCHEMA_VERSION, prediction, provenance, reference
+from planner.files.plan_file import prediction, provenance, question_head
 from planner.mixed.results import MixedResult, RankedMixedPlan
 from planner.request import Request
 from planner.results import Setting
@@ -83,20 +83,7 @@ def document_from_mixed_plan(
         A valid ``planner.schema.plan.PlanDocument``; entries that say nothing are left out.
     """
     document: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "model": reference(request.model, folder),
-        "cluster": setting.cluster if request.cluster is None else reference(request.cluster, folder),
-        "gpus": setting.gpus,
-        "global_batch": setting.global_batch,
-        "seq": setting.seq,
-        "lora_rank": request.lora_rank,
-        # What was asked for: a plan over devices without it falls back again.
-        "precision": setting.precision,
-        "optimizer": setting.optimizer,
-        "mode": setting.mode,
-        "cost_model": setting.cost_model,
-        "calibration": None if request.calibration is None else reference(request.calibration, folder),
-        "memory_limit": request.memory_limit,
+        **question_head(request, setting, folder),
         "workers": ranked.workers,
         "mixed": mixed_entry(ranked.plan, [use.name for use in ranked.groups]),
         "assume": dict(request.assume),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["Clock", "OutOfTimeError"]
+__all__ = ["Clock", "OutOfTimeError", "why_stopped"]
 
 
 class OutOfTimeError(RuntimeError):
@@ -42,3 +42,20 @@ class Clock:
         """Raise `OutOfTimeError` when the deadline has passed."""
         if self.elapsed_s > self.limit_s:
             raise OutOfTimeError
+
+
+def why_stopped(search: Callable[[], None]) -> str:
+    """Run a search that keeps its best placement and bound; whatever stops it early, they hold.
+
+    Returns
+    -------
+    str
+        "time limit", "interrupted", or nothing where it came to its end.
+    """
+    try:
+        search()
+    except OutOfTimeError:
+        return "time limit"
+    except KeyboardInterrupt:
+        return "interrupted"
+    return ""

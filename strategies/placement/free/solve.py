@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.placement.bounds import best_time_per_byte, simple_bound
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract_classes
 from strategies.placement.device_program import improved_by_program
@@ -117,6 +117,11 @@ class _Search:
             time_per_byte=best_time_per_byte(self.problem),
         )
 
+    def run(self, seed: int) -> None:
+        """First placements, then both sides until they meet."""
+        self.start(seed)
+        _close(self)
+
     def start(self, seed: int) -> None:
         """A chain and simple fillings, improved; a filling as it is comes first, so that there is something however short the time."""
         self.keep(self.filled(np.argsort(-self.graph.size_bytes, kind="stable")))
@@ -199,15 +204,7 @@ def solve_free(
     if problem.num_colors > LARGE:
         return solve_large(problem, seed=seed, gap=gap, clock=clock)
     search = _Search(problem, seed=seed, gap=gap, clock=clock)
-    stopped = ""
-    try:
-        if np.isfinite(search.bound):
-            search.start(seed)
-            _close(search)
-    except OutOfTimeError:
-        stopped = "time limit"
-    except KeyboardInterrupt:
-        stopped = "interrupted"
+    stopped = why_stopped(lambda: search.run(seed)) if np.isfinite(search.bound) else ""
     place = search.place
     result = PlacementResult(
         placement=None if place is None else Placement(device=place[search.graph.block]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.placement.bounds import simple_bound
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.clock import Clock, OutOfTimeError, why_stopped
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
 from strategies.placement.free.assignment import Devices
 from strategies.placement.free.exchange import Exchange
@@ -35,14 +35,7 @@ def solve_large(problem: PlacementProblem, *, seed: int = 0, gap: float = 0.0, c
     clock : Clock
     """
     search = _LargeSearch(problem, gap=gap, clock=clock)
-    stopped = ""
-    try:
-        if np.isfinite(search.bound):
-            search.run(seed)
-    except OutOfTimeError:
-        stopped = "time limit"
-    except KeyboardInterrupt:
-        stopped = "interrupted"
+    stopped = why_stopped(lambda: search.run(seed)) if np.isfinite(search.bound) else ""
     return PlacementResult(
         placement=search.placement,
         objective=float(search.value),

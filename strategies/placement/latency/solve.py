@@ -14,7 +14,7 @@ solutions are packed into accelerators (`packing`) and improved by moves (`impro
 
 from __future__ import annotations
 
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import contract
 from strategies.placement.latency.evaluate import evaluate
 from strategies.placement.latency.improve import improve
@@ -65,14 +65,7 @@ def solve_latency(
     (10.0, True, [0, 0, 1])
     """
     search = _Search(problem, num_subgraphs, gap, clock or Clock())
-    stopped = ""
-    try:
-        search.run(max_ideals)
-    except OutOfTimeError:
-        stopped = "time limit"
-    except KeyboardInterrupt:
-        stopped = "interrupted"
-    return search.result(stopped)
+    return search.result(why_stopped(lambda: search.run(max_ideals)))
 
 
 class _Search:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from strategies.placement.chain import ChainLimits, StagePairs
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import BlockGraph, contract
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
 from strategies.placement.loads import device_loads
@@ -66,14 +66,7 @@ def solve_mixed_chain(problem: PlacementProblem, *, seed: int = 0, clock: Clock 
     """
     clock = clock or Clock()
     search = _Search(problem, clock)
-    stopped = ""
-    try:
-        if np.isfinite(search.bound):
-            search.run(seed)
-    except OutOfTimeError:
-        stopped = "time limit"
-    except KeyboardInterrupt:
-        stopped = "interrupted"
+    stopped = why_stopped(lambda: search.run(seed)) if np.isfinite(search.bound) else ""
     return PlacementResult(
         placement=search.best,
         objective=float(search.value),

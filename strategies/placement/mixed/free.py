@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import contract_classes
 from strategies.placement.device_program import improved_by_program
 from strategies.placement.free.assignment import Devices
@@ -33,14 +33,7 @@ def solve_mixed_free(
     """Place operators of a problem with `types` on any devices so that the largest load is least."""
     clock = clock or Clock()
     search = _Search(problem, seed=seed, gap=gap, clock=clock)
-    stopped = ""
-    try:
-        if np.isfinite(search.bound):
-            search.run(seed)
-    except OutOfTimeError:
-        stopped = "time limit"
-    except KeyboardInterrupt:
-        stopped = "interrupted"
+    stopped = why_stopped(lambda: search.run(seed)) if np.isfinite(search.bound) else ""
     result = PlacementResult(
         placement=None if search.place is None else Placement(device=search.place[search.graph.block]),
         objective=float(search.value),
