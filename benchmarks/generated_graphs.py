@@ -1,14 +1,15 @@
 """Large operator graphs, generated: unrolled BERT, Inception and NASNet-like cells, written in the public JSON format of workloads.
 
 Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/generated_graphs.py write FAMILY COUNT SEED FILE [--training]
-       PLANNER_REFERENCE_DATA=FOLDER python benchmarks/generated_graphs.py [10000] [100000] [--seeds N] [--family NAME]
+       PLANNER_REFERENCE_DATA=FOLDER python benchmarks/generated_graphs.py [--write] [10000] [100000] [--seeds N] [--family NAME]
 
 Times on either device, size and transfer time of an operator are those of one operator of the shared operator workloads, drawn together, so
 that their ratios are as measured: those of BERT for BERT, of ResNet-50 for the convolutional families. An operator of a cell is drawn
 once per graph, because cells repeat; so a cut that is dear in one cell is dear in all, which a draw per operator would hide.
 Nothing of the workloads is kept here: they are read at run time.
 
-The second form places five graphs of each family on 16 accelerators and one CPU, contiguous and not, and reports the worst bound / best.
+The second form places five graphs of each family on 16 accelerators and one CPU, contiguous and not, and reports the worst bound / best;
+--write puts the table, one row for each family and size, into docs/placement.md.
 The seeds 3 and 4 are training graphs: every operator that takes time has a backward operator of its colour class, twice as long.
 """
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from placement import write_table
 
 FOLDER = (
     Path(os.environ.get("PLANNER_REFERENCE_DATA", Path(__file__).parents[2] / "shared")) / "placement" / "workloads"
@@ -249,26 +251,57 @@ def add_backward(graph: Graph) -> None:
                 graph.edges.append((partner[v], partner[u]))
 
 
-def measure(count: int, families: list[str], seeds: int) -> None:
-    """Place graphs of one size; the worst bound / best is what counts."""
+MODES = ("--contiguous", "--non-contiguous")
+HEAD = (
+    "| operators | family | worst bound / best, contiguous | not contiguous | CPU s, contiguous | not contiguous | MB |",
+    "| --- | --- | --- | --- | --- | --- | --- |",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One run of the command."""
+
+    ratio: float
+    cpu_s: float
+    memory_mb: float
+
+
+def row(count: int, family: str, runs: dict[str, list[Placed]]) -> str:
+    """Worst of one family and size, for the page."""
+    ratios = " | ".join(f"{min(run.ratio for run in runs[mode]):.4f} of {len(runs[mode])}" for mode in MODES)
+    times = " | ".join(
+        f"{min(run.cpu_s for run in runs[mode]):.0f} to {max(run.cpu_s for run in runs[mode]):.0f}" for mode in MODES
+    )
+    memory_mb = max(run.memory_mb for mode in MODES for run in runs[mode])
+    return f"| {count:,} | {family} | {ratios} | {times} | {memory_mb:.0f} |"
+
+
+def measure(count: int, families: list[str], seeds: int) -> list[str]:
+    """Place graphs of one size; the worst bound / best is what counts. Returns rows for the page."""
     worst: dict[str, float] = {}
+    rows = []
     for family in families:
+        runs: dict[str, list[Placed]] = {mode: [] for mode in MODES}
         for seed in range(seeds):
             training = seed in TRAINING_SEEDS
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "graph.json"
                 path.write_text(json.dumps(generate(family, count, seed, training=training)))
-                for mode in ("--contiguous", "--non-contiguous"):
-                    ratio = place(f"{family} {seed}{' training' if training else ''}", path, mode, LIMITS[count])
-                    worst[mode] = min(worst.get(mode, 1.0), ratio)
+                for mode in MODES:
+                    found = place(f"{family} {seed}{' training' if training else ''}", path, mode, LIMITS[count])
+                    runs[mode].append(found)
+                    worst[mode] = min(worst.get(mode, 1.0), found.ratio)
+        rows.append(row(count, family, runs))
     for mode, ratio in worst.items():
         print(
             f"{count:,} operators {mode}: worst bound / best {ratio:.4f} {'ok' if ratio >= GOAL else 'below the goal'}"
         )
+    return rows
 
 
-def place(name: str, path: Path, mode: str, limit_s: int) -> float:
-    """Run the command on one thread, as a user would; return bound / best."""
+def place(name: str, path: Path, mode: str, limit_s: int) -> Placed:
+    """Run the command on one thread, as a user would."""
     command = [sys.executable, "-m", "planner", "place", str(path), mode, "--time-limit", f"{limit_s}s", "--json"]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **one_thread})
@@ -285,7 +318,7 @@ def place(name: str, path: Path, mode: str, limit_s: int) -> float:
         f" {cpu_s:6.1f} s CPU {answer['wall_s']:6.1f} s {memory_mb:5.0f} MB",
         flush=True,
     )
-    return ratio
+    return Placed(ratio, cpu_s, memory_mb)
 
 
 def main() -> None:
@@ -299,8 +332,11 @@ def main() -> None:
         return
     seeds = int(words[words.index("--seeds") + 1]) if "--seeds" in words else 5
     families = [words[words.index("--family") + 1]] if "--family" in words else list(SOURCES)
+    rows: list[str] = []
     for size in [size for size in LIMITS if str(size) in words] or list(LIMITS):
-        measure(size, families, seeds)
+        rows += measure(size, families, seeds)
+    if "--write" in words:
+        write_table("generated_graphs.py --write", [*HEAD, *rows])
 
 
 if __name__ == "__main__":

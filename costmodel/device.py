@@ -48,6 +48,10 @@ class Device:
         Rate of the units that run element-wise kernels; the fp32 peak unless stated.
     price_per_hour : float or None
         What renting the device for an hour costs, in USD; None where nobody has stated it.
+    busy_power_w : float or None
+        What the device draws while it computes; None where nobody has stated it.
+    idle_power_w : float or None
+        What it draws while it waits; None where nobody has stated it (`costmodel.energy` has a default).
 
     Raises
     ------
@@ -77,6 +81,8 @@ class Device:
     efficiency: Efficiency = field(default=DEFAULT_EFFICIENCY)
     vector_flop_per_s: float | None = None
     price_per_hour: float | None = None
+    busy_power_w: float | None = None
+    idle_power_w: float | None = None
     lanes_per_multiprocessor: int = 128
 
     def __post_init__(self) -> None:
@@ -93,16 +99,32 @@ class Device:
         if self.vector_flop_per_s is not None:
             positive["vector rate"] = self.vector_flop_per_s
         positive["number of lanes per multiprocessor"] = self.lanes_per_multiprocessor
-        if self.price_per_hour is not None:
-            positive["price per hour"] = self.price_per_hour
+        stated = {
+            "price per hour": self.price_per_hour,
+            "busy power": self.busy_power_w,
+            "idle power": self.idle_power_w,
+        }
+        positive |= {what: value for what, value in stated.items() if value is not None}
         for what, value in positive.items():
             if not (math.isfinite(value) and value > 0):
                 raise DeviceError(f"device '{self.name}': {what} is {value}, expected a positive number")
         for what, value in (("clock", self.clock_hz), ("launch overhead", self.launch_overhead_s)):
             if not (math.isfinite(value) and value >= 0):
                 raise DeviceError(f"device '{self.name}': {what} is {value}, expected 0 or more")
+        self._check_power()
         ordered = {name: float(self.peak_flop_per_s[name]) for name in FORMATS if name in self.peak_flop_per_s}
         object.__setattr__(self, "peak_flop_per_s", MappingProxyType(ordered))
+
+    def _check_power(self) -> None:
+        """What waits draws no more than what computes."""
+        if self.idle_power_w is None:
+            return
+        if self.busy_power_w is None:
+            raise DeviceError(f"device '{self.name}' states an idle power but no busy power")
+        if self.idle_power_w > self.busy_power_w:
+            raise DeviceError(
+                f"device '{self.name}': idle power is {self.idle_power_w:g} W, more than the {self.busy_power_w:g} W when busy"
+            )
 
     @property
     def formats(self) -> frozenset[str]:

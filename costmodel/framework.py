@@ -118,10 +118,21 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
     ),
     FrameworkProfile(
         name="nemo",
-        doc="one fp32 copy of the logits",
-        source="logits_copies: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py, works in place",
-        pattern=r"nemo|megatron-bridge",
-        facts={"logits_copies": 1.0},
+        doc="one fp32 copy of the logits; gradients of inputs are exchanged while those of weights are computed; a fused softmax for "
+        "heads by fours",
+        source="logits_copies: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py, works in place. column_overlap: "
+        "megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication, and Transformer Engine's linear layers; "
+        "10 % is lost to interference, as in dp_overlap. softmax_multiple: megatron/core/fusions/fused_softmax.py",
+        pattern=r"nemo|megatron-bridge|megatron.core",
+        facts={"logits_copies": 1.0, "column_overlap": 0.9, "softmax_multiple": 4.0},
+    ),
+    FrameworkProfile(
+        name="megatron",
+        doc="a fused softmax for heads by fours",
+        source="softmax_multiple: Megatron-LM, megatron/model/fused_softmax.py, is_kernel_available, and the same of Megatron-DeepSpeed: "
+        "micro-batch x heads of a rank is a multiple of 4",
+        pattern=r"megatron",
+        facts={"softmax_multiple": 4.0},
     ),
     FrameworkProfile(
         name="llm-foundry",

@@ -75,12 +75,16 @@ class Graph:
         Raises
         ------
         GraphError
-            Duplicate names, unknown parents, cycles, shapes that do not fit, adapters where there can be none.
+            Duplicate names, unknown parents, cycles, shapes that do not fit, adapters where there can be none, tied weights that no layer
+            owns.
         """
         problems = _structure_problems(specs)
         if problems:
             raise GraphError(problems)
         layers = _infer_shapes(_topological(specs))
+        problems = _tying_problems(layers)
+        if problems:
+            raise GraphError(problems)
         index = {layer.name: i for i, layer in enumerate(layers)}
         edges = sorted({(index[p], i) for i, layer in enumerate(layers) for p in layer.inputs})
         return cls(name=name, layers=tuple(layers), edges=tuple(edges))
@@ -108,6 +112,14 @@ class Graph:
     def weighted(self) -> tuple[int, ...]:
         """Indices of the layers that have something to train (frozen ones have not)."""
         return tuple(i for i, layer in enumerate(self.layers) if layer.has_weights)
+
+    @cached_property
+    def needs_gradient(self) -> tuple[bool, ...]:
+        """Layer -> whether a gradient flows through its output: it or a layer before it has weights to train."""
+        result: list[bool] = []
+        for layer, sources in zip(self.layers, self.producers, strict=True):
+            result.append(layer.has_weights or any(result[u] for u in sources))
+        return tuple(result)
 
     def index(self, name: str) -> int:
         """Position of a layer by name.
@@ -235,3 +247,21 @@ def _infer_shapes(specs: Sequence[LayerSpec]) -> list[Layer]:
     if problems:
         raise GraphError(problems)
     return list(layers.values())
+
+
+def _tying_problems(layers: Sequence[Layer]) -> list[GraphProblem]:
+    """Tied layers whose weights no layer of the network owns: an embedding, or a matrix that is used again (transposed, too)."""
+    owners = {layer.name: layer.matrix_shape for layer in layers if not layer.tied_count and any(layer.matrix_shape)}
+    shapes = {pair for shape in owners.values() for pair in (shape, shape[::-1])}
+    tables = {layer.name: owners[layer.name] for layer in layers if layer.kind == "embedding" and layer.name in owners}
+    problems = []
+    for layer in layers:
+        if not layer.tied_count or layer.matrix_shape in shapes:
+            continue
+        rows, features = layer.matrix_shape
+        reason = f"tied: no layer has {rows:,} x {features:,} weights that it could share; "
+        found = ", ".join(f"embedding '{name}' has {a:,} x {b:,}" for name, (a, b) in tables.items())
+        problems.append(
+            GraphProblem(layer.name, reason + (found or "the network has no embedding with weights of its own"))
+        )
+    return problems

@@ -31,6 +31,8 @@ class Host:
         Nominal, between the host and a port, in each direction; None: unknown.
     link_shared_by : int
         Devices behind one such port. 1 = a port of its own.
+    power_w : float or None
+        What one node draws beside its devices; None: unknown.
 
     Raises
     ------
@@ -51,12 +53,13 @@ class Host:
     memory_bandwidth_bytes_per_s: float | None = None
     link_bytes_per_s: float | None = None
     link_shared_by: int = 1
+    power_w: float | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         if self.devices < 1:
             raise HostError(f"a host has {self.devices} devices, expected at least 1")
-        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "link_bytes_per_s"):
+        for name in ("memory_bytes", "memory_bandwidth_bytes_per_s", "link_bytes_per_s", "power_w"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise HostError(f"the host's {name} is {value}, expected a positive number")

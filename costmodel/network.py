@@ -47,6 +47,8 @@ class Level:
         latency and bandwidth. 0 where only those matter.
     in_network : float
         Share of the nominal bandwidth at which switches of this level sum what they pass on; 0 = they do not.
+    fitted : tuple of str
+        Which of the numbers above were found from measured collectives: ``latency``, ``efficiency``, ``ring_step``, ``in_network``.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Level:
     efficiency: float = 1.0
     ring_step_s: float = 0.0
     in_network: float = 0.0
+    fitted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = ["OPTIMIZERS", "PRECISIONS", "Optimizer", "Precision", "default_precision"]
@@ -35,15 +36,38 @@ PRECISIONS: dict[str, Precision] = {
 }
 
 
-def default_precision(formats: set[str] | frozenset[str]) -> str:
-    """Mixed bf16 where the device has it, else mixed fp16, else fp32.
+# 16-bit formats on tensor cores are at least this much quicker than fp32; older devices list fp16 at twice the fp32 rate or below.
+_MATRIX_UNITS = 2.5
 
-    Only tensor-core generations list 16-bit formats at more than twice the fp32 rate; the device files list what they support.
 
-    >>> default_precision({"fp32", "bf16"}), default_precision({"fp32"})
+def default_precision(rates: Mapping[str, float], *, is_transformer: bool) -> str:
+    """What a network is trained in where nobody says: mixed bf16, mixed fp16 or fp32.
+
+    Transformers are trained in bf16 wherever it is no slower than fp32, since it halves the activations without a scale of the loss
+    (Ampere and later, TPUs), and in fp16 on the tensor cores of Volta and Turing. Other networks leave fp32 only where the rate pays for
+    it: many devices for graphics have bf16 at twice the fp32 rate.
+
+    Parameters
+    ----------
+    rates : mapping
+        Format -> FLOP/s of the device.
+    is_transformer : bool
+
+    Examples
+    --------
+    >>> graphics = {"fp32": 35.6e12, "fp16": 71e12, "bf16": 71e12}
+    >>> default_precision(graphics, is_transformer=True), default_precision(graphics, is_transformer=False)
     ('bf16', 'fp32')
+    >>> default_precision({"fp32": 15.7e12, "fp16": 125e12}, is_transformer=True)  # V100
+    'fp16'
+    >>> default_precision({"fp32": 10.6e12, "fp16": 21.2e12}, is_transformer=True)  # P100: no matrix units
+    'fp32'
     """
-    return next((name for name in ("bf16", "fp16") if name in formats), "fp32")
+    known = rates.get("fp32", 0.0)
+    if is_transformer and rates.get("bf16", 0.0) >= max(known, 1.0):
+        return "bf16"
+    name = next((name for name in ("bf16", "fp16") if name in rates), "fp32")
+    return name if rates.get(name, 0.0) > _MATRIX_UNITS * known else "fp32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

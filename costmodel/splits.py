@@ -67,6 +67,9 @@ def factorisations(number: int, parts: int) -> tuple[tuple[int, ...], ...]:
     return tuple((d, *rest) for d in divisors(number) for rest in factorisations(number // d, parts - 1))
 
 
+_ROWS = ("workers", "batch", "out_channels", "in_channels", "height")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SplitTable:
     """All splits of several worker counts, one after the other; every array has shape (splits,)."""
@@ -97,6 +100,23 @@ class SplitTable:
         """Row of a split (its worker count must be in the table)."""
         return self._row_by_degrees[split.degrees]
 
+    def repeated(self, times: int) -> SplitTable:
+        """The same rows several times over, one copy after the other; worker counts and offsets are those of the first."""
+        rows = {name: np.tile(getattr(self, name), times) for name in _ROWS}
+        return SplitTable(worker_counts=self.worker_counts, offsets=self.offsets, **rows)
+
+    def rows_in(self, other: SplitTable) -> IntArray | None:
+        """Rows of another table that are the same splits; None where it lacks one.
+
+        >>> split_table([2], batch_only=True).rows_in(split_table([1, 2])), split_table([3]).rows_in(split_table([1, 2]))
+        (array([4]), None)
+        """
+        known = other._row_by_degrees
+        try:
+            return np.array([known[degrees] for degrees in self._row_by_degrees], dtype=np.int64)
+        except KeyError:
+            return None
+
     @cached_property
     def _row_by_degrees(self) -> dict[tuple[int, int, int, int], int]:
         columns = (self.batch.tolist(), self.out_channels.tolist(), self.in_channels.tolist(), self.height.tolist())
@@ -118,7 +138,13 @@ def split_table(worker_counts: Sequence[int], *, grids_only: bool = False, batch
     Returns
     -------
     SplitTable
+        The same one for the same splits, as far as it was asked for lately.
     """
+    return _split_table(tuple(worker_counts), grids_only, batch_only)
+
+
+@lru_cache(maxsize=16)
+def _split_table(worker_counts: tuple[int, ...], grids_only: bool, batch_only: bool) -> SplitTable:
     per_count: list[tuple[tuple[int, ...], ...]]
     if batch_only:
         per_count = [((w, 1, 1, 1),) for w in worker_counts]
@@ -128,6 +154,7 @@ def split_table(worker_counts: Sequence[int], *, grids_only: bool = False, batch
         per_count = [factorisations(w, 4) for w in worker_counts]
     offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in per_count])])
     flat = np.array([row for rows in per_count for row in rows], dtype=np.int64).reshape(-1, 4)
+    flat.setflags(write=False)
     return SplitTable(
         worker_counts=tuple(worker_counts),
         offsets=tuple(int(o) for o in offsets),
@@ -139,7 +166,7 @@ def split_table(worker_counts: Sequence[int], *, grids_only: bool = False, batch
     )
 
 
-def legal_splits(layer: Layer, table: SplitTable, micro_batch: int) -> BoolArray:
+def legal_splits(layer: Layer, table: SplitTable, micro_batch: int | IntArray) -> BoolArray:
     """Which splits a layer can take: every degree at most the extent it divides (shares may be uneven).
 
     An input-channel split reduces its partial sums into shares of the output channels, so ``out x in <= output channels``.
@@ -161,14 +188,14 @@ def legal_splits(layer: Layer, table: SplitTable, micro_batch: int) -> BoolArray
     return legal
 
 
-def shard_of(layer: Layer, table: SplitTable, micro_batch: int) -> Shard:
+def shard_of(layer: Layer, table: SplitTable, micro_batch: int | IntArray) -> Shard:
     """Build the largest share of every split: each extent divided and rounded up.
 
     Parameters
     ----------
     layer : Layer
     table : SplitTable
-    micro_batch : int
+    micro_batch : int, or array of int (splits,)
         Samples of one micro-batch over all workers.
 
     Returns

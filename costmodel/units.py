@@ -16,6 +16,7 @@ __all__ = [
     "format_count",
     "format_flop_per_s",
     "format_hz",
+    "format_joules",
     "format_rate",
     "format_seconds",
     "parse_quantity",
@@ -59,6 +60,7 @@ _UNITS: dict[str, dict[str, float]] = {
         "h": 3600.0,
     },
     "hz": {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
+    "watts": {"mW": 1e-3} | {f"{prefix}W": factor for prefix, factor in _DECIMAL.items()},
 }
 _EXAMPLES = {
     "bytes": "80 GiB",
@@ -66,6 +68,7 @@ _EXAMPLES = {
     "flop_per_s": "989 TFLOP/s",
     "seconds": "5 us",
     "hz": "745 MHz",
+    "watts": "700 W",
 }
 DIMENSIONS: tuple[str, ...] = tuple(_UNITS)
 
@@ -85,7 +88,7 @@ def parse_quantity(text: object, dimension: str) -> float:
     Returns
     -------
     float
-        In bytes, bytes/s, FLOP/s, seconds or Hz; finite and not negative.
+        In bytes, bytes/s, FLOP/s, seconds, Hz or W; finite and not negative.
 
     Raises
     ------
@@ -198,6 +201,15 @@ def format_hz(value: float) -> str:
     '745 MHz'
     """
     return format_rate(value, "Hz")
+
+
+def format_joules(value: float) -> str:
+    """Write an energy, in watt-hours where it is large.
+
+    >>> format_joules(1500.0), format_joules(3.6e6), format_joules(7.2e12)
+    ('1.50 kJ', '1.00 kWh', '2.00 GWh')
+    """
+    return format_rate(value / 3600.0, "Wh") if value >= 3.6e6 else format_rate(value, "J")
 
 
 def format_count(value: float) -> str:

@@ -35,8 +35,4 @@ class Workload:
 
     def needs_gradient(self) -> tuple[bool, ...]:
         """Layer -> whether a gradient flows through its output: it or a layer before it has weights to train."""
-        result: list[bool] = []
-        for i, layer in enumerate(self.graph.layers):
-            weighted = layer.has_weights
-            result.append(weighted or any(result[u] for u in self.graph.producers[i]))
-        return tuple(result)
+        return self.graph.needs_gradient

@@ -35,6 +35,8 @@ Generated from `--help` by `python docs/generate.py`. `python -m planner` is the
   digit, and are described in [json.md](json.md).
 - Files appear complete or not at all, and a file that cannot be written is refused before the search starts.
 - Ctrl-C prints the best plans so far.
+- `planner --install-completion` has the shell complete commands, options, their words (`--schedule`, `--objective`, ...) and the bundled
+  names of networks, clusters, devices and calibrations; `--show-completion` prints the script.
 - Everything wrong with a command line, or with a file, is reported at once; places in files are `file:line:column`.
 
 | exit code | meaning |
@@ -66,12 +68,15 @@ not know. `space_size` is exact and may be larger than 64 bits.
 SECTIONS = (
     ("result", "planner optimize"),
     ("breakdown", "planner explain, planner estimate"),
+    ("compare", "planner compare"),
     ("validation", "planner validate"),
     ("measure", "planner measure"),
     ("detect", "planner detect"),
     ("calibrate", "planner calibrate"),
     ("place", "planner place, planner place check"),
     ("scale", "planner scale"),
+    ("sweep", "planner sweep"),
+    ("size", "planner size"),
     ("list", "planner list"),
     ("plan", "Plan files (--export, --plan, and `plan` inside results)"),
 )

@@ -1,12 +1,13 @@
-"""An optimizing planner for distributed deep learning: command line, files and reports.
+"""An optimizing planner for distributed deep learning: command line, files, reports and a Python interface.
 
-What Python programs use is imported on first use, so that ``import planner`` stays quick.
+What Python programs use is imported on first use, so that ``import planner`` stays quick; docs/python.md shows it.
 
 Examples
 --------
 >>> import planner
->>> "from_torch" in dir(planner)
-True
+>>> result = planner.optimize("alexnet", gpus=16)
+>>> result.proven, result.best.step_time_s == result.bound
+(True, True)
 """
 
 from __future__ import annotations
@@ -15,14 +16,122 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from planner.api.bundle import (
+        Listing,
+        list_calibrations,
+        list_clusters,
+        list_collectives,
+        list_devices,
+        list_exporters,
+        list_importers,
+        list_models,
+        load_cluster,
+        load_device,
+        load_model,
+    )
+    from planner.api.comparison import Comparison, compare
+    from planner.api.exports import Export, export
+    from planner.api.placement import Placement, place
+    from planner.api.plans import Plan
+    from planner.api.questions import estimate, explain, optimize, scale
+    from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
+    from planner.api.studies import Sizing, Sweep, size, sweep
+    from planner.api.validation import Validation, validate
+    from planner.api.words import Interrupted
+    from planner.errors import (
+        InputFileError,
+        LimitReached,
+        NoFeasiblePlan,
+        OutputError,
+        PlannerError,
+        UnknownName,
+        UsageError,
+    )
     from planner.importers.torch_module import from_torch
 
-__all__ = ["__version__", "from_torch"]
+__all__ = [
+    "Comparison",
+    "Estimate",
+    "Explanation",
+    "Export",
+    "InputFileError",
+    "Interrupted",
+    "LimitReached",
+    "Listing",
+    "NoFeasiblePlan",
+    "OutputError",
+    "Placement",
+    "Plan",
+    "PlannerError",
+    "ScalingCurve",
+    "SearchResult",
+    "Sizing",
+    "Sweep",
+    "UnknownName",
+    "UsageError",
+    "Validation",
+    "__version__",
+    "compare",
+    "estimate",
+    "explain",
+    "export",
+    "from_torch",
+    "list_calibrations",
+    "list_clusters",
+    "list_collectives",
+    "list_devices",
+    "list_exporters",
+    "list_importers",
+    "list_models",
+    "load_cluster",
+    "load_device",
+    "load_model",
+    "optimize",
+    "place",
+    "scale",
+    "size",
+    "sweep",
+    "validate",
+]
 
 __version__ = "0.1.0"
 
-# Name -> module that has it.
-_LAZY = {"from_torch": "planner.importers.torch_module"}
+# Module -> names that it has for Python programs.
+_MODULES = {
+    "planner.api.bundle": (
+        "Listing",
+        "list_calibrations",
+        "list_clusters",
+        "list_collectives",
+        "list_devices",
+        "list_exporters",
+        "list_importers",
+        "list_models",
+        "load_cluster",
+        "load_device",
+        "load_model",
+    ),
+    "planner.api.comparison": ("Comparison", "compare"),
+    "planner.api.exports": ("Export", "export"),
+    "planner.api.placement": ("Placement", "place"),
+    "planner.api.plans": ("Plan",),
+    "planner.api.questions": ("estimate", "explain", "optimize", "scale"),
+    "planner.api.results": ("Estimate", "Explanation", "ScalingCurve", "SearchResult"),
+    "planner.api.studies": ("Sizing", "Sweep", "size", "sweep"),
+    "planner.api.validation": ("Validation", "validate"),
+    "planner.api.words": ("Interrupted",),
+    "planner.errors": (
+        "InputFileError",
+        "LimitReached",
+        "NoFeasiblePlan",
+        "OutputError",
+        "PlannerError",
+        "UnknownName",
+        "UsageError",
+    ),
+    "planner.importers.torch_module": ("from_torch",),
+}
+_LAZY = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

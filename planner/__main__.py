@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+from typing import NoReturn
 
 
 def main() -> None:
@@ -19,5 +21,34 @@ def main() -> None:
     sys.exit(code)
 
 
+def _is_watched() -> bool:
+    """Whether a profiler, a debugger or coverage runs, which has something to say at the end."""
+    monitoring = getattr(sys, "monitoring", None)  # from Python 3.12 on
+    tools = [] if monitoring is None else [monitoring.get_tool(number) for number in range(6)]
+    return sys.gettrace() is not None or sys.getprofile() is not None or any(tools)
+
+
+def start() -> NoReturn:
+    """Be the program: run the command line, and leave without freeing every object one by one.
+
+    Taking down the interpreter takes a tenth of a small search, and the process ends anyway (mypy leaves in the same way). Whatever is
+    registered for the exit still runs.
+    """
+    code: str | int | None = 70
+    try:
+        main()
+    except SystemExit as leaving:
+        code = leaving.code
+    if _is_watched():
+        sys.exit(code)
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):  # nobody reads any more
+        pass
+    os._exit(code if isinstance(code, int) else 0 if code is None else 1)
+
+
 if __name__ == "__main__":
-    main()
+    start()

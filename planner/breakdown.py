@@ -9,7 +9,6 @@ import numpy as np
 
 from costmodel.layers import Layer, Shard
 from costmodel.network import Cluster
-from costmodel.paleo.model import PaleoCompute
 from costmodel.pipeline_cost import pipeline_arrays
 from costmodel.plan import Plan
 from costmodel.roofline import RooflineCompute
@@ -134,9 +133,12 @@ def _forward_flops(workload: Workload) -> list[float]:
     flops = []
     for layer in workload.graph.layers:
         shard = shard_of(layer, table, workload.global_batch)
-        if isinstance(compute, PaleoCompute) and not compute.is_extension(layer):
-            flops.append(float(compute.pass_flop(layer, shard)[0][0]))
-            continue
+        if not isinstance(compute, RooflineCompute):
+            from costmodel.paleo.model import PaleoCompute
+
+            if isinstance(compute, PaleoCompute) and not compute.is_extension(layer):
+                flops.append(float(compute.pass_flop(layer, shard)[0][0]))
+                continue
         forward = layer.family.work(layer, shard).forward
         # The first alternative is the plain algorithm.
         flops.append(float(sum(kernel.flop[0] for kernel in forward[0])) if forward else 0.0)

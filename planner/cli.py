@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from planner.commands.completion import command_to_complete
 from planner.commands.help import GroupedCommand
 from planner.errors import ExitCode, InputFileError, PlannerError, did_you_mean
 from planner.search_errors import SearchInterrupted
@@ -26,7 +27,10 @@ _COMMANDS = {
     "optimize": ("planner.commands.optimize", "optimize", "Find the fastest plans, ranked and proven."),
     "estimate": ("planner.commands.explain", "estimate", "Predict the step time of one plan."),
     "explain": ("planner.commands.explain", "explain", "Show where the time of a plan goes, layer by layer."),
+    "compare": ("planner.commands.compare", "compare", "Compare plans: what differs, by how much and why."),
     "scale": ("planner.commands.scale", "scale", "Show how a network scales over 1, 2, 4, ... workers."),
+    "sweep": ("planner.commands.sweep", "sweep", "Search a grid of clusters, GPUs and batches to one table."),
+    "size": ("planner.commands.size", "size", "How many of which GPUs meet a deadline and a budget."),
     "place": ("planner.commands.place", "place", "Place an operator graph on devices, optimally."),
     "validate": ("planner.commands.validate", "validate", "Score predictions against measurements."),
     "measure": ("planner.commands.measure", "measure", "Time kernels and collectives on this machine."),
@@ -43,13 +47,19 @@ _COMMANDS = {
 }
 
 
-def make_app(only: str | None = None) -> typer.Typer:
+# What needs no command's options.
+_ROOT_OPTIONS = ("-h", "--help", "-V", "--version", "--show-completion", "--install-completion")
+
+
+def make_app(only: str | None = None, *, names_only: bool = False) -> typer.Typer:
     """Build the application.
 
     Parameters
     ----------
     only : str, optional
         The one command that will run: leaving the others out saves a tenth of a small search.
+    names_only : bool
+        Whether commands are only listed: their options are left out, which takes two thirds of the time.
     """
     # Plain help: importing rich for it would take longer than everything else.
     app = typer.Typer(
@@ -65,10 +75,14 @@ def make_app(only: str | None = None) -> typer.Typer:
     )
     for name, (module, function, summary) in _COMMANDS.items():
         if only in (None, name):
-            body = getattr(importlib.import_module(module), function)
+            body = _nothing if names_only else getattr(importlib.import_module(module), function)
             app.command(name, cls=GroupedCommand, short_help=summary)(body)
     app.callback()(_options_of_all)
     return app
+
+
+def _nothing() -> None:
+    """Stands for a command that is only listed."""
 
 
 def _print_version(value: bool) -> None:
@@ -146,7 +160,12 @@ def _verbose_hint(verbose: bool) -> str:
 def _guarded(argv: Sequence[str]) -> int:
     """Run a command; errors that a user can put right become one line each."""
     is_completing = any(name.startswith("_PLANNER_COMPLETE") for name in os.environ)
-    command = typer.main.get_command(make_app(argv[0] if argv[0] in _COMMANDS and not is_completing else None))
+    only = argv[0] if argv[0] in _COMMANDS else None
+    names_only = argv[0] in _ROOT_OPTIONS
+    if is_completing:
+        only = command_to_complete(os.environ, _COMMANDS)
+        names_only = only is None
+    command = typer.main.get_command(make_app(only, names_only=names_only))
     usage_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, by whatever name typer carries it
     try:
         code = command.main(args=list(argv), prog_name="planner", standalone_mode=False, obj={"argv": list(argv)})
@@ -186,6 +205,8 @@ def _usage_text(error: Exception, argv: Sequence[str]) -> str:
     option = getattr(error, "option_name", None)
     if option and message.lower().startswith("no such option"):
         parameters = context.command.get_params(context) if context is not None else []
+        if option == "--model" and any(parameter.name == "model" for parameter in parameters):
+            return f"no such option: --model; MODEL comes first, as in: {path} MODEL{tail}"
         flags = [flag for parameter in parameters for flag in parameter.opts if flag.startswith("--")]
         return f"no such option: {option}{did_you_mean(option, flags)}{tail}"
     unknown = re.match(r"No such command '(.*?)'", message)

@@ -39,8 +39,11 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130  # 128 + SIGINT
 
 
-class PlannerError(Exception):
-    """Anything that a user can put right; ``str()`` is the whole message, no traceback is needed."""
+class PlannerError(ValueError):
+    """Anything that a user can put right; ``str()`` is the whole message, no traceback is needed.
+
+    A ValueError, so that programs which know nothing of this module can catch it.
+    """
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -60,7 +60,7 @@ class Loaded(Generic[_Model]):
 class LoadedModel:
     """A network ready for planning."""
 
-    graph: Graph
+    graph: Graph = field(repr=False)
     global_batch: int  # usual samples per training step, all workers together
     name: str
     path: Path
@@ -69,14 +69,27 @@ class LoadedModel:
     source: str = ""
     notes: tuple[str, ...] = ()
     seq: int | None = None  # positions of a sample, where the file says so
-    content: Mapping[str, Any] | None = None  # the network file that an importer made of another program's file
+    # The network file that an importer made of another program's file.
+    content: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        length = "" if self.seq is None else f", {self.seq:,} positions"
+        return (
+            f"{self.name}: {len(self.graph.layers):,} layers, {self.graph.weight_count:,} weights, "
+            f"global batch {self.global_batch:,}{length}"
+        )
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<div>{escape(str(self))}</div>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedDevice:
     """A device and the file it comes from."""
 
-    device: Device
+    device: Device = field(repr=False)
     path: Path
     sha256: str
 
@@ -85,7 +98,7 @@ class LoadedDevice:
 class LoadedCluster:
     """A cluster and the files it comes from; several devices have their hashes joined by commas."""
 
-    cluster: Cluster
+    cluster: Cluster = field(repr=False)
     path: Path
     sha256: str
     device_sha256: str

@@ -51,7 +51,7 @@ class Request:
     memory_limit: str | None = None  # per worker, with a unit: "40 GiB"
     micro_batches: int | None = None
     top: int = 5
-    diverse: bool = False
+    diverse: bool | None = None  # None: of plans over a mesh yes, of plans with a split per layer no
     time_limit_s: float | None = None
     gap: float = 0.0  # relative; 0 asks for a proof
     seed: int = 0
@@ -60,6 +60,8 @@ class Request:
     mesh: MeshRestriction | None = None  # what is fixed of a plan over a device mesh; None: nothing
     assume: tuple[tuple[str, float], ...] = ()  # fields of costmodel.mesh.assumptions.MeshAssumptions that differ
     objective: str | None = None  # a name of strategies.mesh.settings.OBJECTIVES; None: step_time
+    price_per_hour: float | None = None  # of a device, in USD; None: the cluster's or the device's own
+    power_w: tuple[float, float | None] | None = None  # of a device: busy and, if given, idle; None: the device's own
     calibration: str | None = (
         None  # bundled name or path of a calibration; None: the constants as the bundled files have them
     )

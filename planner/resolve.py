@@ -8,20 +8,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from costmodel.collective_registry import names_of
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.compute import ComputeModel
 from costmodel.constants import cluster_with
 from costmodel.device import Device
 from costmodel.host import host_rates
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mixed.links import group_cluster
 from costmodel.network import Cluster
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split, divisors
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
-from planner.calibration.files import LoadedCalibration, calibration_in_words, load_calibration
+from planner.assumptions import space_assumptions, stated_assumptions
+from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.errors import PlannerError, UnknownName, UsageError
 from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
 from planner.mesh.space import Space, choose_space, is_transformer
@@ -30,7 +31,7 @@ from planner.request import Request
 from planner.results import Assumption, Setting
 from strategies.space import FAMILY_NAMES, Restriction, fixed_by_patterns
 
-__all__ = ["DEFAULT_CLUSTER", "Resolved", "resolve"]
+__all__ = ["DEFAULT_CLUSTER", "Resolved", "check_trainable", "resolve"]
 
 DEFAULT_CLUSTER = "dgx-h100"
 _MAX_GPUS = 1_000_000
@@ -87,7 +88,8 @@ def resolve(request: Request) -> Resolved:
     space = choose_space(request, model.graph, cluster)
     device = cluster.groups[lead_device(cluster, request.precision)].device
     paleo = request.cost_model == "paleo"
-    precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else _device_precision(device))
+    usual = default_precision(device.peak_flop_per_s, is_transformer=is_transformer(model.graph))
+    precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else usual)
     optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, _usual_optimizer(request, model))
     if precision.compute not in device.peak_flop_per_s:
         known = ", ".join(sorted(device.peak_flop_per_s))
@@ -99,6 +101,8 @@ def resolve(request: Request) -> Resolved:
         raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
     global_batch = request.batch if request.batch is not None else model.global_batch
     _check_numbers(request, cluster, global_batch, space)
+    if request.mode == "training":
+        check_trainable(model)
     compute, cluster = _compute(request, model, cluster, device, precision, optimizer)
     workload = Workload(
         graph=model.graph,
@@ -135,9 +139,26 @@ def resolve(request: Request) -> Resolved:
         restriction=restriction,
         space=space,
         setting=setting,
-        assumptions=_assumptions(request, model, workload, setting, calibrated),
+        assumptions=(
+            *stated_assumptions(request, model, workload, setting, calibrated),
+            *space_assumptions(request, model, space),
+        ),
         free_layers=tuple(layer.name for layer in model.graph.layers if compute.is_free(layer)),
         mesh_assumptions=_mesh_assumptions(cluster, calibrated),
+    )
+
+
+def check_trainable(model: LoadedModel) -> None:
+    """Refuse to train a network that has nothing to train: every figure would be that of something else."""
+    graph = model.graph
+    if graph.weighted:
+        return
+    count = graph.weight_count + graph.norm_count
+    if not count:
+        raise UsageError(f"network '{model.name}' has no weights, so there is nothing to train; use --mode inference")
+    raise UsageError(
+        f"network '{model.name}' has nothing to train: all of its {count:,} weights are frozen; leave a layer that is not, "
+        "train adapters (lora_rank of a linear layer, or --lora-rank), or use --mode inference"
     )
 
 
@@ -210,9 +231,29 @@ def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
             raise UsageError(f"--device replaces the device of a cluster with one kind; '{cluster.name}' has several")
         cluster = cluster.with_device(device.device)
         inputs["device"] = device.sha256
+    cluster = _with_rates(cluster, request)
     if len(cluster.groups) == 1 and cluster.groups[0].levels:
+        from costmodel.mixed.links import group_cluster
+
         cluster = dataclasses.replace(group_cluster(cluster, 0), name=cluster.name)  # its links as it has them
     return cluster, inputs
+
+
+def _with_rates(cluster: Cluster, request: Request) -> Cluster:
+    """The cluster with the price and the power that were asked for."""
+    if request.price_per_hour is None and request.power_w is None:
+        return cluster
+    if len(cluster.groups) != 1:
+        raise UsageError(
+            f"--price, --power: are about one kind of device; cluster '{cluster.name}' has several, whose device files state theirs"
+        )
+    device = cluster.device
+    if request.price_per_hour is not None:
+        device = dataclasses.replace(device, price_per_hour=request.price_per_hour)
+    if request.power_w is not None:
+        busy, idle = request.power_w
+        device = dataclasses.replace(device, busy_power_w=busy, idle_power_w=idle)
+    return cluster.with_device(device)
 
 
 def _mesh_assumptions(cluster: Cluster, calibrated: LoadedCalibration | None) -> MeshAssumptions:
@@ -231,14 +272,6 @@ def _calibration(request: Request) -> LoadedCalibration | None:
     if request.cost_model == "paleo":
         raise UsageError("--calibration: only has a meaning with --cost-model roofline; paleo has constants of its own")
     return load_calibration(request.calibration)
-
-
-def _device_precision(device: Device) -> str:
-    formats = frozenset(device.peak_flop_per_s)
-    name = default_precision(formats)
-    # 16-bit formats pay only where they are faster (tensor cores); older devices list them at the fp32 rate or below.
-    faster = device.peak_flop_per_s.get(name, 0.0) > 2.5 * device.peak_flop_per_s["fp32"]
-    return name if faster else "fp32"
 
 
 def _pick(kind: str, name: str | None, known: Mapping[str, _T], default: str) -> _T:
@@ -316,11 +349,12 @@ def _compute(
 def _collectives(request: Request) -> tuple[str, ...]:
     if request.collective is None:
         return tuple(ALL_REDUCE_NAMES)
-    if request.collective not in ALL_REDUCE_NAMES:
+    known = names_of("all_reduce")
+    if request.collective not in known:
         raise UnknownName(
             kind="collective",
             name=request.collective,
-            known=ALL_REDUCE_NAMES,
+            known=known,
             hint="list them: planner list collectives",
         )
     return (request.collective,)
@@ -386,64 +420,3 @@ def parse_fix(text: str) -> tuple[str, dict[str, int]]:
     if len(degrees) > 1 and 0 in degrees.values():
         raise UsageError(f"--fix '{text}': give every dimension its degree when there are several")
     return pattern, degrees
-
-
-def _assumptions(
-    request: Request,
-    model: LoadedModel,
-    workload: Workload,
-    setting: Setting,
-    calibrated: LoadedCalibration | None,
-) -> tuple[Assumption, ...]:
-    def source(given: object, default: str) -> str:
-        return default if given is None else "given"
-
-    rows = [
-        Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)", source=""),
-        Assumption(name="cluster", value=setting.cluster, source=source(request.cluster, "default")),
-        *_size_assumptions(request, setting),
-        Assumption(name="device", value=setting.device, source=source(request.device, "cluster file")),
-        Assumption(name="global batch", value=str(setting.global_batch), source=source(request.batch, "model file")),
-        Assumption(
-            name="precision",
-            value=setting.precision,
-            source=source(
-                request.precision, "the paleo cost model" if setting.cost_model == "paleo" else "default of the device"
-            ),
-        ),
-        *_sequence_assumptions(request, setting),
-        Assumption(name="cost model", value=setting.cost_model, source=""),
-        Assumption(name="mode", value=setting.mode, source=""),
-    ]
-    if calibrated is not None:
-        rows.append(Assumption(name="calibration", value=calibration_in_words(calibrated.calibration), source="given"))
-    if workload.training:
-        usual = f"default{' of transformers' if is_transformer(model.graph) else ''}"
-        rows.append(Assumption(name="optimizer", value=setting.optimizer, source=source(request.optimizer, usual)))
-    rows.append(
-        Assumption(
-            name="memory per GPU",
-            value=f"{format_bytes(setting.memory_capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context",
-            source=source(request.memory_limit, "device file"),
-        )
-    )
-    if request.collective is not None:
-        rows.append(Assumption(name="collective", value=request.collective, source="given"))
-    return tuple(rows)
-
-
-def _size_assumptions(request: Request, setting: Setting) -> list[Assumption]:
-    if not request.whole_cluster:
-        return []
-    return [Assumption(name="workers", value=f"up to {setting.gpus:,}", source="size of the cluster")]
-
-
-def _sequence_assumptions(request: Request, setting: Setting) -> list[Assumption]:
-    rows = []
-    if setting.seq is not None:
-        source = "given" if request.seq is not None else "model file"
-        rows.append(Assumption(name="sequence length", value=str(setting.seq), source=source))
-    if request.lora_rank is not None:
-        value = f"rank {request.lora_rank} on the linear layers of the blocks, all other weights frozen"
-        rows.append(Assumption(name="adapters", value=value, source="given"))
-    return rows

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from costmodel.plan import Plan
 
 if TYPE_CHECKING:
+    from costmodel.links import LinkRow
     from planner.uncertainty.bars import ErrorBars
     from planner.uncertainty.sensitivity import Sensitivity
 
@@ -70,6 +71,8 @@ class RankedPlan:
     exposed_communication_s: float  # reshard_s + exposed_exchange_s
     bottleneck: str  # "compute", "memory bandwidth", "gradient exchange", "resharding", "bubble", "optimizer"
     gap: float  # step time over the best plan's, minus 1
+    money_per_step: float | None = None  # in USD; None: no price is stated
+    energy_per_step_j: float | None = None  # of the devices in use and their hosts; None: no power is stated
     step_time_low_s: float | None = None  # a measurement lies between these with a chance of 80 %; None: no error model
     step_time_high_s: float | None = None
     probability_best: float | None = None  # of the plans it is ranked with; None: not compared
@@ -145,6 +148,7 @@ class Breakdown:
     notes: tuple[str, ...]
     error_bars: ErrorBars | None = None
     sensitivity: tuple[Sensitivity, ...] | None = None  # None: not asked for
+    links: tuple[LinkRow, ...] = ()  # what the step waits for the network, by the links that are used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

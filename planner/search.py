@@ -5,25 +5,20 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from costmodel.evaluate import CostBatch, evaluate
-from costmodel.network import Cluster
-from costmodel.plan import Plan, family_of_plan
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, divisors
+from costmodel.known_costs import KnownCosts
+from costmodel.plan import Plan
 from costmodel.units import format_bytes, format_seconds, parse_quantity
-from costmodel.workload import Workload
-from planner.breakdown import layer_costs
 from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from planner.ranking import rank
 from planner.request import Request
 from planner.resolve import Resolved, resolve
 from planner.results import Breakdown, RankedPlan, SearchResult
 from planner.search_errors import SearchInterrupted
 from planner.uncertainty.answers import layer_bars
-from planner.uncertainty.bars import with_bars
-from planner.uncertainty.sensitivity import SENSITIVITY_PLANS, layer_sensitivity
+from planner.uncertainty.bars import COMPARED_PLANS, with_bars
 from planner.wording import plan_in_words
 from strategies.space import FAMILY_NAMES
 
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
     from planner.mixed.results import MixedBreakdown, MixedResult
     from strategies.search import Candidate, Outcome, SearchSettings
 
-__all__ = ["estimate", "explain", "optimize", "plan_of_family", "rank"]
+__all__ = ["estimate", "explain", "optimize", "plan_of_family"]
 
 Progress = Callable[[str, float], None]
 
@@ -74,12 +69,22 @@ def _optimize_layers(
     from strategies.search import search  # a mesh or a mixed cluster does without
 
     _check_fixed_batch(resolved)
-    outcome = search(resolved.workload, resolved.cluster, _settings(resolved), progress)
+    known = KnownCosts(resolved.workload, resolved.cluster)
+    settings = _settings(resolved)
+    if with_error_bars:  # as many plans as may be the best, however few of them are shown
+        settings = dataclasses.replace(settings, top=max(settings.top, COMPARED_PLANS))
+    outcome = search(resolved.workload, resolved.cluster, settings, progress, known)
     if not outcome.candidates:
         raise _no_plan(resolved, outcome)
-    result = _result(resolved, outcome, started)
+    compared = outcome.candidates
+    outcome = dataclasses.replace(outcome, candidates=compared[: resolved.request.top])
+    result = _result(resolved, outcome, known, started)
     if with_error_bars and not outcome.interrupted:
-        bars = layer_bars(resolved, result.plans)
+        plans = result.plans
+        # Plans that are chosen to differ are compared with one another.
+        if not resolved.request.diverse and len(compared) > len(plans):
+            plans = tuple(rank(resolved, [c.plan for c in compared], plans[0].step_time_s, known))
+        bars = layer_bars(resolved, plans, known)
         result = dataclasses.replace(result, plans=with_bars(result.plans, bars), error_bars=bars)
     if outcome.interrupted:
         raise SearchInterrupted(result)
@@ -110,7 +115,9 @@ def estimate(
     if plan is None:
         _check_splittable(resolved)
         plan = _plan_of_request(resolved)
-    return _breakdown(resolved, plan, None)
+    from planner.prediction import breakdown_of  # a search does without
+
+    return breakdown_of(resolved, plan, None)
 
 
 def explain(
@@ -132,21 +139,29 @@ def explain(
 
         assert plan is None or isinstance(plan, MeshPlan)
         return explain_mesh(resolved, plan, progress)
+    from planner.prediction import breakdown_of
+
     assert plan is None or isinstance(plan, Plan)
     asked = plan is not None or request.family is not None or bool(request.fix)
     if request.gpus == 1 and plan is None and not request.sensitivity:
-        return _breakdown(resolved, _plan_of_request(resolved), None)
+        return breakdown_of(resolved, _plan_of_request(resolved), None)
     gpus = max(request.gpus, plan.workers if plan else 1)
-    top = SENSITIVITY_PLANS if request.sensitivity else 1
+    top = 1
+    if request.sensitivity:
+        from planner.uncertainty.sensitivity import SENSITIVITY_PLANS
+
+        top = SENSITIVITY_PLANS
     free = dataclasses.replace(request, space="layers", family=None, fix=(), top=top, gpus=gpus)
     if plan is None and asked:
         _check_splittable(resolved)
     best_result = _optimize_layers(resolve(free), progress, time.monotonic(), with_error_bars=False)
     if plan is None:
         plan = _plan_of_request(resolved) if asked else best_result.plans[0].plan
-    breakdown = _breakdown(resolved, plan, best_result.plans[0])
+    breakdown = breakdown_of(resolved, plan, best_result.plans[0])
     if not request.sensitivity:
         return breakdown
+    from planner.uncertainty.sensitivity import layer_sensitivity
+
     return dataclasses.replace(breakdown, sensitivity=layer_sensitivity(resolved, best_result.plans))
 
 
@@ -219,17 +234,17 @@ def _plan_of_request(resolved: Resolved, workers: int | None = None) -> Plan:
 # -- results ---------------------------------------------------------------------------------------------------------------
 
 
-def _result(resolved: Resolved, outcome: Outcome, started: float) -> SearchResult:
+def _result(resolved: Resolved, outcome: Outcome, known: KnownCosts, started: float) -> SearchResult:
     from strategies.data_parallel import best_data_parallel
 
     candidates = outcome.candidates
     chosen = _diverse(resolved, outcome, started) if resolved.request.diverse else candidates
     best = candidates[0].step_time_s
     data_all, data_best = best_data_parallel(
-        resolved.workload, resolved.cluster, resolved.request.gpus, resolved.setting.memory_capacity_bytes
+        resolved.workload, resolved.cluster, resolved.request.gpus, resolved.setting.memory_capacity_bytes, known
     )
     references = [plan for plan in (data_best, data_all) if plan is not None]
-    ranked = rank(resolved, [*[c.plan for c in chosen], *references], best)
+    ranked = rank(resolved, [*[c.plan for c in chosen], *references], best, known)
     plans = tuple(dataclasses.replace(plan, rank=n + 1) for n, plan in enumerate(ranked[: len(chosen)]))
     extra = iter(ranked[len(chosen) :])
     bound = min(outcome.bound_s, best)
@@ -300,91 +315,6 @@ def _notes(resolved: Resolved, outcome: Outcome) -> list[str]:
     return notes
 
 
-def rank(resolved: Resolved, plans: Sequence[Plan], best_s: float) -> list[RankedPlan]:
-    """Judge plans and describe them; the order is kept."""
-    workload, cluster = resolved.workload, resolved.cluster
-    costs = evaluate(workload, cluster, plans)
-    single = _one_worker_s(resolved)
-    compute_bound = _compute_bound(workload, cluster, plans, costs)
-    return [
-        _ranked(resolved, plan, costs, n, best_s=best_s, single_s=single, compute_bound=compute_bound[n])
-        for n, plan in enumerate(plans)
-    ]
-
-
-def _ranked(
-    resolved: Resolved,
-    plan: Plan,
-    costs: CostBatch,
-    n: int,
-    *,
-    best_s: float,
-    single_s: float | None,
-    compute_bound: bool,
-) -> RankedPlan:
-    graph = resolved.workload.graph
-    step = float(costs.step_time_s[n])
-    speedup = None if single_s is None else single_s / step
-    terms = {
-        "compute" if compute_bound else "memory bandwidth": float(costs.compute_s[n]),
-        "optimizer": float(costs.update_s[n]),
-        "resharding": float(costs.reshard_s[n]),
-        "gradient exchange": float(costs.exposed_exchange_s[n]),
-        "pipeline bubble": float(costs.bubble_s[n]),
-    }
-    return RankedPlan(
-        rank=n + 1,
-        plan=plan,
-        family=family_of_plan(graph, plan),
-        summary=plan_in_words(graph, plan),
-        workers=plan.workers,
-        step_time_s=step,
-        throughput_samples_per_s=resolved.workload.global_batch / step,
-        speedup=speedup,
-        efficiency=None if speedup is None else speedup / plan.workers,
-        memory_bytes_per_gpu=float(costs.memory_bytes[n]),
-        memory_capacity_bytes=resolved.setting.memory_capacity_bytes,
-        compute_s=float(costs.compute_s[n]),
-        update_s=float(costs.update_s[n]),
-        reshard_s=float(costs.reshard_s[n]),
-        exposed_exchange_s=float(costs.exposed_exchange_s[n]),
-        bubble_s=float(costs.bubble_s[n]),
-        exchange_s=float(costs.exchange_s[n]),
-        exposed_communication_s=float(costs.exposed_communication_s[n]),
-        bottleneck=max(terms, key=lambda name: terms[name]),
-        gap=step / best_s - 1.0,
-    )
-
-
-def _one_worker_s(resolved: Resolved) -> float | None:
-    """Step of one worker at the same global batch, with as few micro-batches as fit; None if none fits."""
-    layers = len(resolved.workload.graph.layers)
-    plans = [
-        Plan(workers=1, num_micro_batches=m, splits=(Split(),) * layers, collectives=(None,) * layers)
-        for m in divisors(resolved.workload.global_batch)
-    ]
-    best: float | None = None
-    for plan in plans:
-        cost = evaluate(resolved.workload, resolved.cluster, [plan])
-        if cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes:
-            best = float(cost.step_time_s[0])
-            break  # more micro-batches take no less time
-    return best
-
-
-def _compute_bound(workload: Workload, cluster: Cluster, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:
-    """Whether doubling the arithmetic rate would take at least a fifth off the compute time."""
-    compute = workload.compute
-    if not isinstance(compute, RooflineCompute):
-        return [True] * len(plans)
-    device = compute.device
-    faster = dataclasses.replace(
-        device, peak_flop_per_s={name: 2.0 * rate for name, rate in device.peak_flop_per_s.items()}
-    )
-    again = evaluate(dataclasses.replace(workload, compute=dataclasses.replace(compute, device=faster)), cluster, plans)
-    return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]
-
-
 def _diverse(resolved: Resolved, outcome: Outcome, started: float) -> list[Candidate]:
     """Best plan of every family, each found by its own exact search; one time limit and one Ctrl-C end them all."""
     from strategies.search import search
@@ -411,65 +341,6 @@ def _diverse(resolved: Resolved, outcome: Outcome, started: float) -> list[Candi
         if result.candidates:
             found[family] = result.candidates[0]
     return sorted(found.values(), key=lambda c: (c.step_time_s, c.plan.workers, c.family))
-
-
-def _breakdown(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Breakdown:
-    ranked = rank(resolved, [plan], best.step_time_s if best is not None else 1.0)[0]
-    if best is None:
-        ranked = dataclasses.replace(ranked, gap=0.0)
-    if not math.isfinite(ranked.step_time_s):
-        raise UsageError("the plan is not legal: a degree is larger than what it divides, or than the micro-batch")
-    notes = []
-    if ranked.memory_bytes_per_gpu > ranked.memory_capacity_bytes:
-        notes.append(
-            f"does not fit: needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU, "
-            f"there are {format_bytes(ranked.memory_capacity_bytes)}"
-        )
-    if resolved.setting.cost_model == "paleo" and plan.workers == 1:
-        notes += _model_parallel_note(resolved)
-    bars = layer_bars(resolved, [ranked])
-    return Breakdown(
-        setting=resolved.setting,
-        ranked=with_bars([ranked], bars)[0],
-        error_bars=bars,
-        layers=layer_costs(resolved.workload, resolved.cluster, plan),
-        best=best,
-        comparison=_comparison(ranked, best),
-        assumptions=resolved.assumptions,
-        free_layers=resolved.free_layers,
-        notes=tuple(notes),
-    )
-
-
-def _model_parallel_note(resolved: Resolved) -> list[str]:
-    """PALEO's bounds of running the branches of the network on different devices."""
-    from costmodel.paleo.model import PaleoCompute
-    from costmodel.paleo.scaling import model_parallel_bounds
-
-    compute = resolved.workload.compute
-    if not isinstance(compute, PaleoCompute) or compute.extensions is not None:
-        return []
-    forward, backward = model_parallel_bounds(resolved.workload.graph, compute, batch=resolved.workload.global_batch)
-    sentence = (
-        "PALEO's bounds with the branches on different devices: forward "
-        f"{format_seconds(forward.lower_s)} to {format_seconds(forward.upper_s)}, backward "
-        f"{format_seconds(backward.lower_s)} to {format_seconds(backward.upper_s)}"
-    )
-    return [sentence]
-
-
-def _comparison(plan: RankedPlan, best: RankedPlan | None) -> tuple[tuple[str, float, float], ...]:
-    if best is None:
-        return ()
-    names = {
-        "compute": "compute_s",
-        "optimizer": "update_s",
-        "resharding": "reshard_s",
-        "exposed gradient exchange": "exposed_exchange_s",
-        "pipeline bubble": "bubble_s",
-    }
-    rows = [(name, float(getattr(plan, key)), float(getattr(best, key))) for name, key in names.items()]
-    return tuple(sorted(rows, key=lambda row: row[2] - row[1]))
 
 
 def _no_plan(resolved: Resolved, outcome: Outcome) -> Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.evaluate import CHEAPEST, PlanBatch, evaluate_on
+from costmodel.known_costs import KnownCosts
 from costmodel.network import Cluster
 from costmodel.plan import Plan
 from costmodel.splits import Split, divisors, split_table
@@ -27,7 +28,11 @@ def data_parallel_plan(tables: CostTables, workers: int) -> Plan:
 
 
 def best_data_parallel(
-    workload: Workload, cluster: Cluster, max_workers: int, capacity_bytes: float
+    workload: Workload,
+    cluster: Cluster,
+    max_workers: int,
+    capacity_bytes: float,
+    known: KnownCosts | None = None,
 ) -> tuple[Plan | None, Plan | None]:
     """Plain data parallelism on exactly ``max_workers``, and on the best number up to it.
 
@@ -39,6 +44,7 @@ def best_data_parallel(
     on_all, best : Plan or None
         None where it does not fit, or the batch is smaller than the workers.
     """
+    known = KnownCosts(workload, cluster) if known is None else known
     most = min(max_workers, workload.global_batch)
     open_counts = list(range(1, most + 1))
     best: dict[int, tuple[float, Plan]] = {}  # worker count -> step and plan
@@ -46,7 +52,7 @@ def best_data_parallel(
         counts = [w for w in open_counts if w <= workload.micro_batch(m)]
         if not counts:
             break
-        tables = CostTables(workload, cluster, split_table(counts, batch_only=True), m)
+        tables = known.tables(split_table(counts, batch_only=True), m)
         rows = np.arange(len(counts))[:, None]
         layers = len(workload.graph.layers)
         costs = evaluate_on(

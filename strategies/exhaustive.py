@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from costmodel.evaluate import fold
+from costmodel.folding import fold
 from costmodel.plan import Plan
 from costmodel.splits import divisors, factorisations
 from costmodel.tables import CostTables

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.evaluate import batch_of, evaluate, evaluate_on
-from costmodel.network import Cluster
+from costmodel.known_costs import KnownCosts
 from costmodel.plan import Plan, family_of_plan, plan_key
 from costmodel.tables import CostTables
-from costmodel.workload import Workload
 
 __all__ = ["Candidate", "Pool"]
 
@@ -29,10 +28,8 @@ class Candidate:
 class Pool:
     """The K best different plans so far."""
 
-    def __init__(
-        self, workload: Workload, cluster: Cluster, *, top: int, capacity_bytes: float, family: str | None
-    ) -> None:
-        self._workload, self._cluster = workload, cluster
+    def __init__(self, known: KnownCosts, *, top: int, capacity_bytes: float, family: str | None) -> None:
+        self._known, self._workload = known, known.workload
         self._top, self._capacity_bytes, self._family = top, capacity_bytes, family
         self._found: dict[tuple[object, ...], Candidate] = {}
         self.nearest_miss: Candidate | None = None
@@ -47,7 +44,7 @@ class Pool:
         accepted = 0
         graph = self._workload.graph
         costs = (
-            evaluate(self._workload, self._cluster, plans)
+            evaluate(self._workload, self._known.cluster, plans, self._known)
             if tables is None
             else evaluate_on(tables, batch_of(tables, plans))
         )

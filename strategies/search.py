@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from costmodel.known_costs import KnownCosts
 from costmodel.network import Cluster
 from costmodel.splits import SplitTable, factorisations, split_table
 from costmodel.tables import CostTables
@@ -79,7 +80,13 @@ class Outcome:
     methods: tuple[str, ...] = ()
 
 
-def search(workload: Workload, cluster: Cluster, settings: SearchSettings, progress: Progress | None = None) -> Outcome:
+def search(
+    workload: Workload,
+    cluster: Cluster,
+    settings: SearchSettings,
+    progress: Progress | None = None,
+    known: KnownCosts | None = None,
+) -> Outcome:
     """Find the K best plans with different keys and prove it.
 
     Parameters
@@ -89,13 +96,15 @@ def search(workload: Workload, cluster: Cluster, settings: SearchSettings, progr
     settings : SearchSettings
     progress : callable, optional
         Called with a word and a fraction between 0 and 1.
+    known : KnownCosts, optional
+        What is known of the costs of layers of this workload on this cluster; the search adds to it.
 
     Returns
     -------
     Outcome
         On Ctrl-C or at the time limit, the best so far with a valid bound.
     """
-    run = _Run(workload, cluster, settings, progress)
+    run = _Run(KnownCosts(workload, cluster) if known is None else known, settings, progress)
     try:
         run.uniform()
         run.layers()
@@ -110,22 +119,19 @@ def search(workload: Workload, cluster: Cluster, settings: SearchSettings, progr
 class _Run:
     """State of one search."""
 
-    def __init__(
-        self, workload: Workload, cluster: Cluster, settings: SearchSettings, progress: Progress | None
-    ) -> None:
-        self.workload, self.cluster, self.settings = workload, cluster, settings
-        self.progress = progress
+    def __init__(self, known: KnownCosts, settings: SearchSettings, progress: Progress | None) -> None:
+        self.known, self.settings, self.progress = known, settings, progress
+        self.workload = known.workload
         self.deadline = time.monotonic() + settings.wall_s
         self.pool = Pool(
-            workload,
-            cluster,
+            known,
             top=settings.top,
             capacity_bytes=settings.capacity_bytes,
             family=settings.restriction.family,
         )
         counts = settings.worker_counts or tuple(range(1, settings.max_workers + 1))
         self.counts = counts
-        self.micro_batches = settings.micro_batches or micro_batch_counts(workload.global_batch)
+        self.micro_batches = settings.micro_batches or micro_batch_counts(self.workload.global_batch)
         self.outcome = Outcome(
             candidates=[],
             bound_s=float("inf"),
@@ -157,9 +163,9 @@ class _Run:
             return
         for counts in blocks(self.counts, grids=True):
             table = split_table(counts, grids_only=True)
-            tables: CostTables | None = None
+            self.known.prepare(table, self.micro_batches)
             for m in self.micro_batches:
-                tables = CostTables(self.workload, self.cluster, table, m, like=tables)
+                tables = self.known.tables(table, m)
                 count, best = enumerate_uniform(
                     tables, self.settings.restriction, self.settings.capacity_bytes, self.settings.top
                 )
@@ -196,7 +202,7 @@ class _Run:
         table = split_table(counts)
         if m == self.micro_batches[0]:
             self._count_layer_plans(table)
-        tables = CostTables(self.workload, self.cluster, table, m)
+        tables = self.known.tables(table, m)
         bounds = lower_bounds(tables, settings.restriction)
         least, most = memory_extremes(tables, settings.restriction)
         open_counts: list[tuple[float, int]] = []
@@ -213,7 +219,7 @@ class _Run:
             else:
                 open_counts.append((float(bounds[k]), w))
         open_counts.sort()
-        self._solve_counts(open_counts, m)
+        self._solve_counts(open_counts, tables)
 
     def _count_layer_plans(self, table: SplitTable) -> None:
         """Add the plans of these worker counts to the space, for every number of micro-batches, searched or dominated."""
@@ -227,7 +233,7 @@ class _Run:
                 training=self.workload.training,
             )
 
-    def _solve_counts(self, open_counts: list[tuple[float, int]], m: int) -> None:
+    def _solve_counts(self, open_counts: list[tuple[float, int]], block: CostTables) -> None:
         """Solve in order of promise; tables of the edges are built for a few worker counts at a time."""
         position = 0
         while position < len(open_counts):
@@ -243,7 +249,7 @@ class _Run:
                 self._leave_open(open_counts[position][0])
                 position += 1
                 continue
-            tables = CostTables(self.workload, self.cluster, split_table(sorted(group)), m)
+            tables = block.part(split_table(sorted(group)))
             for offset, w in enumerate(group):
                 self.report(f"per-layer splits, {w} workers", (position + offset) / len(open_counts))
                 self._solve_one(tables, w, open_counts[position + offset][0])
@@ -337,15 +343,13 @@ class _Run:
         if not settings.restriction.allows_pipelines or max(self.counts) < 2:
             return
         layers = sum(layer.kind != "input" for layer in self.workload.graph.layers)
-        tables: CostTables | None = None
         for step, m in enumerate(self.micro_batches):
             self.report("pipelines", step / len(self.micro_batches))
             replicas = self.workload.micro_batch(m)
             if settings.worker_counts is None:
                 self.outcome.space_size += count_pipelines(layers, settings.max_workers, replicas, m)
             result = search_pipelines(
-                self.workload,
-                self.cluster,
+                self.known,
                 num_micro_batches=m,
                 worker_counts=[w for w in self.counts if w >= 2],
                 capacity_bytes=settings.capacity_bytes,
@@ -353,9 +357,7 @@ class _Run:
                 top=settings.top,
                 wall_s=max(self.remaining_s(), 0.0),
                 found=self.pool.add,
-                like=tables,
             )
-            tables = result.tables
             self.bounds.append(result.bound_s)
             self.rests.append(result.rest_bound_s)
             for name, value in result.searched.items():

@@ -112,6 +112,11 @@ class Layer:
         return self.family.tied_count(self)
 
     @property
+    def matrix_shape(self) -> tuple[int, int]:
+        """Rows and features of a weight matrix that layers may share, an embedding's or a linear layer's (outputs x inputs); else zeros."""
+        return self.family.matrix_shape(self)
+
+    @property
     def router_count(self) -> int:
         """The part of ``weight_count`` that routes tokens to experts."""
         return self.family.router_count(self)
@@ -314,6 +319,10 @@ class LayerFamily(ABC):
     def tied_count(self, layer: Layer) -> int:  # noqa: ARG002 - most layers own their weights
         """Parameters of another layer that this one uses, `Layer.tied_count`."""
         return 0
+
+    def matrix_shape(self, layer: Layer) -> tuple[int, int]:  # noqa: ARG002 - most have none that can be shared
+        """See `Layer.matrix_shape`."""
+        return (0, 0)
 
     def router_count(self, layer: Layer) -> int:  # noqa: ARG002 - mixtures of experts only
         """See `Layer.router_count`."""

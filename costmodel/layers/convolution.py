@@ -40,6 +40,7 @@ class ConvolutionParams:
     padding: Padding = param(
         doc="zeros around the input: a number, [height, width], 'same' or 'valid'", default=0, minimum=0
     )
+    dilation: Size2 = param(doc="step between the rows and columns that a filter sees", default=1, minimum=1)
     groups: int = param(doc="independent groups of channels", default=1, minimum=1)
     bias: bool = param(doc="add a bias per output channel", default=True)
     norm: Norm = param(doc="normalisation that follows, fused with the layer in this file", default=None)
@@ -57,12 +58,8 @@ class Convolution(LayerFamily):
 
     def output_shape(self, params: ConvolutionParams, inputs: tuple[Shape, ...]) -> Shape:
         """(out_channels, output height, output width)."""
-        win = window("a convolution", inputs[0], params.kernel, params.stride, params.padding)
-        if inputs[0][0] % params.groups or params.out_channels % params.groups:
-            raise ShapeError(
-                f"groups {params.groups} must divide both the input channels ({inputs[0][0]}) and out_channels "
-                f"({params.out_channels})"
-            )
+        win = window("a convolution", inputs[0], params.kernel, params.stride, params.padding, dilation=params.dilation)
+        _check_groups(params.groups, inputs[0][0], params.out_channels)
         return (params.out_channels, *win.output)
 
     def weight_count(self, layer: Layer) -> int:
@@ -87,15 +84,10 @@ class Convolution(LayerFamily):
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Forward, input gradient and weight gradient; strided gradients do not multiply by the holes they insert."""
         p: ConvolutionParams = layer.params
-        win = window("a convolution", layer.input_shapes[0], p.kernel, p.stride, p.padding)
+        win = window("a convolution", layer.input_shapes[0], p.kernel, p.stride, p.padding, dilation=p.dilation)
         _, in_height, in_width = layer.input_shapes[0]
         rows_in = input_rows(win, in_height, shard.height)
-        groups: FloatArray | float = 1.0
-        if p.groups > 1:
-            # A share holds whole groups: with 3 groups over 2 workers, 2 of them and two thirds of the channels on either side.
-            groups = np.ceil(p.groups / shard.split_out)
-            per_group = (layer.input_shapes[0][0] // p.groups, p.out_channels // p.groups)
-            shard = replace(shard, in_channels=groups * per_group[0], out_channels=groups * per_group[1])
+        shard, groups = _whole_groups(shard, p.groups, layer.input_shapes[0][0], p.out_channels)
         size = _Sizes(
             inputs=shard.batch * rows_in * in_width * shard.in_channels,
             filters=win.kernel[0] * win.kernel[1] * shard.in_channels * shard.out_channels / groups,
@@ -118,6 +110,22 @@ class Convolution(LayerFamily):
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """Inputs of the attached normalisation and activation."""
         return epilogue_saved(layer.params.norm, layer.params.activation, np.asarray(share_of_output(layer, shard)))
+
+
+def _check_groups(groups: int, channels_in: int, channels_out: int) -> None:
+    if channels_in % groups or channels_out % groups:
+        raise ShapeError(
+            f"groups {groups} must divide both the input channels ({channels_in}) and out_channels ({channels_out})"
+        )
+
+
+def _whole_groups(shard: Shard, groups: int, channels_in: int, channels_out: int) -> tuple[Shard, FloatArray | float]:
+    """A share holds whole groups: with 3 groups over 2 workers, 2 of them and two thirds of the channels on either side."""
+    if groups == 1:
+        return shard, 1.0
+    held = np.ceil(groups / shard.split_out)
+    channels = (held * (channels_in // groups), held * (channels_out // groups))
+    return replace(shard, in_channels=channels[0], out_channels=channels[1]), held
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +166,7 @@ def _convolution_passes(
         tiling: Literal["thin", "strided"] = "strided" if index == 1 and max(win.stride) > 1 else "thin"
         implicit = Kernel(flop=size.flop, elements=size.elements, gemm=gemm, tiling=tiling, images=True)
         alternatives: list[tuple[Kernel, ...]] = [(implicit,)]
-        if np.all(np.asarray(size.groups) == 1.0):
+        if np.all(np.asarray(size.groups) == 1.0) and win.dilation == (1, 1):
             if win.kernel == (3, 3) and win.stride == (1, 1):
                 alternatives.extend(_winograd(size, shard, out_width, inner[index]))
             if win.stride == (1, 1) and max(win.kernel) > 1:
@@ -267,6 +275,7 @@ class DeconvolutionParams:
     padding: int | tuple[int, int] | Literal["same", "valid"] = param(
         doc="rows and columns dropped at the border; 'same' gives input x stride", default=0, minimum=0
     )
+    groups: int = param(doc="independent groups of channels", default=1, minimum=1)
     bias: bool = param(doc="add a bias per output channel", default=True)
     norm: Norm = param(doc="normalisation that follows", default=None)
     activation: Activation = param(doc="activation that follows", default=None)
@@ -285,6 +294,7 @@ class Deconvolution(LayerFamily):
         """``(extent - 1) stride + kernel - 2 padding``; 'same' gives ``extent stride``."""
         if len(inputs[0]) != 3:
             raise ShapeError(f"a deconvolution needs an image, its input is {shape_text(inputs[0])}")
+        _check_groups(params.groups, inputs[0][0], params.out_channels)
         out = []
         for axis, (extent, k, s) in enumerate(
             zip(inputs[0][1:], pair(params.kernel), pair(params.stride), strict=True)
@@ -299,18 +309,18 @@ class Deconvolution(LayerFamily):
         return (params.out_channels, out[0], out[1])
 
     def weight_count(self, layer: Layer) -> int:
-        """``kh kw Ci Co + Co``."""
+        """``kh kw Ci Co / groups + Co``."""
         p: DeconvolutionParams = layer.params
         bias = p.out_channels if p.bias else 0
-        return math.prod(pair(p.kernel)) * layer.input_shapes[0][0] * p.out_channels + bias
+        return math.prod(pair(p.kernel)) * layer.input_shapes[0][0] * (p.out_channels // p.groups) + bias
 
     def limits(self, layer: Layer) -> SplitLimits:
-        """Output and input channels, and rows of the output."""
-        return SplitLimits(
-            out_channels=layer.params.out_channels,
-            in_channels=layer.input_shapes[0][0],
-            height=min(layer.output_shape[1], layer.input_shapes[0][1]),
-        )
+        """Output and input channels (grouped ones split alike on both sides), and rows of the output."""
+        p: DeconvolutionParams = layer.params
+        height = min(layer.output_shape[1], layer.input_shapes[0][1])
+        if p.groups > 1:
+            return SplitLimits(out_channels=p.groups, height=height, channelwise=True)
+        return SplitLimits(out_channels=p.out_channels, in_channels=layer.input_shapes[0][0], height=height)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Every input position is multiplied by the whole kernel once."""
@@ -318,20 +328,22 @@ class Deconvolution(LayerFamily):
         kernel, stride = pair(p.kernel), pair(p.stride)
         _, in_height, in_width = layer.input_shapes[0]
         rows_in = np.minimum(np.ceil((shard.height + kernel[0] - 1.0) / stride[0]), float(in_height))
+        shard, groups = _whole_groups(shard, p.groups, layer.input_shapes[0][0], p.out_channels)
         size = _Sizes(
             inputs=shard.batch * rows_in * in_width * shard.in_channels,
-            filters=kernel[0] * kernel[1] * shard.in_channels * shard.out_channels,
+            filters=kernel[0] * kernel[1] * shard.in_channels * shard.out_channels / groups,
             outputs=shard.batch * shard.height * layer.output_shape[2] * shard.out_channels,
             positions=shard.batch * rows_in * in_width,
-            patch=kernel[0] * kernel[1] * shard.out_channels,
+            patch=kernel[0] * kernel[1] * shard.out_channels / groups,
             channels=shard.in_channels,
-            groups=1.0,
+            groups=groups,
         )
         flop = 2.0 * size.positions * size.patch * size.channels
+        channels = size.channels / groups
         gemms: tuple[Any, ...] = (
-            (size.positions, size.patch, size.channels),
-            (size.positions, size.channels, size.patch),
-            (size.channels, size.patch, size.positions),
+            (size.positions, size.patch, channels),
+            (size.positions, channels, size.patch),
+            (channels, size.patch, size.positions),
         )
         forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs * reduced_fraction(shard))
         # Forward is what the gradient of the input is for a convolution.

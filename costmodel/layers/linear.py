@@ -63,6 +63,10 @@ class Linear(LayerFamily):
         """The matrix, where it is the embedding's."""
         return self._matrix(layer) if layer.params.tied else 0
 
+    def matrix_shape(self, layer: Layer) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return (layer.params.out_features, _features(layer.input_shapes[0]))
+
     def adapter_count(self, layer: Layer) -> int:
         """``r (I + O)``: the product of a thin and a flat matrix (Hu et al., arXiv:2106.09685, section 4.1)."""
         features: int = layer.params.out_features
@@ -166,6 +170,10 @@ class Embedding(LayerFamily):
     def tied_count(self, layer: Layer) -> int:
         """The table, where it is another embedding's."""
         return self._table(layer) if layer.params.tied else 0
+
+    def matrix_shape(self, layer: Layer) -> tuple[int, int]:
+        """Rows of the table, and features of one."""
+        return (layer.params.num_embeddings, layer.params.dim)
 
     def _table(self, layer: Layer) -> int:
         p: EmbeddingParams = layer.params

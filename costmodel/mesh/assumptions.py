@@ -19,7 +19,14 @@ class MeshAssumptions:
     tp_overlap: float = _assumption(
         0.0,
         "share of tensor-parallel communication hidden behind its matrix products",
-        "Megatron-LM without --tp-comm-overlap hides none",
+        "Megatron-LM without --tp-comm-overlap hides none of what comes before a product or behind it; what its backward pass starts early "
+        "is column_overlap",
+    )
+    column_overlap: float = _assumption(
+        0.0,
+        "share of the time of a weight gradient behind which the tensor-parallel exchange of the gradient of the same matrix's inputs "
+        "travels",
+        "none unless a framework profile says otherwise: matrices of Megatron-LM until 2021 and of Megatron-DeepSpeed wait for it",
     )
     cp_overlap: float = _assumption(
         0.9,
@@ -105,6 +112,12 @@ class MeshAssumptions:
         2.0,
         "copies of the logits in fp32 beside those in the format of the activations",
         "PyTorch's cross entropy: the logits in fp32, and their softmax from which the gradient is made",
+    )
+    softmax_multiple: float = _assumption(
+        0.0,
+        "attention that is written out has one kernel for scale, mask and softmax only where micro-batch x heads of a rank is a multiple "
+        "of this; else five in fp32; 0: always",
+        "none unless a framework profile says otherwise",
     )
     autograd_copies: float = _assumption(
         0.0,

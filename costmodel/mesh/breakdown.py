@@ -17,7 +17,8 @@ from costmodel.mesh.patterns import check_splits
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.shares import RowKeys
-from costmodel.mesh.tables import UnitTable, add_layer, unit_roles
+from costmodel.mesh.tables import add_layer, unit_roles
+from costmodel.mesh.unit_table import UNIT_COLUMNS
 
 __all__ = ["LayerRow", "StageRow", "layer_rows", "stage_rows"]
 
@@ -77,7 +78,7 @@ def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
     for number, kind in enumerate(model.units.kinds):
         for position, role in enumerate(unit_roles(graph, kind, keys, plan.block_splits)):
             layer = graph.layers[kind.layers[position]]
-            total = {item.name: np.zeros(1) for item in fields(UnitTable)}
+            total = {name: np.zeros(1) for name in UNIT_COLUMNS}
             add_layer(total, model.workload, model.groups, kind, position, role, keys, needs)
             one = {name: float(value[0]) for name, value in total.items()}
             rows.append(

@@ -17,14 +17,15 @@ from costmodel.mesh.passes import (
     LayoutArrays,
     UnitPasses,
     chunk_passes,
-    rank_recomputed_share,
     recomputed_share,
+    recomputed_units,
     unit_passes,
     weigh,
 )
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, flush_s
-from costmodel.mesh.tables import UnitTable
+from costmodel.mesh.slack import rank_slack_s
+from costmodel.mesh.unit_table import UnitTable
 
 __all__ = ["CORE_FIELDS", "Cores", "build_cores", "core_columns", "end_columns", "mesh_strides", "pipeline_s"]
 
@@ -76,9 +77,9 @@ class Cores:
     rank_forward_s: FloatArray  # (c, Q)
     rank_backward_s: FloatArray
     rank_hiding_s: FloatArray  # (c, Q) backward pass of one micro-batch behind which exchanges hide
-    rank_slack_s: FloatArray  # (c, Q) from the last backward pass of a rank to that of the first
-    run_share: FloatArray  # (c, R) of the blocks of a chunk, of a rank, that is recomputed
-    rank_share: FloatArray  # (c, Q)
+    rank_slack_s: FloatArray  # (c, Q) from the last pass of a rank to that of the first; gathering of ZeRO-3 adds to it
+    run_share: FloatArray  # (c, R) of the blocks of a chunk that is recomputed
+    rank_again: FloatArray  # (c, Q, K) units of a rank that are recomputed
     is_block: NDArray[np.bool_]  # (K,)
 
     def __len__(self) -> int:
@@ -142,14 +143,14 @@ def build_cores(
     transfer_s = sent * (1.0 - groups.assumptions.pp_overlap)
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
-    rank_share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
-    parts = _rank_parts(passes, pass_of, layouts, batch, transfer_s, rank_share)
+    rank_again = recomputed_units(layouts, batch.recompute, batch.recompute_blocks)
+    parts = _rank_parts(passes, pass_of, layouts, batch, transfer_s, rank_again)
     flush = pipeline_s(
         batch, layouts.rank_last, runs, chunks.weight_s, np.add.reduce(list(parts.values())), exact=exact
     )
     forward = weigh(layouts.rank_units, passes.forward_s, pass_of)
     backward = weigh(layouts.rank_units, passes.backward_s, pass_of)
-    # Weight gradients of a zero-bubble schedule lag behind: they hide nothing, and fill the slack.
+    # Weight gradients of a zero-bubble schedule lag behind: they hide nothing.
     lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
     hiding = backward
     if np.any(lags):
@@ -168,11 +169,19 @@ def build_cores(
         rank_forward_s=forward,
         rank_backward_s=backward,
         rank_hiding_s=hiding,
-        rank_slack_s=np.where(lags, 0.0, _before(layouts.rank_first, layouts.run_chunks, chunks.backward_s)),
+        rank_slack_s=rank_slack_s(
+            batch.schedule,
+            batch.num_micro_batches,
+            layouts.rank_first,
+            layouts.rank_last,
+            layouts.run_chunks,
+            chunks.backward_s,
+            chunks.weight_s,
+        ),
         run_share=recomputed_share(
             layouts.run_units, is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute
         ),
-        rank_share=rank_share,
+        rank_again=rank_again,
         is_block=is_block,
     )
 
@@ -226,7 +235,7 @@ def _one_rank_s(
     start = np.zeros((len(last), 1))
     for r in range(runs.count.shape[1]):
         count = runs.count[:, r][:, None]
-        before = np.clip(last - start, 0, count)
+        before = np.minimum(np.maximum(last - start, 0.0), count)
         split = np.where(splits_backward, weight_s[:, r], 0.0)[:, None]
         forwards += before * runs.forward_s[:, r][:, None]
         gradients += before * (runs.backward_s[:, r][:, None] - split)
@@ -239,16 +248,6 @@ def _one_rank_s(
     through = forwards + m * (busy_s - inner) + gradients + np.minimum(first_weight, inner)
     paths = np.where(splits_backward[:, None], np.maximum(alone, through), alone + gradients)
     return np.asarray(np.max(np.where(last >= 0, paths, 0.0), axis=1) * _SLACK)
-
-
-def _before(rank: IntArray, count: IntArray, time_s: FloatArray) -> FloatArray:
-    """Sum of the times of the chunks before the first chunk of a rank: (n, Q) from runs (n, R)."""
-    total, start = np.zeros(rank.shape), np.zeros((len(rank), 1))
-    for r in range(count.shape[1]):
-        chunks = count[:, r][:, None]
-        total += np.clip(rank - start, 0, chunks) * time_s[:, r][:, None]
-        start = start + chunks
-    return total
 
 
 def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:
@@ -266,13 +265,12 @@ def _rank_parts(
     layouts: LayoutArrays,
     batch: MeshBatch,
     transfer_s: FloatArray,
-    share: FloatArray,
+    again: FloatArray,
 ) -> dict[str, FloatArray]:
     units = layouts.rank_units
     # The first chunk of the network receives no input, and the last no gradient.
     received = np.maximum(batch.vpp[:, None] - units[:, :, 0], 0.0)
-    if np.any(passes.compute_backward_s):
-        received += np.maximum(batch.vpp[:, None] - units[:, :, -1], 0.0)
+    received += np.maximum(_chunks_with_backward(passes, pass_of, layouts, batch) - units[:, :, -1], 0.0)
     zero = np.zeros_like(received)
 
     def sum_of(values: FloatArray) -> FloatArray:
@@ -280,12 +278,24 @@ def _rank_parts(
 
     return {
         "compute_s": sum_of(passes.compute_forward_s + passes.compute_backward_s),
-        "recompute_s": share * sum_of(passes.recompute_s),
+        "recompute_s": weigh(again, passes.recompute_s, pass_of) if np.any(passes.recompute_s) else zero,
         "tp_s": sum_of(passes.tp_forward_s + passes.tp_backward_s),
         "cp_s": sum_of(passes.cp_forward_s + passes.cp_backward_s),
         "ep_s": sum_of(passes.ep_forward_s + passes.ep_backward_s),
         "transfer_s": received * _least(transfer_s),
     }
+
+
+def _chunks_with_backward(passes: UnitPasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch) -> FloatArray:
+    """Chunks of every rank through which a gradient flows: all, or those above the first layer that is trained; (n, Q)."""
+    flows = passes.compute_backward_s > 0
+    if np.all(flows[:, 1:]):  # whatever holds a block or the back has a backward pass
+        return np.repeat(batch.vpp[:, None].astype(np.float64), layouts.rank_first.shape[1], axis=1)
+    total = np.zeros(layouts.rank_first.shape)
+    for d in range(layouts.rank_repeats.shape[2]):
+        some = weigh(layouts.rank_chunks[:, :, d], flows.astype(np.float64), pass_of)
+        total += np.where(some > 0, layouts.rank_repeats[:, :, d], 0)
+    return total
 
 
 def _least(transfer_s: FloatArray) -> FloatArray:

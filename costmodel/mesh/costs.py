@@ -45,6 +45,7 @@ class MeshCosts:
 
     step_time_s: FloatArray
     compute_s: FloatArray  # forward and backward of the layers
+    host_s: FloatArray  # the part of compute_s in which the device waits for its host to start kernels and collectives
     recompute_s: FloatArray  # forward passes run again, their communication included
     tp_exposed_s: FloatArray  # tensor-parallel communication not hidden
     cp_exposed_s: FloatArray

@@ -17,11 +17,11 @@ from costmodel.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS
 from costmodel.mesh.keys import rows_of
-from costmodel.mesh.passes import LayoutArrays, rank_recomputed_share, weigh
+from costmodel.mesh.passes import LayoutArrays, recomputed_units, weigh
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.sharding import Division
-from costmodel.mesh.tables import UnitTable
+from costmodel.mesh.unit_table import UnitTable
 from costmodel.workload import Workload
 
 __all__ = ["CoreMemory", "RankMemory"]
@@ -63,7 +63,7 @@ class CoreMemory:
     outside_bytes: FloatArray  # (c, Q) activations of front and back, all micro-batches in flight
     kept_bytes: FloatArray  # (c, Q) of the blocks, nothing of "full" recomputed
     input_bytes: FloatArray  # (c, Q) of the blocks, all recomputed
-    share: FloatArray  # (c, Q) of the blocks that is recomputed in full
+    share: FloatArray  # (c, Q) of what the blocks need not keep then, that is recomputed in full
     alive: FloatArray  # (c, Q) micro-batches in flight
     waiting_bytes: FloatArray  # (c, 1) two blocks on their way to or from the host
     logits_bytes: FloatArray  # (c, Q)
@@ -72,7 +72,7 @@ class CoreMemory:
     gradient_bytes: FloatArray  # (c, 1) gradients of a unit before they are scattered
     buffer_bytes: FloatArray  # (c, 1)
     tensors: FloatArray  # (c, Q) weight tensors that are trained
-    blocks: FloatArray  # (c, Q) blocks per chunk
+    blocks: FloatArray  # (c, Q) blocks per chunk: as many as free what all free, if each frees what the first of every chunk does
     host_share_bytes: (
         FloatArray  # (c, 1) room for a rank on the host of its node; infinite where nothing is known of it
     )
@@ -110,54 +110,55 @@ class CoreMemory:
         -------
         CoreMemory
         """
-        units = layouts.rank_units
-        kind, full = batch.recompute[:, None], batch.recompute[:, None] == _FULL
+        return cls.build_each(workload, assumptions, table, row, layouts, [batch], is_block, host)[0]
+
+    @classmethod
+    def build_each(
+        cls,
+        workload: Workload,
+        assumptions: MeshAssumptions,
+        table: UnitTable,
+        row: IntArray,
+        layouts: LayoutArrays,
+        batches: Sequence[MeshBatch],
+        is_block: NDArray[np.bool_],
+        host: Host | None = None,
+    ) -> list[CoreMemory]:
+        """The same of plans that differ in nothing but what they recompute: one for each of the batches."""
+        units, batch = layouts.rank_units, batches[0]
         # in_flight counts chunks; a rank's activations are those of vpp of them.
         position = np.maximum(layouts.rank_first, 0)
         schedule, m, pp, vpp = (x[:, None] for x in (batch.schedule, batch.num_micro_batches, batch.pp, batch.vpp))
         alive = in_flight(schedule, m, pp, vpp, position) / vpp
-        saved = np.where(is_block, table.saved_bytes, 0.0)
-        selective = np.where(is_block, table.saved_selective_bytes, 0.0)
-        kept = weigh(units, saved, row)
-        if np.any(kind == _SELECTIVE):
-            kept = np.where(kind == _SELECTIVE, weigh(units, selective, row), kept)
-        share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
         cut = batch.pp[:, None] > 1
         tied = np.where(cut, weigh(units, table.tied_count, row), 0.0)
         tied_trainable = np.where(cut, weigh(units, table.tied_trainable, row), 0.0)
-        most = np.where(
-            kind == _SELECTIVE, np.max(selective, axis=1)[row][:, None], np.max(saved, axis=1)[row][:, None]
-        )
-        again = np.where(full, most, np.where(kind == _SELECTIVE, np.max(saved - selective, axis=1)[row][:, None], 0.0))
-        under_way = np.max(np.where(is_block, table.widest_bytes, 0.0), axis=1)[row][:, None]
-        training = workload.training
-        return cls(
-            workload=workload,
-            assumptions=assumptions,
-            dense=weigh(units, table.dense_count, row) + tied,
-            experts=weigh(units, table.expert_count, row),
-            dense_trainable=weigh(units, table.dense_trainable, row) + tied_trainable,
-            expert_trainable=weigh(units, table.expert_trainable, row),
-            outside_bytes=weigh(units, np.where(is_block, 0.0, table.saved_bytes), row) * alive,
-            kept_bytes=kept * alive,
-            input_bytes=weigh(units, np.where(is_block, table.input_bytes, 0.0), row) * alive,
-            share=np.where(full, share, 0.0),
-            alive=alive,
-            waiting_bytes=2.0 * most,
-            logits_bytes=weigh(units, table.logits_bytes, row)
+        saved = _Saved(table, row, layouts, is_block, alive, is_training=workload.training)
+        common = {
+            "dense": weigh(units, table.dense_count, row) + tied,
+            "experts": weigh(units, table.expert_count, row),
+            "dense_trainable": weigh(units, table.dense_trainable, row) + tied_trainable,
+            "expert_trainable": weigh(units, table.expert_trainable, row),
+            "outside_bytes": weigh(units, np.where(is_block, 0.0, table.saved_bytes), row) * alive,
+            "input_bytes": weigh(units, np.where(is_block, table.input_bytes, 0.0), row) * alive,
+            "alive": alive,
+            "logits_bytes": weigh(units, table.logits_bytes, row)
             * np.where(batch.schedule == _GPIPE, batch.num_micro_batches, 1)[:, None],
-            again_bytes=again + 2.0 * under_way if training else under_way,
-            gathered_bytes=assumptions.prefetched_units
+            "gathered_bytes": assumptions.prefetched_units
             * workload.precision.weight_bytes
             * np.max(table.dense_count + table.expert_count, axis=1)[row][:, None],
-            gradient_bytes=float(workload.precision.gradient_bytes)
+            "gradient_bytes": float(workload.precision.gradient_bytes)
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
-            buffer_bytes=_buffers(assumptions, table, row, batch, is_block)[:, None],
-            tensors=weigh(units, table.tensors, row),
-            blocks=(units @ is_block.astype(np.float64)) / batch.vpp[:, None],
-            host_share_bytes=_host_share_bytes(host, batch)[:, None],
-            exists=layouts.rank_first >= 0,
-        )
+            "buffer_bytes": _buffers(assumptions, table, row, batch, is_block)[:, None],
+            "tensors": weigh(units, table.tensors, row),
+            "blocks": saved.blocks(),
+            "host_share_bytes": _host_share_bytes(host, batch)[:, None],
+        }
+        exists = layouts.rank_first >= 0
+        return [
+            cls(workload=workload, assumptions=assumptions, exists=exists, **common, **saved.under(one))
+            for one in batches
+        ]
 
     @property
     def block_bytes(self) -> FloatArray:
@@ -211,18 +212,15 @@ class CoreMemory:
         some = np.zeros(len(division.zero_stage), dtype=np.int64)
         some[row] = index
         slack = 1.0 + self.assumptions.allocator_slack
-        states = self._states(some, division)
-        whole = sum(states.values()) + slack * self._gathered(some, division)
-        by_row = {0: whole, 1: whole - states["optimizer_bytes"]}
-        every = np.arange(len(self.dense))
+        whole, optimizer_bytes = self.state_bytes(some, division)
+        by_row = {0: whole, 1: whole - optimizer_bytes}
         by_core, away = {}, {}
         for on_host in {activations for _, activations in offloads}:
-            activations, away[on_host] = self._activations(every, np.full(len(every), on_host))
-            lasting = slack * (activations + self.again_bytes + self.logits_bytes) + self.buffer_bytes
-            by_core[on_host] = np.where(self.exists, lasting + float(self.workload.context_bytes), -np.inf)
+            lasting, away[on_host] = self.lasting_bytes(on_host)
+            by_core[on_host] = np.where(self.exists, lasting, -np.inf)
         by_row = {key: rows_of(by_row[key], row) for key in {optimizer for optimizer, _ in offloads}}
         by_core = {key: rows_of(value, index) for key, value in by_core.items()}
-        state, room = rows_of(states["optimizer_bytes"], row), rows_of(self.host_share_bytes, index)
+        state, room = rows_of(optimizer_bytes, row), rows_of(self.host_share_bytes, index)
         columns = []
         for optimizer, on_host in offloads:
             total = by_row[optimizer] + by_core[on_host]
@@ -232,6 +230,19 @@ class CoreMemory:
                 total = total + back + slack * back_away
             columns.append(np.max(total, axis=1))
         return np.stack(columns).T
+
+    def state_bytes(self, index: IntArray, division: Division) -> tuple[FloatArray, FloatArray]:
+        """What depends on how dp is divided: all of it, and the optimizer state therein; (n, Q) each, padding not cleared."""
+        states = self._states(index, division)
+        slack = 1.0 + self.assumptions.allocator_slack
+        return sum(states.values()) + slack * self._gathered(index, division), states["optimizer_bytes"]
+
+    def lasting_bytes(self, on_host: int) -> tuple[FloatArray, FloatArray]:
+        """What does not depend on it, and what of the activations is on the host if there is room; (c, Q) each, padding not cleared."""
+        every = np.arange(len(self.dense))
+        activations, away = self._activations(every, np.full(len(every), on_host))
+        lasting = (1.0 + self.assumptions.allocator_slack) * (activations + self.again_bytes + self.logits_bytes)
+        return lasting + self.buffer_bytes + float(self.workload.context_bytes), away
 
     def _activations(self, index: IntArray, on_host: IntArray) -> tuple[FloatArray, FloatArray]:
         """Saved activations on the device and on the host, (n, Q) each.
@@ -322,10 +333,75 @@ def _buffers(
     assumptions: MeshAssumptions, table: UnitTable, row: IntArray, batch: MeshBatch, is_block: NDArray[np.bool_]
 ) -> FloatArray:
     """Communication buffers: gathered positions, stage inputs and outputs, gradient buckets, tokens on their way to experts. (c,)."""
-    entering = np.max(np.where(is_block, table.input_bytes, 0.0), axis=1)[row]
+    entering = np.max(np.where(is_block, table.entering_bytes, 0.0), axis=1)[row]
     # Whole tensors: the gathered input of a matrix, the partial sums that it leaves, and the gradient of one of them.
     gathered = np.where((batch.sequence_parallel > 0) & (batch.tp > 1), 3.0 * entering * batch.tp, 0.0)
     between = np.where(batch.pp > 1, 2.0 * entering, 0.0)
     buckets = np.where(batch.dp * batch.cp > 1, 2.0 * assumptions.bucket_bytes, 0.0)
     tokens = np.where(batch.ep > 1, 2.0 * np.max(table.dispatch_bytes, axis=1)[row], 0.0)
     return np.asarray(gathered + between + buckets + tokens)
+
+
+class _Saved:
+    """What is kept of the blocks for the backward pass, whatever is recomputed."""
+
+    def __init__(
+        self,
+        table: UnitTable,
+        row: IntArray,
+        layouts: LayoutArrays,
+        is_block: NDArray[np.bool_],
+        alive: FloatArray,
+        *,
+        is_training: bool,
+    ) -> None:
+        self.row, self.layouts, self.alive, self.is_block = row, layouts, alive, is_block
+        self.all = np.where(is_block, table.saved_bytes, 0.0)
+        self.selective = np.where(is_block, table.saved_selective_bytes, 0.0)
+        self.freed = np.where(is_block, table.saved_bytes - table.input_bytes, 0.0)
+        self.all_alive = weigh(layouts.rank_units, self.all, row) * alive
+        self.under_way = np.max(np.where(is_block, table.widest_bytes, 0.0), axis=1)[row][:, None]
+        self.is_training = is_training
+
+    def under(self, batch: MeshBatch) -> dict[str, FloatArray]:
+        """Fields of `CoreMemory` that depend on what is recomputed."""
+        kind = batch.recompute[:, None]
+        most = np.max(self.all, axis=1)[self.row][:, None]
+        again = np.where(kind == _FULL, most, 0.0)
+        kept = self.all_alive
+        if np.any(kind == _SELECTIVE):
+            selective = weigh(self.layouts.rank_units, self.selective, self.row) * self.alive
+            kept = np.where(kind == _SELECTIVE, selective, kept)
+            again = np.where(kind == _SELECTIVE, np.max(self.all - self.selective, axis=1)[self.row][:, None], again)
+            most = np.where(kind == _SELECTIVE, np.max(self.selective, axis=1)[self.row][:, None], most)
+        share = np.zeros_like(kept)
+        if np.any(kind == _FULL):
+            share = np.where(kind == _FULL, self._share(batch), share)
+        return {
+            "kept_bytes": kept,
+            "share": share,
+            "waiting_bytes": 2.0 * most,
+            "again_bytes": again + 2.0 * self.under_way if self.is_training else self.under_way,
+        }
+
+    def blocks(self) -> FloatArray:
+        """Blocks per chunk, (c, Q): the mean over the chunks, weighted by what one block of theirs frees when it is recomputed."""
+        layouts = self.layouts
+        lengths, repeats = layouts.rank_lengths, layouts.rank_repeats
+        if np.count_nonzero(self.is_block) == 1:
+            return np.asarray(np.sum(lengths * repeats, axis=2) / np.maximum(np.sum(repeats, axis=2), 1))
+        each, total, plain = (np.zeros(layouts.rank_first.shape) for _ in range(3))
+        for d in range(lengths.shape[2]):
+            some = repeats[:, :, d] * weigh(layouts.rank_chunks[:, :, d], self.freed, self.row)
+            total += some
+            each += some / np.maximum(lengths[:, :, d], 1)
+            plain += repeats[:, :, d] * lengths[:, :, d]
+        count = plain / np.maximum(np.sum(repeats, axis=2), 1)
+        return np.where(each > 0, total / np.where(each > 0, each, 1.0), count)
+
+    def _share(self, batch: MeshBatch) -> FloatArray:
+        """What full recomputation frees, as a share of the most that it can, (c, Q): kinds of blocks differ in what they keep."""
+        units, freed = self.layouts.rank_units, self.freed
+        most = weigh(units, freed, self.row)
+        again = weigh(recomputed_units(self.layouts, batch.recompute, batch.recompute_blocks), freed, self.row)
+        return np.asarray(again / np.where(most > 0, most, 1.0))

@@ -29,7 +29,8 @@ from costmodel.mesh.sharding import Division
 from costmodel.mesh.shares import RowKeys
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
 from costmodel.mesh.step import step_costs, step_times, step_totals
-from costmodel.mesh.tables import UnitTable, unit_column, unit_table
+from costmodel.mesh.tables import unit_column, unit_table
+from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitRows, UnitTable
 from costmodel.mesh.units import MeshError, Units, fold
 from costmodel.network import Cluster
 from costmodel.workload import Workload
@@ -44,8 +45,8 @@ IntArray = NDArray[np.int64]
 class _Cache:
     """Rows and layouts seen so far."""
 
-    rows: dict[tuple[object, ...], int] = field(default_factory=dict)
-    table: UnitTable | None = None
+    rows: UnitRows = field(default_factory=UnitRows)
+    rows_without_experts: UnitRows = field(default_factory=UnitRows)
     columns: dict[tuple[object, ...], dict[str, FloatArray]] = field(default_factory=dict)  # of units with own splits
     blocks: dict[int, tuple[int, ...]] = field(default_factory=dict)
     layouts: dict[tuple[int, int], Layout] = field(default_factory=dict)
@@ -153,63 +154,89 @@ class MeshModel:
         """Unit costs of every plan, one row each; new rows are computed together."""
         columns = [getattr(batch, item.name) for item in fields(RowKeys)]
         first, inverse = combined(*columns, *batch.split_columns)
-        columns = [column[first] for column in columns]
-        wanted: list[tuple[object, ...]] = list(zip(*(column.tolist() for column in columns), strict=True))
+        wanted: list[tuple[object, ...]] = list(zip(*(column[first].tolist() for column in columns), strict=True))
         patterns = [()] * len(first) if batch.split is None else [batch.patterns[s] for s in batch.split[first]]
         if batch.split is not None:
             wanted = [(*key, pattern) if pattern else key for key, pattern in zip(wanted, patterns, strict=True)]
-        cache = self._cache
-        missing = [n for n, key in enumerate(wanted) if key not in cache.rows]
+        known = self._cache.rows
+        missing = known.missing(wanted)
         plain = [n for n in missing if not patterns[n]]
+        if plain:
+            known.add([wanted[n] for n in plain], self._costed(batch.take(first[plain])))
         # Rows with a pattern of their own are few; what it does not name is taken from the others.
-        for rows in [plain, *([n] for n in missing if patterns[n])]:
-            if not rows:
-                continue
-            keys = RowKeys(**{item.name: column[rows] for item, column in zip(fields(RowKeys), columns, strict=True)})
-            if not cache.needs:
-                cache.needs = self.workload.needs_gradient()
-            if patterns[rows[0]]:
-                standard = self.rows(_bare(batch.take(first[rows])))
-                added = self._pattern_row(keys, patterns[rows[0]], standard)
-            else:
-                added = unit_table(self.workload, self.cluster, self.units, keys, cache.needs, self.assumptions)
-            for n in rows:
-                cache.rows[wanted[n]] = len(cache.rows)
-            cache.table = added if cache.table is None else UnitTable.concatenate([cache.table, added])
-        assert cache.table is not None
-        index = np.array([cache.rows[key] for key in wanted], dtype=np.int64)
-        return cache.table.take(index[inverse])
+        for n in missing:
+            if patterns[n]:
+                one = _bare(batch.take(first[[n]]))
+                known.add([wanted[n]], self._pattern_row(_keys_of(one), patterns[n], self.rows(one)))
+        return known.table(wanted, inverse)
+
+    def _rows_without_experts(self, batch: MeshBatch) -> UnitTable:
+        """The same as if mixtures of experts cost nothing."""
+        columns = [getattr(batch, item.name) for item in fields(RowKeys) if item.name not in ("ep", "etp")]
+        first, inverse = combined(*columns)
+        wanted = list(zip(*(column[first].tolist() for column in columns), strict=True))
+        known = self._cache.rows_without_experts
+        missing = known.missing(wanted)
+        if missing:
+            known.add([wanted[n] for n in missing], self._costed(batch.take(first[missing]), experts=False))
+        return known.table(wanted, inverse)
+
+    def _costed(self, batch: MeshBatch, *, experts: bool = True) -> UnitTable:
+        """Unit costs of every plan, computed."""
+        return unit_table(
+            self.workload,
+            self.cluster,
+            self.units,
+            _keys_of(batch),
+            self._needs(),
+            self.assumptions,
+            groups=self.groups,
+            experts=experts,
+        )
+
+    def _needs(self) -> tuple[bool, ...]:
+        """Layer -> whether a gradient flows through its output."""
+        if not self._cache.needs:
+            self._cache.needs = self.workload.needs_gradient()
+        return self._cache.needs
 
     def _pattern_row(self, keys: RowKeys, splits: Sequence[LayerSplit], standard: UnitTable) -> UnitTable:
         """Unit costs of one row with splits of its own, kind by kind."""
-        cache, names = self._cache, [item.name for item in fields(UnitTable)]
+        cache = self._cache
         row = tuple(int(getattr(keys, item.name)[0]) for item in fields(RowKeys))
         columns = []
         for number, kind in enumerate(self.units.kinds):
             layers = {self.workload.graph.layers[i].name for i in kind.layers}
             own = tuple(split for split in splits if split.layer in layers)
             if not own:
-                columns.append({name: getattr(standard, name)[:, number] for name in names})
+                columns.append({name: getattr(standard, name)[:, number] for name in UNIT_COLUMNS})
                 continue
             key = (row, number, own)
             if key not in cache.columns:
-                cache.columns[key] = unit_column(self.workload, self.groups, kind, keys, cache.needs, own)
+                cache.columns[key] = unit_column(self.workload, self.groups, kind, keys, self._needs(), own)
             columns.append(cache.columns[key])
-        return UnitTable(**{name: np.stack([c[name] for c in columns], axis=1) for name in names})
+        return UnitTable(**{name: np.stack([c[name] for c in columns], axis=1) for name in UNIT_COLUMNS})
 
     def layouts(self, batch: MeshBatch) -> LayoutArrays:
         """Uniform layouts of every plan."""
+        stacked, place = self._placed(batch)
+        return LayoutArrays(**{item.name: rows_of(getattr(stacked, item.name), place) for item in fields(LayoutArrays)})
+
+    def rank_units(self, batch: MeshBatch) -> FloatArray:
+        """Units on every kind of rank under the uniform layout, (n, Q, K): as `layouts` has them, without the rest."""
+        stacked, place = self._placed(batch)
+        return rows_of(stacked.rank_units, place)
+
+    def _placed(self, batch: MeshBatch) -> tuple[LayoutArrays, IntArray]:
+        """Layouts that are known, those of the plans among them, and which of them every plan has."""
         first, inverse = combined(batch.pp, batch.vpp)
         cache = self._cache
-        keys = [(int(batch.pp[n]), int(batch.vpp[n])) for n in first]
+        keys = list(zip(batch.pp[first].tolist(), batch.vpp[first].tolist(), strict=True))
         missing = [key for key in keys if key not in cache.places]
         if missing or cache.stacked is None:
             cache.places |= {key: len(cache.places) + n for n, key in enumerate(missing)}
             cache.stacked = stack_layouts([self.layout(*key) for key in cache.places])
-        place = np.array([cache.places[key] for key in keys], dtype=np.int64)[inverse]
-        return LayoutArrays(
-            **{item.name: rows_of(getattr(cache.stacked, item.name), place) for item in fields(LayoutArrays)}
-        )
+        return cache.stacked, np.array([cache.places[key] for key in keys], dtype=np.int64)[inverse]
 
     def cores(self, batch: MeshBatch, layouts: LayoutArrays | None = None, *, exact: bool = True) -> Cores:
         """Pipelines of plans, one each, without data parallelism: their time bounds that of every way to divide dp.
@@ -228,28 +255,34 @@ class MeshModel:
 
     def core_memory(self, batch: MeshBatch, layouts: LayoutArrays | None = None) -> CoreMemory:
         """Memory of the ranks of pipelines, before dp is divided."""
+        return self.core_memories([batch], layouts)[0]
+
+    def core_memories(self, batches: Sequence[MeshBatch], layouts: LayoutArrays | None = None) -> list[CoreMemory]:
+        """The same of pipelines that differ in nothing but what they recompute."""
+        batch = batches[0]
         first, row = combined(*(getattr(batch, item.name) for item in fields(RowKeys)), *batch.split_columns)
-        return CoreMemory.build(
+        return CoreMemory.build_each(
             self.workload,
             self.assumptions,
             self.rows(batch.take(first)),
             row,
             self.layouts(batch) if layouts is None else layouts,
-            batch,
+            batches,
             self.is_block,
             self.cluster.host,
         )
 
-    def work_s(self, batch: MeshBatch) -> tuple[FloatArray, FloatArray]:
+    def work_s(self, batch: MeshBatch, *, experts: bool = True) -> tuple[FloatArray, FloatArray]:
         """What one micro-batch takes through the whole network, and the forward pass of its quickest block: (n,) each.
 
         Forward, backward, and what the plan recomputes (full: all blocks).
         Ranks are numbered as well as they can be (context-parallel and expert ranks next to the tensor-parallel
-        ones), and stages cost no transfers.
+        ones), and stages cost no transfers. Without ``experts``, as if mixtures of experts cost nothing, a bound for all their layouts.
         """
         zero = np.zeros(len(batch), dtype=np.int64)
         bare = replace(batch, order=zero, pp=zero + 1)
-        passes = unit_passes(self.rows(bare), bare, mesh_strides(bare), self.groups, is_block=self.is_block)
+        table = self.rows(bare) if experts else self._rows_without_experts(bare)
+        passes = unit_passes(table, bare, mesh_strides(bare), self.groups, is_block=self.is_block)
         counts = np.bincount(self.units.kind_of, minlength=len(self.units.kinds)).astype(np.float64)
         total = (passes.forward_s + passes.backward_s + passes.recompute_s) @ counts
         return total, np.min(np.where(self.is_block, passes.forward_s, np.inf), axis=1)
@@ -360,6 +393,10 @@ class MeshModel:
             raise MeshError(f"stage_recompute needs recompute full, not {plan.recompute}")
         blocks = plan.stage_blocks or self.blocks_of(chunks)
         return layout_of(self.units, blocks, plan.pp, plan.stage_recompute, every_rank=every_rank)
+
+
+def _keys_of(batch: MeshBatch) -> RowKeys:
+    return RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)})
 
 
 def _bare(batch: MeshBatch) -> MeshBatch:

@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.stages import Layout
-from costmodel.mesh.tables import UnitTable
+from costmodel.mesh.unit_table import UnitTable
 
-__all__ = ["LayoutArrays", "UnitPasses", "chunk_passes", "stack_layouts", "unit_passes", "weigh"]
+__all__ = [
+    "LayoutArrays",
+    "UnitPasses",
+    "chunk_passes",
+    "recomputed_share",
+    "recomputed_units",
+    "stack_layouts",
+    "time_before",
+    "unit_passes",
+    "weigh",
+]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -38,8 +48,9 @@ class LayoutArrays:
     rank_last: IntArray  # (n, Q)
     # Blocks that full recomputation runs again, per chunk of a run and per rank; -1: as the plan says for every chunk alike.
     run_recompute: IntArray  # (n, R)
-    rank_recompute: IntArray  # (n, Q)
-    # Different lengths of the chunks of a rank, and how often they occur; 0 for padding.
+    rank_recompute: IntArray  # (n, Q, D)
+    # Different chunks of a rank, their blocks, and how often they occur; 0 for padding.
+    rank_chunks: FloatArray  # (n, Q, D, K)
     rank_lengths: IntArray  # (n, Q, D)
     rank_repeats: IntArray  # (n, Q, D)
 
@@ -56,10 +67,10 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
     run_cut, rank_units = np.zeros((len(layouts), runs)), np.zeros((len(layouts), ranks, kinds))
     rank_first = np.full((len(layouts), ranks), -1, dtype=np.int64)
     rank_last = rank_first.copy()
-    run_recompute, rank_recompute = np.full((len(layouts), runs), -1), np.full((len(layouts), ranks), -1)
     different = max(x.rank_lengths.shape[1] for x in layouts)
     rank_lengths = np.zeros((len(layouts), ranks, different), dtype=np.int64)
-    rank_repeats = np.zeros_like(rank_lengths)
+    rank_repeats, rank_chunks = np.zeros_like(rank_lengths), np.zeros((*rank_lengths.shape, kinds))
+    run_recompute, rank_recompute = np.full((len(layouts), runs), -1), np.full(rank_lengths.shape, -1)
     for n, layout in enumerate(layouts):
         d = layout.rank_lengths.shape[1]
         rank_lengths[n, : len(layout.rank_first), :d] = layout.rank_lengths
@@ -68,7 +79,8 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
         run_units[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_units, layout.run_chunks, layout.run_cut
         rank_units[n, :q], rank_first[n, :q] = layout.rank_units, layout.rank_first
         rank_last[n, :q] = layout.rank_last
-        run_recompute[n, :r], rank_recompute[n, :q] = layout.run_recompute, layout.rank_recompute
+        run_recompute[n, :r], rank_recompute[n, :q, :d] = layout.run_recompute, layout.rank_recompute
+        rank_chunks[n, : len(layout.rank_first), :d] = layout.rank_chunks
     return LayoutArrays(
         run_units=run_units,
         run_chunks=run_chunks,
@@ -78,6 +90,7 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
         rank_last=rank_last,
         run_recompute=run_recompute,
         rank_recompute=rank_recompute,
+        rank_chunks=rank_chunks,
         rank_lengths=rank_lengths,
         rank_repeats=rank_repeats,
     )
@@ -106,6 +119,12 @@ class UnitPasses:
     ep_forward_s: FloatArray
     ep_backward_s: FloatArray
     recompute_s: FloatArray  # of a unit that is recomputed (selectively or whole), its communication included
+    # What the device waits for its host, part of both compute times; and for how long the host has nothing to start in the passes and in
+    # what is recomputed.
+    host_wait_s: FloatArray
+    idle_forward_s: FloatArray
+    idle_backward_s: FloatArray
+    idle_again_s: FloatArray
 
     @property
     def forward_s(self) -> FloatArray:
@@ -156,7 +175,7 @@ def unit_passes(
     ep_forward = (2.0 * sent + table.etp_forward_s) * (1.0 - assumptions.ep_overlap)
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
-    ep_backward = np.where(table.backward_s > 0, ep_forward, 0.0)
+    ep_backward = np.where(table.returned_bytes > 0, ep_forward, 0.0)
     host = _host_times(table, batch, stride, groups)
     # What the host needs beyond the device's time, the device waits.
     forward = np.maximum(table.forward_s, host.forward_s - (tp_forward + cp_forward + ep_forward))
@@ -167,8 +186,11 @@ def unit_passes(
     launch_s = assumptions.host_launch_s
     again = np.maximum(table.selective_s, launch_s * table.selective_launches)
     selective = np.where(is_block, again, 0.0)
-    whole = np.where(is_block, forward + tp_forward + cp_forward + ep_forward, 0.0)
+    whole = np.where(is_block & (table.backward_s > 0), forward + tp_forward + cp_forward + ep_forward, 0.0)
     kind = batch.recompute[:, None]
+    is_selective, is_full = kind == _SELECTIVE, kind == _FULL
+    recompute = np.where(is_selective, selective, np.where(is_full, whole, 0.0))
+    started = np.where(is_selective, launch_s * table.selective_launches, np.where(is_full, host.forward_s, 0.0))
     return UnitPasses(
         compute_forward_s=forward,
         compute_backward_s=backward,
@@ -179,7 +201,11 @@ def unit_passes(
         cp_backward_s=cp_backward,
         ep_forward_s=ep_forward,
         ep_backward_s=ep_backward,
-        recompute_s=np.where(kind == _SELECTIVE, selective, np.where(kind == _FULL, whole, 0.0)),
+        recompute_s=recompute,
+        host_wait_s=forward - table.forward_s + backward - table.backward_s,
+        idle_forward_s=forward + tp_forward + cp_forward + ep_forward - host.forward_s,
+        idle_backward_s=backward + tp_backward + cp_backward + ep_backward - host.backward_s - host.weight_s,
+        idle_again_s=np.where(recompute > 0, recompute - started, 0.0),
     )
 
 
@@ -230,7 +256,7 @@ def _context_parallel(
         zero = np.zeros_like(table.kv_bytes)
         return zero, zero
     ranks, column = groups.find(batch.cp, stride["cp"]), batch.cp[:, None].astype(np.float64)
-    steps = column - 1.0
+    steps, returns = column - 1.0, table.attention_backward_s > 0
 
     def step(message: FloatArray, attention_s: FloatArray) -> FloatArray:
         sent = groups.time_s("point_to_point", ranks, message)
@@ -238,13 +264,13 @@ def _context_parallel(
 
     ring = (
         step(table.kv_bytes, table.attention_forward_s),
-        np.where(table.backward_s > 0, step(2.0 * table.kv_bytes, table.attention_backward_s), 0.0),
+        np.where(returns, step(2.0 * table.kv_bytes, table.attention_backward_s), 0.0),
     )
     gathered = table.kv_bytes * column
     gather = groups.time_s("all_gather", ranks, gathered)
-    gathering = (gather, np.where(table.backward_s > 0, gather + groups.time_s("reduce_scatter", ranks, gathered), 0.0))
+    gathering = (gather, np.where(returns, gather + groups.time_s("reduce_scatter", ranks, gathered), 0.0))
     traded = groups.time_s("all_to_all", ranks, table.heads_bytes)
-    trading = (traded, np.where(table.backward_s > 0, traded, 0.0))
+    trading = (traded, np.where(returns, traded, 0.0))
     kind = batch.cp_kind[:, None]
     chosen = [
         np.where(kind == _RING, a, np.where(kind == _ALL_GATHER, b, c))
@@ -262,8 +288,10 @@ class ChunkPasses:
     weight_s: FloatArray
 
 
-def rank_recomputed_share(layouts: LayoutArrays, recompute: IntArray, blocks: IntArray) -> FloatArray:
-    """Share of the blocks of every rank that is recomputed, chunk by chunk: (n, Q).
+def recomputed_units(layouts: LayoutArrays, recompute: IntArray, blocks: IntArray) -> FloatArray:
+    """Units of every kind that every rank runs again, chunk by chunk, as a share of each: (n, Q, K).
+
+    What is recomputed in full counts all kinds of blocks of a chunk alike, as `recomputed_share`; other recomputation is of all units.
 
     Parameters
     ----------
@@ -274,15 +302,17 @@ def rank_recomputed_share(layouts: LayoutArrays, recompute: IntArray, blocks: In
 
     Returns
     -------
-    array (n, Q)
+    array (n, Q, K)
     """
+    units = layouts.rank_units
     if not np.any(recompute == _FULL):
-        return np.ones(layouts.rank_first.shape)
-    lengths, repeats = layouts.rank_lengths, layouts.rank_repeats
-    held = np.sum(lengths * repeats, axis=2)
-    again = np.sum(np.minimum(lengths, blocks[:, None, None]) * repeats, axis=2)
-    again = np.where(layouts.rank_recompute >= 0, layouts.rank_recompute, again)
-    return np.asarray(np.where(recompute[:, None] == _FULL, again / np.maximum(held, 1), 1.0))
+        return units
+    again = np.zeros(units.shape)
+    for d in range(layouts.rank_lengths.shape[2]):
+        lengths, own = layouts.rank_lengths[:, :, d], layouts.rank_recompute[:, :, d]
+        some = np.minimum(np.where(own >= 0, own, blocks[:, None]), lengths) * layouts.rank_repeats[:, :, d]
+        again += (some / np.maximum(lengths, 1))[:, :, None] * layouts.rank_chunks[:, :, d]
+    return np.asarray(np.where(recompute[:, None, None] == _FULL, again, units))
 
 
 def recomputed_share(
@@ -359,3 +389,34 @@ def chunk_passes(
         backward_s=backward + returned,
         weight_s=weigh(units, passes.weight_s, pass_of),
     )
+
+
+def time_before(rank: IntArray, count: IntArray, time_s: FloatArray) -> FloatArray:
+    """Sum of the times of the chunks before a rank's first chunk.
+
+    Parameters
+    ----------
+    rank : array (n, Q)
+    count : array (n, R)
+        Chunks of every run.
+    time_s : array (n, R)
+        Of one of them.
+
+    Returns
+    -------
+    array (n, Q)
+
+    Examples
+    --------
+    Two chunks of 1 s and two of 5 s: rank 3 comes after three of them.
+
+    >>> time_before(np.array([[0, 3]]), np.array([[2, 2]]), np.array([[1.0, 5.0]])).tolist()
+    [[0.0, 7.0]]
+    """
+    total, start = np.zeros(rank.shape), np.zeros((len(rank), 1))
+    for r in range(count.shape[1]):
+        chunks = count[:, r][:, None]
+        # np.clip would take much longer.
+        total += np.minimum(np.maximum(rank - start, 0.0), chunks) * time_s[:, r][:, None]
+        start = start + chunks
+    return total

@@ -240,7 +240,9 @@ RULES: tuple[Rule, ...] = (
         doc="sequence parallelism needs tp > 1 and positions that tp x cp divides",
         test=_sequence,
         message=lambda s, v: (
-            f"sequence parallelism over tp {v['tp']} x cp {v['cp']} needs tp > 1 and a sequence length "
+            "sequence parallelism needs tp > 1"
+            if v["tp"] == 1
+            else f"sequence parallelism over tp {v['tp']} x cp {v['cp']} needs a sequence length "
             f"({', '.join(map(str, s.positions))}) that {v['tp'] * v['cp']} divides"
         ),
     ),

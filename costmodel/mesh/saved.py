@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.units import UnitKind
 from costmodel.workload import Workload
 
-__all__ = ["add_saved", "add_saved_layer", "saved_facts"]
+__all__ = ["SavedFacts", "add_saved", "add_saved_inputs", "add_saved_layer", "saved_facts"]
 
 FloatArray = NDArray[np.float64]
 
@@ -27,28 +28,40 @@ def add_saved(
     kind: UnitKind,
     keys: RowKeys,
     roles: Sequence[LayerRole],
+    positions: Sequence[int],
+    needs: Sequence[bool],
 ) -> None:
-    """Tensors that the backward pass reads, each kept once, at the layout in which it leaves its producer.
+    """Tensors of the layers at some positions that the backward pass reads, each kept once, at the layout in which it leaves its producer.
 
     A tensor is kept if a layer that reads it keeps its input, once more where it had to be brought into another layout than it
     left its producer in (gathered ones are gathered again). Selective recomputation drops what cheap layers make,
-    and keeps what they read.
+    and keeps what they read. Layers without a backward pass keep nothing (``needs``: whether a gradient flows through the output of a
+    layer).
     """
+    facts = saved_facts(workload.graph, kind, needs)
+    for position in positions:
+        add_saved_layer(total, workload, assumptions, kind, keys, position, roles[position], facts[position])
+
+
+def add_saved_inputs(
+    total: dict[str, FloatArray], workload: Workload, kind: UnitKind, keys: RowKeys, needs: Sequence[bool]
+) -> None:
+    """The same of what enters the unit."""
     graph, width = workload.graph, workload.precision.activation_bytes
-    layers = [graph.layers[i] for i in kind.layers]
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
     readers, outside = _readers(graph, kind)
-    again = _needed_again(layers, readers)
+    keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
+    again = _needed_again(graph, kind, readers, keeping)
+    has_backward = any(needs[i] for i in kind.layers)
     for source, reading in outside.items():
         elements = _elements(graph.layers[source], keys, whole.astype(np.float64), np.ones(len(keys)))
-        total["input_bytes"] += elements * width
-        if any(layers[r].keeps_input for r in reading):
+        total["entering_bytes"] += elements * width
+        if has_backward:
+            total["input_bytes"] += elements * width
+        if any(keeping[r] for r in reading):
             total["saved_bytes"] += elements * width
-        if any(_needs_input(layers[r], is_needed=again[r]) for r in reading):
+        if any(keeping[r] or (graph.layers[kind.layers[r]].is_recomputable and again[r]) for r in reading):
             total["saved_selective_bytes"] += elements * width
-    for position, role in enumerate(roles):
-        who = [layers[r] for r in readers.get(position, [])]
-        add_saved_layer(total, workload, assumptions, kind, keys, position, role, who, is_needed_again=again[position])
 
 
 def add_saved_layer(
@@ -59,9 +72,7 @@ def add_saved_layer(
     keys: RowKeys,
     position: int,
     role: LayerRole,
-    reading: Sequence[Layer],
-    *,
-    is_needed_again: bool,
+    facts: SavedFacts,
 ) -> None:
     """What one layer of a unit adds to `add_saved`.
 
@@ -72,10 +83,7 @@ def add_saved_layer(
     position : int
         Of the layer in the unit.
     role : LayerRole
-    reading : sequence of Layer
-        Layers of the unit that read its output.
-    is_needed_again : bool
-        The backward pass under selective recomputation reads its output.
+    facts : SavedFacts
     """
     graph, width = workload.graph, workload.precision.activation_bytes
     layer = graph.layers[kind.layers[position]]
@@ -83,38 +91,72 @@ def add_saved_layer(
         return
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
     shard = shard_of(graph.layers, kind, position, role, keys)
-    if role.gathers and layer.keeps_input and assumptions.gathered_copies:
+    if role.gathers and facts.keeps_input and assumptions.gathered_copies:
         again_whole = assumptions.gathered_copies * _gathered_bytes(layer, keys, width)
         total["saved_bytes"] += again_whole
         total["saved_selective_bytes"] += again_whole
-    if layer.keeps_input and role.moves:
+    if facts.keeps_input and role.moves:
         received = _received_bytes(layer, role, keys, width)
         total["saved_bytes"] += received
         total["saved_selective_bytes"] += received
-    extra = layer.family.saved_elements(layer, shard) * width
+    extra = layer.family.saved_elements(layer, shard) * width * facts.has_backward
     pieces = keys.cp if role.role in ("column", "channel", "repeated") else whole
     elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
     if role.role == "column":  # repeated key and value heads included
         elements = elements / np.ceil(layer.output_shape[0] / shard.split_out) * shard.out_channels
     size = elements * width
-    total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
-    if layer.kind == "softmax" or any(r.kind == "softmax" for r in reading):
+    if facts.has_backward or not workload.training:
+        total["widest_bytes"] = np.maximum(total["widest_bytes"], size)
+    if layer.kind == "softmax" or facts.feeds_loss:
         total["logits_bytes"] += assumptions.logits_copies * extra if layer.kind == "softmax" else size
         return
     if layer.kind == "glu":  # the activation of one half
-        extra = extra + assumptions.autograd_copies * size
-    kept = any(r.keeps_input for r in reading)
-    total["saved_bytes"] += extra + (size if kept else 0.0)
+        extra = extra + assumptions.autograd_copies * size * facts.has_backward
+    total["saved_bytes"] += extra + (size if facts.is_kept else 0.0)
     if not layer.is_recomputable:
-        total["saved_selective_bytes"] += extra + (size if is_needed_again else 0.0)
+        total["saved_selective_bytes"] += extra + (size if facts.is_needed_again else 0.0)
 
 
-def saved_facts(graph: Graph, kind: UnitKind) -> list[tuple[list[Layer], bool]]:
-    """Layer of the unit -> the layers that read its output, and whether selective recomputation reads it in the backward pass."""
-    layers = [graph.layers[i] for i in kind.layers]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFacts:
+    """What the backward pass of a unit wants of one of its layers.
+
+    Attributes
+    ----------
+    has_backward : bool
+        A gradient flows through the layer.
+    keeps_input : bool
+        Its backward pass reads its input.
+    is_kept : bool
+        The backward pass of another layer reads its output.
+    is_needed_again : bool
+        The same under selective recomputation, or to run other layers again.
+    feeds_loss : bool
+    """
+
+    has_backward: bool
+    keeps_input: bool
+    is_kept: bool
+    is_needed_again: bool
+    feeds_loss: bool
+
+
+def saved_facts(graph: Graph, kind: UnitKind, needs: Sequence[bool]) -> list[SavedFacts]:
+    """Facts of every layer of a unit; ``needs``: layer of the graph -> whether a gradient flows through its output."""
     readers, _ = _readers(graph, kind)
-    again = _needed_again(layers, readers)
-    return [([layers[r] for r in readers.get(p, [])], again[p]) for p in range(len(layers))]
+    keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
+    again = _needed_again(graph, kind, readers, keeping)
+    reading = [readers.get(p, []) for p in range(len(kind.layers))]
+    return [
+        SavedFacts(
+            has_backward=needs[index],
+            keeps_input=keeping[p],
+            is_kept=any(keeping[r] for r in reading[p]),
+            is_needed_again=again[p],
+            feeds_loss=any(graph.layers[kind.layers[r]].kind == "softmax" for r in reading[p]),
+        )
+        for p, index in enumerate(kind.layers)
+    ]
 
 
 def _gathered_bytes(layer: Layer, keys: RowKeys, width: int) -> FloatArray:
@@ -149,17 +191,18 @@ def _readers(graph: Graph, kind: UnitKind) -> tuple[dict[int, list[int]], dict[i
     return readers, outside
 
 
-def _needed_again(layers: Sequence[Layer], readers: Mapping[int, Sequence[int]]) -> list[bool]:
-    """Layer of the unit -> whether the backward pass under selective recomputation reads its output: itself, or to run readers again."""
-    needed = [False] * len(layers)
-    for position in reversed(range(len(layers))):
-        needed[position] = any(_needs_input(layers[r], is_needed=needed[r]) for r in readers.get(position, ()))
+def _needed_again(
+    graph: Graph, kind: UnitKind, readers: Mapping[int, Sequence[int]], keeping: Sequence[bool]
+) -> list[bool]:
+    """Layer of the unit -> whether the backward pass under selective recomputation reads its output: itself, or to run readers again.
+
+    A layer that only draws a mask again needs no input for it.
+    """
+    again = [graph.layers[i].is_recomputable for i in kind.layers]
+    needed = [False] * len(again)
+    for position in reversed(range(len(again))):
+        needed[position] = any(keeping[r] or (again[r] and needed[r]) for r in readers.get(position, ()))
     return needed
-
-
-def _needs_input(layer: Layer, *, is_needed: bool) -> bool:
-    """A layer that only draws a mask again needs no input for it."""
-    return layer.keeps_input or (layer.is_recomputable and is_needed)
 
 
 def _elements(layer: Layer, keys: RowKeys, pieces: FloatArray, channel_pieces: FloatArray | float) -> FloatArray:

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.layers import Layer, Shard
+from costmodel.mesh.keys import combined
 from costmodel.mesh.roles import LayerRole
 from costmodel.mesh.units import UnitKind
 
-__all__ = ["ATTENTION", "RowKeys", "shard_of"]
+__all__ = ["ATTENTION", "RowKeys", "rows_held", "shard_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -33,6 +34,20 @@ class RowKeys:
 
     def __len__(self) -> int:
         return len(self.tp)
+
+    def without_experts(self) -> tuple[RowKeys, IntArray]:
+        """The rows that differ but for ep and etp, and which of them every row is."""
+        first, row = combined(self.tp, self.sequence_parallel, self.cp, self.micro_batch)
+        one = np.ones(len(first), dtype=np.int64)
+        few = RowKeys(
+            tp=self.tp[first],
+            sequence_parallel=self.sequence_parallel[first],
+            cp=self.cp[first],
+            ep=one,
+            etp=one,
+            micro_batch=self.micro_batch[first],
+        )
+        return few, row
 
 
 def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: LayerRole, keys: RowKeys) -> Shard:
@@ -68,6 +83,11 @@ def shard_of(layers: Sequence[Layer], kind: UnitKind, position: int, role: Layer
         sequence=sequence,
         experts=keys.ep.astype(np.float64),
     )
+
+
+def rows_held(layer: Layer, shard: Shard) -> FloatArray:
+    """Positions of all samples of a share."""
+    return np.asarray(shard.batch * np.ceil(np.prod(layer.output_shape[1:]) / shard.sequence))
 
 
 def _column_width(layers: Sequence[Layer], kind: UnitKind, position: int, ranks: FloatArray) -> FloatArray:

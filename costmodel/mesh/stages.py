@@ -42,10 +42,12 @@ class Layout:
         Units of each kind on a rank, all its chunks together.
     rank_first, rank_last : arrays (Q,)
         First and last pipeline rank of the kind.
-    run_recompute, rank_recompute : arrays (R,), (Q,)
-        Blocks of a chunk, of a rank, that are recomputed; -1 where every chunk does what the plan says.
-    rank_lengths, rank_repeats : arrays (Q, D)
-        Different lengths of a rank's chunks, in blocks, and how many chunks have them.
+    run_recompute, rank_recompute : arrays (R,), (Q, D)
+        Blocks of a chunk that are recomputed; -1 where every chunk does what the plan says.
+    rank_chunks : array (Q, D, K)
+        Units of each kind in the different chunks of a rank.
+    rank_repeats, rank_lengths : arrays (Q, D)
+        How many chunks are such, and the blocks of one.
     most_blocks : int
         Blocks of the longest chunk.
     """
@@ -59,6 +61,7 @@ class Layout:
     rank_last: IntArray
     run_recompute: IntArray
     rank_recompute: IntArray
+    rank_chunks: FloatArray
     rank_lengths: IntArray
     rank_repeats: IntArray
     most_blocks: int
@@ -213,32 +216,41 @@ def layout_of(
         *(c for c in range(1, len(blocks)) if c == 1 or np.any(rows[c] != rows[c - 1]) or again[c] != again[c - 1]),
     ]
     lengths = np.diff([*new_run, len(blocks)])
-    ranks = rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)
-    on_rank = again.reshape(-1, pp).sum(axis=0) if recompute else np.full(pp, -1)
+    # A rank is described by its chunks, in any order.
+    _, number = np.unique(np.column_stack([rows, again]), axis=0, return_inverse=True)
+    held = np.sort(number.reshape(-1, pp), axis=0).T
     own = np.arange(pp) if every_rank else np.zeros(pp)
-    described = np.column_stack([ranks, on_rank, own])
+    described = np.column_stack([held, own])
     _, first, kind = np.unique(described, axis=0, return_index=True, return_inverse=True)
     last = np.array([np.flatnonzero(kind.reshape(-1) == n)[-1] for n in range(len(first))], dtype=np.int64)
     last = last[np.argsort(first)]
     # A kind of rank that recurs later holds the same, with fewer activations in flight: the first is the worst.
     first = np.sort(first)
-    own_lengths = [sorted(set(blocks[rank::pp])) for rank in first.tolist()]
-    shape = (len(first), max(map(len, own_lengths)))
-    rank_lengths, rank_repeats = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    for q, (rank, different) in enumerate(zip(first.tolist(), own_lengths, strict=True)):
-        rank_lengths[q, : len(different)] = different
-        rank_repeats[q, : len(different)] = [list(blocks[rank::pp]).count(n) for n in different]
+    rank_chunk, rank_repeats = _different(held[first])
+    padding = rank_repeats == 0
+    example = np.array([np.flatnonzero(number.reshape(-1) == n)[0] for n in range(int(number.max()) + 1)])[rank_chunk]
     return Layout(
         blocks=tuple(blocks),
         run_units=rows[new_run],
         run_chunks=lengths.astype(np.int64),
         run_cut=np.array([cuts[a : a + n].max() for a, n in zip(new_run, lengths, strict=True)]),
-        rank_units=ranks[first],
+        rank_units=rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)[first],
         rank_first=first.astype(np.int64),
         rank_last=last,
         run_recompute=again[new_run],
-        rank_recompute=on_rank[first],
-        rank_lengths=rank_lengths,
+        rank_recompute=np.where(padding, -1, again[example]),
+        rank_chunks=np.where(padding[:, :, None], 0.0, rows[example]),
+        rank_lengths=np.where(padding, 0, np.array(blocks, dtype=np.int64)[example]),
         rank_repeats=rank_repeats,
         most_blocks=max(blocks),
     )
+
+
+def _different(rows: IntArray) -> tuple[IntArray, IntArray]:
+    """Different numbers in every row and how often they occur there, (Q, D) each; 0 times for padding."""
+    found = [np.unique(row, return_counts=True) for row in rows]
+    shape = len(rows), max(len(numbers) for numbers, _ in found)
+    different, repeats = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for q, (numbers, counts) in enumerate(found):
+        different[q, : len(numbers)], repeats[q, : len(numbers)] = numbers, counts
+    return different, repeats

@@ -21,10 +21,11 @@ from costmodel.mesh.passes import weigh
 from costmodel.mesh.plan import SCHEDULES
 from costmodel.mesh.schedule import flush_s
 from costmodel.mesh.sharding import CopyTimes, Division
+from costmodel.mesh.slack import rank_slack_s
 from costmodel.mesh.step_end import StepEnd, gradient_width
 from costmodel.workload import Workload
 
-__all__ = ["step_costs", "step_times", "step_totals"]
+__all__ = ["ChunkGathering", "chunk_gathering", "offload_waits_s", "step_costs", "step_times", "step_totals"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -85,6 +86,10 @@ def step_costs(
         pp_exposed_s=picked["transfer_s"],
         dp_exposed_s=gather_s + totals.exchange_s,
         bubble_s=np.where(np.abs(bubble) > _ROUNDING * totals.flush_s, bubble, 0.0),
+        # Not below 0 by the rounding of differences.
+        host_s=np.maximum(
+            m * weigh(cores.layouts.rank_units, cores.passes.host_wait_s, cores.pass_of)[index, slowest], 0.0
+        ),
         optimizer_s=totals.update_s,
         offload_s=totals.offload_s,
         memory_bytes=total[rows, fullest],
@@ -141,15 +146,15 @@ def step_totals(
     m = cores.batch.num_micro_batches
     offload = _offload_s(groups, cores, memory)
     flush, offload_s = cores.flush_s[index], (m * _slowest(offload, np.zeros_like(offload)))[index]
-    hidden = np.zeros((offload.shape[1], len(some))).T
+    hidden, slack = np.zeros((offload.shape[1], len(some))).T, rows_of(cores.rank_slack_s, index)
     gathers = np.flatnonzero(division.zero_stage[row] >= 3)
     if len(gathers):
         core, rows = index[gathers], row[gathers]
         found = _gathering(workload, cores, times.take(rows), core, exact=True)
-        flush[gathers], hidden[rows] = found.flush_s, found.hidden_s
+        flush[gathers], hidden[rows], slack[gathers] = found.flush_s, found.hidden_s, found.slack_s
         offload_s[gathers] = m[core] * _slowest(rows_of(offload, core), found.waiting_s)
     end = StepEnd(workload, groups, cores, memory, times, some, division, hidden, slice(None))
-    tails = end.tails_s(index, row, [optimizer for optimizer, _ in offloads])
+    tails = end.tails_s(index, row, [optimizer for optimizer, _ in offloads], slack)
     return np.stack(
         [flush + tail + (offload_s if away else 0.0) for tail, (_, away) in zip(tails, offloads, strict=True)]
     ).T
@@ -187,7 +192,7 @@ class _Totals:
         # Rank 0 ends last: what it leaves is a bound for all.
         ranks = slice(None) if exact else slice(0, 1)
         end = StepEnd(workload, groups, cores, memory, times, index, division, gathering.hidden_s, ranks)
-        exchange_s, update_s, hosted_s = end.parts(division.offload_optimizer)
+        exchange_s, update_s, hosted_s = end.parts(division.offload_optimizer, gathering.slack_s)
         waiting = gathering.waiting_s
         offload_s = hosted_s
         if np.any(division.offload_activations):
@@ -210,6 +215,7 @@ class _Gathering:
     flush_s: FloatArray  # (n,)
     waiting_s: FloatArray  # what a rank waits for weights and gradients, part of flush_s
     hidden_s: FloatArray  # what backward passes hide of it, and of nothing else any more
+    slack_s: FloatArray  # how long before the first rank the others end their passes
 
 
 def _gathered(
@@ -218,7 +224,7 @@ def _gathered(
     """Time of the pipeline of every plan, with ZeRO-3's gathering where it gathers."""
     flush = cores.flush_s[index]
     waiting = np.zeros((cores.layouts.rank_first.shape[1], len(index))).T
-    hidden = np.zeros_like(waiting)
+    hidden, slack = np.zeros_like(waiting), rows_of(cores.rank_slack_s, index)
     rows = np.flatnonzero(division.zero_stage >= 3)
     if len(rows):
         # What is offloaded makes no difference here.
@@ -226,41 +232,70 @@ def _gathered(
         chosen = rows[first]
         found = _gathering(workload, cores, times.take(chosen), index[chosen], exact=exact)
         flush[rows], waiting[rows], hidden[rows] = found.flush_s[same], found.waiting_s[same], found.hidden_s[same]
-    return _Gathering(flush_s=flush, waiting_s=waiting, hidden_s=hidden)
+        slack[rows] = found.slack_s[same]
+    return _Gathering(flush_s=flush, waiting_s=waiting, hidden_s=hidden, slack_s=slack)
 
 
-def _gathering(workload: Workload, cores: Cores, times: CopyTimes, core: IntArray, *, exact: bool) -> _Gathering:
-    """Time of pipelines with ZeRO-3's gathering.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkGathering:
+    """What ZeRO-3 adds to the passes of one micro-batch: of chunks (n, R), and of ranks (n, Q)."""
+
+    run_forward_s: FloatArray
+    run_backward_s: FloatArray
+    waiting_s: FloatArray  # both passes of a rank
+    hidden_s: FloatArray  # what backward passes hide, and of nothing else any more
+
+
+def chunk_gathering(workload: Workload, cores: Cores, times: CopyTimes, core: IntArray) -> ChunkGathering:
+    """What ZeRO-3 adds to the passes of chunks.
 
     Weights are gathered unit by unit before both passes, gradients scattered behind the backward one. Behind which a zero-bubble schedule
-    hides no more than input gradients take.
+    hides no more than input gradients take. The host starts one collective per unit and pass for what is gathered, and one for what is
+    scattered (PyTorch FSDP, a unit being what it wraps): what it is not ready with in time, the device waits for.
     """
     unit, batch, passes = cores.pass_of[core], cores.batch, cores.passes
     run_units, rank_units = rows_of(cores.layouts.run_units, core), rows_of(cores.layouts.rank_units, core)
     gather, reduce = _unit_exchanges(workload, cores, times, unit, batch.pp[core] > 1)
     overlap = times.groups.assumptions.dp_overlap
-    forward = np.maximum(gather - overlap * rows_of(passes.forward_s, unit), 0.0)
+    starts, ends = _unit_starts(cores, times, unit)
+    forward = np.maximum(
+        gather - overlap * rows_of(passes.forward_s, unit), starts - rows_of(passes.idle_forward_s, unit)
+    )
+    forward = np.maximum(forward, 0.0)
     run_forward, extra = weigh(run_units, forward), weigh(rank_units, forward)
     run_backward, behind = np.zeros_like(run_forward), np.zeros_like(extra)
-    schedule, weight_s = batch.schedule[core], rows_of(cores.chunks.weight_s, core)
     if workload.training:
-        moved = gather + reduce
-        lags = (schedule == _ZERO_BUBBLE)[:, None]
+        flows = rows_of(passes.backward_s, unit) > 0
+        moved, starts = np.where(flows, gather, 0.0) + reduce, np.where(flows, starts, 0.0) + ends
+        lags = (batch.schedule[core] == _ZERO_BUBBLE)[:, None]
         hiding = rows_of(passes.backward_s, unit) - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
-        plain = np.maximum(moved - overlap * hiding, 0.0)
+        late = starts - rows_of(passes.idle_backward_s, unit)
+        plain = np.maximum(np.maximum(moved - overlap * hiding, late), 0.0)
         # A unit that is recomputed gathers its weights once for both passes, and hides them behind both.
-        again = np.maximum(moved - overlap * (hiding + rows_of(passes.recompute_s, unit)), 0.0)
-        run_backward = _mixed(run_units, plain, again, rows_of(cores.run_share, core))
-        extra = extra + _mixed(rank_units, plain, again, rows_of(cores.rank_share, core))
+        shown = moved - overlap * (hiding + rows_of(passes.recompute_s, unit))
+        again = np.maximum(np.maximum(shown, late - rows_of(passes.idle_again_s, unit)), 0.0)
+        share = rows_of(cores.run_share, core)
+        run_backward = share * weigh(run_units, again) + (1.0 - share) * weigh(run_units, plain)
+        extra = extra + weigh(rank_units, plain) + weigh(rows_of(cores.rank_again, core), again - plain)
         behind = weigh(rank_units, np.minimum(moved, overlap * hiding))
-    runs = cores.runs(core, run_forward, run_backward)
+    return ChunkGathering(run_forward_s=run_forward, run_backward_s=run_backward, waiting_s=extra, hidden_s=behind)
+
+
+def _gathering(workload: Workload, cores: Cores, times: CopyTimes, core: IntArray, *, exact: bool) -> _Gathering:
+    """Time of pipelines with ZeRO-3's gathering."""
+    batch, added = cores.batch, chunk_gathering(workload, cores, times, core)
+    schedule, weight_s = batch.schedule[core], rows_of(cores.chunks.weight_s, core)
+    runs = cores.runs(core, added.run_forward_s, added.run_backward_s)
+    m, last = batch.num_micro_batches[core], rows_of(cores.layouts.rank_last, core)
     if exact:
-        m, pp, vpp = batch.num_micro_batches[core], batch.pp[core], batch.vpp[core]
-        time = flush_s(schedule, m, pp, vpp, runs, weight_s)
+        time = flush_s(schedule, m, batch.pp[core], batch.vpp[core], runs, weight_s)
+        first = rows_of(cores.layouts.rank_first, core)
+        slack = rank_slack_s(schedule, m, first, last, runs.count, runs.backward_s, weight_s)
     else:
-        busy = rows_of(cores.busy_s, core) + extra
-        time = pipeline_s(batch.take(core), rows_of(cores.layouts.rank_last, core), runs, weight_s, busy, exact=False)
-    return _Gathering(flush_s=time, waiting_s=extra, hidden_s=behind)
+        busy = rows_of(cores.busy_s, core) + added.waiting_s
+        time = pipeline_s(batch.take(core), last, runs, weight_s, busy, exact=False)
+        slack = rows_of(cores.rank_slack_s, core)  # the first rank, which alone is looked at, has none
+    return _Gathering(flush_s=time, waiting_s=added.waiting_s, hidden_s=added.hidden_s, slack_s=slack)
 
 
 def _unit_exchanges(
@@ -278,9 +313,16 @@ def _unit_exchanges(
     return gather, times.reduce_s(trained * wide, rows_of(table.expert_trainable, unit) * wide, in_buckets=False)
 
 
-def _mixed(units: FloatArray, plain: FloatArray, again: FloatArray, share: FloatArray) -> FloatArray:
-    """Sum over units of which a share takes ``again`` and the rest ``plain``."""
-    return share * weigh(units, again) + (1.0 - share) * weigh(units, plain)
+def _unit_starts(cores: Cores, times: CopyTimes, unit: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Time of the host to start the gathering of a unit's weights, and the scattering of its gradients: (n, K) each."""
+    table, copies = cores.table, times.copies
+    dense, experts = (copies.shard > 1)[:, None], (copies.expert_shard > 1)[:, None]
+
+    def started(dense_count: FloatArray, expert_count: FloatArray) -> FloatArray:
+        of_dense, of_experts = dense & (rows_of(dense_count, unit) > 0), experts & (rows_of(expert_count, unit) > 0)
+        return times.groups.assumptions.host_collective_s * (of_dense.astype(np.float64) + of_experts)
+
+    return started(table.dense_count, table.expert_count), started(table.dense_trainable, table.expert_trainable)
 
 
 def _offload_s(groups: GroupTimes, cores: Cores, memory: CoreMemory) -> FloatArray:
@@ -288,6 +330,11 @@ def _offload_s(groups: GroupTimes, cores: Cores, memory: CoreMemory) -> FloatArr
     assumptions = groups.assumptions
     forward = weigh(cores.layouts.rank_units, cores.passes.compute_forward_s, cores.pass_of)
     return shown_s(one_way_s(assumptions, memory.block_bytes / memory.alive), hidden_s(assumptions, forward))
+
+
+def offload_waits_s(groups: GroupTimes, cores: Cores, memory: CoreMemory, waiting_s: FloatArray) -> FloatArray:
+    """What the slowest kind of rank waits for offloaded activations per micro-batch, beside ``waiting_s`` (c, Q) for weights: (c,)."""
+    return _slowest(_offload_s(groups, cores, memory), waiting_s)
 
 
 def _slowest(offload_s: FloatArray, waiting_s: FloatArray) -> FloatArray:

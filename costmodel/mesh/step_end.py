@@ -51,15 +51,18 @@ class StepEnd:
         self.dense = rows_of(memory.dense_trainable[:, ranks], index)
         self.experts = rows_of(memory.expert_trainable[:, ranks], index)
 
-    def parts(self, on_host: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Exchange, update on the device, update on the host: (n,) each, of plans that update where ``on_host`` says."""
+    def parts(self, on_host: IntArray, slack_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Exchange, update on the device, update on the host: (n,) each, of plans that update where ``on_host`` says.
+
+        ``slack_s`` (n, Q) is how long before the first rank the others end their passes (`costmodel.mesh.slack`).
+        """
         index = self.index
         if not self.workload.training:
             zero = np.zeros(len(index))
             return zero, zero, zero
         away = on_host[:, None] > 0
         waiting, (on_device, hosted) = self.waiting_s(), self.updates_s()
-        tail = np.where(self.exists, waiting + np.where(away, hosted, on_device) - self.slack_s(index), -np.inf)
+        tail = np.where(self.exists, waiting + np.where(away, hosted, on_device) - slack_s[:, self.ranks], -np.inf)
         worst = np.argmax(tail, axis=1)
         rows = np.arange(len(index))
         whole = np.maximum(tail[rows, worst], 0.0)
@@ -67,29 +70,25 @@ class StepEnd:
         hosted_s = np.minimum(np.where(on_host > 0, hosted[rows, worst], 0.0), whole - update_s)
         return whole - update_s - hosted_s + self.summed_s()[index], update_s, hosted_s
 
-    def tails_s(self, index: IntArray, row: IntArray, on_host: Sequence[int]) -> list[FloatArray]:
+    def tails_s(self, index: IntArray, row: IntArray, on_host: Sequence[int], slack_s: FloatArray) -> list[FloatArray]:
         """What the end adds to plans on cores ``index`` that share rows of the division, for updates on the device (0) or host (1).
 
-        The sum of `parts`, one array (len(index),) for each of ``on_host``.
+        The sum of `parts`, one array (len(index),) for each of ``on_host``; ``slack_s`` is that of the plans, (len(index), Q).
         """
         if not self.workload.training:
             return [np.zeros(len(index)) for _ in on_host]
-        waiting, updates, slack = self.waiting_s(), self.updates_s(), self.slack_s(index)
+        waiting, updates = self.waiting_s(), self.updates_s()
         summed = self.summed_s()[index]
         tails = {}
         for place in set(on_host):
             busy = np.where(self.exists, waiting + updates[place], -np.inf)
-            tails[place] = np.maximum(np.max(rows_of(busy, row) - slack, axis=1), 0.0) + summed
+            tails[place] = np.maximum(np.max(rows_of(busy, row) - slack_s[:, self.ranks], axis=1), 0.0) + summed
         return [tails[place] for place in on_host]
 
     @property
     def exists(self) -> NDArray[np.bool_]:
         """Which kinds of ranks there are: (n, Q)."""
         return rows_of(self.cores.layouts.rank_first[:, self.ranks], self.index) >= 0
-
-    def slack_s(self, core: IntArray) -> FloatArray:
-        """How long before the first rank the others end their last backward passes: (len(core), Q)."""
-        return rows_of(self.cores.rank_slack_s[:, self.ranks], core)
 
     def waiting_s(self) -> FloatArray:
         """Exposed gradient exchange and gathering of weights, (n, Q)."""

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from costmodel.layers import Layer, Shard
 from costmodel.layers.base import PassWork
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.shares import ATTENTION, rows_held
 
-__all__ = ["fp8_bytes", "unfused_bytes"]
+__all__ = ["fp8_bytes", "softmax_kernels", "unfused_bytes"]
 
 FloatArray = NDArray[np.float64]
 
@@ -19,6 +20,11 @@ _GATE_FORWARD, _GATE_BACKWARD = 2.0, 8.0
 # Kernels around a fused attention that read and write queries, and keys and values, as often (nanotron, src/nanotron/models/llama.py):
 # to (3, batch, position) order, joining keys and values, their order, rotary embeddings; and the order of the output.
 _QUERY_COPIES, _KEY_VALUE_COPIES = 3.0, 4.0
+# Softmax of 16-bit scores in fp32, kernel by kernel, in bytes per score (Megatron-LM, FusedScaleMaskSoftmax.forward_torch_softmax). Forward
+# to fp32 (2 read, 4 written), scaled (4 + 4), masked (4 + 4), softmax (4 + 4), to 16 bits (4 + 2), in place of 2 + 2; backward to fp32 (2 +
+# 4), softmax (8 + 4), mask (4 + 4), scale (4 + 4), to 16 bits (4 + 2), in place of 4 + 2.
+_SOFTMAX_FORWARD, _SOFTMAX_BACKWARD = 36.0 - 4.0, 40.0 - 6.0
+_SOFTMAX_KERNELS = 5.0 - 1.0
 
 
 def unfused_bytes(
@@ -35,7 +41,7 @@ def unfused_bytes(
     width : int
         Bytes of an activation.
     assumptions : MeshAssumptions
-        ``loss_bytes_per_logit`` and ``autograd_copies``.
+        ``loss_bytes_per_logit``, ``softmax_multiple`` and ``autograd_copies``.
 
     Returns
     -------
@@ -48,6 +54,11 @@ def unfused_bytes(
         return np.maximum(each - _moved(work.forward, width), 0.0), np.maximum(
             each - _moved(work.backward_input, width), 0.0
         )
+    apart = softmax_kernels(layer, shard, assumptions)
+    if np.any(apart):
+        keys = float(layer.input_shapes[-1][1])
+        scores = rows_held(layer, shard) * np.ceil(layer.params.heads / shard.split_out) * keys
+        return np.where(apart > 0, _SOFTMAX_FORWARD * scores, 0.0), np.where(apart > 0, _SOFTMAX_BACKWARD * scores, 0.0)
     plain = assumptions.autograd_copies * width
     if layer.kind == "glu":
         return plain * _GATE_FORWARD * elements, plain * _GATE_BACKWARD * elements
@@ -56,6 +67,28 @@ def unfused_bytes(
         moved = 2.0 * plain * (_QUERY_COPIES + 2.0 * groups * _KEY_VALUE_COPIES) * elements
         return moved, moved
     return none, none
+
+
+def softmax_kernels(layer: Layer, shard: Shard, assumptions: MeshAssumptions) -> FloatArray:
+    """Kernels each way that the softmax of attention takes beyond one, (n,).
+
+    Parameters
+    ----------
+    layer : Layer
+    shard : Shard
+    assumptions : MeshAssumptions
+        ``softmax_multiple``.
+
+    Returns
+    -------
+    array (n,)
+        None where attention is fused, or where micro-batch times heads of the rank suits the fused softmax.
+    """
+    multiple = assumptions.softmax_multiple
+    if not multiple or layer.kind not in ATTENTION or layer.params.fused:
+        return np.zeros_like(shard.batch)
+    rows = shard.batch * np.ceil(layer.params.heads / shard.split_out)
+    return np.asarray(np.where(rows % multiple, _SOFTMAX_KERNELS, 0.0))
 
 
 def fp8_bytes(inputs: FloatArray, outputs: FloatArray, width: int) -> tuple[FloatArray, FloatArray]:

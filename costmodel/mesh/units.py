@@ -1,6 +1,7 @@
 """A network as a row of units between which pipelines may cut: what comes before the blocks, each block, what comes after.
 
-Equal units are one kind: 96 equal transformer blocks are costed once.
+Equal units are one kind: 96 equal transformer blocks are costed once. Blocks through which no gradient flows, since nothing before or in
+them is trained, are of another kind than those that have a backward pass.
 """
 
 from __future__ import annotations
@@ -8,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from costmodel.graph import Graph
-from costmodel.layers import Layer
 
-__all__ = ["MeshError", "UnitKind", "Units", "fold"]
+__all__ = ["MeshError", "UnitKind", "Units", "fold", "mesh_fault"]
 
 
 class MeshError(ValueError):
@@ -91,13 +91,22 @@ def fold(graph: Graph) -> Units:
         position = {i: p for p, i in enumerate(indices)}
         inputs = tuple(tuple(position.get(names[u], -1) for u in graph.layers[i].inputs) for i in indices)
         is_block = 0 < unit < count - 1
-        signature = (is_block or unit, tuple(_signature(graph.layers[i]) for i in indices), inputs)
+        signature = (is_block or unit, tuple(_signature(graph, i) for i in indices), inputs)
         if signature not in signatures:
             signatures[signature] = len(kinds)
             name = graph.layers[indices[0]].block if is_block else ("front" if unit == 0 else "back")
             kinds.append(UnitKind(name=name, layers=tuple(indices), inputs=inputs, is_block=is_block))
         kind_of.append(signatures[signature])
     return Units(kinds=tuple(kinds), kind_of=tuple(kind_of), cut_elements=_cuts(graph, owner, count))
+
+
+def mesh_fault(graph: Graph) -> str | None:
+    """Why the blocks of a network cannot be laid over a mesh; None where they can."""
+    try:
+        _owners(graph)
+    except MeshError as error:
+        return str(error)
+    return None
 
 
 def _owners(graph: Graph) -> list[int]:
@@ -131,8 +140,10 @@ def _owners(graph: Graph) -> list[int]:
     return owner
 
 
-def _signature(layer: Layer) -> object:
-    return (layer.kind, layer.params, layer.input_shapes, layer.output_shape, layer.frozen, layer.lora_rank)
+def _signature(graph: Graph, index: int) -> object:
+    layer, needs = graph.layers[index], graph.needs_gradient
+    flows = (needs[index], *(needs[u] for u in graph.producers[index]))
+    return (layer.kind, layer.params, layer.input_shapes, layer.output_shape, layer.frozen, layer.lora_rank, flows)
 
 
 def _cuts(graph: Graph, owner: list[int], count: int) -> tuple[int, ...]:

@@ -201,7 +201,8 @@ def _layouts(rows: StageRows, is_block: NDArray[np.bool_]) -> LayoutArrays:
         rank_first=rows.position[:, None],
         rank_last=rows.position[:, None],
         run_recompute=np.full((len(rows), 1), -1),
-        rank_recompute=np.full((len(rows), 1), -1),
+        rank_recompute=np.full((len(rows), 1, 1), -1),
+        rank_chunks=units[:, :, None, :],
         rank_lengths=blocks.astype(np.int64),
         rank_repeats=np.ones(blocks.shape, dtype=np.int64),
     )

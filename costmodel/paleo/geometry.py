@@ -70,6 +70,9 @@ def convolution_axes(layer: Layer) -> tuple[Axis, Axis]:
     for i in (0, 1):
         extent, kernel, stride = layer.input_shapes[0][i + 1], pair(p.kernel)[i], pair(p.stride)[i]
         pad = _pad(p.padding, i, (extent - 1) * stride + kernel - extent)
+        if p.padding != "same":
+            # PALEO knows no dilation: the kernel without holes that gives the same output has this padding.
+            pad -= (pair(p.dilation)[i] - 1) * (kernel - 1) // 2
         output = layer.output_shape[i + 1]
         dilated = (output - 1) * stride + 1
         before = kernel - 1 - pad

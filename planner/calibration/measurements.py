@@ -16,7 +16,7 @@ from costmodel.framework import profile_of
 from planner.calibration.fit import Data
 from planner.calibration.machine import Machinery
 from planner.errors import FileProblem, InputFileError
-from planner.validation.kinds import KINDS, Kind, recognise
+from planner.validation.kinds import KINDS, Kind, check_columns, recognise
 from planner.validation.outcomes import Comparison, Outcome
 from planner.validation.preset import Preset
 from planner.validation.tables import Row, Table, read_table
@@ -174,7 +174,7 @@ def _add_file(collected: _Collected, name: str, machinery: Machinery) -> None:
                 skipped[reason] += 1
             else:
                 ours.append(machinery.on_it(row))
-        used += _add_rows(collected, kind, ours, skipped)
+        used += _add_rows(collected, table, kind, ours, skipped)
     main = max(kinds, key=lambda kind: len(kinds[kind]))
     collected.tables.append(
         TableUse(
@@ -202,11 +202,12 @@ def _by_kind(table: Table) -> dict[Kind, list[Row]]:
     return result
 
 
-def _add_rows(collected: _Collected, kind: Kind, rows: Sequence[Row], skipped: Counter[str]) -> int:
+def _add_rows(collected: _Collected, table: Table, kind: Kind, rows: Sequence[Row], skipped: Counter[str]) -> int:
     """Predict rows with the bundled constants and keep those that have times; returns how many."""
     if not rows:
         return 0
     outcomes = kind.predictor()(rows, Preset(name="roofline"))
+    check_columns(table, kind, outcomes)
     usable = []
     for row, outcome in zip(rows, outcomes, strict=True):
         reason = _refusal(outcome)

@@ -36,7 +36,6 @@ Device = Annotated[
         metavar="NAME|FILE",
         help="What the rows ran on; rows of other devices are skipped. Default: what each row says.",
         group=o.QUESTION,
-        autocompletion=o.complete_devices,
     ),
 ]
 Cluster = Annotated[
@@ -47,7 +46,6 @@ Cluster = Annotated[
         metavar="NAME|FILE",
         help="Its links, in place of those that the rows state. Default: what each row says.",
         group=o.QUESTION,
-        autocompletion=o.complete_clusters,
     ),
 ]
 Framework = Annotated[

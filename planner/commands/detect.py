@@ -29,10 +29,18 @@ Nodes = Annotated[
     o.option("--nodes", metavar="N", help="Machines like this one in the cluster. Default: 1.", group=o.QUESTION),
 ]
 
+Force = Annotated[
+    bool,
+    o.option(
+        "--force", metavar=None, help="Replace files that are already there: they may have been edited.", group=o.OUTPUT
+    ),
+]
+
 
 def detect(
     nodes: Nodes = None,
     output: ClusterOutput = None,
+    force: Force = False,
     json: o.Json = False,
     format: o.Format = None,  # noqa: A002 - the option's name
     width: o.Width = None,
@@ -53,7 +61,7 @@ def detect(
     path = _path(output, values)
     values.check()
 
-    from planner.commands.files import check_writable, write_atomically
+    from planner.commands.files import write_atomically
     from planner.detect.files import machine_files
     from planner.detect.machine import detect as look
     from planner.detect.report import detect_report
@@ -62,12 +70,23 @@ def detect(
     system = ThisSystem()
     machine = look(system, nodes=count)
     files = machine_files(machine, path) if path is not None else {}
-    for target in files:
-        check_writable(target)
+    _check_targets(list(files), force=force)
     for target, text in files.items():  # devices first, so that the cluster never names a file that is not there
         write_atomically(target, text)
         remark(where, f"wrote {target}")
     emit(detect_report(machine, system.remarks, list(files)), where)
+
+
+def _check_targets(targets: list[Path], *, force: bool) -> None:
+    """Refuse to replace a machine's files, which people edit, unless they say so; results of other commands are replaced."""
+    from planner.commands.files import check_writable
+    from planner.errors import OutputError
+
+    for target in targets:
+        check_writable(target)
+    present = [] if force else [str(target) for target in targets if target.is_file()]
+    if present:
+        raise OutputError(f"--output: already there: {', '.join(present)}; --force replaces what is there")
 
 
 def _path(text: str | None, values: Values) -> Path | None:

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from planner.exporters.export import Export
     from planner.report.blocks import Report
 
-__all__ = ["export"]
-
-
-def complete_targets(incomplete: str) -> list[str]:
-    """Names of targets for the shell's completion."""
-    from planner.exporters import EXPORTERS
-
-    return [name for name in EXPORTERS if name.startswith(incomplete)]
+__all__ = ["export", "export_of_file", "export_report"]
 
 
 PlanArgument = Annotated[
@@ -36,9 +29,8 @@ Target = Annotated[
         "--to",
         "-t",
         metavar="TARGET",
-        help="megatron, megatron-bridge, torchtitan, deepspeed, accelerate, nanotron or vllm ('planner list exporters').",
+        help="torch, megatron, megatron-bridge, torchtitan, deepspeed, accelerate, nanotron or vllm ('planner list exporters').",
         group=o.OUTPUT,
-        autocompletion=complete_targets,
     ),
 ]
 TargetVersion = Annotated[
@@ -123,28 +115,30 @@ def export(
         check_folder(folder, force=force)
     except OutputError as error:
         raise OutputError(f"-o {error}") from None
-    exported, warnings = _exported(Path(plan), to, target_version, strict=strict)
+    written, warnings = export_of_file(Path(plan), to, target_version, strict=strict)
     for warning in warnings:
         remark(where, f"warning: {warning}")
-    write_folder(folder, exported.files, force=force)
-    for setting, why in exported.account.cannot.items():
+    write_folder(folder, written.files, force=force)
+    for setting, why in written.account.cannot.items():
         remark(where, f"not expressed: {setting}: {why}")
-    for setting, what in exported.account.by_hand.items():
+    for setting, what in written.account.by_hand.items():
         remark(where, f"left to you: {setting}: {what}")
-    emit(_report(exported, folder), where)
+    emit(export_report(written, folder), where)
 
 
-def _exported(path: Path, target: str, version: str | None, *, strict: bool) -> tuple[Export, tuple[str, ...]]:
+def export_of_file(path: Path, target: str, version: str | None, *, strict: bool) -> tuple[Export, tuple[str, ...]]:
+    """What a target needs to start with the plan of a file, and what no longer holds of the file."""
     from planner.exporters import exporter_of, targets_that_take
     from planner.exporters.export import make_export
     from planner.exporters.plans import job_of_file
 
-    job, kind, warnings = job_of_file(path)
     exporter = exporter_of(target)
+    job, kind, warnings = job_of_file(path, exporter.TAKES)
     if kind not in exporter.TAKES:
         words = {
             "serving": "a way to serve",
             "mesh": "a training run",
+            "layers": "a split per layer",
             "data": "data parallelism of a network without blocks",
         }
         able = ", ".join(targets_that_take(kind))
@@ -154,16 +148,20 @@ def _exported(path: Path, target: str, version: str | None, *, strict: bool) -> 
     return make_export(job, target, version, strict=strict), warnings
 
 
-def _report(exported: Export, folder: Path) -> Report:
+def export_report(exported: Export, folder: Path | None) -> Report:
+    """What was written and what was not, in every form."""
     from planner.report.blocks import Block, Column, Report, Table
     from planner.report.documents import RESULT_VERSION
 
-    rows = [{"file": str(folder / name), "bytes": len(text.encode())} for name, text in exported.files.items()]
+    rows = [
+        {"file": name if folder is None else str(folder / name), "bytes": len(text.encode())}
+        for name, text in exported.files.items()
+    ]
     data = {
         "schema_version": RESULT_VERSION,
         "target": exported.target,
         "target_version": exported.version,
-        "folder": str(folder),
+        "folder": None if folder is None else str(folder),
         "files": rows,
         "written": exported.account.written,
         "cannot_express": exported.account.cannot,

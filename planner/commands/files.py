@@ -8,7 +8,7 @@ from pathlib import Path
 
 from planner.errors import OutputError
 
-__all__ = ["check_writable", "write_atomically"]
+__all__ = ["check_writable", "write_atomically", "write_bytes_atomically"]
 
 
 def check_writable(path: Path) -> None:
@@ -37,19 +37,29 @@ def write_atomically(path: Path, text: str) -> None:
     ------
     OutputError
     """
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_bytes_atomically(path: Path, data: bytes) -> None:
+    """Write any file in one step, as `write_atomically` does.
+
+    Raises
+    ------
+    OutputError
+    """
     target = _target(path)
     if target is None:  # a pipe or a device has no old content to keep
         try:
-            path.write_text(text, encoding="utf-8", newline="\n")
+            path.write_bytes(data)
         except OSError as error:
             raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
         return
     fresh = _beside(target)
     try:
-        with os.fdopen(_create(fresh), "w", encoding="utf-8", newline="\n") as stream:
+        with os.fdopen(_create(fresh), "wb") as stream:
             if target.exists():
                 fresh.chmod(stat.S_IMODE(target.stat().st_mode))
-            stream.write(text)
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         fresh.replace(target)
@@ -69,6 +79,8 @@ def _target(path: Path) -> Path | None:
             return None
         if target.exists() and not os.access(target, os.W_OK):
             raise OutputError(f"{path}: cannot be written: permission denied")
+    except OutputError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name that is too long, a NUL character
         raise OutputError(f"{path}: cannot be written: {error}") from None
     return target

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from planner.commands import options as o
-from planner.commands.files import check_writable, write_atomically
-from planner.commands.output import Output, emit, output_from, remark
+from planner.commands.files import write_atomically
+from planner.commands.output import emit, output_from, remark
 from planner.commands.values import Values
-from planner.errors import OutputError
 from planner.schema import DOCUMENTS
 
 __all__ = ["import_", "schema"]
@@ -39,6 +38,7 @@ Document = Annotated[
         metavar="WHAT",
         help=_WHAT,
         show_default=False,
+        autocompletion=lambda incomplete: [name for name in DOCUMENTS if name.startswith(incomplete)],
     ),
 ]
 
@@ -57,35 +57,37 @@ AssumeFree = Annotated[
 def import_(
     source: Source,
     assume_free: AssumeFree = None,
+    json: o.Json = False,
+    format: o.Format = None,  # noqa: A002 - the option's name
     output: o.Output = None,
     quiet: o.Quiet = False,
-    verbose: o.Verbose = False,  # noqa: ARG001 - every command takes it; tracebacks are the entry point's
+    verbose: o.Verbose = False,
 ) -> None:
-    """Turn a network of another program into a network file of this one (YAML).
+    """Turn a network of another program into a network file of this one (YAML, or JSON with --json).
 
     planner import Llama-3.1-8B/config.json -o llama3.yaml
     """
-    path = None if output in (None, "-") else Path(str(output))
-    if path is not None:
-        try:
-            check_writable(path)
-        except OutputError as error:
-            raise OutputError(f"--output {error}") from None
+    values = Values()
+    where = output_from(values, json=json, format=format, output=output, width=None, quiet=quiet, verbose=verbose)
+    if format is not None and where.format not in ("json", "yaml"):
+        values.add(f"--format {where.format}: a network file is yaml or json")
+    values.check()
 
     from planner.files.network_file import import_network
     from planner.importers.documents import text_of
     from planner.loading import network_path
+    from planner.report.machine import finite, json_text
 
     model = import_network(network_path(Path(source)), assume_free=assume_free or ())
-    text = text_of(model)
-    where = Output(quiet=quiet)
+    is_json = json or (format is not None and where.format == "json")
+    text = json_text(finite(model.content)) if is_json else text_of(model)
     for note in model.notes:
         remark(where, note)
-    if path is None:
+    if where.path is None:
         sys.stdout.write(text)
         return
-    write_atomically(path, text)
-    remark(where, f"wrote {path}")
+    write_atomically(where.path, text)
+    remark(where, f"wrote {where.path}")
 
 
 def schema(

@@ -12,7 +12,7 @@ from planner.commands.output import emit
 from planner.commands.question import output_of
 from planner.commands.values import Values
 
-__all__ = ["list_"]
+__all__ = ["list_", "rows_of"]
 
 _KINDS = ("models", "devices", "clusters", "calibrations", "collectives", "importers", "exporters")
 What = Annotated[
@@ -21,6 +21,7 @@ What = Annotated[
         metavar="WHAT",
         help="models, devices, clusters, calibrations, collectives, importers or exporters.",
         show_default=False,
+        autocompletion=lambda incomplete: [kind for kind in _KINDS if kind.startswith(incomplete)],
     ),
 ]
 
@@ -44,21 +45,23 @@ def list_(
 
     from planner.report.listing import listing_report
 
-    rows: Sequence[Mapping[str, Any]]
+    emit(listing_report(kind, rows_of(kind)), where)
+
+
+def rows_of(kind: str) -> Sequence[Mapping[str, Any]]:
+    """What there is of a kind, one of those that the command lists."""
     if kind == "collectives":
         from planner.report.listing import collective_rows
 
-        rows = collective_rows()
-    elif kind == "importers":
+        return collective_rows()
+    if kind == "importers":
         from planner.importers.sources import format_rows
 
-        rows = format_rows()
-    elif kind == "exporters":
+        return format_rows()
+    if kind == "exporters":
         from planner.exporters import exporter_rows
 
-        rows = exporter_rows()
-    else:
-        from planner.report.listing import file_rows
+        return exporter_rows()
+    from planner.report.listing import file_rows
 
-        rows = file_rows(kind)
-    emit(listing_report(kind, rows), where)
+    return file_rows(kind)

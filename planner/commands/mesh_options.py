@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import typing
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,7 +142,7 @@ def restriction_from(given: Mapping[str, Any], micro_batches: str | None, values
         if "none" in words and len(words) > 1:
             values.add(f"--offload {given['offload']}: none goes with nothing else")
         flags |= {f"offload_{what}": what in words for what in _OFFLOADS}
-    _check_meaning(degrees, names, values)
+    _check_meaning(degrees, names, flags, values)
     if "recompute" not in names and min(_listed(degrees.get("recompute_blocks")), default=0) > 0:
         names["recompute"] = ("full",)  # the only kind that has a number of blocks
     return MeshRestriction(degrees=degrees, names=names, flags=flags)
@@ -152,8 +153,16 @@ def _listed(bounds: Bounds | None) -> tuple[int, ...]:
     return () if bounds is None else bounds.values or (bounds.low or 0, bounds.high or 0)
 
 
-def _check_meaning(degrees: Mapping[str, Bounds], names: Mapping[str, tuple[str, ...]], values: Values) -> None:
+def _check_meaning(
+    degrees: Mapping[str, Bounds], names: Mapping[str, tuple[str, ...]], flags: Mapping[str, bool], values: Values
+) -> None:
     """Refuse what another option leaves without a meaning: it would be ignored."""
+    if flags.get("sequence_parallel") and set(_listed(degrees.get("tp"))) == {1}:
+        values.add(
+            "--sequence-parallel --tp 1 exclude each other: the positions are cut between the ranks of tensor parallelism, which needs "
+            "tp > 1 (rule sequence-parallel)"
+        )
+    _check_division(degrees, values)
     if "cp_kind" in names and set(_listed(degrees.get("cp"))) == {1}:
         values.add(
             f"--cp-kind {','.join(names['cp_kind'])} --cp 1 exclude each other: a kind of context parallelism needs cp > 1 (rule cp-kind)"
@@ -166,6 +175,21 @@ def _check_meaning(degrees: Mapping[str, Bounds], names: Mapping[str, tuple[str,
         )
 
 
+def _check_division(degrees: Mapping[str, Bounds], values: Values) -> None:
+    """Refuse replicas and shares that do not make up dp."""
+    single = {name: bounds.values[0] for name, bounds in degrees.items() if len(bounds.values) == 1}
+    parts = {name: single[name] for name in ("dp_replicate", "dp_shard") if name in single}
+    product = math.prod(parts.values())
+    if "dp" not in single or not parts:
+        return
+    dp = single["dp"]
+    if dp != product if len(parts) == 2 else dp % product:
+        given = " ".join(f"{flag_of(name)} {value}" for name, value in parts.items())
+        words = " x ".join(f"{flag_of(name)[2:]} {value}" for name, value in parts.items())
+        relation = f"= {product} is not" if len(parts) == 2 else "does not divide"
+        values.add(f"--dp {dp} {given} exclude each other: dp is dp-replicate x dp-shard, and {words} {relation} {dp}")
+
+
 def integers(values: Values, flag: str, text: str, least: int, most: int) -> Bounds:
     """Read allowed whole numbers: ``8``, ``1..8`` or ``1,2,4``.
 
@@ -174,15 +198,46 @@ def integers(values: Values, flag: str, text: str, least: int, most: int) -> Bou
     """
     from strategies.mesh.settings import Bounds
 
+    if (problem := _not_numbers(text)) is not None:
+        values.add(f"{flag}{f' {text}' if text.strip() else ''}: {problem}")
+        return Bounds(values=(least,))
     first, dots, last = text.strip().partition("..")
     if dots:
-        low = values.count(flag, first, least=least, most=most)
-        high = values.count(flag, last, least=least, most=most)
+        low = values.count(flag, first.strip(), least=least, most=most)
+        high = values.count(flag, last.strip(), least=least, most=most)
         if low > high:
             values.add(f"{flag} {text}: must run from a smaller to a larger number")
         return Bounds(low=low, high=max(low, high))
     numbers = {values.count(flag, part.strip(), least=least, most=most) for part in text.split(",")}
     return Bounds(values=tuple(sorted(numbers)))
+
+
+def _not_numbers(text: str) -> str | None:
+    """What is wrong with the form of ``8``, ``1..8`` or ``1,2,4``; None where it has one of them.
+
+    >>> [_not_numbers(text) for text in ("8", "1..8", "1, 2")]
+    [None, None, None]
+    >>> _not_numbers("2..4..8")
+    'a range has two ends, as in 2..8; a list has commas, as in 2,4,8'
+    """
+    if not text.strip():
+        return "is empty; give a number, a range such as 1..8 or a list such as 1,2,4"
+    ends = [part.strip() for part in text.split("..")]
+    if len(ends) > 2:
+        known = [end for end in ends if end]
+        return (
+            f"a range has two ends, as in {known[0]}..{known[-1]}; a list has commas, as in {','.join(known)}"
+            if known
+            else "has no number"
+        )
+    if len(ends) == 2 and "," in text:
+        return "give a range or a list, not both"
+    if len(ends) == 2 and not all(ends):
+        return "a range needs both ends, as in 1..8"
+    entries = [part.strip() for part in text.split(",")]
+    if not all(entries):
+        return f"has an empty entry; write {','.join(entry for entry in entries if entry) or 'a number'}"
+    return None
 
 
 def _names(values: Values, flag: str, text: str, allowed: tuple[str, ...]) -> tuple[str, ...]:

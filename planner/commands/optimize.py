@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from planner.answers import plan_document_of, search_report_of
 from planner.commands import options as o
 from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from, whole_cluster
+from planner.commands.report_options import ReportFiles, refuse_files, report_files, takes_report_options
 from planner.commands.values import Values
 from planner.serving.commands import answer_optimize, serving_request
 from planner.serving.options import takes_serving_options
@@ -20,13 +21,13 @@ from planner.serving.options import takes_serving_options
 if TYPE_CHECKING:
     from planner.mesh.results import MeshResult
     from planner.mixed.results import MixedResult
-    from planner.report.blocks import Report
     from planner.request import Request
     from planner.results import SearchResult
 
 __all__ = ["optimize"]
 
 
+@takes_report_options
 @takes_serving_options
 @takes_mesh_options
 def optimize(
@@ -56,8 +57,10 @@ def optimize(
     paleo_algorithms: o.Algorithms = None,
     paleo_extensions: o.Extensions = False,
     assume: o.Assume = None,
+    price_per_hour: o.Price = None,
+    power_w: o.Power = None,
     top: o.Top = "5",
-    diverse: o.Diverse = False,
+    diverse: o.Diverse = None,
     time_limit: o.TimeLimit = None,
     gap: o.Gap = "0",
     solver: o.Solver = None,
@@ -72,6 +75,7 @@ def optimize(
     *,
     mesh: Mapping[str, Any],
     serving: Mapping[str, Any],
+    report: Mapping[str, Any],
 ) -> None:
     """Find the fastest plans for a network on a cluster, ranked and proven.
 
@@ -92,14 +96,16 @@ def optimize(
         options["whole_cluster"] = options["gpus"] is not None
     request = request_from(options, values)
     where = output_of(options, values)
+    files = report_files(report, where, values, options)
     served = serving_request(serving, request, values)
     if served is not None:
-        answer_optimize(served, where)
+        refuse_files(files, "a way to serve", but=("--html",))
+        answer_optimize(served, where, files)
         return
-    _answer(request, where)
+    _answer(request, where, files)
 
 
-def _answer(request: Request, where: Output) -> None:
+def _answer(request: Request, where: Output, files: ReportFiles) -> None:
     from planner.search import optimize as search
     from planner.search_errors import SearchInterrupted
 
@@ -109,52 +115,30 @@ def _answer(request: Request, where: Output) -> None:
     except SearchInterrupted as interruption:
         progress.close()
         if interruption.result is not None:
-            _show(request, interruption.result, where)
+            _show(request, interruption.result, where, files, interrupted=True)
         raise
     finally:
         progress.close()
-    _show(request, result, where)
+    _show(request, result, where, files)
 
 
-def _show(request: Request, result: SearchResult | MeshResult | MixedResult, where: Output) -> None:
+def _show(
+    request: Request,
+    result: SearchResult | MeshResult | MixedResult,
+    where: Output,
+    files: ReportFiles,
+    *,
+    interrupted: bool = False,
+) -> None:
     if where.export is not None and result.plans:
         from planner.commands.files import write_atomically
         from planner.files.plan_file import plan_text
 
-        write_atomically(where.export, plan_text(_plan_document(request, result, where.export.parent)))
+        write_atomically(where.export, plan_text(plan_document_of(request, result, folder=where.export.parent)))
         remark(where, f"wrote the best plan to {where.export}")
-    emit(_report(request, result), where)
+    report = search_report_of(request, result)
+    if files.flags and result.plans:
+        from planner.commands.report_files import write_search_files
 
-
-def _plan_document(request: Request, result: SearchResult | MeshResult | MixedResult, folder: Path) -> dict[str, Any]:
-    from planner.mesh.results import MeshResult
-    from planner.results import SearchResult
-
-    if isinstance(result, SearchResult):
-        from planner.report.documents import plan_document
-
-        return plan_document(request, result, result.plans[0], folder=folder)
-    if isinstance(result, MeshResult):
-        from planner.report.mesh_documents import mesh_plan_document
-
-        return mesh_plan_document(request, result, result.best, folder=folder)
-    from planner.mixed.documents import mixed_plan_document
-
-    return mixed_plan_document(request, result, folder=folder)
-
-
-def _report(request: Request, result: SearchResult | MeshResult | MixedResult) -> Report:
-    from planner.mesh.results import MeshResult
-    from planner.results import SearchResult
-
-    if isinstance(result, SearchResult):
-        from planner.report.optimize import search_report
-
-        return search_report(request, result)
-    if isinstance(result, MeshResult):
-        from planner.report.mesh import mesh_search_report
-
-        return mesh_search_report(result)
-    from planner.mixed.report import mixed_search_report
-
-    return mixed_search_report(result)
+        write_search_files(request, result, report, files, where, interrupted=interrupted)
+    emit(report, where)

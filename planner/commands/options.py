@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from planner.commands.completion import completion_of, words_from
+
 __all__ = [
     "SCALE_FAMILIES",
     "Algorithms",
@@ -38,9 +40,11 @@ __all__ = [
     "Output",
     "Pipeline",
     "PlanFile",
+    "Power",
     "PppComm",
     "PppComp",
     "Precision",
+    "Price",
     "Quiet",
     "Samples",
     "ScaleBatch",
@@ -72,33 +76,13 @@ GROUPS = (QUESTION, SERVING, SPACE, MESH, LAYERS, COSTS, SEARCH, OUTPUT)
 
 
 def complete_models(incomplete: str) -> list[str]:
-    """Bundled networks for the shell's completion."""
-    return _bundled("models", incomplete)
-
-
-def complete_clusters(incomplete: str) -> list[str]:
-    """Bundled clusters for the shell's completion."""
-    return _bundled("clusters", incomplete)
-
-
-def complete_devices(incomplete: str) -> list[str]:
-    """Bundled devices for the shell's completion."""
-    return _bundled("devices", incomplete)
-
-
-def complete_calibrations(incomplete: str) -> list[str]:
-    """Bundled calibrations for the shell's completion."""
-    return _bundled("calibrations", incomplete)
-
-
-def _bundled(kind: Any, incomplete: str) -> list[str]:
-    from planner.files.resources import bundled
-
-    return [name for name in bundled(kind) if name.startswith(incomplete)]
+    """Bundled networks for the shell's completion; a file is completed by the shell itself."""
+    return [name for name in words_from("kind:models") if name.startswith(incomplete)]
 
 
 def option(*flags: str, metavar: str | None, help: str, group: str, **more: Any) -> Any:  # noqa: A002 - typer's word
     """Declare an option; its default stands in the help text, where it can say more than a value."""
+    more.setdefault("autocompletion", completion_of(flags))
     return typer.Option(*flags, metavar=metavar, help=help, rich_help_panel=group, show_default=False, **more)
 
 
@@ -141,7 +125,6 @@ Cluster = Annotated[
         metavar="NAME|FILE",
         help="Node, links and how many nodes at most ('planner list clusters'). Default: dgx-h100.",
         group=QUESTION,
-        autocompletion=complete_clusters,
     ),
 ]
 Device = Annotated[
@@ -152,7 +135,6 @@ Device = Annotated[
         metavar="NAME|FILE",
         help="Use this device in place of the cluster's own ('planner list devices').",
         group=QUESTION,
-        autocompletion=complete_devices,
     ),
 ]
 Batch = Annotated[
@@ -170,7 +152,10 @@ Precision = Annotated[
     option(
         "--precision",
         metavar="NAME",
-        help="Number formats: fp32, tf32, fp16, bf16 or fp8. Default: what suits the device; fp32 with paleo.",
+        help=(
+            "Number formats: fp32, tf32, fp16, bf16 or fp8. Default: of transformers bf16, or fp16 on V100 and T4, of others the same "
+            "where it is much faster than fp32, else fp32; fp32 with paleo."
+        ),
         group=QUESTION,
     ),
 ]
@@ -223,10 +208,26 @@ Objective = Annotated[
         "--objective",
         metavar="NAME",
         help=(
-            "What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours or money (per token). "
+            "What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours, money or energy (per token). "
             "Default: step_time. Serving: throughput, latency, ttft, tpot or tokens_per_s_per_gpu. Default: throughput."
         ),
         group=QUESTION,
+    ),
+]
+
+Price = Annotated[
+    str | None,
+    option(
+        "--price", metavar="USD", help="Of one GPU for an hour, in place of the cluster or device file's.", group=COSTS
+    ),
+]
+Power = Annotated[
+    str | None,
+    option(
+        "--power",
+        metavar="BUSY[,IDLE]",
+        help="Of one GPU, in place of the device file's: '700 W' or '700 W,100 W'.",
+        group=COSTS,
     ),
 ]
 
@@ -311,7 +312,6 @@ Calibration = Annotated[
         metavar="NAME|FILE",
         help="Constants fitted by 'planner calibrate' ('planner list calibrations'). Default: the bundled ones.",
         group=COSTS,
-        autocompletion=complete_calibrations,
     ),
 ]
 PppComp = Annotated[
@@ -360,7 +360,18 @@ Sensitivity = Annotated[
         group=SEARCH,
     ),
 ]
-Diverse = Annotated[bool, option("--diverse", metavar=None, help="Show the best plan of each family.", group=SEARCH)]
+Diverse = Annotated[
+    bool | None,
+    option(
+        "--diverse/--no-diverse",
+        metavar=None,
+        help=(
+            "List plans that really differ: over a device mesh the best of each tp, cp, ep, pp, ZeRO stage, micro-batch and schedule (the "
+            "default there); with a split per layer the best of each family."
+        ),
+        group=SEARCH,
+    ),
+]
 TimeLimit = Annotated[
     str | None,
     option(
@@ -397,12 +408,14 @@ PlanFile = Annotated[
 ]
 
 # --- scaling curves
-SCALE_FAMILIES = ("data", "model", "hybrid", "pipeline", "spatial", "mixed", "best")
+SCALE_FAMILIES = ("mesh", "data", "model", "hybrid", "pipeline", "spatial", "mixed", "best")
 Workers = Annotated[
     str | None,
     option(
         "--workers",
         "-w",
+        "--gpus",
+        "-g",
         metavar="LIST",
         help="Worker counts: 1,2,4,8 or 1..8. Default: 1,2,4,8, as far as the cluster goes.",
         group=QUESTION,
@@ -426,11 +439,14 @@ ScaleBatch = Annotated[
     ),
 ]
 ScaleFamily = Annotated[
-    str,
+    str | None,
     option(
         "--family",
         metavar="NAME",
-        help="data, model, hybrid (the paper's formula under paleo), pipeline, spatial, mixed or best. Default: data.",
+        help=(
+            "mesh (the best plan over a device mesh: transformers), data, model, hybrid (the paper's formula under paleo), pipeline, "
+            "spatial, mixed or best (of a split per layer). Default: mesh for transformers, else data."
+        ),
         group=SPACE,
     ),
 ]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planner.commands import options as o
 from planner.commands.output import Output, emit, remark
-from planner.commands.question import output_of
+from planner.commands.question import output_of, refuse_inputs
 from planner.commands.values import Values
 from planner.errors import ExitCode
 
-__all__ = ["place"]
+if TYPE_CHECKING:
+    from planner.placement.request import PlaceRequest
+
+__all__ = ["place", "place_request", "progress_words"]
 
 _MOST_DEVICES = 1_000_000
 _MOST_SUBGRAPHS = 1000
@@ -195,16 +199,20 @@ def place(
     planner place bert-large --cluster dgx1-v100 --batch 4
 
     planner place check bert24.json placement.yaml
+
+    planner place check bert-large placement.yaml --cluster dgx1-v100
     """
     options: dict[str, Any] = locals()
     values = Values()
-    where = output_of(options, values)
+    where = output_of({**options, "inputs": words}, values)
     if words[0] == "check" and len(words) > 1:
-        _check(words[1:], where, values)
+        _check(words[1:], options, where, values)
         return
+    if export_workload is not None:
+        refuse_inputs(values, "--export-workload", Path(export_workload), {**options, "inputs": words})
     if len(words) > 1:
         values.add(f"WORKLOAD: one file at a time, not {len(words)}")
-    request = _request(words[0], options, values)
+    request = place_request(words[0], options, values)
     values.check()
 
     from json import dumps
@@ -217,7 +225,7 @@ def place(
 
     progress = Progress(where)
     try:
-        answer = answer_of(request, lambda stage, best, bound: progress(*_progress_words(stage, best, bound)))
+        answer = answer_of(request, lambda stage, best, bound: progress(*progress_words(stage, best, bound)))
     finally:
         progress.close()
     if export_workload is not None:
@@ -231,13 +239,15 @@ def place(
         raise KeyboardInterrupt  # the best so far is shown; the exit code says that it was stopped
 
 
-def _progress_words(stage: str, best: float, bound: float) -> tuple[str, float]:
+def progress_words(stage: str, best: float, bound: float) -> tuple[str, float]:
+    """What a search has found so far in words, and the share of its best that the bound has reached."""
     known = best < float("inf")
     text = f"{stage}: best {best:.6g}, bound {bound:.6g}" if known else f"{stage}: bound {bound:.6g}"
     return text, bound / best if known and best > 0 else 0.0
 
 
-def _request(workload: str, options: dict[str, Any], values: Values) -> Any:
+def place_request(workload: str, options: Mapping[str, Any], values: Values) -> PlaceRequest:
+    """Check the options that ask a question; ``values`` takes the problems."""
     from planner.placement.methods import METHODS, OBJECTIVES
     from planner.placement.request import PlaceRequest
 
@@ -252,6 +262,7 @@ def _request(workload: str, options: dict[str, Any], values: Values) -> Any:
         )
     if get("objective") == "latency" and (get("contiguous") is not None or get("contiguity") is not None):
         values.add("--contiguity, --contiguous: have no meaning for --objective latency (see --subgraphs)")
+    _check_contiguity_of_method(method, get, values)
     if get("cluster") is None:
         for name in ("batch", "mode"):
             if get(name) is not None:
@@ -278,6 +289,24 @@ def _request(workload: str, options: dict[str, Any], values: Values) -> Any:
     )
 
 
+def _check_contiguity_of_method(method: str, get: Callable[[str], Any], values: Values) -> None:
+    """Baselines have the contiguity that they have; asking for another must not be passed over in silence."""
+    from planner.placement.methods import BASELINES
+
+    asked = "--non-contiguous" if get("contiguous") is False else "--contiguous" if get("contiguous") else None
+    asked = f"--contiguity {get('contiguity')}" if get("contiguity") is not None else asked
+    baseline = BASELINES.get(method)
+    if asked is None or get("objective") == "latency" or (baseline is None and method != "expert"):
+        return
+    is_chain = baseline is not None and baseline.contiguity == "chain"
+    if is_chain and asked in ("--contiguous", "--contiguity chain"):
+        return
+    found = (
+        "places a chain of down-sets" if is_chain else "takes no account of contiguity; the answer says which there is"
+    )
+    values.add(f"{asked}: --method {method} {found}")
+
+
 def _contiguity(values: Values, contiguous: bool | None, kind: str | None) -> str:
     if kind is None:
         return "none" if contiguous is False else "chain"
@@ -302,14 +331,49 @@ def _quantity(values: Values, flag: str, text: str | None, dimension: str) -> fl
     return number
 
 
-def _check(files: list[str], where: Output, values: Values) -> None:
+# Options of a search, which a check has none of: the placement file says what it was made for.
+_SEARCH_OPTIONS = (
+    "objective",
+    "contiguous",
+    "contiguity",
+    "devices",
+    "subgraphs",
+    "cpus",
+    "memory",
+    "bandwidth",
+    "micro_batches",
+    "method",
+    "expert",
+    "time_limit",
+    "gap",
+    "seed",
+    "export",
+    "export_workload",
+)
+
+
+def _check(files: list[str], options: Mapping[str, Any], where: Output, values: Values) -> None:
+    from planner.placement.checking import ModelOfCheck, check_files
+
     if len(files) != 2:
         values.add("check: needs two files, WORKLOAD and PLACEMENT")
+    ignored = [f"--{name.replace('_', '-')}" for name in _SEARCH_OPTIONS if options[name] is not None]
+    if ignored:
+        values.add(
+            f"check: {', '.join(ignored)}: the placement file says this; only --cluster, --batch and --mode go with it"
+        )
+    cluster = options["cluster"]
+    if cluster is None:
+        for name in ("batch", "mode"):
+            if options[name] is not None:
+                values.add(f"--{name}: only has a meaning for a network with --cluster")
+    mode = values.choice("--mode", options["mode"] or "training", ("training", "inference"))
+    batch = values.count("--batch", options["batch"] or "1")
     values.check()
-
-    from planner.placement.checking import check_files
-
-    report, ok = check_files(Path(files[0]), Path(files[1]))
+    model = None
+    if cluster is not None:
+        model = ModelOfCheck(cluster=cluster, batch=batch, mode="training" if mode == "training" else "inference")
+    report, ok = check_files(files[0], Path(files[1]), model)
     emit(report, where)
     if not ok:
         raise typer.Exit(ExitCode.NO_PLAN)

@@ -30,7 +30,7 @@ _MAX_TOP = 10_000
 
 def output_of(options: Mapping[str, Any], values: Values) -> Output:
     """Check the output options of a command."""
-    return output_from(
+    where = output_from(
         values,
         json=options["json"],
         format=options["format"],
@@ -40,6 +40,34 @@ def output_of(options: Mapping[str, Any], values: Values) -> Output:
         verbose=options["verbose"],
         export=options.get("export"),
     )
+    for flag, path in (("--output", where.path), ("--export", where.export)):
+        if path is not None:
+            refuse_inputs(values, flag, path, options)
+    return where
+
+
+# Options that name what is written; every other file among the options is read.
+_WRITTEN = frozenset({"output", "export", "export_workload", "html", "figures", "trace", "save", "folder"})
+
+
+def refuse_inputs(values: Values, flag: str, path: Path, options: Mapping[str, Any]) -> None:
+    """Refuse to write a result over a file that the command reads: any other option or argument that names it."""
+    if not path.exists():
+        return
+    for name, value in options.items():
+        words = [value] if isinstance(value, (str, Path)) else value if isinstance(value, (list, tuple)) else []
+        if name in _WRITTEN:
+            continue
+        if any(isinstance(word, (str, Path)) and _is_same_file(path, Path(word)) for word in words):
+            values.add(f"{flag} {path}: is an input of this command; choose another file")
+            return
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except (OSError, ValueError):  # no such file, a name that is too long, a NUL character
+        return False
 
 
 def request_from(options: Mapping[str, Any], values: Values) -> Request:
@@ -87,7 +115,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         memory_limit=get("memory_limit"),
         micro_batches=None if several else values.optional_count("--num-micro-batches", micro_batches),
         top=neutral.top if get("top") is None else values.count("--top", options["top"], most=_MAX_TOP),
-        diverse=bool(get("diverse")),
+        diverse=None if get("diverse") is None else bool(get("diverse")),
         time_limit_s=values.seconds("--time-limit", get("time_limit")),
         gap=values.ratio("--gap", get("gap") or "0"),
         seed=0 if get("seed") is None else values.count("--seed", options["seed"], least=0, most=2**31 - 1),
@@ -98,6 +126,8 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         mesh=restriction_from(get("mesh") or {}, micro_batches if several else None, values),
         objective=_objective(get("objective"), get("mode"), values),
         assume=assumed,
+        price_per_hour=_price(get("price_per_hour"), values),
+        power_w=_power(get("power_w"), values),
         calibration=get("calibration"),
         sensitivity=bool(get("sensitivity")),
         command_line=command_line_of(options.get("context")),
@@ -174,6 +204,37 @@ def _objective(text: str | None, mode: str | None, values: Values) -> str | None
 
     known = SERVING_OBJECTIVES if mode == "inference" else OBJECTIVES
     return values.choice("--objective", text.strip().replace("-", "_"), known)
+
+
+_MOST_PRICE = 1e6
+
+
+def _price(text: str | None, values: Values) -> float | None:
+    price = values.positive("--price", None if text is None else text.strip().removeprefix("$"))
+    if price is not None and price > _MOST_PRICE:
+        values.add(f"--price {text}: must be at most {_MOST_PRICE:,.0f} USD per hour")
+    return price
+
+
+def _power(text: str | None, values: Values) -> tuple[float, float | None] | None:
+    """Read ``--power BUSY[,IDLE]``, with units."""
+    if text is None:
+        return None
+    from costmodel.units import QuantityError, parse_quantity
+
+    try:
+        watts = [parse_quantity(part.strip(), "watts") for part in text.split(",")]
+    except QuantityError as error:
+        values.add(f"--power {text}: {error}")
+        return None
+    if not 1 <= len(watts) <= 2 or 0.0 in watts:
+        values.add(f"--power {text}: must be the power of a busy GPU and, behind a comma, of an idle one; each above 0")
+        return None
+    busy, idle = watts[0], watts[1] if len(watts) > 1 else None
+    if idle is not None and idle > busy:
+        values.add(f"--power {text}: an idle GPU draws no more than a busy one")
+        return None
+    return busy, idle
 
 
 def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tuple[str, float], ...]:

@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from planner.commands import options as o
+from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import emit
 from planner.commands.question import output_of, request_from, size_of
 from planner.commands.values import Values
 
-__all__ = ["scale"]
+if TYPE_CHECKING:
+    from planner.report.scale import Curve
+    from planner.request import Request
+    from planner.results import ScalePoint
+
+__all__ = ["curve_of", "scale"]
 
 _USUAL = (1, 2, 4, 8)
 
 
+@takes_mesh_options
 def scale(
     context: typer.Context,
     model: o.Model,
     workers: o.Workers = None,
     weak: o.Weak = False,
     strong: o.Strong = False,
-    family: o.ScaleFamily = "data",
+    family: o.ScaleFamily = None,
     epochs: o.Epochs = None,
     samples: o.Samples = None,
     cluster: o.Cluster = None,
     device: o.Device = None,
     batch: o.ScaleBatch = None,
+    seq: o.Seq = None,
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     mode: o.Mode = None,
     memory_limit: o.MemoryLimit = None,
+    lora_rank: o.LoraRank = None,
     fix: o.Fix = None,
     collective: o.Collective = None,
     micro_batches: o.MicroBatches = None,
@@ -49,41 +59,79 @@ def scale(
     width: o.Width = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
+    *,
+    mesh: Mapping[str, Any],
 ) -> None:
     """Show how a network scales over 1, 2, 4, ... workers, and how many hours a training takes.
 
     Strong scaling (the default) divides one global batch over the workers; weak scaling gives each worker a batch of its own.
+    Of a transformer every row is the best plan on that many GPUs, searched as 'planner optimize' does; of other networks the plan of
+    one family, data parallelism unless --family says otherwise.
     """
     options: dict[str, Any] = locals()
     values = Values()
-    counts = _usual_counts(cluster) if workers is None else values.worker_counts("--workers", workers)
-    if weak and strong:
+    where = output_of(options, values)
+    curve = curve_of(options, values)
+    from planner.report.scale import scale_report
+
+    emit(scale_report(curve), where)
+
+
+def curve_of(options: Mapping[str, Any], values: Values) -> Curve:
+    """Check the options of a curve, and predict it.
+
+    Parameters
+    ----------
+    options : mapping
+        Parameters of the command by name; those that were not given may be absent.
+    values : Values
+        Takes the problems, and raises them all.
+    """
+    get = options.get
+    workers, epochs, samples, weak = get("workers"), get("epochs"), get("samples"), bool(get("weak"))
+    counts = _usual_counts(get("cluster")) if workers is None else values.worker_counts("--workers", workers)
+    if weak and get("strong"):
         values.add("--weak and --strong: choose one")
     if (epochs is None) != (samples is None):
         values.add("--epochs and --samples: give both, for the hours of a training")
     num_epochs, num_samples = values.positive("--epochs", epochs), values.positive("--samples", samples)
-    chosen = values.choice("--family", family, o.SCALE_FAMILIES)
+    family = get("family")
+    chosen = None if family is None else values.choice("--family", family, o.SCALE_FAMILIES)
     request = request_from({**options, "family": None, "gpus": str(max(counts, default=1))}, values)
-    where = output_of(options, values)
     values.check()
 
-    from planner.report.scale import Curve, scale_report
+    from planner.report.scale import Curve
     from planner.resolve import resolve
-    from planner.scaling import scale as predict
 
-    points = predict(request, counts, weak=weak, family=chosen, epochs=num_epochs, samples=num_samples)
-    resolved = resolve(dataclasses.replace(request, space="layers"))
-    curve = Curve(
+    if chosen is None:
+        chosen = "mesh" if resolve(request).space == "mesh" else "data"
+    points, notes = _predicted(request, counts, chosen, weak=weak, epochs=num_epochs, samples=num_samples)
+    resolved = resolve(dataclasses.replace(request, space="mesh" if chosen == "mesh" else "layers"))
+    return Curve(
         setting=resolved.setting,
         assumptions=resolved.assumptions,
-        free_layers=resolved.free_layers,
+        free_layers=() if chosen == "mesh" else resolved.free_layers,
         points=points,
         weak=weak,
         family=chosen,
         epochs=num_epochs,
         samples=num_samples,
+        notes=notes,
     )
-    emit(scale_report(curve), where)
+
+
+def _predicted(
+    request: Request, counts: tuple[int, ...], family: str, *, weak: bool, epochs: float | None, samples: float | None
+) -> tuple[tuple[ScalePoint, ...], tuple[str, ...]]:
+    """Points of the curve of a family, and what there is to say about them."""
+    if family == "mesh":
+        from planner.mesh.scaling import scale_mesh
+
+        curve = scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
+        return curve.points, curve.notes
+    from planner.scaling import scale as predict
+
+    return predict(request, counts, weak=weak, family=family, epochs=epochs, samples=samples), ()
 
 
 def _usual_counts(cluster: str | None) -> tuple[int, ...]:

@@ -11,10 +11,11 @@ import typer
 
 from planner.commands import options as o
 from planner.commands.output import Output, emit, remark
+from planner.commands.progress import Progress
 from planner.commands.question import output_of
 from planner.commands.values import Values
 
-__all__ = ["validate"]
+__all__ = ["constants_of", "validate"]
 
 Files = Annotated[
     list[str] | None,
@@ -92,7 +93,13 @@ def validate(
     from planner.validation.report import validation_report
     from planner.validation.run import validate_files
 
-    scores = validate_files(files or [], by, _constants(calibration), with_rows=page is not None)
+    progress = Progress(where)
+    try:
+        scores = validate_files(
+            files or [], by, constants_of(calibration), with_rows=page is not None, progress=progress
+        )
+    finally:
+        progress.close()
     if page is not None:
         from planner.commands.files import write_atomically
         from planner.validation.page import validation_page
@@ -136,7 +143,7 @@ def _spare_inputs(flag: str, path: Path | None, files: Sequence[str], values: Va
             return
 
 
-def _constants(calibration: str | None) -> Mapping[str, float]:
+def constants_of(calibration: str | None) -> Mapping[str, float]:
     """Factors of a calibration; none where none is named."""
     if calibration is None:
         return {}

@@ -127,12 +127,15 @@ class Values:
             return None
         return value
 
-    def seconds(self, flag: str, text: str | None) -> float | None:
-        """Read a time with its unit; seconds where there is none."""
+    def seconds(self, flag: str, text: str | None, *, likely: str | None = None) -> float | None:
+        """Read a time, in seconds where it has no unit; ``likely``: a unit that it needs, and this one is suggested."""
         if text is None:
             return None
         match = _TIME.match(text.strip())
         size = _SECONDS.get(match[2].lower()) if match else None
+        if likely is not None and match is not None and not match[2]:
+            self.add(f"{flag} {text}: has no unit; did you mean {match[1]}{likely}?")
+            return None
         if match is None or size is None:
             self.add(f"{flag} {text}: must be a time such as 30s, 500ms, 50us, 2min or 1h")
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from planner.detect.devices import FoundDevice
+from planner.detect.links import FoundLevel
 from planner.detect.machine import FoundMachine
 from planner.detect.values import comment_text, number_text, quoted
 
@@ -68,9 +69,23 @@ def cluster_text(machine: FoundMachine, device_files: dict[str, str]) -> str:
         lines += [f"  - name: {level.name}", f"    size: {level.size}{_size_remark(machine, level.name)}"]
         lines += [fact.line("    ") for fact in level.facts]
     lines += ["source:", f"  {key}: {quoted(machine.device_source)}"]
-    lines += [f"  {level.name}: {quoted(level.source)}" for level in machine.levels]
+    lines += [f"  {level.name}: {quoted(_level_source(level))}" for level in machine.levels]
     remarks = "".join(f"# {comment_text(remark)}\n" for remark in machine.remarks)
     return _HEAD + remarks + "\n".join(lines) + "\n"
+
+
+def _level_source(level: FoundLevel) -> str:
+    """Where each number of a level comes from: what was found, and what was assumed; numbers of one source together."""
+    named: dict[tuple[bool, str], list[str]] = {}
+    for fact in level.facts:
+        named.setdefault((fact.is_known, fact.source), []).append(fact.key)
+    words = [
+        f"{' and '.join(keys)}: {'' if known else 'assumption - '}{source}" for (known, source), keys in named.items()
+    ]
+    # What asked for the first number, and what was left out.
+    before = level.source.removesuffix(level.facts[0].source).strip("; ") if level.facts else ""
+    asked = [before] if before and level.source.endswith(level.facts[0].source) else []
+    return "; ".join([*asked, *words])
 
 
 def _reference(device: FoundDevice, files: dict[str, str]) -> str:

@@ -19,6 +19,7 @@ __all__ = ["EXPORTERS", "Exporter", "exporter_of", "exporter_rows", "targets_tha
 
 # Target -> module, imported on first use.
 EXPORTERS: dict[str, str] = {
+    "torch": "planner.exporters.torch_dtensor",
     "megatron": "planner.exporters.megatron",
     "megatron-bridge": "planner.exporters.megatron_bridge",
     "torchtitan": "planner.exporters.torchtitan",
@@ -41,7 +42,7 @@ class Exporter(Protocol):
     VERSIONS : mapping
         Version of the program that files can be written for -> the source that its settings were checked against; the first is the default.
     TAKES : frozenset of str
-        Kinds of plans: "mesh", "data" (data parallelism of any network), "serving".
+        Kinds of plans: "mesh", "layers" (any split per layer), "data" (data parallelism of any network), "serving".
     FIELDS : mapping
         Every setting (`planner.exporters.account`) -> where it is written, or "-" and why it cannot be; the table of docs/export.md.
     """
@@ -53,7 +54,7 @@ class Exporter(Protocol):
     FIELDS: Mapping[str, str]
 
     def refusals(self, job: Any, version: str) -> list[str]:
-        """Combinations of settings that the program refuses to start with; ``job`` is a Job, or a ServingJob where TAKES says serving."""
+        """Combinations of settings that the program refuses; ``job`` is what TAKES says: Job, LayerJob or ServingJob."""
         ...
 
     def render(self, job: Any, account: Account, version: str) -> dict[str, str]:

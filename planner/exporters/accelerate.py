@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from costmodel.mesh.plan import MeshPlan
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job
@@ -20,7 +21,7 @@ VERSIONS = {"1.15": "Accelerate, commit 16cb6eb8 of 2026-07-24; loaded by Accele
 TAKES = frozenset({"mesh", "data"})
 CONFIG = "accelerate.yaml"
 FIELDS = {
-    "tp": "parallelism_config_tp_size",
+    "tp": "parallelism_config_tp_size; tp alone PARALLELISM_CONFIG_TP_SIZE",
     "sequence_parallel": "-: the tensor-parallel plan of the model decides",
     "cp": "parallelism_config_cp_size",
     "cp_kind": "parallelism_config_cp_comm_strategy allgather (all_gather), alltoall (ring); all_to_all is refused",
@@ -61,9 +62,13 @@ def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same fo
         problems.append(f"ep {plan.ep}: Accelerate's device mesh has no expert parallelism")
     if plan.cp > 1 and plan.cp_kind == "all_to_all":
         problems.append("cp_kind all_to_all: Accelerate leaves it to DeepSpeed; export to deepspeed")
-    if (plan.tp > 1 or plan.cp > 1) and not plan.zero_stage:
+    if (plan.tp > 1 or plan.cp > 1) and not plan.zero_stage and not _is_tp_alone(plan):
         problems.append(
             f"tp {plan.tp} and cp {plan.cp} without ZeRO: Accelerate's device mesh needs FSDP to share over dp_shard or cp"
+        )
+    elif plan.zero_stage and plan.tp > 1 and plan.dp_shard == 1 and plan.cp == 1:
+        problems.append(
+            f"ZeRO-{plan.zero_stage} with tp {plan.tp} and dp_shard 1: Accelerate's FSDP has no ranks left to share over"
         )
     elif (plan.tp > 1 or plan.cp > 1) and plan.dp_replicate > 1 and plan.dp_shard == 1:
         problems.append(
@@ -71,6 +76,11 @@ def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same fo
             "dp_shard is above 1"
         )
     return problems
+
+
+def _is_tp_alone(plan: MeshPlan) -> bool:
+    """A mesh of tensor parallelism only, which Accelerate takes without FSDP."""
+    return plan.tp > 1 and plan.tp == plan.workers and not plan.zero_stage
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
@@ -91,6 +101,9 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
     settings = ['script="${SCRIPT:?set SCRIPT to your training script}"']
     # Read by Accelerator() where the script does not say itself.
     environment = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(job.plan.num_micro_batches)}
+    if _is_tp_alone(job.plan):
+        # `accelerate launch` takes parallelism_config with FSDP2 only; Accelerator() reads the mesh from the environment all the same.
+        environment |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": str(job.plan.tp)}
     script = launch_script(head, environment=environment, settings=settings, launcher=launcher, command=['"$script"'])
     text = yaml_text(config, "\n".join(head))
     return {CONFIG: text, LAUNCH: script, SLURM: slurm_script(head[:3], nodes, job.origin.model)}

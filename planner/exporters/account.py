@@ -9,7 +9,7 @@ from typing import Any
 from costmodel.mesh.plan import MeshPlan
 from costmodel.serving.plan import ServingPlan
 
-__all__ = ["MESH_SETTINGS", "SERVING_SETTINGS", "Account", "settings_in_effect"]
+__all__ = ["LAYER_SETTINGS", "MESH_SETTINGS", "SERVING_SETTINGS", "Account", "settings_in_effect"]
 
 # Beside the fields of the plan: what the question says of the run, and how ranks lie on nodes.
 _OF_RUN = ("precision", "optimizer", "seq", "lora_rank", "placement")
@@ -23,6 +23,20 @@ _OF_SERVER = (
     "placement",
 )
 MESH_SETTINGS: tuple[str, ...] = (*(item.name for item in fields(MeshPlan)), *_OF_RUN)
+# Of a plan with a split per layer: the degrees of `costmodel.splits.Split`, then those of the plan and of the run.
+LAYER_SETTINGS: tuple[str, ...] = (
+    "workers",
+    "batch",
+    "out_channels",
+    "in_channels",
+    "height",
+    "stages",
+    "num_micro_batches",
+    "collective",
+    "precision",
+    "optimizer",
+    "placement",
+)
 SERVING_SETTINGS: tuple[str, ...] = (*(item.name for item in fields(ServingPlan)), *_OF_SERVER)
 
 

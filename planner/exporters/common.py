@@ -11,6 +11,7 @@ from planner.exporters.job import Job, Nodes, Origin, order_in_effect
 __all__ = [
     "SPLITS",
     "account_basics",
+    "account_collectives",
     "account_order",
     "account_placement",
     "chunk_repeats",
@@ -57,9 +58,14 @@ def account_basics(job: Job, account: Account) -> None:
             f"the target splits every block alike; {count} layers of the plan ({layers}) are split otherwise",
         )
     account_placement(job.nodes, account)
-    if job.collectives:
+    account_collectives(job.collectives, account)
+
+
+def account_collectives(names: Sequence[str], account: Account) -> None:
+    """All-reduce algorithms of single layers; no target chooses them."""
+    if names:
         account.impossible(
-            "collective", f"the library of collectives chooses; the plan names {', '.join(job.collectives)} per layer"
+            "collective", f"the library of collectives chooses; the plan names {', '.join(names)} per layer"
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from costmodel.mesh.plan import MeshPlan
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
 from planner.exporters.job import Job
@@ -52,7 +53,16 @@ FIELDS = {
 
 def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Combinations that DeepSpeed does not start with."""
-    plan, problems = job.plan, []
+    return plan_refusals(job.plan)
+
+
+def plan_refusals(plan: MeshPlan) -> list[str]:
+    """Combinations that DeepSpeed does not start with, whatever else the run says.
+
+    >>> plan_refusals(MeshPlan(pp=4, zero_stage=2, micro_batch=1, num_micro_batches=4))
+    ["ZeRO-2 with a pipeline (pp 4): DeepSpeed's pipeline engine takes ZeRO-1 at most"]
+    """
+    problems = []
     if plan.pp > 1 and plan.zero_stage >= 2:
         problems.append(
             f"ZeRO-{plan.zero_stage} with a pipeline (pp {plan.pp}): DeepSpeed's pipeline engine takes ZeRO-1 at most"
@@ -71,7 +81,24 @@ def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same fo
         problems.append(f"cp_kind {plan.cp_kind}: DeepSpeed splits positions by all_to_all (Ulysses) only")
     if plan.etp > 1:
         problems.append(f"etp {plan.etp}: DeepSpeed does not split the matrices of an expert")
-    return problems
+    return problems + _expert_problems(plan)
+
+
+def _expert_problems(plan: MeshPlan) -> list[str]:
+    """What AutoEP raises on (DeepSpeed 0.19.8: module_inject/auto_ep_folding.py, runtime/engine.py)."""
+    if plan.ep == 1:
+        return []
+    checks = {
+        f"ep {plan.ep} with tp {plan.tp} and pp {plan.pp}: DeepSpeed's experts take tensor parallelism without a pipeline only": plan.tp
+        > 1
+        and plan.pp > 1,
+        f"ep {plan.ep} with tp {plan.tp} and offload_optimizer: DeepSpeed's experts do not offload beside tensor parallelism": plan.tp
+        > 1
+        and plan.offload_optimizer,
+        f"ep {plan.ep} with cp {plan.cp} under ZeRO-3: DeepSpeed's experts do not split positions there": plan.cp > 1
+        and plan.zero_stage == 3,
+    }
+    return [text for text, is_wrong in checks.items() if is_wrong]
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:

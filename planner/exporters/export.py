@@ -10,9 +10,11 @@ from typing import Any
 from planner.errors import UnknownName, UsageError
 from planner.exporters import exporter_of
 from planner.exporters.account import Account
-from planner.exporters.job import Job, ServingJob
+from planner.exporters.job import Job, LayerJob, ServingJob
 
-__all__ = ["MANIFEST", "README", "Export", "make_export"]
+__all__ = ["MANIFEST", "README", "AnyJob", "Export", "make_export"]
+
+AnyJob = Job | LayerJob | ServingJob
 
 README, MANIFEST = "README.md", "export.json"
 # Version of the manifest.
@@ -38,12 +40,12 @@ class Export:
     account: Account
 
 
-def make_export(job: Job | ServingJob, target: str, version: str | None = None, *, strict: bool = False) -> Export:
+def make_export(job: AnyJob, target: str, version: str | None = None, *, strict: bool = False) -> Export:
     """Write a job for a target.
 
     Parameters
     ----------
-    job : Job or ServingJob
+    job : Job, LayerJob or ServingJob
     target : str
         A name of `planner.exporters.EXPORTERS`.
     version : str, optional
@@ -80,7 +82,7 @@ def make_export(job: Job | ServingJob, target: str, version: str | None = None, 
     return Export(target=target, version=chosen, files={**files, README: text, MANIFEST: manifest}, account=account)
 
 
-def _readme(job: Job | ServingJob, account: Account, title: str, checked: str, files: Mapping[str, str]) -> str:
+def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapping[str, str]) -> str:
     origin, nodes = job.origin, job.nodes
     script = next(name for name in files if name.endswith(".sh"))
     batch = next(name for name in files if name.endswith(".slurm"))
@@ -129,7 +131,7 @@ def _inline(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text).replace("<", "&lt;")
 
 
-def _manifest(job: Job | ServingJob, account: Account, target: str, version: str, files: list[str]) -> str:
+def _manifest(job: AnyJob, account: Account, target: str, version: str, files: list[str]) -> str:
     origin = job.origin
     document: dict[str, Any] = {
         "schema_version": _MANIFEST_VERSION,

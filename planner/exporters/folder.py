@@ -40,6 +40,8 @@ def check_folder(folder: Path, *, force: bool) -> None:
             raise OutputError(f"{folder}: cannot be written: there is no folder {target.parent}")
         if not os.access(target.parent, os.W_OK | os.X_OK):
             raise OutputError(f"{folder}: cannot be written: permission denied")
+    except OutputError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:  # a loop of links, a name that is too long, a NUL character
         raise OutputError(f"{folder}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
 

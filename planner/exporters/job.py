@@ -6,13 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from costmodel.graph import Graph
 from costmodel.mesh.plan import MeshPlan
+from costmodel.plan import Plan
 from costmodel.serving.plan import ServingPlan
 
 if TYPE_CHECKING:
     from planner.exporters.network import NetworkSizes
+    from planner.exporters.other_networks import OtherNetwork
 
-__all__ = ["Job", "Nodes", "Origin", "ServingJob", "order_in_effect"]
+__all__ = ["Job", "LayerJob", "Nodes", "Origin", "ServingJob", "order_in_effect"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,8 @@ class Job:
         Blocks per pipeline chunk, in network order, as they were costed.
     network : NetworkSizes or None
         Sizes of a plain decoder; None where it is another network.
+    other : OtherNetwork or None
+        What it is where it is no plain decoder, as far as it is known.
     seq : int or None
         Positions of a sample; None: the network's input is no sequence.
     collectives : tuple of str
@@ -107,6 +112,7 @@ class Job:
     optimizer: str
     lora_rank: int | None = None
     collectives: tuple[str, ...] = ()
+    other: OtherNetwork | None = None
 
     @property
     def chunk_recompute(self) -> tuple[int, ...]:
@@ -115,6 +121,45 @@ class Job:
         if plan.recompute != "full":
             return (0,) * len(self.blocks)
         return plan.stage_recompute or tuple(min(plan.recompute_blocks, n) for n in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerJob:
+    """A training run with a split per layer.
+
+    Attributes
+    ----------
+    plan : Plan
+    graph : Graph
+        The network; its layers are those of the plan.
+    global_batch : int
+        Samples of a step.
+    training : bool
+        False: the plan is for inference.
+    seq : int or None
+        As in `Job`.
+    """
+
+    plan: Plan
+    origin: Origin
+    nodes: Nodes
+    graph: Graph
+    global_batch: int
+    training: bool
+    precision: str
+    optimizer: str
+    seq: int | None = None
+    lora_rank: int | None = None
+
+    @property
+    def collectives(self) -> tuple[str, ...]:
+        """All-reduce algorithms that the plan names."""
+        return tuple(sorted({name for name in self.plan.collectives if name is not None}))
+
+    @property
+    def is_data_parallel(self) -> bool:
+        """Whether every layer is split by the batch alone."""
+        return not self.plan.stages and all(split.batch == self.plan.workers for split in self.plan.splits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Megatron-LM: arguments of pretrain_gpt.py in a bash script.
+"""Megatron-LM: arguments of pretrain_gpt.py (pretrain_bert.py, pretrain_t5.py) in a bash script.
 
 Most flags are generated from dataclasses (megatron/training/argument_utils.py); the environment is checked at the start, so it belongs
 to the export: CUDA_DEVICE_MAX_CONNECTIONS must be 1 with tensor or context parallelism before Blackwell, and must not be with FSDP.
@@ -60,14 +60,24 @@ _OFFLOAD = (
 
 def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
     """Combinations that megatron/training/arguments.py asserts against."""
-    return megatron_refusals(job)
+    problems, other = megatron_refusals(job), job.other
+    if other is not None and other.kind != "decoder" and not other.arguments:
+        problems.append(
+            f"network {job.origin.model} ({other.kind}): Megatron-LM has no program that its arguments describe it to"
+        )
+    if other is not None and other.kind == "encoder-decoder" and job.plan.pp > 1:
+        problems.append(f"pp {job.plan.pp} with network {job.origin.model}: pretrain_t5.py takes no pipelines")
+    return problems
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
     """Write the scripts."""
     plan_arguments = _plan_arguments(job, account)
     model_arguments = _model_arguments(job.network) if job.network is not None else []
-    if job.network is None:
+    script_name = "pretrain_gpt.py"
+    if job.other is not None:
+        model_arguments, script_name = list(job.other.arguments), job.other.script
+    if not model_arguments:
         account.left_to_user(
             "network", f"the arguments that describe {job.origin.model} (layers, widths, heads, experts, ...)"
         )
@@ -76,8 +86,8 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
     )
     head = header(job.origin, account, VERSIONS[version])
     settings = [
-        "# pretrain_gpt.py of your copy of Megatron-LM",
-        'SCRIPT="${SCRIPT:-pretrain_gpt.py}"',
+        f"# {script_name} of your copy of Megatron-LM",
+        f'SCRIPT="${{SCRIPT:-{script_name}}}"',
         "",
         *shell_array("PLAN_ARGS", plan_arguments),
         "",
@@ -128,6 +138,7 @@ def _plan_arguments(job: Job, account: Account) -> list[tuple[str, ...]]:
 def _experts(job: Job, account: Account) -> list[tuple[str, ...]]:
     plan = job.plan
     has_experts = plan.ep > 1 or plan.etp > 1 or (job.network is not None and job.network.experts > 0)
+    has_experts |= job.other is not None and any(words[0] == "--num-experts" for words in job.other.arguments)
     if not has_experts:
         return []
     account.note("ep", FIELDS["ep"])

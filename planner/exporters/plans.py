@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,12 @@ from costmodel.network import Cluster
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import UsageError
 from planner.exporters import targets_that_take
-from planner.exporters.job import Job, Nodes, Origin, ServingJob
+from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.network import sizes_of
+from planner.exporters.other_networks import other_network_of
 from planner.files.plan_file import changed_inputs, read_plan, request_from_document
 
 if TYPE_CHECKING:
-    from costmodel.plan import Plan
     from planner.loading import Loaded
     from planner.request import Request
     from planner.resolve import Resolved
@@ -24,11 +25,17 @@ if TYPE_CHECKING:
 __all__ = ["PlannedJob", "job_of_file"]
 
 # A job, the kind of plan it came from (a name in Exporter.TAKES), and warnings.
-PlannedJob = tuple["Job | ServingJob", str, tuple[str, ...]]
+PlannedJob = tuple["Job | LayerJob | ServingJob", str, tuple[str, ...]]
 
 
-def job_of_file(path: Path) -> PlannedJob:
+def job_of_file(path: Path, takes: frozenset[str] = frozenset()) -> PlannedJob:
     """Read a plan file and prepare it for an exporter.
+
+    Parameters
+    ----------
+    path : Path
+    takes : frozenset of str
+        Kinds of plans that the exporter takes: with "layers" it gets any split per layer as it is, without data parallelism alone.
 
     Raises
     ------
@@ -47,7 +54,7 @@ def job_of_file(path: Path) -> PlannedJob:
             f"{path}: no target writes plans over several groups of devices (known: {_takers('mesh')}, for plans over one kind)"
         )
     if document.mesh is None:
-        return _data_job(loaded, request, path)
+        return _layer_job(loaded, request, path) if "layers" in takes else _data_job(loaded, request, path)
     return _mesh_job(loaded, request, path)
 
 
@@ -71,74 +78,99 @@ def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
     ]
     if not ranked.fits:
         prediction.append("THE PLAN DOES NOT FIT INTO MEMORY")
+    network = sizes_of(resolved.model.graph)
     job = Job(
         plan=plan,
         origin=_origin(resolved, ranked.summary, prediction, path),
         nodes=Nodes(workers=plan.workers, capacity=_devices_of_node(resolved.cluster)),
         blocks=plan.stage_blocks or judge.model.blocks_of(plan.pp * plan.vpp),
-        network=sizes_of(resolved.model.graph),
+        network=network,
+        other=other_network_of(resolved.model.graph) if network is None else None,
         seq=judge.seq,
         precision=resolved.setting.precision,
         optimizer=resolved.setting.optimizer,
         lora_rank=request.lora_rank,
     )
-    return job, "mesh", _warnings(loaded.content, resolved)
+    return (
+        job,
+        "mesh",
+        (*_warnings(loaded.content, resolved), *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes)),
+    )
 
 
-def _data_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
-    """A plan with a split per layer that splits every layer by the batch is plain data parallelism, which any trainer runs."""
-    import dataclasses
-
+def _layer_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
     from planner.files.plan_check import plan_from_document
     from planner.resolve import resolve
     from planner.search import estimate
 
     document = loaded.content
-    resolved = resolve(dataclasses.replace(request, space="layers"))
+    question = dataclasses.replace(request, space="layers")
+    resolved = resolve(question)
     graph = resolved.model.graph
     plan = plan_from_document(document, graph, loaded.document)
-    other = next(
-        (layer.name for layer, split in zip(graph.layers, plan.splits, strict=True) if split.batch != plan.workers),
-        None,
-    )
-    if other is not None or plan.stages or document.mode != "training":
-        what = f"layer '{other}' is not split by the batch alone" if other is not None else "it has stages"
-        what = what if document.mode == "training" else "it is for inference"
-        raise UsageError(
-            f"{path}: no target writes plans with a split per layer ({what}); the program of such a plan is torch with DTensor, which is "
-            f"not written yet. Data parallelism alone goes to {_takers('data')}; plans over a device mesh to {_takers('mesh')}"
-        )
-    unit = plan.workers * plan.num_micro_batches
-    if document.global_batch % unit:
-        raise UsageError(
-            f"{path}: global_batch {document.global_batch} does not divide over {unit} = workers x micro-batches"
-        )
-    ranked = estimate(dataclasses.replace(request, space="layers"), plan).ranked
+    ranked = estimate(question, plan).ranked
     rate = f"{ranked.throughput_samples_per_s:,.0f} samples/s"
     prediction = [
         f"{format_seconds(ranked.step_time_s)} per step of {document.global_batch} samples, {rate}",
         _memory(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
     ]
-    mesh = MeshPlan(
-        dp_replicate=plan.workers, micro_batch=document.global_batch // unit, num_micro_batches=plan.num_micro_batches
-    )
-    job = Job(
-        plan=mesh,
+    job = LayerJob(
+        plan=plan,
         origin=_origin(resolved, ranked.summary, prediction, path),
         nodes=Nodes(workers=plan.workers, capacity=_devices_of_node(resolved.cluster)),
-        blocks=(),
-        network=None,
-        seq=resolved.setting.seq,
+        graph=graph,
+        global_batch=document.global_batch,
+        training=document.mode == "training",
         precision=resolved.setting.precision,
         optimizer=resolved.setting.optimizer,
+        seq=resolved.setting.seq,
         lora_rank=request.lora_rank,
-        collectives=_collectives(plan) if plan.workers > 1 else (),
     )
-    return job, "data", _warnings(document, resolved)
+    return (
+        job,
+        "layers",
+        (*_warnings(document, resolved), *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes)),
+    )
 
 
-def _collectives(plan: Plan) -> tuple[str, ...]:
-    return tuple(sorted({name for name in plan.collectives if name is not None}))
+def _data_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
+    """A plan with a split per layer that splits every layer by the batch is plain data parallelism, which any trainer runs."""
+    layered, _, warnings = _layer_job(loaded, request, path)
+    assert isinstance(layered, LayerJob)
+    plan, batch = layered.plan, layered.global_batch
+    if not layered.is_data_parallel or not layered.training:
+        whole = (
+            name.name
+            for name, split in zip(layered.graph.layers, plan.splits, strict=True)
+            if split.batch != plan.workers
+        )
+        what = f"layer '{next(whole, '')}' is not split by the batch alone"
+        dead_end = "it has stages" if plan.stages else ("" if layered.training else "it is for inference")
+        if dead_end:
+            raise UsageError(
+                f"{path}: no target takes a split per layer of this kind ({dead_end}); plans over a device mesh (--space mesh, for "
+                f"networks with blocks) go to {_takers('mesh')}"
+            )
+        raise UsageError(
+            f"{path}: a split per layer ({what}) goes to {_takers('layers')}; data parallelism alone also to {_takers('data')}, plans "
+            f"over a device mesh to {_takers('mesh')}"
+        )
+    unit = plan.workers * plan.num_micro_batches
+    if batch % unit:
+        raise UsageError(f"{path}: global_batch {batch} does not divide over {unit} = workers x micro-batches")
+    job = Job(
+        plan=MeshPlan(dp_replicate=plan.workers, micro_batch=batch // unit, num_micro_batches=plan.num_micro_batches),
+        origin=layered.origin,
+        nodes=layered.nodes,
+        blocks=(),
+        network=None,
+        seq=layered.seq,
+        precision=layered.precision,
+        optimizer=layered.optimizer,
+        lora_rank=layered.lora_rank,
+        collectives=layered.collectives if plan.workers > 1 else (),
+    )
+    return job, "data", warnings
 
 
 def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
@@ -167,11 +199,27 @@ def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> 
         kv_precision=judge.kv_precision,
         memory_utilisation=_utilisation(judge.capacity_bytes, judge.cluster),
     )
-    return job, "serving", _warnings(loaded.content, judge.resolved)
+    return (
+        job,
+        "serving",
+        (
+            *_warnings(loaded.content, judge.resolved),
+            *_misfit(ranked.memory_bytes_per_gpu, ranked.memory_capacity_bytes),
+        ),
+    )
 
 
 def _memory(used_bytes: float, capacity_bytes: float) -> str:
     return f"{format_bytes(used_bytes)} of {format_bytes(capacity_bytes)} on the fullest GPU"
+
+
+def _misfit(used_bytes: float, capacity_bytes: float) -> tuple[str, ...]:
+    """A warning where the plan needs more memory than there is."""
+    return (
+        (f"the plan does not fit into memory: {_memory(used_bytes, capacity_bytes)}",)
+        if used_bytes > capacity_bytes
+        else ()
+    )
 
 
 def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
@@ -183,6 +231,10 @@ def _origin(resolved: Resolved, summary: str, prediction: list[str], path: Path)
     from planner import __version__
 
     setting = resolved.setting
+    free = [layer.name for layer in resolved.model.graph.layers if layer.kind == "assumed_free"]
+    if free:
+        names = ", ".join(free[:5]) + (f" and {len(free) - 5} more" if free[5:] else "")
+        prediction = [*prediction, f"ASSUMED FREE, so the prediction leaves them out: {names}"]
     return Origin(
         model=setting.model,
         cluster=setting.cluster,

@@ -60,10 +60,20 @@ def refusals(job: Job, version: str) -> list[str]:
     plan, problems = job.plan, []
     if job.optimizer != "adam":
         problems.append(f"optimizer {job.optimizer}: torchtitan trains with Adam or AdamW")
+    if job.other is not None and job.other.kind != "decoder":
+        problems.append(
+            f"network {job.origin.model} ({job.other.kind}): torchtitan has no such model; its language models are decoders"
+        )
     if job.precision == "fp16":
         problems.append("precision fp16: torchtitan computes in bfloat16 or float32")
     if plan.dp_shard * plan.cp * plan.tp % plan.ep:
         problems.append(f"ep {plan.ep}: must divide dp_shard x cp x tp = {plan.dp_shard * plan.cp * plan.tp}")
+    # parallelize.py of the models, until torchtitan pull request 2458 of 2026-02-27.
+    if version == _TOML and plan.dp_replicate not in (1, plan.workers) and not plan.zero_stage and plan.cp == 1:
+        problems.append(
+            f"dp_replicate {plan.dp_replicate} beside tp {plan.tp} and pp {plan.pp} without ZeRO: DDP is for whole networks up to v0.2.2; "
+            "ZeRO over dp_shard, or the newest version"
+        )
     if version == _TOML and plan.etp not in (1, plan.tp):
         problems.append(f"etp {plan.etp}: torchtitan takes 1 or tp = {plan.tp}")
     return problems

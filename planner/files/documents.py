@@ -157,6 +157,8 @@ def read_text(path: Path) -> tuple[str, str]:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise _failure(path, "no such file") from None
+    except InputFileError:
+        raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _failure(path, f"cannot be read: {reason}") from None

@@ -88,6 +88,7 @@ class _Expander:
         self.outputs: dict[str, str | Target | None] = {}  # of groups
         self.checked: dict[Any, Any] = {}  # parameters after substitution, by entry and values
         self.broken: set[str] = set()  # entries whose problems are noted: what they would have held is not missing
+        self.twice: set[Location] = set()  # entries whose name another layer has
         self.names = InputNames(self._note, self.origins, self.outputs, self.broken)
 
     def run(self) -> Expansion:
@@ -155,8 +156,10 @@ class _Expander:
     ) -> str:
         full = scope.prefix + entry.name
         if full in self.origins:
-            line = self.document.find(self.origins[full])[0].line
-            self._note((*location, "name"), f"two layers have the name '{full}' (the other is on line {line})")
+            if location not in self.twice:  # once, however often the block is repeated
+                line = self.document.find(self.origins[full])[0].line
+                self._note((*location, "name"), f"two layers have the name '{full}' (the other is on line {line})")
+            self.twice.add(location)
             return full
         if entry.name == "input" and scope.input is not None:
             self._note((*location, "name"), "'input' stands for the input of the block; use another name")

@@ -15,6 +15,10 @@ KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "calibrations")
 _FOLDERS = {"calibrations": "calibration"}  # a kind is its folder's name unless it stands here
 
 _SUFFIXES = (".yaml", ".yml")
+# Other names that people use for bundled files; lists show the names on the right only.
+_ALIASES: dict[str, dict[str, str]] = {
+    "clusters": {"dgx-v100": "dgx1-v100", "dgx-p100": "dgx1-p100", "dgx1": "dgx1-v100"}
+}
 
 
 @cache
@@ -68,6 +72,8 @@ def resolve(kind: Kind, text: str) -> Path:
 
     Examples
     --------
+    >>> resolve("clusters", "dgx-v100").name  # an alias
+    'dgx1-v100.yaml'
     >>> resolve("models", "alexnet") == resolve("models", "alexnet.yaml") == bundled("models")["alexnet"]
     True
     """
@@ -77,6 +83,7 @@ def resolve(kind: Kind, text: str) -> Path:
     is_bare = path.name == text
     if text and _exists(path) and not (is_bare and path.is_dir() and name in known):
         return path
+    name = _ALIASES.get(kind, {}).get(name, name)
     if is_bare and name in known:
         return known[name]
     singular = kind.removesuffix("s")

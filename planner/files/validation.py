@@ -11,6 +11,7 @@ from pydantic import BaseModel, Tag, ValidationError
 
 from planner.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location
+from planner.schema.lazy_union import LazyUnion
 
 __all__ = ["error_text", "problems_of", "validate"]
 
@@ -223,6 +224,8 @@ def _members(annotation: Any, tag: str | None = None) -> Iterator[Any]:
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *metadata = get_args(annotation)
+        for union in (item for item in metadata if isinstance(item, LazyUnion)):
+            yield from union.members(tag)
         tags = [item.tag for item in metadata if isinstance(item, Tag)]
         if tag is None or not tags or tag in tags:
             yield from _members(inner, tag)

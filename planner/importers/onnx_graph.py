@@ -24,7 +24,7 @@ __all__ = ["FORMAT", "detect", "load", "program_of"]
 FORMAT = "ONNX"
 
 # ModelProto begins with field 1, ir_version: a small number (onnx/onnx.proto).
-_HEADS = tuple(bytes((0x08, version)) for version in range(1, 32))
+_HEADS = tuple(bytes((0x08, version)) for version in range(1, 128))
 _MAX_BYTES = 2 * 2**30  # of a protobuf message
 _MAX_FOLDED = 1 << 20  # elements of a constant that is worked out
 _MAX_NODES = 200_000
@@ -109,8 +109,20 @@ def _read(onnx: Any, path: Path) -> tuple[Any, str]:
     try:
         return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True), digest
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0][:300]
-        raise _failure(path, f"its shapes cannot be inferred: {reason}") from None
+        raise _failure(path, _no_shapes(model, str(error))) from None
+
+
+def _no_shapes(model: Any, error: str) -> str:
+    """Why shapes are not known: often the values of a small tensor that lie in another file, which is never opened."""
+    outside = [
+        t.name for t in model.graph.initializer if t.data_location and t.data_type in (6, 7) and f": {t.name}" in error
+    ]
+    if outside:
+        return (
+            f"shapes depend on the tensor '{outside[0]}', which is external data; files beside the model are not opened: save it with "
+            "small tensors inside (onnx.save with size_threshold=1024)"
+        )
+    return f"its shapes cannot be inferred: {error.strip().partition(chr(10))[0][:300]}"
 
 
 def _check(onnx: Any, path: Path, model: Any) -> None:

@@ -190,7 +190,7 @@ def unknown_operators(path: Path, counts: Counter[str], known: str) -> InputFile
     more = f", and {len(counts) - 40} more" if len(counts) > 40 else ""
     first = counts.most_common(1)[0][0]
     message = (
-        f"has operators that are not known: {shown}{more}; --assume-free {first} takes one to cost nothing, "
-        f"which every output then says{known}"
+        f"has operators that are not known: {shown}{more}; 'planner import {path} --assume-free {first} "
+        f"-o model.yaml' takes one to cost nothing, which every output then says{known}"
     )
     return InputFileError([FileProblem(path=path, message=message)])

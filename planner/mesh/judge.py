@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.energy import DEFAULT_IDLE_SHARE, Power, money_of, plans_energy_j
 from costmodel.graph import Graph
 from costmodel.host import USABLE_SHARE
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -20,7 +21,7 @@ from costmodel.mesh.units import MeshError
 from costmodel.units import format_bytes
 from planner.errors import UsageError
 from planner.mesh.results import RankedMeshPlan
-from planner.mesh.wording import TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
+from planner.mesh.wording import bottleneck_in_words, family_of_mesh_plan, mesh_plan_in_words
 from planner.resolve import Resolved
 from planner.results import Assumption
 from strategies.mesh.search import search_model
@@ -32,7 +33,8 @@ __all__ = ["COMMUNICATION", "MeshJudge", "is_per_device", "make_judge"]
 COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "dp_exposed_s")
 # Relative room below which a host is full.
 _FULL = 1e-6
-_PER_DEVICE = ("tokens_per_s_per_gpu", "mfu", "gpu_hours", "money")
+# Energy is nearly proportional to it.
+_PER_DEVICE = ("tokens_per_s_per_gpu", "mfu", "gpu_hours", "money", "energy")
 
 
 def is_per_device(objective: str) -> bool:
@@ -66,6 +68,11 @@ class MeshJudge:
         return self.resolved.request.objective or "step_time"
 
     @property
+    def power(self) -> Power | None:
+        """What a device draws; None where nobody has stated it."""
+        return Power.of(self.resolved.cluster.device, self.resolved.cluster.host)
+
+    @property
     def tokens_per_step(self) -> int:
         """Positions of all samples."""
         return self.resolved.workload.global_batch * self.seq
@@ -80,6 +87,9 @@ class MeshJudge:
 
     def score(self, plan: RankedMeshPlan) -> float:
         """What the objective compares; smaller is better."""
+        if self.objective == "energy":
+            assert plan.energy_per_step_j is not None
+            return plan.energy_per_step_j
         return plan.step_time_s * (plan.workers if is_per_device(self.objective) else 1)
 
     def rank(self, plans: Sequence[MeshPlan], best: RankedMeshPlan | None = None) -> list[RankedMeshPlan]:
@@ -94,11 +104,15 @@ class MeshJudge:
         if not plans:
             return []
         costs = self.costs(plans)
-        ranked = [self._described(plan, costs, n) for n, plan in enumerate(plans)]
+        joules = None if self.power is None else plans_energy_j(self.model, plans, costs, self.power)
+        ranked = [
+            self._described(plan, costs, n, None if joules is None else float(joules[n]))
+            for n, plan in enumerate(plans)
+        ]
         reference = self.score(ranked[0] if best is None else best)
         return [dataclasses.replace(plan, gap=self.score(plan) / reference - 1.0) for plan in ranked]
 
-    def _described(self, plan: MeshPlan, costs: MeshCosts, n: int) -> RankedMeshPlan:
+    def _described(self, plan: MeshPlan, costs: MeshCosts, n: int, energy_j: float | None) -> RankedMeshPlan:
         workload, setting = self.resolved.workload, self.resolved.setting
         step = float(costs.step_time_s[n])
         parts = {name: float(getattr(costs, name)[n]) for name in TIME_PARTS}
@@ -123,9 +137,12 @@ class MeshJudge:
             exposed_communication_s=sum(parts[name] for name in COMMUNICATION),
             time_parts=parts,
             memory_parts={name: float(getattr(costs, name)[n]) for name in MEMORY_PARTS},
-            bottleneck=TIME_WORDS[max(parts, key=lambda name: parts[name])],
+            bottleneck=bottleneck_in_words(parts, float(costs.host_s[n])),
+            host_s=float(costs.host_s[n]),
             gpu_hours_per_million_tokens=gpu_hours,
             money_per_million_tokens=None if price is None else gpu_hours * price,
+            money_per_step=money_of(self.resolved.cluster.device, step, plan.workers),
+            energy_per_step_j=energy_j,
             gap=0.0,
         )
 
@@ -189,6 +206,21 @@ class MeshJudge:
             return ""
         return f"; the host is full: it has room for {format_bytes(room)} per GPU ({self.host_memory().value})"
 
+    def rates(self) -> tuple[Assumption, ...]:
+        """What a GPU costs and draws, where that is what plans are ranked by."""
+        device = self.resolved.cluster.device
+        asked = self.resolved.request
+        if self.objective == "money" and device.price_per_hour is not None:
+            source = "given" if asked.price_per_hour is not None else "cluster or device file"
+            return (Assumption(name="price", value=f"{device.price_per_hour:g} USD per GPU and hour", source=source),)
+        if self.objective == "energy" and self.power is not None:
+            power = self.power
+            idle = "" if device.idle_power_w is not None else f" ({DEFAULT_IDLE_SHARE:.0%} of that, an assumption)"
+            value = f"{power.busy_w:g} W of a computing GPU, {power.idle_w:g} W of a waiting one{idle}, {power.host_w:g} W of its host"
+            source = "given" if asked.power_w is not None else "device file"
+            return (Assumption(name="power", value=value, source=source),)
+        return ()
+
     def convention(self) -> Assumption:
         """How MFU is counted."""
         precision = self.resolved.workload.precision.compute
@@ -210,13 +242,18 @@ def make_judge(resolved: Resolved) -> MeshJudge:
     Raises
     ------
     UsageError
-        The network cannot be laid over a mesh, or the objective needs a price that nobody stated.
+        The network cannot be laid over a mesh, or the objective needs a price or a power that nobody stated.
     """
     workload, device = resolved.workload, resolved.cluster.device
     if resolved.request.objective == "money" and device.price_per_hour is None:
         raise UsageError(
             f"--objective money: device '{device.name}' states no price; write 'price_per_hour: X' (USD per device) in a device file "
-            "and name it with --device, or use --objective gpu_hours"
+            "and name it with --device, give --price, or use --objective gpu_hours"
+        )
+    if resolved.request.objective == "energy" and device.busy_power_w is None:
+        raise UsageError(
+            f"--objective energy: device '{device.name}' states no power; write 'power: {{busy: 700 W, idle: 100 W}}' in a device file "
+            "and name it with --device, or give --power"
         )
     assumptions = dataclasses.replace(resolved.mesh_assumptions, **dict(resolved.request.assume))
     try:

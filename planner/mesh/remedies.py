@@ -14,6 +14,7 @@ from costmodel.splits import divisors
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import LimitReached, NoFeasiblePlan
 from planner.mesh.flags import flag_of
+from planner.mesh.host_miss import host_miss
 from planner.mesh.judge import MeshJudge
 from planner.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
 from planner.search_errors import SearchInterrupted
@@ -35,7 +36,7 @@ def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome)
     if outcome.nearest_miss is None and (outcome.out_of_time or judge.resolved.cluster.host is None):
         return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
     way_out = _relaxed(judge, settings) or _more_gpus(judge, settings)
-    return NoFeasiblePlan(f"nothing fits: {_miss(judge, outcome.nearest_miss)}; {way_out or _ADVICE}")
+    return NoFeasiblePlan(f"nothing fits: {_miss(judge, settings, outcome.nearest_miss)}; {way_out or _ADVICE}")
 
 
 _ADVICE = (
@@ -44,16 +45,22 @@ _ADVICE = (
 )
 
 
-def _miss(judge: MeshJudge, miss: NearestMiss | None) -> str:
+def _miss(judge: MeshJudge, settings: MeshSettings, miss: NearestMiss | None) -> str:
+    """The plan that comes closest. The search takes hosts for endless to find it; where they are not, what is missing there is said."""
     have = judge.resolved.setting.memory_capacity_bytes
     ranked = None if miss is None else judge.rank([miss.plan])[0]
-    if miss is None or ranked is None or ranked.memory_bytes_per_gpu > miss.memory_bytes * (1 + _ROUNDING):
-        # It would fit on the devices if the hosts held more.
-        return f"what the GPUs have no room for is more than their hosts hold: host memory {judge.host_memory().value}"
+    beyond = ranked is None or miss is None or ranked.memory_bytes_per_gpu > miss.memory_bytes * (1 + _ROUNDING)
+    short = host_miss(judge, settings) if beyond and judge.resolved.cluster.host is not None else None
+    if short is not None or ranked is None or miss is None:
+        return (
+            short
+            or f"what the GPUs have no room for is more than their hosts hold: host memory {judge.host_memory().value}"
+        )
     largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
+    endless = f" ({format_bytes(miss.memory_bytes)} if its host had room for all that is offloaded)" if beyond else ""
     return (
-        f"the nearest miss ({mesh_plan_in_words(miss.plan)}) needs {format_bytes(miss.memory_bytes)} per GPU and there are "
-        f"{format_bytes(have)}; the largest part is {MEMORY_WORDS[largest]} with {format_bytes(ranked.memory_parts[largest])}"
+        f"the nearest miss ({mesh_plan_in_words(miss.plan)}) needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU{endless} and there "
+        f"are {format_bytes(have)}; the largest part is {MEMORY_WORDS[largest]} with {format_bytes(ranked.memory_parts[largest])}"
         f"{judge.host_in_words(ranked)}"
     )
 

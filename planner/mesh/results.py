@@ -10,6 +10,7 @@ from costmodel.mesh.plan import MeshPlan
 from planner.results import Assumption, Setting
 
 if TYPE_CHECKING:
+    from costmodel.links import LinkRow
     from planner.uncertainty.bars import ErrorBars
     from planner.uncertainty.sensitivity import Sensitivity
     from strategies.mesh.block_search import SplitCheck
@@ -37,16 +38,19 @@ class RankedMeshPlan:
     exposed_communication_s: float
     time_parts: Mapping[str, float]  # names of costmodel.mesh.costs.TIME_PARTS; they add up to the step
     memory_parts: Mapping[str, float]  # names of MEMORY_PARTS; they add up to the memory
-    bottleneck: str  # the largest part of the step, in words
+    bottleneck: str  # the largest part of the step, in words; compute without host_s, or host_s
     gpu_hours_per_million_tokens: float
     money_per_million_tokens: float | None  # in USD; None: the device file states no price
     gap: float  # score over the best plan's, minus 1; the score is the step time unless another objective is asked for
+    money_per_step: float | None = None  # in USD; None: no price is stated
+    energy_per_step_j: float | None = None  # of the devices in use and their hosts; None: no power is stated
     host_capacity_bytes_per_gpu: float | None = (
         None  # room on the host of a node for each; None: nothing is known of it
     )
     step_time_low_s: float | None = None  # a measurement lies between these with a chance of 80 %; None: no error model
     step_time_high_s: float | None = None
     probability_best: float | None = None  # of the plans it is ranked with; None: not compared
+    host_s: float = 0.0  # the part of compute_s in which devices wait for their hosts to start kernels and collectives
 
     @property
     def exposed_communication_share(self) -> float:
@@ -57,6 +61,11 @@ class RankedMeshPlan:
     def bubble_share(self) -> float:
         """Part of the step lost to filling, draining and imbalance of the pipeline."""
         return self.time_parts["bubble_s"] / self.step_time_s
+
+    @property
+    def host_share(self) -> float:
+        """Part of the step in which devices wait for their hosts to start kernels and collectives."""
+        return self.host_s / self.step_time_s
 
     @property
     def fits(self) -> bool:
@@ -113,3 +122,4 @@ class MeshBreakdown:
     error_bars: ErrorBars | None = None
     sensitivity: tuple[Sensitivity, ...] | None = None  # None: not asked for
     split: SplitCheck | None = None  # None: not asked for, or nothing to split
+    links: tuple[LinkRow, ...] = ()  # what the step waits for the network, by the links that are used

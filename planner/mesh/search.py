@@ -6,22 +6,25 @@ import dataclasses
 import time
 from collections.abc import Callable
 
+from costmodel.energy import Power
 from costmodel.mesh.plan import MeshPlan
 from costmodel.units import format_bytes, parse_quantity
 from planner.errors import NoFeasiblePlan
+from planner.mesh.cautions import cautions, hinges
 from planner.mesh.contradictions import refuse_contradiction
 from planner.mesh.exact import exact_plan
 from planner.mesh.judge import MeshJudge, is_per_device, make_judge
 from planner.mesh.remedies import no_mesh_plan, remedy
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
-from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
+from planner.mesh.wording import MEMORY_WORDS, MUCH_HOST, TIME_WORDS, host_note
 from planner.resolve import Resolved
 from planner.results import Assumption
 from planner.search_errors import SearchInterrupted
 from planner.uncertainty.answers import mesh_bars
-from planner.uncertainty.bars import with_bars
+from planner.uncertainty.bars import COMPARED_PLANS, with_bars
 from planner.uncertainty.sensitivity import SENSITIVITY_PLANS, mesh_sensitivity
 from strategies.mesh.block_search import SplitCheck, split_plan, split_top
+from strategies.mesh.incumbents import DISTINCT
 from strategies.mesh.refine import refine_top
 from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
 
@@ -67,20 +70,27 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refin
     judge = make_judge(resolved)
     settings = settings_of(resolved)
     refuse_contradiction(judge, settings)
-    outcome = judge.search(settings, progress)
+    outcome = judge.search(_compared(settings, resolved) if refine else settings, progress)
     if not outcome.candidates:
         raise no_mesh_plan(judge, settings, outcome)
+    compared = outcome.candidates
+    outcome = dataclasses.replace(outcome, candidates=compared[: settings.top])
     result = _result(judge, settings, outcome, started)
     if outcome.interrupted:
         raise SearchInterrupted(result)
     if not refine:
         return result
-    bars = mesh_bars(judge, result.plans)
+    bars = mesh_bars(judge, judge.rank([candidate.plan for candidate in compared]))
     result = dataclasses.replace(result, plans=with_bars(result.plans, bars), error_bars=bars)
     try:
         refined, checks = _refined(judge, settings, outcome, result.plans[0])
         result = dataclasses.replace(result, splits=tuple(checks))
-        return result if refined is None else dataclasses.replace(result, refined=_barred(judge, refined))
+        if refined is not None:
+            others = [note for note in result.notes if note not in _host_notes(result.plans[0])]
+            notes = (*others, *_host_notes(refined))
+            result = dataclasses.replace(result, refined=_barred(judge, refined), notes=notes)
+        more = (*cautions(judge, result.best), *hinges(judge, settings, result.plans))
+        return dataclasses.replace(result, notes=(*result.notes, *more))
     except KeyboardInterrupt:
         raise SearchInterrupted(dataclasses.replace(result, notes=(*result.notes, _INTERRUPTED))) from None
 
@@ -130,6 +140,12 @@ def _barred(judge: MeshJudge, plan: RankedMeshPlan) -> RankedMeshPlan:
     return with_bars([plan], mesh_bars(judge, [plan]))[0]
 
 
+def _compared(settings: MeshSettings, resolved: Resolved) -> MeshSettings:
+    """The search for as many plans as may be the best, however few of them are shown."""
+    distinct = None if resolved.request.diverse is False else DISTINCT
+    return dataclasses.replace(settings, top=max(settings.top, COMPARED_PLANS), distinct=distinct)
+
+
 def settings_of(resolved: Resolved) -> MeshSettings:
     """Limits of the search that a request asks for."""
     request = resolved.request
@@ -141,8 +157,10 @@ def settings_of(resolved: Resolved) -> MeshSettings:
         max_workers=request.gpus,
         capacity_bytes=resolved.setting.memory_capacity_bytes,
         top=request.top,
+        distinct=None if request.diverse is False or request.top == 1 else DISTINCT,
         restriction=restriction,
         objective=request.objective or "step_time",
+        power=Power.of(resolved.cluster.device, resolved.cluster.host),
         wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
         gap=request.gap,
         seed=request.seed,
@@ -170,11 +188,20 @@ def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, star
         space_size=outcome.space_size,
         searched=outcome.searched,
         wall_s=wall_s,
-        assumptions=(*resolved.assumptions, judge.host_memory(), judge.convention()),
+        assumptions=(*resolved.assumptions, judge.host_memory(), judge.convention(), *judge.rates()),
         model_assumptions=judge.rows(),
         data_parallel=data,
-        notes=tuple(_notes(resolved, outcome)),
+        notes=(*_notes(resolved, outcome, best), *_about_list(settings, len(plans))),
     )
+
+
+def _about_list(settings: MeshSettings, plans: int) -> list[str]:
+    """What the plans of the list have to differ in."""
+    if settings.distinct is None or plans < 2:
+        return []
+    return [
+        "of plans with equal tp, cp, ep, pp, ZeRO stage, micro-batch and schedule the best is listed; --no-diverse lists the others, too"
+    ]
 
 
 def _refined(
@@ -193,7 +220,14 @@ def _refined(
 
 
 def _bound_s(judge: MeshJudge, best: RankedMeshPlan, ratio: float) -> float:
-    """Least step time of any plan. Of device-seconds, no plan has less than ``ratio`` of the best's, on all the GPUs at most."""
+    """Least step time of any plan. Of device-seconds, no plan has less than ``ratio`` of the best's, on all the GPUs at most.
+
+    Of joules neither, and no device draws more than a busy one with its share of the host.
+    """
+    if judge.objective == "energy":
+        assert judge.power is not None
+        most_w = (judge.power.busy_w + judge.power.host_w) * max(judge.resolved.request.gpus, best.workers)
+        return min(ratio * judge.score(best) / most_w, best.step_time_s)
     if not is_per_device(judge.objective):
         return ratio * best.step_time_s
     return ratio * best.step_time_s * best.workers / max(judge.resolved.request.gpus, best.workers)
@@ -210,8 +244,8 @@ def _best_data_parallel(judge: MeshJudge, settings: MeshSettings, best: RankedMe
     return ranked[0] if ranked else None
 
 
-def _notes(resolved: Resolved, outcome: MeshOutcome) -> list[str]:
-    notes = list(resolved.model.notes)  # what an importer took for granted
+def _notes(resolved: Resolved, outcome: MeshOutcome, best: RankedMeshPlan) -> list[str]:
+    notes = [*resolved.model.notes, *_host_notes(best)]  # what an importer took for granted
     limit, capacity = resolved.request.memory_limit, resolved.setting.memory_capacity_bytes
     if limit is not None and parse_quantity(limit, "bytes") > capacity:
         notes.append(f"--memory-limit {limit} is more than a {resolved.setting.device} has: {format_bytes(capacity)}")
@@ -222,15 +256,20 @@ def _notes(resolved: Resolved, outcome: MeshOutcome) -> list[str]:
     return notes
 
 
+def _host_notes(plan: RankedMeshPlan) -> list[str]:
+    return [host_note(plan.host_share)] if plan.host_share >= MUCH_HOST else []
+
+
 def _breakdown(
     judge: MeshJudge, plan: MeshPlan, best: RankedMeshPlan | None, defaults: tuple[Assumption, ...]
 ) -> MeshBreakdown:
     from costmodel.mesh.breakdown import layer_rows, stage_rows
+    from costmodel.mesh.links import mesh_links
 
     resolved = judge.resolved
     judge.check(plan)
     ranked = judge.rank([plan], best)[0]
-    notes = list(resolved.model.notes)
+    notes = [*resolved.model.notes, *_host_notes(ranked)]
     if not ranked.fits:
         largest = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
         notes.append(
@@ -239,6 +278,7 @@ def _breakdown(
             f"({format_bytes(ranked.memory_parts[largest])}){judge.host_in_words(ranked)}"
         )
         notes.append(remedy(judge, plan))
+    notes += cautions(judge, ranked)
     bars = mesh_bars(judge, [ranked])
     return MeshBreakdown(
         setting=resolved.setting,
@@ -248,9 +288,10 @@ def _breakdown(
         error_bars=bars,
         layers=tuple(layer_rows(judge.model, plan)),
         stages=tuple(stage_rows(judge.model, plan)),
+        links=tuple(mesh_links(judge.model, plan)),
         best=best,
         comparison=_comparison(ranked, best),
-        assumptions=(*resolved.assumptions, *defaults, judge.host_memory(), judge.convention()),
+        assumptions=(*resolved.assumptions, *defaults, judge.host_memory(), judge.convention(), *judge.rates()),
         model_assumptions=judge.rows(),
         notes=tuple(notes),
     )

@@ -11,7 +11,7 @@ from planner.mesh.flags import flag_of
 from planner.mixed.options import check_mixed
 from planner.request import Request
 
-__all__ = ["Space", "choose_space", "is_transformer"]
+__all__ = ["Space", "choose_space", "is_transformer", "why_layers"]
 
 Space = Literal["mesh", "layers", "mixed"]
 
@@ -28,7 +28,7 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
     """Choose the space that a question is about.
 
     A cluster of several groups of devices has a space of its own. Otherwise ``auto`` is the mesh for a transformer with repeated blocks
-    that is trained, unless an option is given that only the other space knows.
+    that is trained, unless an option is given that only the other space knows, or nothing follows the last block.
 
     Raises
     ------
@@ -38,6 +38,7 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
     of_layers, of_mesh = _layer_options(request), _mesh_options(request)
     fits = any(layer.kind in _ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
     if cluster is not None and len(cluster.groups) > 1:
+        of_layers += ["--diverse"] if request.diverse else []
         check_mixed(request, graph, cluster, is_foldable=fits, of_layers=of_layers, of_mesh=of_mesh)
         return "mixed"
     if of_layers and of_mesh:
@@ -45,7 +46,9 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
             f"{of_mesh[0]} is for plans over a device mesh and {of_layers[0]} for plans with a split per layer; leave one of them out"
         )
     if request.space == "auto":
-        chosen: Space = "mesh" if of_mesh or (fits and not of_layers and request.mode == "training") else "layers"
+        chosen: Space = "mesh" if of_mesh or _is_mesh_by_itself(request, graph, of_layers) else "layers"
+        if chosen == "mesh" and not of_mesh and _mesh_fault(graph) is not None:
+            chosen = "layers"
     else:
         chosen = request.space
     if chosen == "layers" and of_mesh:
@@ -53,6 +56,25 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
     if chosen == "mesh":
         _check_mesh(request, graph, of_layers, of_mesh, fits=fits)
     return chosen
+
+
+def _is_mesh_by_itself(request: Request, graph: Graph, of_layers: list[str]) -> bool:
+    """Whether blocks are there to lay over a mesh, and nothing asks for a split per layer."""
+    fits = any(layer.kind in _ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
+    return fits and not of_layers and request.mode == "training"
+
+
+def _mesh_fault(graph: Graph) -> str | None:
+    from costmodel.mesh.units import mesh_fault  # a convolutional network does without
+
+    return mesh_fault(graph)
+
+
+def why_layers(request: Request, graph: Graph, space: Space) -> str | None:
+    """Why ``auto`` chose a split per layer for a transformer that is trained; None where it did not, or an option asked for it."""
+    if request.space != "auto" or space != "layers" or not _is_mesh_by_itself(request, graph, _layer_options(request)):
+        return None
+    return f"a split per layer, not a device mesh: {_mesh_fault(graph)}"
 
 
 def _check_mesh(request: Request, graph: Graph, of_layers: list[str], of_mesh: list[str], *, fits: bool) -> None:
@@ -76,7 +98,6 @@ def _layer_options(request: Request) -> list[str]:
         "--fix": bool(request.fix),
         f"--solver {request.solver}": request.solver != "auto",
         f"--collective {request.collective}": request.collective is not None,
-        "--diverse": request.diverse,
         f"--cost-model {request.cost_model}": request.cost_model != "roofline",
     }
     return [name for name, is_given in given.items() if is_given]

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 
-__all__ = ["MEMORY_WORDS", "TIME_WORDS", "family_of_mesh_plan", "mesh_plan_in_words", "splits_in_words"]
+__all__ = [
+    "HOST_WORDS",
+    "MEMORY_WORDS",
+    "MUCH_HOST",
+    "TIME_WORDS",
+    "bottleneck_in_words",
+    "family_of_mesh_plan",
+    "host_note",
+    "mesh_plan_in_words",
+    "splits_in_words",
+]
+
+HOST_WORDS = "host launches"
+# From this share of a step on, what the host takes to start kernels decides between plans more than what they compute.
+MUCH_HOST = 0.1
 
 # Parts of the step and of the memory, as people call them.
 TIME_WORDS = {
@@ -30,6 +46,27 @@ MEMORY_WORDS = {
     "slack_bytes": "allocator slack",
     "context_bytes": "context of the driver and libraries",
 }
+
+
+def bottleneck_in_words(time_parts: Mapping[str, float], host_s: float) -> str:
+    """The largest part of a step, compute divided into what devices compute and what they wait for their hosts.
+
+    >>> bottleneck_in_words({"compute_s": 3.0, "bubble_s": 1.0}, 2.0), bottleneck_in_words({"compute_s": 3.0, "bubble_s": 1.0}, 0.5)
+    ('host launches', 'compute')
+    """
+    parts = {TIME_WORDS[name]: seconds for name, seconds in time_parts.items()}
+    parts[TIME_WORDS["compute_s"]] -= host_s
+    parts[HOST_WORDS] = host_s
+    return max(parts, key=lambda word: parts[word])
+
+
+def host_note(host_share: float) -> str:
+    """Say how much of a step hosts take."""
+    return (
+        f"{host_share:.0%} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are small. "
+        "Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "
+        "--assume host_launch_s=... and host_collective_s=..."
+    )
 
 
 def mesh_plan_in_words(plan: MeshPlan) -> str:

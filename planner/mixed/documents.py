@@ -46,12 +46,17 @@ def mixed_record(ranked: RankedMixedPlan) -> dict[str, Any]:
 
 
 def mixed_plan_document(
-    request: Request, answer: MixedResult | MixedBreakdown, *, folder: Path | None = None
+    request: Request,
+    answer: MixedResult | MixedBreakdown,
+    ranked: RankedMixedPlan | None = None,
+    *,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
-    """Plan file of the best plan of a search, or of the one plan of an estimate."""
+    """Plan file of one plan of a search (the best where none is named), or of the one plan of an estimate."""
     searched = answer if isinstance(answer, MixedResult) else None
+    only = answer.plans[0] if isinstance(answer, MixedResult) else answer.ranked
     return document_from_mixed_plan(
-        answer.plans[0] if isinstance(answer, MixedResult) else answer.ranked,
+        only if ranked is None else ranked,
         request=request,
         setting=answer.setting,
         result=searched,

@@ -22,10 +22,10 @@ from planner.report.optimize import assumed, ratio_text
 from planner.report.ranking import gap_text
 from planner.report.rows import rows_table
 from planner.report.uncertainty import bars_columns, bars_facts
+from planner.report.waterfall import waterfall
 
 __all__ = ["mixed_estimate_report", "mixed_search_report"]
 
-_BAR = 30
 # Parts below this share of their sum are rounding errors.
 _NOISE = 1e-12
 # A baseline this close to the best is the best.
@@ -175,7 +175,7 @@ def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: fl
                 cells=tuple(significant(value / unit.size) for value in values),
             ),
             Column(title="share", cells=(*(percent(value / total) for _, value in rows), "100 %")),
-            Column(title="", cells=(*("#" * round(_BAR * v / total) for _, v in rows), ""), is_text=True, priority=1),
+            Column(title="", cells=waterfall([v for _, v in rows], total), is_text=True, priority=1),
         ),
         total=True,
     )

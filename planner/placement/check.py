@@ -39,7 +39,7 @@ class CheckedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPlacement:
-    """Objective, devices and everything that is wrong; ``is_chain`` and ``is_convex`` tell which contiguity holds."""
+    """Objective, devices with operators and everything that is wrong; ``is_chain`` and ``is_convex`` tell which contiguity holds."""
 
     objective: float
     devices: tuple[CheckedDevice, ...]
@@ -66,9 +66,27 @@ class _Workload:
         self.successors: dict[Any, list[Any]] = {v: [] for v in self.nodes}
         for u, v in self.edges:
             self.successors[u].append(v)
+        self._backward = {v for v, node in self.nodes.items() if node.get("isBackwardNode", 0)}
+        self.depth = self._depths()
+
+    def _depths(self) -> dict[Any, int]:
+        """Longest path to each operator, in edges: a path goes through greater and greater depths."""
+        waits = dict.fromkeys(self.nodes, 0)
+        for _, v in self.edges:
+            waits[v] += 1
+        depth = dict.fromkeys(self.nodes, 0)
+        ready = [v for v, count in waits.items() if count == 0]
+        while ready:
+            u = ready.pop()
+            for v in self.successors[u]:
+                depth[v] = max(depth[v], depth[u] + 1)
+                waits[v] -= 1
+                if waits[v] == 0:
+                    ready.append(v)
+        return depth
 
     def is_backward(self, v: Any) -> bool:
-        return bool(self.nodes[v].get("isBackwardNode", 0))
+        return v in self._backward
 
     def kind_of(self, name: Hashable) -> Mapping[str, Any]:
         """What is special about an accelerator, by its name."""
@@ -145,7 +163,7 @@ def check_throughput(
     if contiguity == "convex":
         violations += [f"not contiguous: a path leaves {name} and comes back" for name in torn]
     return CheckedPlacement(
-        objective=max(device.load for device in devices),
+        objective=max((device.load for device in devices), default=0.0),
         devices=tuple(devices),
         violations=tuple(violations),
         is_chain=is_chain,
@@ -247,7 +265,8 @@ def _assignment_violations(workload: _Workload, device_of: Mapping[Any, str], na
     extra = [v for v in device_of if v not in workload.nodes]
     if extra:
         violations.append(f"{len(extra)} operators are not in the workload: {_listed(extra)}")
-    unknown = sorted({str(name) for name in device_of.values() if name not in names})
+    there = set(names)
+    unknown = sorted({str(name) for name in device_of.values() if name not in there})
     if unknown:
         violations.append(
             f"there are no devices {_listed(unknown)} (there are {workload.accelerators} accelerators and {workload.cpus} CPUs)"
@@ -280,7 +299,9 @@ def _memory_violations(workload: _Workload, devices: Iterable[CheckedDevice]) ->
 def _devices(
     workload: _Workload, names: Sequence[str], device_of: Mapping[Any, str], unit_of: Mapping[Any, Hashable]
 ) -> list[CheckedDevice]:
-    """Sum up the devices; communication is that of the units on each: the device itself, or its subgraphs."""
+    """Sum up the devices that hold operators; communication is that of the units on each: the device itself, or its subgraphs."""
+    held = set(device_of.values())
+    names = [name for name in names if name in held]
     nodes: dict[str, list[Any]] = {name: [] for name in names}
     units: dict[str, dict[Hashable, None]] = {name: {} for name in names}  # in order, for sums
     for v in workload.nodes:
@@ -310,11 +331,12 @@ def _forward(workload: _Workload, device: CheckedDevice) -> set[Any]:
 
 def _is_convex(workload: _Workload, inside: set[Any]) -> bool:
     """Whether no path of forward operators leaves the set and comes back."""
+    deepest = max((workload.depth[v] for v in inside), default=0)
     outside = [
         w
         for v in inside
         for w in workload.successors[v]
-        if w not in inside and workload.is_backward(w) == workload.is_backward(v)
+        if w not in inside and workload.depth[w] < deepest and workload.is_backward(w) == workload.is_backward(v)
     ]
     seen = set(outside)
     while outside:
@@ -324,7 +346,7 @@ def _is_convex(workload: _Workload, inside: set[Any]) -> bool:
                 continue
             if w in inside:
                 return False
-            if w not in seen:
+            if w not in seen and workload.depth[w] < deepest:
                 seen.add(w)
                 outside.append(w)
     return True

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import InputFileError
+from planner.errors import FileProblem, InputFileError
 from planner.placement.check import check_latency, check_throughput
 from planner.placement.check_piper import check_piper
-from planner.placement.json_file import read_json_file
+from planner.placement.json_file import JsonFile, read_json_file
 from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
-from planner.placement.placement_file import PlacementFile, read_placement_file
+from planner.placement.placement_reader import PlacementFile, read_placement_file
 from planner.placement.report import check_report
 from planner.placement.workload_file import Overrides, workload_from
 from planner.report.blocks import Report
+from planner.request import Mode
 
-__all__ = ["check_files"]
+__all__ = ["ModelOfCheck", "check_files"]
 
 
-def check_files(workload: Path, placement: Path) -> tuple[Report, bool]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOfCheck:
+    """What makes an operator graph of a network, as ``planner place`` was told."""
+
+    cluster: str
+    batch: int = 1
+    mode: Mode = "training"
+
+
+def check_files(workload: str, placement: Path, model: ModelOfCheck | None = None) -> tuple[Report, bool]:
     """Recompute objective and constraints from scratch.
 
     Parameters
     ----------
-    workload : Path
-        The public JSON format, or Piper's.
+    workload : str
+        File of the public JSON format, or of Piper's; a network where ``model`` says on what cluster.
     placement : Path
         As written by ``planner place --export``; its limits replace those of the workload.
+    model : ModelOfCheck, optional
 
     Returns
     -------
@@ -36,23 +48,42 @@ def check_files(workload: Path, placement: Path) -> tuple[Report, bool]:
 
     Raises
     ------
-    InputFileError
+    PlannerError
+        A file cannot be used, or a name is not known.
     """
-    file = read_json_file(workload)
     claim = read_placement_file(placement)
+    file = read_json_file(Path(workload)) if model is None else _of_model(workload, model, claim)
     piper = is_piper(file.content)
     if piper != (claim.objective == "piper"):
         words = ("is of Piper's format", "is an operator graph")
-        message = f"is a placement for {claim.objective}, but {workload.name} {words[0] if piper else words[1]}"
-        raise InputFileError([_problem(placement, message)])
+        message = f"is a placement for {claim.objective}, but {file.path.name} {words[0] if piper else words[1]}"
+        raise InputFileError([FileProblem(path=placement, message=message)])
     if piper:
         content = {**piper_from(file, PiperOverrides()).content, **claim.limits}
         judged = check_piper(content, claim.stages)
         objective, violations = judged.objective, judged.violations
     else:
         objective, violations = _judged(_overridden(workload_from(file, Overrides()).content, claim), claim)
-    report = check_report(placement.name, objective, violations, claim.claimed)
+    report = check_report(claim, objective, violations, sha256=file.sha256)
     return report, bool(report.data()["ok"])
+
+
+def _of_model(name: str, model: ModelOfCheck, claim: PlacementFile) -> JsonFile:
+    """The operator graph for as many devices as the placement was made for: their number decides on the links."""
+    from planner.loading import load_cluster
+    from planner.placement.model_workload import ModelQuestion, workload_of_model
+
+    devices = claim.limits.get("maxFPGAs")
+    several = len(load_cluster(model.cluster).cluster.groups) > 1  # all of whose devices are used
+    return workload_of_model(
+        ModelQuestion(
+            model=name,
+            cluster=model.cluster,
+            mode=model.mode,
+            batch=model.batch,
+            num_devices=None if several or not devices else int(devices),
+        )
+    )
 
 
 def _overridden(content: Mapping[str, Any], claim: PlacementFile) -> Mapping[str, Any]:
@@ -66,9 +97,3 @@ def _judged(content: Mapping[str, Any], claim: PlacementFile) -> tuple[float, tu
         return latency.objective, latency.violations
     judged = check_throughput(content, claim.device_of, contiguity=claim.contiguity)
     return judged.objective, judged.violations
-
-
-def _problem(path: Path, message: str) -> Any:
-    from planner.errors import FileProblem
-
-    return FileProblem(path=path, message=message)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ __all__ = ["MAX_BYTES", "JsonFile", "read_json_file"]
 
 # A graph of 100,000 operators takes about 25 MB; a hundred times the largest public workload.
 MAX_BYTES = 64 * 2**20
+
+# Of files smaller than this the collector may look at what was parsed; it costs little.
+_LARGE_BYTES = 2**20
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -65,7 +70,8 @@ def read_json_file(path: Path) -> JsonFile:
         return result
 
     try:
-        content = json.loads(text, object_pairs_hook=without_duplicates, parse_int=_whole)
+        with _no_collections(is_large=len(data) > _LARGE_BYTES):
+            content = json.loads(text, object_pairs_hook=without_duplicates, parse_int=_whole)
     except json.JSONDecodeError as error:
         cut = " (the file ends too early)" if error.pos >= len(text.rstrip()) else ""
         raise _failure(path, f"is not JSON: {error.msg}{cut}", error.lineno, error.colno) from None
@@ -75,6 +81,23 @@ def read_json_file(path: Path) -> JsonFile:
         key, offset = _first_duplicate(text)
         raise _failure(path, f"duplicate key '{key}'", *_line_and_column(text, offset)) from None
     return JsonFile(path=path, text=text, sha256=hashlib.sha256(data).hexdigest(), content=content)
+
+
+@contextlib.contextmanager
+def _no_collections(*, is_large: bool) -> Iterator[None]:
+    """What is parsed holds no cycles: the collector of cycles does not run meanwhile, nor ever looks at a large file's content afterwards.
+
+    It would look through a million objects again and again, which takes longer than reading them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_large:
+            gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 class _DuplicateError(Exception):
@@ -95,6 +118,8 @@ def _bytes_of(path: Path) -> bytes:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise _failure(path, "no such file") from None
+    except InputFileError:
+        raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _failure(path, f"cannot be read: {reason}") from None

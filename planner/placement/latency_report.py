@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from planner.placement.answers import LatencyAnswer
-from planner.placement.facts import bound_facts, times_text
+from planner.placement.facts import TimeWords, bound_facts, times_text
 from planner.placement.placement_file import assignment_of
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Table
-from planner.report.numbers import byte_text, duration_text, significant, used_of_total
+from planner.report.numbers import byte_text, duration_text, used_of_total
 from strategies.placement.latency.evaluate import CPU
 
 __all__ = ["latency_report"]
@@ -86,13 +86,14 @@ def _blocks(answer: LatencyAnswer) -> list[Block]:
     rows = subgraphs(answer)
     on_cpu = int(np.sum(answer.timing.unit == CPU))
     used = len({row["device"] for row in rows})
+    words = TimeWords.of(answer.request, result.objective)
     facts = [
-        ("Objective", f"{significant(result.objective, _DIGITS)}, the latency (in the workload's unit of time)"),
-        *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped),
+        ("Objective", f"{words.text(result.objective)}, the latency{words.note}"),
+        *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped, words),
         ("Placement", f"{_count(calls, 'convex subgraph')} per accelerator at most"),
         ("CPUs", f"{_count(on_cpu, 'operator')}, each as soon as it can"),
         ("Method", f"{result.method}, {duration_text(result.wall_s)}"),
-        ("Against one device", _against(answer)),
+        ("Against one device", _against(answer, words)),
     ]
     if used < problem.num_accelerators:
         facts.append(
@@ -100,24 +101,24 @@ def _blocks(answer: LatencyAnswer) -> list[Block]:
         )
     devices = f"{_count(problem.num_accelerators, 'accelerator')} of {byte_text(problem.memory_bytes)}"
     title = f"{answer.request.workload.name}: {_count(problem.num_nodes, 'operator')} on {devices} and CPUs"
-    table: list[Block] = [_table(answer, rows)] if rows else []
+    table: list[Block] = [_table(answer, rows, words)] if rows else []
     return [Heading(title), *table, Facts(tuple(facts))]
 
 
-def _table(answer: LatencyAnswer, rows: list[dict[str, Any]]) -> Table:
+def _table(answer: LatencyAnswer, rows: list[dict[str, Any]], words: TimeWords) -> Table:
     capacity = answer.problem.memory_bytes
 
     def numbers(key: str) -> tuple[str, ...]:
-        return tuple(significant(row[key], _DIGITS) for row in rows)
+        return tuple(words.number(row[key]) for row in rows)
 
     columns = [
         Column(title="device", cells=tuple(row["device"] for row in rows), is_text=True),
         Column(title="subgraph", cells=tuple(str(row["subgraph"]) for row in rows)),
         Column(title="operators", cells=tuple(f"{row['num_nodes']:,}" for row in rows), priority=2),
-        Column(title="start", cells=numbers("start")),
-        Column(title="finish", cells=numbers("finish")),
-        Column(title="compute", cells=numbers("compute"), priority=1),
-        Column(title="communication", cells=numbers("communication"), priority=1),
+        Column(title="start", unit=words.unit_name, cells=numbers("start")),
+        Column(title="finish", unit=words.unit_name, cells=numbers("finish")),
+        Column(title="compute", unit=words.unit_name, cells=numbers("compute"), priority=1),
+        Column(title="communication", unit=words.unit_name, cells=numbers("communication"), priority=1),
         Column(title="memory", cells=tuple(used_of_total(row["memory_bytes"], capacity) for row in rows), priority=1),
     ]
     if answer.request.num_subgraphs == 1:
@@ -125,13 +126,13 @@ def _table(answer: LatencyAnswer, rows: list[dict[str, Any]]) -> Table:
     return Table(columns=tuple(columns), highlight=max(range(len(rows)), key=lambda i: rows[i]["finish"]))
 
 
-def _against(answer: LatencyAnswer) -> str:
+def _against(answer: LatencyAnswer, words: TimeWords) -> str:
     problem = answer.problem
     if not (problem.num_accelerators and bool(problem.supported.all())):
-        return f"{times_text(answer.one_device, answer.result.objective)} on CPUs alone"
+        return f"{times_text(answer.one_device, answer.result.objective, words)} on CPUs alone"
     fits = float(problem.size_bytes.sum()) <= problem.capacity_bytes
     note = "" if fits else "; it would not fit into its memory"
-    return f"{times_text(answer.one_device, answer.result.objective)}{note}"
+    return f"{times_text(answer.one_device, answer.result.objective, words)}{note}"
 
 
 def _count(number: int, noun: str) -> str:

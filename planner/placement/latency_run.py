@@ -13,13 +13,14 @@ from planner.placement.check import check_latency
 from planner.placement.json_file import JsonFile
 from planner.placement.placement_file import assignment_of, subgraphs_of
 from planner.placement.request import PlaceRequest
-from planner.placement.workload_file import LoadedWorkload, Overrides, workload_from
+from planner.placement.workload_file import LoadedWorkload, Overrides, loaded_workload
 from planner.search_errors import SearchInterrupted
 from strategies.placement.clock import Clock
 from strategies.placement.latency.evaluate import evaluate
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.latency.start import latency_greedy, latency_one_device, one_device_latency
 from strategies.placement.problem import PlacementProblem, PlacementResult
+from strategies.placement.spare import without_spare_devices
 
 __all__ = ["place_for_latency"]
 
@@ -61,14 +62,20 @@ def place_for_latency(file: JsonFile, request: PlaceRequest, clock: Clock) -> La
         )
     if request.num_cpus is not None:
         raise UsageError("--cpus: has no meaning for --objective latency, whose CPUs are unlimited")
-    loaded = workload_from(file, Overrides(num_accelerators=request.num_devices, memory_bytes=request.memory_bytes))
+    overrides = Overrides(num_accelerators=request.num_devices, memory_bytes=request.memory_bytes)
+    loaded = loaded_workload(file, overrides, is_model=request.cluster is not None)
     problem = loaded.problem
     _refuse_training(file, loaded)
     if problem.types:
         raise UsageError("--objective latency: not for workloads with deviceTypes")
-    if problem.types:
-        raise UsageError("--objective latency: not for workloads with deviceTypes")
-    result = solver(problem if problem.num_cpus else _without_cpus(problem), request, clock)
+    few, _ = without_spare_devices(
+        problem
+    )  # accelerators come first, and operators on CPUs carry the first CPU's number
+    result = solver(few if few.num_cpus else _without_cpus(few), request, clock)
+    if result.placement is not None:
+        on_cpu = result.placement.device >= few.num_accelerators
+        device = np.where(on_cpu, problem.num_accelerators, result.placement.device)
+        result = replace(result, placement=replace(result.placement, device=device))
     _refuse_nothing(problem, result)
     assert result.placement is not None
     _judge(loaded, result, request)

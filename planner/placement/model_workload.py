@@ -34,6 +34,7 @@ from planner.loading import LoadedModel, load_cluster, load_model
 from planner.mesh.space import is_transformer
 from planner.placement.json_file import JsonFile
 from planner.request import Mode
+from planner.resolve import check_trainable
 
 __all__ = ["ModelQuestion", "link_between", "workload_of_model"]
 
@@ -95,15 +96,21 @@ def _rate(level: Level) -> float:
 
 def _workload(model: LoadedModel, cluster: Cluster, question: ModelQuestion) -> Workload:
     """One micro-batch, in the best format that all devices have, with the optimizer that `planner optimize` would take."""
+    if question.mode == "training":
+        check_trainable(model)
     formats = frozenset.intersection(*(frozenset(group.device.peak_flop_per_s) for group in cluster.groups))
     if not formats:
         raise UsageError(f"the devices of cluster '{cluster.name}' have no number format in common")
-    name = default_precision(formats)
-    # 16-bit formats pay only where they are faster (tensor cores), as in `planner.resolve`.
-    slow = any(
-        g.device.peak_flop_per_s[name] <= 2.5 * g.device.peak_flop_per_s.get("fp32", 0.0) for g in cluster.groups
-    )
-    precision = PRECISIONS["fp32" if slow and "fp32" in formats else name]
+    # A format is worth its place only where it is on every device, as in `planner.resolve`.
+    chosen = {
+        default_precision(
+            {name: rate for name, rate in g.device.peak_flop_per_s.items() if name in formats},
+            is_transformer=is_transformer(model.graph),
+        )
+        for g in cluster.groups
+    }
+    slow = len(chosen) > 1 and "fp32" in formats
+    precision = PRECISIONS["fp32" if slow else min(chosen)]
     optimizer = OPTIMIZERS["adam" if is_transformer(model.graph) else "momentum"]
     return Workload(
         graph=model.graph,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
-from planner.placement.facts import bound_facts, times_text
+from planner.placement.facts import TimeWords, bound_facts, times_text
 from planner.placement.latency_report import latency_report
 from planner.placement.placement_file import assignment_of, piper_stages
+from planner.placement.placement_reader import PlacementFile
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.numbers import byte_text, duration_text, significant, used_of_total
 from strategies.placement.piper_problem import PiperProblem
@@ -19,6 +20,10 @@ __all__ = ["RESULT_VERSION", "check_report", "place_report"]
 
 RESULT_VERSION = 1
 _DIGITS = 6
+# Claims and recomputed values may differ by this, relatively: what costs of one output may in the public format.
+_AGREEMENT = 1e-6
+# With more devices than this those without operators are not listed one by one.
+_MOST_LISTED = 10_000
 _CONTIGUITY = {
     "chain": "contiguous (a chain of down-sets of the forward graph)",
     "convex": "contiguous device by device (every device's forward operators are convex)",
@@ -49,23 +54,25 @@ def place_report(answer: PlaceAnswer | LatencyAnswer | PiperAnswer) -> Report:
 
 def _devices(answer: PlaceAnswer) -> list[dict[str, Any]]:
     problem, loads = answer.problem, answer.loads
-    nodes: dict[str, list[Any]] = {name: [] for name in problem.device_names()}
     assert answer.result.placement is not None
-    for node, name in assignment_of(problem, answer.result.placement).items():
-        nodes[name].append(node)
+    nodes: dict[int, list[Any]] = {}
+    for v, d in enumerate(answer.result.placement.device.tolist()):
+        nodes.setdefault(d, []).append(problem.node_ids[v])
+    listed = range(problem.num_devices) if problem.num_devices <= _MOST_LISTED else sorted(nodes)
+    load = loads.load
     return [
         {
-            "name": name,
+            "name": problem.device_name(d),
             "num_nodes": int(loads.num_nodes[d]),
             "compute": float(loads.compute[d]),
             "communication": float(loads.communication[d]),
-            "load": float(loads.load[d]),
+            "load": float(load[d]),
             "type": kind.name if (kind := problem.type_of(d)) is not None else None,
             "memory_bytes": float(loads.memory_bytes[d]),
             "memory_capacity_bytes": problem.memory_of(d) if d < problem.num_accelerators else None,
-            "nodes": nodes[name],
+            "nodes": nodes.get(d, []),
         }
-        for d, name in enumerate(problem.device_names())
+        for d in listed
     ]
 
 
@@ -108,20 +115,21 @@ def _blocks(answer: PlaceAnswer) -> list[Block]:
     devices = _devices(answer)
     used = [device for device in devices if device["num_nodes"]]
     largest = max(range(len(used)), key=lambda i: used[i]["load"])
-    idle = len(devices) - len(used)
+    idle = answer.problem.num_devices - len(used)
+    words = TimeWords.of(request, result.objective)
     facts = [
-        ("Objective", f"{significant(result.objective, _DIGITS)}, the largest load (in the workload's unit of time)"),
-        *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped),
+        ("Objective", f"{words.text(result.objective)}, the largest load{words.note}"),
+        *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped, words),
         ("Placement", _CONTIGUITY[request.contiguity]),
         ("Method", f"{result.method}, {duration_text(result.wall_s)}"),
-        ("Against one device", _speedup_text(answer.one_device, result.objective, answer)),
+        ("Against one device", _speedup_text(answer.one_device, result.objective, answer, words)),
     ]
     if answer.contiguous is not None:
-        facts.append(("Against the best contiguous split", _contiguous_text(answer)))
+        facts.append(("Against the best contiguous split", _contiguous_text(answer, words)))
     if idle:
-        facts.append(("Idle", f"{idle} of {len(devices)} devices"))
+        facts.append(("Idle", f"{idle:,} of {answer.problem.num_devices:,} devices"))
     title = f"{request.workload.name}: {answer.problem.num_nodes:,} operators on {_counts(answer)}"
-    return [Heading(title), Table(columns=_columns(used), highlight=largest), Facts(tuple(facts))]
+    return [Heading(title), Table(columns=_columns(used, words), highlight=largest), Facts(tuple(facts))]
 
 
 def _counts(answer: PlaceAnswer) -> str:
@@ -132,9 +140,9 @@ def _counts(answer: PlaceAnswer) -> str:
     return f"{text} and {cpus} CPU{'s' * (cpus != 1)}" if cpus else text
 
 
-def _columns(devices: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
+def _columns(devices: Sequence[Mapping[str, Any]], words: TimeWords) -> tuple[Column, ...]:
     def numbers(key: str) -> tuple[str, ...]:
-        return tuple(significant(device[key], _DIGITS) for device in devices)
+        return tuple(words.number(device[key]) for device in devices)
 
     return (
         Column(
@@ -143,9 +151,9 @@ def _columns(devices: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
             is_text=True,
         ),
         Column(title="operators", cells=tuple(f"{device['num_nodes']:,}" for device in devices), priority=2),
-        Column(title="compute", cells=numbers("compute")),
-        Column(title="communication", cells=numbers("communication")),
-        Column(title="load", cells=numbers("load")),
+        Column(title="compute", unit=words.unit_name, cells=numbers("compute")),
+        Column(title="communication", unit=words.unit_name, cells=numbers("communication")),
+        Column(title="load", unit=words.unit_name, cells=numbers("load")),
         Column(title="memory", cells=tuple(_memory_text(device) for device in devices), priority=1),
     )
 
@@ -155,19 +163,21 @@ def _memory_text(device: Mapping[str, Any]) -> str:
     return byte_text(device["memory_bytes"]) if capacity is None else used_of_total(device["memory_bytes"], capacity)
 
 
-def _speedup_text(other: float, value: float, answer: PlaceAnswer) -> str:
+def _speedup_text(other: float, value: float, answer: PlaceAnswer, words: TimeWords) -> str:
     if not np.isfinite(other):
         return "no single device can run all operators"
     fits = float(answer.problem.size_bytes.sum()) <= answer.problem.capacity_bytes
     note = "" if fits else "; it would not fit into its memory"
-    return f"{times_text(other, value)}{note}"
+    return f"{times_text(other, value, words)}{note}"
 
 
-def _contiguous_text(answer: PlaceAnswer) -> str:
+def _contiguous_text(answer: PlaceAnswer, words: TimeWords) -> str:
     assert answer.contiguous is not None
-    if answer.contiguous.placement is None:
-        return "there is none"
-    return times_text(answer.contiguous.objective, answer.result.objective)
+    chain = answer.contiguous
+    if chain.placement is None:
+        return "none was found" if np.isfinite(chain.bound) else "there is none"
+    note = "" if chain.proven_optimal else " (not proven to be the best)"
+    return f"{times_text(chain.objective, answer.result.objective, words)}{note}"
 
 
 # -- Piper's problem ----------------------------------------------------------------------------------------------------
@@ -255,18 +265,25 @@ def _ways_text(problem: PiperProblem, answer: PiperAnswer, index: int) -> str:
 # -- checks -------------------------------------------------------------------------------------------------------------
 
 
-def check_report(name: str, objective: float, violations: Sequence[str], claimed: float | None) -> Report:
-    """What the checker says of a placement file."""
-    agrees = claimed is None or abs(claimed - objective) <= 1e-6 * max(abs(objective), 1e-300)
+def check_report(
+    claim: PlacementFile, objective: float, violations: Sequence[str], *, sha256: str | None = None
+) -> Report:
+    """What the checker says of a placement file; ``sha256`` is that of the workload it was judged by."""
+    name, claimed, bound = claim.path.name, claim.claimed, claim.bound
     problems = list(violations)
-    if not agrees:
+    if claimed is not None and not abs(claimed - objective) <= _AGREEMENT * max(abs(objective), 1e-300):
         problems.append(f"the file claims {claimed!r}, the checker computes {objective!r}")
+    if bound is not None and bound > objective * (1 + _AGREEMENT):
+        problems.append(f"the file claims a bound of {bound!r}, above its own objective of {objective!r}")
+    same = None if claim.workload_sha256 is None or sha256 is None else claim.workload_sha256 == sha256
+    note = "" if same is not False else "the workload is not the file that the placement was made for (another SHA-256)"
 
     def blocks() -> list[Block]:
-        if not problems:
-            return [Sentence(f"{name}: ok, objective {significant(objective, 10)}", strong=True)]
-        head = f"{name}: {len(problems)} problem{'s' * (len(problems) != 1)}, objective {significant(objective, 10)}"
-        return [Sentence(head, strong=True), *(Sentence(problem) for problem in problems)]
+        value = significant(objective, 10)
+        count = f"{len(problems)} problem{'s' * (len(problems) != 1)}"
+        head = f"{name}: {count}, objective {value}" if problems else f"{name}: ok, objective {value}"
+        lines = [*problems, note] if note else problems
+        return [Sentence(head, strong=True), *(Sentence(line) for line in lines)]
 
     return Report(
         blocks=blocks,
@@ -276,6 +293,8 @@ def check_report(name: str, objective: float, violations: Sequence[str], claimed
             "ok": not problems,
             "objective": objective,
             "claimed": claimed,
+            "bound": bound,
+            "same_workload": same,
             "violations": problems,
         },
         records=lambda: [{"ok": not problems, "objective": objective, "claimed": claimed}],

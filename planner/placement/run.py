@@ -19,19 +19,20 @@ from planner.placement.methods import BASELINES, BEST
 from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
 from planner.placement.placement_file import assignment_of, piper_stages
 from planner.placement.request import PlaceRequest
-from planner.placement.workload_file import LoadedWorkload, Overrides, workload_from
+from planner.placement.workload_file import LoadedWorkload, Overrides, loaded_workload
 from planner.search_errors import SearchInterrupted
 from strategies.placement.baselines import one_device_time
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.loads import device_loads
 from strategies.placement.piper import solve_piper
-from strategies.placement.problem import PlacementProblem, PlacementResult
+from strategies.placement.problem import IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.spare import without_spare_devices
 
 __all__ = ["place"]
 
-# Of the time limit, for the contiguous placement that another kind is compared with, when the search has used all of it.
-_COMPARISON_SHARE = 0.1
+# Of the time limit, for a baseline; the best contiguous placement that it is compared with gets the rest.
+_BASELINE_SHARE = 0.5
 
 
 def place(
@@ -67,7 +68,7 @@ def place(
     overrides = Overrides(
         num_accelerators=request.num_devices, num_cpus=request.num_cpus, memory_bytes=request.memory_bytes
     )
-    loaded = workload_from(file, overrides)
+    loaded = loaded_workload(file, overrides, is_model=request.cluster is not None)
     problem = loaded.problem
     if problem.types and (request.method not in ("auto", "expert") or request.contiguity == "convex"):
         raise UsageError(
@@ -75,21 +76,15 @@ def place(
         )
     result, contiguity = _solved(loaded, request, clock)
     if result.placement is None:
-        raise _nothing_found(result, problem, contiguity)
+        raise _nothing_found(result, problem, contiguity, request)
     found = _judge(loaded, result, contiguity)
-    contiguity = found if request.method != "auto" else contiguity
-    contiguous = None
-    if contiguity != "chain":
-        # Only a comparison: it gets what is left of the time, and a little where nothing is.
-        left_s = max(clock.left_s, _COMPARISON_SHARE * request.time_limit_s)
-        contiguous = solve_contiguous(problem, seed=request.seed, clock=Clock(limit_s=left_s))
     return PlaceAnswer(
-        request=replace(request, contiguity=contiguity),
+        request=replace(request, contiguity=found if request.method != "auto" else contiguity),
         problem=problem,
         result=result,
         loads=device_loads(problem, result.placement.device),
         one_device=one_device_time(problem),
-        contiguous=contiguous,
+        contiguous=result.chain,
         sha256=loaded.sha256,
         content=loaded.content,
     )
@@ -99,6 +94,8 @@ def _of_model(request: PlaceRequest, cluster: str) -> JsonFile:
     """Operator graph of a network on a cluster."""
     from planner.placement.model_workload import ModelQuestion, workload_of_model
 
+    if request.objective == "latency" and request.mode != "inference":
+        raise UsageError("--objective latency is of inference: add --mode inference")
     if request.num_cpus:
         raise UsageError(
             "--cpus: clusters name no CPU that could run layers; --export-workload writes a file to add times to"
@@ -115,28 +112,54 @@ def _of_model(request: PlaceRequest, cluster: str) -> JsonFile:
 
 
 def _solved(loaded: LoadedWorkload, request: PlaceRequest, clock: Clock) -> tuple[PlacementResult, str]:
-    problem = loaded.problem
+    problem, device = without_spare_devices(loaded.problem)
+    baseline = BASELINES.get(request.method)
     if request.method == "expert":
         assert request.expert is not None, "the command line checks this"
-        return expert_placement(problem, request.expert), "none"
-    baseline = BASELINES.get(request.method)
+        result, contiguity = expert_placement(loaded.problem, request.expert), "none"
+        return _compared(result, problem, request, clock), contiguity
     if baseline is not None:
-        return baseline.solve(problem, request, clock), baseline.contiguity
-    return BEST[request.objective, request.contiguity](problem, request, clock), request.contiguity
+        share = clock.within(_BASELINE_SHARE)
+        result, contiguity = baseline.solve(problem, request, share), baseline.contiguity
+        if result.placement is not None:
+            result = _compared(result, problem, request, clock)
+    else:
+        result = BEST[request.objective, request.contiguity](problem, request, clock)
+        contiguity = request.contiguity
+    return _renumbered(result, device), contiguity
 
 
-def _nothing_found(result: PlacementResult, problem: PlacementProblem, contiguity: str) -> Exception:
-    if result.stopped == "interrupted":
+def _compared(
+    result: PlacementResult, problem: PlacementProblem, request: PlaceRequest, clock: Clock
+) -> PlacementResult:
+    """Add the best contiguous placement to a baseline's, unless the user wants to stop."""
+    if result.is_interrupted:
+        return result
+    return replace(result, chain=solve_contiguous(problem, seed=request.seed, clock=clock))
+
+
+def _renumbered(result: PlacementResult, device: IntArray) -> PlacementResult:
+    """Number devices as the workload does."""
+    if result.placement is None:
+        return result
+    return replace(result, placement=Placement(device=device[result.placement.device]))
+
+
+def _nothing_found(
+    result: PlacementResult, problem: PlacementProblem, contiguity: str, request: PlaceRequest
+) -> Exception:
+    if result.is_interrupted:
         return SearchInterrupted(None)
-    if result.stopped:
+    if result.stopped == "time limit":
         return LimitReached("the time limit came before a placement was found; raise --time-limit")
     if np.isfinite(result.bound):  # a baseline, or a graph too large for a proof
         return NoFeasiblePlan(f"{result.method}: found no placement within the memory ({result.proof})")
     need, room = float(problem.size_bytes.sum()), problem.memory_bytes * problem.num_accelerators
     kind = "no contiguous cut" if contiguity == "chain" else "nothing"
+    cpus = "" if request.cluster else f" and {problem.num_cpus} CPUs"
     return NoFeasiblePlan(
         f"no placement exists: {kind} fits the {problem.num_accelerators} accelerators of {problem.memory_bytes:,.0f} bytes"
-        f" and {problem.num_cpus} CPUs; the operators need {need:,.0f} bytes in all, the accelerators have {room:,.0f}"
+        f"{cpus}; the operators need {need:,.0f} bytes in all, the accelerators have {room:,.0f}"
         f" (more --devices or --memory{', or --non-contiguous' if contiguity == 'chain' and need <= room else ''})"
     )
 

@@ -12,18 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError, UsageError
+from planner.errors import FileProblem, InputFileError, NoFeasiblePlan, UsageError
 from planner.files.documents import Location
+from planner.placement.columns import edges_at_once, nodes_at_once
 from planner.placement.device_types import read_types
 from planner.placement.json_file import JsonFile, read_json_file
 from planner.placement.reader import JsonReader
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementFault, PlacementFaultsError, PlacementProblem
 
-__all__ = ["LoadedWorkload", "Overrides", "load_workload", "workload_from"]
+__all__ = ["LoadedWorkload", "Overrides", "load_workload", "loaded_workload", "workload_from"]
 
 _MIXED_TOP_KEYS = ("maxCPUs", "deviceTypes", "nodes", "edges")
 _TOP_KEYS = ("maxFPGAs", "maxCPUs", "maxSizePerFPGA", "nodes", "edges")
 _NODE_KEYS = ("id", "supportedOnFpga", "cpuLatency", "fpgaLatency")
+# Layers too large for a device that are named before the rest is counted.
+_SHOWN_LAYERS = 5
 _EDGE_KEYS = ("sourceId", "destId", "cost")
 
 
@@ -62,6 +65,28 @@ def load_workload(path: Path, overrides: Overrides | None = None) -> LoadedWorkl
     return workload_from(read_json_file(path), overrides or Overrides())
 
 
+def loaded_workload(file: JsonFile, overrides: Overrides, *, is_model: bool) -> LoadedWorkload:
+    """Make a problem of a parsed file, or of the operator graph of a network, which no file holds.
+
+    Raises
+    ------
+    InputFileError
+        Everything that is wrong with the file.
+    NoFeasiblePlan
+        Layers of the network fit no device.
+    """
+    try:
+        return workload_from(file, overrides)
+    except InputFileError as error:
+        if not is_model:
+            raise
+        # The graph is ours: what is wrong with it is that the layers are too much for the devices.
+        raise NoFeasiblePlan(
+            "\n".join(f"{file.path}: {problem.message}" for problem in error.problems[:_SHOWN_LAYERS])
+            + (f"\n... and {len(error.problems) - _SHOWN_LAYERS} more" if len(error.problems) > _SHOWN_LAYERS else "")
+        ) from None
+
+
 def workload_from(file: JsonFile, overrides: Overrides) -> LoadedWorkload:
     """Make a problem of a parsed file."""
     reader = JsonReader(file)
@@ -80,8 +105,12 @@ def workload_from(file: JsonFile, overrides: Overrides) -> LoadedWorkload:
         )
     reader.require(content, _MIXED_TOP_KEYS if has_types else _TOP_KEYS, ())
     reader.check()
-    nodes = reader.list_of(content["nodes"], ("nodes",), lambda value, at: _node(reader, value, at))
-    edges = reader.list_of(content["edges"], ("edges",), lambda value, at: _edge(reader, value, at))
+    nodes = nodes_at_once(content["nodes"])
+    if nodes is None:
+        nodes = reader.list_of(content["nodes"], ("nodes",), lambda value, at: _node(reader, value, at))
+    edges = edges_at_once(content["edges"])
+    if edges is None:
+        edges = reader.list_of(content["edges"], ("edges",), lambda value, at: _edge(reader, value, at))
     types = read_types(reader, content) if has_types else []
     accelerators = reader.count(content["maxFPGAs"], ("maxFPGAs",), least=1) if not has_types else 0
     cpus = reader.count(content["maxCPUs"], ("maxCPUs",), least=0)

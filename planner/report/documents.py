@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.files.plan_file import document_from_plan
+from planner.report.links import links_document
 from planner.report.uncertainty import bars_document, sensitivity_document
 from planner.request import Request
 from planner.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
@@ -51,6 +52,8 @@ _RANKED_KEYS = (
     "exchange_s",
     "bottleneck",
     "gap",
+    "money_per_step",
+    "energy_per_step_j",
 )
 _LAYER_KEYS = tuple(field.name for field in fields(LayerCost))
 _SUMMED = (
@@ -140,6 +143,7 @@ def breakdown_document(
         document |= {
             "layers": [_layer_record(layer) for layer in breakdown.layers],
             "totals": layer_totals(breakdown.layers),
+            "links": links_document(breakdown.links),
         }
     document |= {
         "best": _optional_record(breakdown.best),

@@ -7,10 +7,12 @@ from typing import Any
 
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import breakdown_document, layer_totals, ranked_record
+from planner.report.links import link_blocks
 from planner.report.numbers import Unit, byte_unit, duration_text, percent, significant, time_unit
 from planner.report.optimize import assumed, free_layers_fact
 from planner.report.ranking import gap_text, ranking_table
 from planner.report.uncertainty import bars_facts, sensitivity_blocks
+from planner.report.waterfall import waterfall
 from planner.results import Breakdown, LayerCost, RankedPlan
 
 __all__ = ["estimate_report", "explain_report"]
@@ -22,7 +24,6 @@ _TERMS = (
     ("exposed gradient exchange", "exposed_exchange_s"),
     ("pipeline bubble", "bubble_s"),
 )
-_BAR = 30
 
 
 def estimate_report(breakdown: Breakdown, plan: Callable[[], dict[str, Any]], warnings: Sequence[str] = ()) -> Report:
@@ -41,6 +42,7 @@ def explain_report(breakdown: Breakdown, plan: Callable[[], dict[str, Any]], war
             *_plan_blocks(breakdown.ranked),
             Heading("Layer by layer (per step, on the slowest worker)"),
             _layer_table(breakdown.layers),
+            *link_blocks(breakdown.links, breakdown.ranked.step_time_s),
             *_comparison_blocks(breakdown),
             *sensitivity_blocks(breakdown.sensitivity),
             *_closing(breakdown, warnings),
@@ -72,9 +74,7 @@ def _term_table(ranked: RankedPlan) -> Table:
                 cells=tuple(significant(v / unit.size) for v in (*(v for _, v in rows), step)),
             ),
             Column(title="share", cells=(*(percent(value / step) for _, value in rows), "100 %")),
-            Column(
-                title="", cells=(*("#" * round(_BAR * value / step) for _, value in rows), ""), is_text=True, priority=1
-            ),
+            Column(title="", cells=waterfall([value for _, value in rows], step), is_text=True, priority=1),
         ),
         total=True,
     )

@@ -52,11 +52,16 @@ def _field(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = (
-        repr(value)
-        if isinstance(value, float)
-        else "x".join(map(str, value))
-        if isinstance(value, list)
-        else str(value)
-    )
+    text = repr(value) if isinstance(value, float) else _joined(value) if isinstance(value, list) else str(value)
     return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\r\n') else text
+
+
+def _joined(values: Sequence[Any]) -> str:
+    """Extents as 128x54x54x64, words with spaces between them; nothing where all are empty.
+
+    >>> _joined([3, 224, 224]), _joined(["gemm", "fft"]), _joined(["", ""])
+    ('3x224x224', 'gemm fft', '')
+    """
+    if all(isinstance(value, (int, float)) for value in values):
+        return "x".join(map(str, values))
+    return " ".join(map(str, values)).strip()

@@ -31,13 +31,23 @@ def _table(table: Table) -> str:
     ]
     lines = [_row(titles), _row([":--" if column.is_text else "--:" for column in table.columns])]
     for i in range(table.num_rows):
-        cells = [_escaped(column.cells[i]) for column in table.columns]
+        cells = [_indented(column.cells[i]) for column in table.columns]
         lines.append(_row([f"**{cell}**" if cell and i == table.highlight else cell for cell in cells]))
     return "\n".join(lines)
 
 
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
+
+
+def _indented(cell: str) -> str:
+    """A cell with its leading blanks, which Markdown would drop: waterfalls begin where the part before ends.
+
+    >>> _indented("  ##")
+    '&nbsp;&nbsp;##'
+    """
+    text = cell.lstrip(" ")
+    return "&nbsp;" * (len(cell) - len(text)) + _escaped(text) if text else ""
 
 
 def _escaped(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.links import link_blocks
 from planner.report.mesh_documents import mesh_breakdown_document, mesh_record, mesh_search_document
 from planner.report.numbers import (
     NOT_AVAILABLE,
@@ -15,6 +16,7 @@ from planner.report.numbers import (
     byte_text,
     byte_unit,
     duration_text,
+    energy_text,
     percent,
     significant,
     time_unit,
@@ -25,6 +27,7 @@ from planner.report.ranking import gap_text
 from planner.report.rows import rows_table
 from planner.report.splits import split_text
 from planner.report.uncertainty import bars_columns, bars_facts, benchmark_sentence, sensitivity_blocks
+from planner.report.waterfall import waterfall
 from planner.results import Assumption, Setting
 
 if TYPE_CHECKING:
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["mesh_estimate_report", "mesh_explain_report", "mesh_search_report"]
 
-_BAR = 30
 # Parts below this share of their sum are rounding errors.
 _NOISE = 1e-12
 # Objective -> what a better plan is.
@@ -43,6 +45,7 @@ _BETTER = {
     "mfu": "more efficient",
     "gpu_hours": "cheaper",
     "money": "cheaper",
+    "energy": "thriftier",
 }
 
 
@@ -71,6 +74,7 @@ def mesh_explain_report(breakdown: MeshBreakdown, warnings: Sequence[str] = ()) 
             *_plan_blocks(breakdown),
             Heading("Layer by layer (of one rank, one micro-batch)"),
             rows_table(breakdown.layers),
+            *link_blocks(breakdown.links, breakdown.ranked.step_time_s),
             *_split_blocks(breakdown.split),
             *_comparison_blocks(breakdown),
             *sensitivity_blocks(breakdown.sensitivity),
@@ -159,6 +163,8 @@ def mesh_table(plans: Sequence[RankedMeshPlan], objective: str = "step_time", *,
         )
     if objective == "money":
         columns.append(column("USD", lambda p: significant(p.money_per_million_tokens), 1, unit="per M tokens"))
+    if objective == "energy":
+        columns.append(column("energy", lambda p: energy_text(p.energy_per_step_j), 1, unit="per step"))
     if ranks:
         columns.insert(0, column("#", lambda plan: str(plan.rank), 0))
         columns.append(column("gap to", lambda plan: "-" if plan.rank == 1 else gap_text(plan.gap), 1, unit="first"))
@@ -195,6 +201,7 @@ def _plan_blocks(breakdown: MeshBreakdown) -> list[Block]:
         mesh_table([ranked], breakdown.objective, ranks=False),
         Heading("Where the step goes"),
         _parts_table(ranked.time_parts, TIME_WORDS, ranked.step_time_s, time_unit(ranked.step_time_s), "step"),
+        *_launch_blocks(ranked),
         Heading("What fills the memory (per GPU, of the stage that needs most)"),
         _parts_table(
             ranked.memory_parts,
@@ -206,6 +213,15 @@ def _plan_blocks(breakdown: MeshBreakdown) -> list[Block]:
         *_host_blocks(ranked),
         *stages,
     ]
+
+
+def _launch_blocks(ranked: RankedMeshPlan) -> list[Block]:
+    """How much of the compute is waiting for the host, where it is any."""
+    if not ranked.host_s > 0:
+        return []
+    share = percent(ranked.host_s / ranked.time_parts["compute_s"])
+    words = f"Of the compute, {duration_text(ranked.host_s)} ({share}) are waiting for the host to start kernels and collectives."
+    return [Sentence(text=words)]
 
 
 def _host_blocks(ranked: RankedMeshPlan) -> list[Block]:
@@ -229,7 +245,7 @@ def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: fl
             Column(title="share", cells=(*(percent(value / total) for _, value in rows), "100 %")),
             Column(
                 title="",
-                cells=(*("#" * round(_BAR * value / total) for _, value in rows), ""),
+                cells=waterfall([value for _, value in rows], total),
                 is_text=True,
                 priority=1,
             ),

@@ -11,6 +11,7 @@ from typing import Any
 from planner.files.mesh_plan_file import document_from_mesh_plan, mesh_entry
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.report.documents import RESULT_VERSION, assumption_text, tail
+from planner.report.links import links_document
 from planner.report.splits import split_document
 from planner.report.uncertainty import bars_document, sensitivity_document
 from planner.request import Request
@@ -39,7 +40,10 @@ _KEYS = (
     "host_capacity_bytes_per_gpu",
     "gpu_hours_per_million_tokens",
     "money_per_million_tokens",
+    "money_per_step",
+    "energy_per_step_j",
     "bottleneck",
+    "host_s",
     "gap",
 )
 
@@ -96,6 +100,7 @@ def mesh_breakdown_document(
     }
     if rows:
         document["layers"] = [asdict(row) for row in breakdown.layers]
+        document["links"] = links_document(breakdown.links)
         document["split"] = None if breakdown.split is None else split_document(breakdown.split)
     document |= {
         "best": None if breakdown.best is None else _with_plan(breakdown.best),

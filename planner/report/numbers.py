@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from costmodel.units import format_joules
+
 __all__ = [
     "NOT_AVAILABLE",
     "Unit",
@@ -12,6 +14,7 @@ __all__ = [
     "byte_text",
     "byte_unit",
     "duration_text",
+    "energy_text",
     "percent",
     "short",
     "significant",
@@ -45,6 +48,15 @@ _BYTES = (
     Unit(name="KiB", size=2.0**10),
     Unit(name="B", size=1.0),
 )
+
+
+def energy_text(value: float | None) -> str:
+    """Write an energy given in joules: in watt-hours from a kilowatt-hour on.
+
+    >>> energy_text(1500.0), energy_text(7.2e9), energy_text(None)
+    ('1.50 kJ', '2.00 MWh', 'n/a')
+    """
+    return NOT_AVAILABLE if value is None else format_joules(value)
 
 
 def significant(value: float | None, digits: int = 3) -> str:

@@ -6,10 +6,11 @@ Charts are SVG (`planner.report.charts`). Whatever stands in a page goes through
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Cell", "escaped", "facts", "page", "table"]
+__all__ = ["Cell", "escaped", "facts", "json_text_for_script", "page", "table"]
 
 _STYLE = """\
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--line:#d1d9e0;--back:#fff;--band:#f6f8fa;--mark:#0b62c4;
@@ -34,8 +35,8 @@ th[aria-sort=ascending] span::after{content:" \\25B2"}th[aria-sort=descending] s
 th:first-child,td:first-child{position:sticky;left:0;background:var(--back)}tbody tr:nth-child(even) td:first-child{background:var(--band)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.2em 1em;margin:.5em 0}dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,360px),1fr));gap:16px}
-figure{margin:0}svg{display:block;width:100%;height:auto;max-width:620px}
-svg text{fill:var(--soft);font:13px system-ui,sans-serif}svg .grid{stroke:var(--line)}
+figure{margin:0}svg[role=img]{display:block;width:100%;height:auto;max-width:620px}
+svg[role=img] text{fill:var(--soft);font:13px system-ui,sans-serif}svg .grid{stroke:var(--line)}
 svg .same{stroke:var(--ink)}svg .near{stroke:var(--soft)}svg .points,svg .bars{fill:var(--mark)}
 svg .bad{fill:var(--bad)}svg .other{stroke:var(--bad)}
 @media (max-width:560px){body{padding:10px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5em}}
@@ -43,7 +44,7 @@ svg .bad{fill:var(--bad)}svg .other{stroke:var(--bad)}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#444;--line:#bbb;--back:#fff;--band:#f4f4f4;--mark:#0b62c4;--bad:#c2410c}
 body{max-width:none;padding:0;font-size:9pt}.wide{overflow:visible}table{font-size:7pt}th,td{padding:.15em .35em}
 th.text,td.text{min-width:6em}tr,figure{break-inside:avoid}
-h2,h3{break-after:avoid}thead{display:table-header-group}svg{max-width:110mm}.charts{grid-template-columns:1fr 1fr}}
+h2,h3{break-after:avoid}thead{display:table-header-group}svg[role=img]{max-width:110mm}.charts{grid-template-columns:1fr 1fr}}
 """
 # A click on the head of a column sorts by it, a second one the other way; cells without a number (data-v) come last.
 _SCRIPT = """\
@@ -112,12 +113,34 @@ def facts(pairs: Sequence[tuple[str, str]]) -> str:
     return "<dl>" + "".join(f"<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>" for name, value in pairs) + "</dl>"
 
 
-def page(title: str, parts: Sequence[str]) -> str:
-    """The whole file: HTML that is well-formed XML, too."""
+def json_text_for_script(value: object) -> str:
+    r"""JSON that may stand inside a script element: no text of a user can end it.
+
+    >>> json_text_for_script({"name": "</script><b>"})
+    '{"name":"\\u003c/script\\u003e\\u003cb\\u003e"}'
+    """
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def page(title: str, parts: Sequence[str], *, style: str = "", scripts: Sequence[str] = ()) -> str:
+    """The whole file: HTML that is well-formed XML, too.
+
+    Parameters
+    ----------
+    title : str
+    parts : sequence of str
+        HTML of the body.
+    style : str
+        Rules beside those of every page.
+    scripts : sequence of str
+        Programs that run after that of every page; none may hold what ends a script element or a CDATA section.
+    """
     body = "\n".join(parts)
+    more = "".join(f"<script>\n//<![CDATA[\n{script}\n//]]>\n</script>\n" for script in scripts)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<title>{escaped(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n{body}\n"
-        f"<script>\n//<![CDATA[\n{_SCRIPT}//]]>\n</script>\n</body>\n</html>\n"
+        f"<title>{escaped(title)}</title>\n<style>\n{_STYLE}{style}</style>\n</head>\n<body>\n{body}\n"
+        f"<script>\n//<![CDATA[\n{_SCRIPT}//]]>\n</script>\n{more}</body>\n</html>\n"
     )

@@ -27,6 +27,7 @@ class Curve:
     family: str
     epochs: float | None
     samples: float | None
+    notes: tuple[str, ...] = ()
 
 
 def scale_report(curve: Curve) -> Report:
@@ -51,7 +52,7 @@ def _document(curve: Curve) -> dict[str, Any]:
         "epochs": curve.epochs,
         "samples": curve.samples,
         "points": [{field.name: getattr(point, field.name) for field in fields(point)} for point in curve.points],
-        **tail(setting, curve.assumptions, curve.free_layers, ()),
+        **tail(setting, curve.assumptions, curve.free_layers, curve.notes),
     }
 
 
@@ -84,10 +85,11 @@ def _blocks(curve: Curve) -> list[Block]:
     batch = f"{curve.setting.global_batch:,} samples"
     facts = [
         ("Scaling", f"weak, {batch} per worker" if curve.weak else f"strong, {batch} shared by the workers"),
-        ("Family", curve.family),
+        ("Family", "mesh: the best plan on each number of GPUs" if curve.family == "mesh" else curve.family),
     ]
     if curve.epochs is not None and curve.samples is not None:
         facts.append(("Training", f"{curve.epochs:g} epochs of {curve.samples:,.0f} samples"))
     # The batch is said above: it means something else on a weak curve.
     facts.append(("Assumed", assumed([a for a in curve.assumptions if a.name != "global batch"], curve.setting)))
-    return [Table(columns=tuple(columns)), Facts((*facts, *free_layers_fact(curve.free_layers)))]
+    notes = [("Note", note) for note in curve.notes]
+    return [Table(columns=tuple(columns)), Facts((*facts, *free_layers_fact(curve.free_layers), *notes))]

@@ -63,34 +63,96 @@ def interval_text(plan: _Barred, unit: Unit) -> str:
     return f"{significant(plan.step_time_low_s / unit.size)}-{significant(plan.step_time_high_s / unit.size)}"
 
 
+# A longer list is no advice but a statement about the model.
+_SHORT_LIST = 4
+
+
 def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
-    """What to benchmark, in one sentence; nothing where plans were not compared.
+    """What to benchmark, in a sentence or two; nothing where plans were not compared.
+
+    Parameters
+    ----------
+    bars : ErrorBars, optional
+        Of the plans that were compared: those that are shown and others.
+    plans : int
+        How many are shown.
 
     Examples
     --------
     >>> from planner.uncertainty.bars import ErrorBars
-    >>> print(benchmark_sentence(ErrorBars(benchmark_list=(1, 2), benchmark_probability=0.93), 5)[0].text[:65])
-    The top 2 are within the model's error: benchmark these 2 (one is
-    >>> benchmark_sentence(ErrorBars(benchmark_list=(1,), benchmark_probability=0.97), 2)[0].text
-    'The first plan is the best of the 2 listed, or within 3 % of it, with 97 % probability.'
+    >>> chances = (0.5, 0.43, 0.07)
+    >>> sure = ErrorBars(probability_best=chances, benchmark_list=(1, 2), benchmark_probability=0.93)
+    >>> benchmark_sentence(sure, 3)[0].text
+    "The top 2 are within the model's error: benchmark these 2 (one is the best of the 3 compared with 93 % probability)."
+    >>> one = ErrorBars(probability_best=(0.97, 0.03), benchmark_list=(1,), benchmark_probability=0.97)
+    >>> benchmark_sentence(one, 2)[0].text
+    'The first plan is the best of the 2 compared with 97 % probability.'
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
-    ranks, chance = bars.benchmark_list, f"with {100 * bars.benchmark_probability:.0f} % probability"
-    within = f"or within {100 * SAME_WITHIN:.0f} % of it"
+    ranks, count = bars.benchmark_list, len(bars.probability_best)
+    holds = f"the best of the {count} compared with {_chance(bars.benchmark_probability)} probability"
     if len(ranks) == 1:
         name = "The first plan" if ranks == (1,) else f"Plan {ranks[0]}"
-        return [Sentence(f"{name} is the best of the {plans} listed, {within}, {chance}.")]
-    if ranks == tuple(range(1, len(ranks) + 1)):
-        subject = f"All {plans} listed" if len(ranks) == plans else f"The top {len(ranks)}"
+        text = f"{name} is {holds}."
+    elif len(ranks) <= _SHORT_LIST:
+        text = f"{_subject(ranks)} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
+    elif len(ranks) == count:
+        text = f"The model's error does not tell the {count} best plans apart."
     else:
-        subject = f"Plans {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
-    return [
-        Sentence(
-            f"{subject} are within the model's error: benchmark these {len(ranks)} (one is the best of the {plans} listed, {within}, "
-            f"{chance})."
+        text = f"The model's error does not tell {len(ranks)} plans apart: one of {_ranks(ranks)} is {holds}."
+    near = ""
+    if bars.near_list and bars.near_probability is not None and len(bars.near_list) < len(ranks):
+        one_of = "Plan" if len(bars.near_list) == 1 else "One of"
+        near = (
+            f" {one_of} {_ranks(bars.near_list)} is the best or within {100 * SAME_WITHIN:.0f} % of it with "
+            f"{_chance(bars.near_probability)} probability."
         )
+    beyond = max(*ranks, *bars.near_list) if near else max(ranks)
+    more = f" --top {beyond} shows them all." if beyond > plans else ""
+    return [Sentence(text + near + more + _unlikely_first(bars))]
+
+
+def _chance(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def _subject(ranks: Sequence[int]) -> str:
+    return f"The top {len(ranks)}" if list(ranks) == list(range(1, len(ranks) + 1)) else f"Plans {_ranks(ranks)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words, runs of them joined.
+
+    >>> _ranks((1, 2, 3, 7)), _ranks((4,)), _ranks((1, 2))
+    ('1-3 and 7', '4', '1 and 2')
+    """
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [
+        word for run in runs for word in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(rank) for rank in run])
     ]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _unlikely_first(bars: ErrorBars) -> str:
+    """Why a plan that is predicted to be slower may be the likelier best; empty where none is."""
+    best = max(bars.probability_best)
+    if best <= bars.probability_best[0] + _NOISE:
+        return ""
+    other = bars.probability_best.index(best) + 1
+    return (
+        f" P(best) of plan {other} is above that of the first, though it is predicted to be slower: its prediction is less sure, or "
+        "fewer of the others are like it."
+    )
+
+
+# Of a probability from some thousand draws.
+_NOISE = 0.02
 
 
 def bars_facts(bars: ErrorBars | None) -> list[tuple[str, str]]:
@@ -116,6 +178,9 @@ def bars_document(bars: ErrorBars | None, *, compared: bool = True) -> dict[str,
         "error_bars": where,
         "benchmark_list": [] if bars is None else list(bars.benchmark_list),
         "benchmark_probability": None if bars is None else bars.benchmark_probability,
+        "benchmark_compared": 0 if bars is None else len(bars.probability_best),
+        "near_list": [] if bars is None else list(bars.near_list),
+        "near_probability": None if bars is None else bars.near_probability,
     }
 
 

@@ -20,7 +20,10 @@ DOCUMENTS: dict[str, tuple[str, str]] = {
     "plan": ("planner.schema.plan", "PlanDocument"),
     "result": ("planner.schema.mesh_result", "AnyResult"),
     "breakdown": ("planner.schema.mesh_result", "AnyBreakdown"),
+    "compare": ("planner.schema.comparison_result", "CompareDocument"),
     "scale": ("planner.schema.result", "ScaleDocument"),
+    "sweep": ("planner.schema.sweep_result", "SweepDocument"),
+    "size": ("planner.schema.size_result", "SizeDocument"),
     "validation": ("planner.schema.validation_result", "ValidationDocument"),
     "measure": ("planner.schema.machine_result", "MeasureDocument"),
     "detect": ("planner.schema.machine_result", "DetectDocument"),
@@ -51,5 +54,7 @@ def json_schema(document: str) -> dict[str, Any]:
     >>> json_schema("model")["title"]
     'NetworkFile'
     """
-    schema = schema_of(document).model_json_schema(by_alias=True)
+    from planner.schema.lazy_union import WholeJsonSchema
+
+    schema = schema_of(document).model_json_schema(by_alias=True, schema_generator=WholeJsonSchema)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -37,12 +37,29 @@ class ConstantEntry(FileModel):
     """One constant of `costmodel.constants.CONSTANTS`: a factor on what device, cluster and framework state."""
 
     value: Factor = Field(default=1.0, description="the factor; 1 is the bundled model")
-    log_sd: LogSd = Field(description="standard deviation of its natural logarithm")
+    log_sd: LogSd | None = Field(
+        default=None,
+        description="standard deviation of its natural logarithm; as before the measurements unless stated",
+    )
     prior: Factor = Field(default=1.0, description="the factor before the measurements")
-    prior_log_sd: LogSd = Field(description="standard deviation of the logarithm before the measurements")
+    prior_log_sd: LogSd | None = Field(
+        default=None,
+        description="standard deviation of the logarithm before the measurements; that of the cost model unless stated",
+    )
     determined: bool = Field(
         default=False, strict=True, description="whether the measurements said more than the prior"
     )
+
+    def to_domain(self, name: str) -> CalibratedConstant:
+        """Make the cost model's object."""
+        prior_log_sd = CONSTANTS[name].prior_log_sd if self.prior_log_sd is None else self.prior_log_sd
+        return CalibratedConstant(
+            value=self.value,
+            log_sd=prior_log_sd if self.log_sd is None else self.log_sd,
+            prior=self.prior,
+            prior_log_sd=prior_log_sd,
+            determined=self.determined,
+        )
 
 
 class ErrorModelEntry(FileModel):
@@ -136,7 +153,10 @@ class CalibrationFile(FileModel):
     correlation: list[list[Correlation]] = Field(
         default_factory=list, description="of the logarithms, in the order of 'constants'; none where absent"
     )
-    residual: ResidualEntry
+    residual: ResidualEntry | None = Field(
+        default=None,
+        description="what the constants leave unexplained; as the bundled calibration has it unless stated",
+    )
     cross_validation: CrossValidation | None = None
 
     @model_validator(mode="after")
@@ -169,14 +189,17 @@ class CalibrationFile(FileModel):
         >>> file.to_domain().values
         {'matmul_rate': 0.9}
         """
-        constants = {name: CalibratedConstant(**entry.model_dump()) for name, entry in self.constants.items()}
+        constants = {name: entry.to_domain(name) for name, entry in self.constants.items()}
+        residual = self.residual
         matrix = np.array(self.correlation, dtype=np.float64) if self.correlation else np.eye(len(constants))
         return Calibration(
             name=self.name,
             constants=constants,
             correlation=matrix,
-            residual_log_sd=self.residual.log_sd,
-            residual_by_part=dict(self.residual.by_part),
+            residual_log_sd=0.0 if residual is None else residual.log_sd,
+            residual_by_part={} if residual is None else dict(residual.by_part),
             framework=self.source.framework,
-            error_models={kind: entry.to_domain() for kind, entry in self.residual.kinds.items()},
+            error_models={}
+            if residual is None
+            else {kind: entry.to_domain() for kind, entry in residual.kinds.items()},
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -11,7 +12,7 @@ from costmodel.device import Device
 from costmodel.host import Host, HostError
 from costmodel.network import Cluster, DeviceGroup, Level
 from planner.schema.common import MAX_INTEGER, FileModel, Name, Text, fail
-from planner.schema.quantity import Bandwidth, Bytes, Fraction, Seconds, Sources, check_sources
+from planner.schema.quantity import Bandwidth, Bytes, Fraction, Power, Price, Seconds, Sources, check_sources
 
 __all__ = ["ClusterFile", "GroupEntry", "HostEntry", "LevelEntry"]
 
@@ -45,6 +46,9 @@ class LevelEntry(FileModel):
         le=1.0,
         description="share of the bandwidth at which its switches sum messages; 0 = they do not",
     )
+    fitted: tuple[Literal["latency", "efficiency", "ring_step", "in_network"], ...] = Field(
+        default=(), max_length=4, description="which of these were found from measured collectives, as the source says"
+    )
 
     def to_domain(self) -> Level:
         """Make the cost model's level: bandwidth per device when all devices communicate at once."""
@@ -57,6 +61,7 @@ class LevelEntry(FileModel):
             efficiency=self.efficiency,
             ring_step_s=self.ring_step,
             in_network=self.in_network,
+            fitted=self.fitted,
         )
 
 
@@ -89,6 +94,9 @@ class HostEntry(FileModel):
     link_shared_by: int = Field(
         default=1, strict=True, ge=1, le=MAX_INTEGER, description="devices behind such a port; 1 = its own"
     )
+    power: Power | None = Field(
+        default=None, description="of one node beside its devices (processors, memory, network, fans): '4600 W'"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -106,6 +114,7 @@ class HostEntry(FileModel):
             memory_bandwidth_bytes_per_s=self.memory_bandwidth,
             link_bytes_per_s=self.link,
             link_shared_by=self.link_shared_by,
+            power_w=self.power,
         )
 
 
@@ -123,6 +132,10 @@ class ClusterFile(FileModel):
     host: HostEntry | None = Field(
         default=None, description="of every node; memory without a limit, and assumed rates, unless stated"
     )
+    price_per_hour: Price | None = Field(
+        default=None,
+        description="of renting one device here, in USD; in place of the device file's (one kind of device)",
+    )
     source: Sources = Field(description="key of this file, or name of a level -> where its numbers come from")
 
     @model_validator(mode="after")
@@ -131,6 +144,8 @@ class ClusterFile(FileModel):
             fail("is empty; list the kinds of devices, or name the one with 'device'", at="groups")
         if (self.device is None) == (not self.groups):
             fail("a cluster has either 'device' or 'groups'")
+        if self.groups and self.price_per_hour is not None:
+            fail("is about one kind of device; state the prices of several in their device files", at="price_per_hour")
         names = [level.name for level in self.levels]
         if len(set(names)) < len(names):
             fail("two levels have the same name", at="levels")
@@ -195,7 +210,10 @@ class ClusterFile(FileModel):
         """
         assert set(self.device_names) <= set(devices), "a device of the cluster was not loaded"
         if not self.groups:
-            groups: tuple[DeviceGroup, ...] = (DeviceGroup(device=devices[str(self.device)]),)
+            device = devices[str(self.device)]
+            if self.price_per_hour is not None:
+                device = dataclasses.replace(device, price_per_hour=self.price_per_hour)
+            groups: tuple[DeviceGroup, ...] = (DeviceGroup(device=device),)
         else:
             groups = tuple(
                 DeviceGroup(

@@ -16,13 +16,14 @@ from planner.schema.quantity import (
     Fraction,
     Frequency,
     HalfSize,
+    Power,
     Price,
     Seconds,
     Sources,
     check_sources,
 )
 
-__all__ = ["DeviceFile", "EfficiencyEntry", "Peaks"]
+__all__ = ["DeviceFile", "EfficiencyEntry", "Peaks", "PowerEntry"]
 
 
 class Peaks(FileModel):
@@ -71,6 +72,15 @@ class EfficiencyEntry(FileModel):
         return Efficiency(source=source, **self.model_dump())
 
 
+class PowerEntry(FileModel):
+    """What a device draws; `costmodel.energy` makes joules of it."""
+
+    busy: Power = Field(description="while it computes: the board's thermal design power is an upper bound, '700 W'")
+    idle: Power | None = Field(
+        default=None, description="while it waits for the network or for other devices; a share of busy unless stated"
+    )
+
+
 class DeviceFile(FileModel):
     """A device."""
 
@@ -92,6 +102,7 @@ class DeviceFile(FileModel):
     price_per_hour: Price | None = Field(
         default=None, description="of renting one device, in USD; only the objective `money` needs it"
     )
+    power: PowerEntry | None = Field(default=None, description="of one device; only the objective `energy` needs it")
     source: Sources = Field(description="key of this file -> where its number comes from")
 
     @model_validator(mode="after")
@@ -126,5 +137,7 @@ class DeviceFile(FileModel):
             efficiency=self.efficiency.to_domain(self.source.get("efficiency", DEFAULT_EFFICIENCY.source)),
             vector_flop_per_s=self.vector_rate,
             price_per_hour=self.price_per_hour,
+            busy_power_w=None if self.power is None else self.power.busy,
+            idle_power_w=None if self.power is None else self.power.idle,
             lanes_per_multiprocessor=self.lanes_per_multiprocessor,
         )

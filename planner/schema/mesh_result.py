@@ -14,6 +14,7 @@ from planner.schema.result import (
     ComparisonEntry,
     ErrorBarsEntry,
     Head,
+    LinkEntry,
     Number,
     ResultDocument,
     Seconds,
@@ -69,7 +70,17 @@ class MeshPlanCost(BaseModel):
     money_per_million_tokens: Number | None = Field(
         description="In USD; null where the device file states no `price_per_hour`."
     )
-    bottleneck: str = Field(description="The part of the step that takes longest, in words.")
+    money_per_step: Number | None = Field(default=None, description="In USD; null where no `price_per_hour` is stated.")
+    energy_per_step_j: Number | None = Field(
+        default=None, description="Of the GPUs in use and their hosts, in joules; null where no `power` is stated."
+    )
+    bottleneck: str = Field(
+        description="The part of the step that takes longest, in words; `compute` without `host_s`, which is `host launches`."
+    )
+    host_s: Seconds = Field(
+        default=0.0,
+        description="The part of `compute_s` in which GPUs wait for their hosts to start kernels and collectives.",
+    )
     gap: Number = Field(
         description="Objective over the best plan's, minus 1 (the step time unless another is asked for)."
     )
@@ -117,7 +128,7 @@ class MeshHead(Head):
     space: Literal["mesh"]
     seq: int = Field(ge=1, description="Positions (tokens) of a sample.")
     objective: str = Field(
-        description="What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours or money."
+        description="What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours, money or energy."
     )
 
 
@@ -197,6 +208,7 @@ class MeshBreakdownDocument(Tail, MeshHead):
     split: SplitCheckEntry | None = Field(
         default=None, description="What the per-layer program says about the splits; null where nothing is split."
     )
+    links: list[LinkEntry] | None = Field(default=None, description="What the step waits for the network.")
     best: MeshPlanCost | None = Field(description="The best plan, where it was searched for.")
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
     error_bars: ErrorBarsEntry | None = None

@@ -53,14 +53,16 @@ from __future__ import annotations
 import dataclasses
 import re
 import typing
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, Union
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, create_model, model_validator
+from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from costmodel.layers import FAMILIES, LayerFamily
 from planner.errors import did_you_mean
 from planner.schema.common import MAX_INTEGER, FileModel, Name, Reference, Text, fail, field_type
+from planner.schema.lazy_union import LazyUnion
 
 __all__ = ["MAX_LAYERS", "TRAINING_KEYS", "Block", "BlockUse", "Branches", "LayerEntry", "NetworkFile", "layer_model"]
 
@@ -165,72 +167,6 @@ class LayerEntry(FileModel):
         return self
 
 
-class First(FileModel):
-    """What is different in the first repetition of a block."""
-
-    block: Name | None = Field(default=None, description="another block")
-    with_: Values = Field(default_factory=dict, alias="with", description="other values of parameters")
-
-
-class BlockUse(FileModel):
-    """A block's layers, once or several times in a row."""
-
-    name: Name = Field(description="prefix of the names of its layers")
-    block: Name = Field(description="which block")
-    repeat: Repeat | None = Field(default=None, description="how many times, each reading the one before")
-    with_: Values = Field(default_factory=dict, alias="with", description="values of the block's parameters")
-    first: First | None = Field(default=None, description="changes of the first repetition")
-    inputs: Inputs | None = None
-    frozen: Frozen = Field(default=False, description="all layers inside are frozen")
-
-
-class Branches(FileModel):
-    """Parallel chains that read the same input and are joined."""
-
-    name: Name = Field(description="prefix of the names of its layers, and the name of the joined output")
-    branches: Chains = Field(description="chains of layers; an empty one passes the input on")
-    join: Join = Field(default="concat", description="how the ends of the chains are joined")
-    inputs: Inputs | None = None
-
-
-class Block(FileModel):
-    """Layers to be used under ``layers`` by ``block: name``."""
-
-    description: Text = ""
-    parameters: tuple[Name, ...] = Field(default=(), max_length=100, description="parameters that a use must give")
-    defaults: Values = Field(default_factory=dict, description="parameters that a use may give, and their values")
-    layers: tuple[Entry, ...] = Field(default=(), description="the layers; the last one is the output")
-    branches: Chains | None = Field(default=None, description="instead of layers: parallel chains that are joined")
-    join: Join = Field(default="concat", description="how the ends of the branches are joined")
-
-    @model_validator(mode="after")
-    def _one_body(self) -> Self:
-        if bool(self.layers) == (self.branches is not None):
-            fail("a block has either 'layers' or 'branches'")
-        return self
-
-
-class NetworkFile(FileModel):
-    """A network."""
-
-    schema_version: Literal[1] = Field(description="version of this file format")
-    name: Title
-    description: Text = ""
-    source: Text = Field(default="", description="where the network and its numbers come from")
-    global_batch: int = Field(
-        strict=True, ge=1, le=MAX_INTEGER, description="usual samples per training step, all workers together"
-    )
-    seq: int | None = Field(
-        default=None,
-        strict=True,
-        ge=1,
-        le=MAX_INTEGER,
-        description="positions of a sample of a network on sequences; '$seq' stands for it anywhere below",
-    )
-    blocks: dict[Name, Block] = Field(default_factory=dict, description="groups of layers, by name")
-    layers: tuple[Entry, ...] = Field(min_length=1, description="the network")
-
-
 @cache
 def layer_model(kind: str) -> type[LayerEntry]:
     """Pydantic model of one layer type, made from its family's ``Params``.
@@ -286,18 +222,81 @@ def _known_entry(value: Any) -> Any:
     return value
 
 
-def _entry_type() -> Any:
-    members: list[Any] = [Annotated[layer_model(kind), Tag(f"<{kind}>")] for kind in sorted(FAMILIES)]
-    members += [Annotated[BlockUse, Tag("<block>")], Annotated[Branches, Tag("<branches>")]]
-    union: Any = Union[tuple(members)]  # noqa: UP007 - made at run time
-    return Annotated[union, Discriminator(_entry_tag), BeforeValidator(_known_entry)]
+def _members() -> dict[str, Callable[[], type[FileModel]]]:
+    """Tag -> model of an entry, made when a file has one."""
+    layers = {f"<{kind}>": partial(layer_model, kind) for kind in sorted(FAMILIES)}
+    return {**layers, "<block>": lambda: BlockUse, "<branches>": lambda: Branches}
 
 
 if TYPE_CHECKING:
-    Entry: TypeAlias = LayerEntry | BlockUse | Branches
+    Entry: TypeAlias = "LayerEntry | BlockUse | Branches"
     Chains: TypeAlias = tuple[tuple[Entry, ...], ...]
 else:
-    Entry = _entry_type()
+    Entry = Annotated[Any, LazyUnion(_members(), _entry_tag), BeforeValidator(_known_entry)]
     Chains = Annotated[tuple[tuple[Entry, ...], ...], Field(min_length=2, max_length=1000)]
-for _model in (Branches, Block, NetworkFile):
-    _model.model_rebuild()
+
+
+class First(FileModel, defer_build=True):
+    """What is different in the first repetition of a block."""
+
+    block: Name | None = Field(default=None, description="another block")
+    with_: Values = Field(default_factory=dict, alias="with", description="other values of parameters")
+
+
+class BlockUse(FileModel, defer_build=True):
+    """A block's layers, once or several times in a row."""
+
+    name: Name = Field(description="prefix of the names of its layers")
+    block: Name = Field(description="which block")
+    repeat: Repeat | None = Field(default=None, description="how many times, each reading the one before")
+    with_: Values = Field(default_factory=dict, alias="with", description="values of the block's parameters")
+    first: First | None = Field(default=None, description="changes of the first repetition")
+    inputs: Inputs | None = None
+    frozen: Frozen = Field(default=False, description="all layers inside are frozen")
+
+
+class Branches(FileModel, defer_build=True):
+    """Parallel chains that read the same input and are joined."""
+
+    name: Name = Field(description="prefix of the names of its layers, and the name of the joined output")
+    branches: Chains = Field(description="chains of layers; an empty one passes the input on")
+    join: Join = Field(default="concat", description="how the ends of the chains are joined")
+    inputs: Inputs | None = None
+
+
+class Block(FileModel):
+    """Layers to be used under ``layers`` by ``block: name``."""
+
+    description: Text = ""
+    parameters: tuple[Name, ...] = Field(default=(), max_length=100, description="parameters that a use must give")
+    defaults: Values = Field(default_factory=dict, description="parameters that a use may give, and their values")
+    layers: tuple[Entry, ...] = Field(default=(), description="the layers; the last one is the output")
+    branches: Chains | None = Field(default=None, description="instead of layers: parallel chains that are joined")
+    join: Join = Field(default="concat", description="how the ends of the branches are joined")
+
+    @model_validator(mode="after")
+    def _one_body(self) -> Self:
+        if bool(self.layers) == (self.branches is not None):
+            fail("a block has either 'layers' or 'branches'")
+        return self
+
+
+class NetworkFile(FileModel):
+    """A network."""
+
+    schema_version: Literal[1] = Field(description="version of this file format")
+    name: Title
+    description: Text = ""
+    source: Text = Field(default="", description="where the network and its numbers come from")
+    global_batch: int = Field(
+        strict=True, ge=1, le=MAX_INTEGER, description="usual samples per training step, all workers together"
+    )
+    seq: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=MAX_INTEGER,
+        description="positions of a sample of a network on sequences; '$seq' stands for it anywhere below",
+    )
+    blocks: dict[Name, Block] = Field(default_factory=dict, description="groups of layers, by name")
+    layers: tuple[Entry, ...] = Field(min_length=1, description="the network")

@@ -28,7 +28,9 @@ class _Claim(BaseModel):
     proven_optimal: bool = Field(description="Whether the gap is 0, but for rounding (1e-6).")
     proof: str = Field(description="Which argument proved the bound.")
     method: str = Field(description="What found the placement.")
-    stopped: str | None = Field(description="Why the search ended early: time limit or interrupted.")
+    stopped: str | None = Field(
+        description="Why the search ended without a proof: time limit, interrupted, or in words what was too large."
+    )
     wall_s: Amount = Field(description="Seconds of the search.")
 
 

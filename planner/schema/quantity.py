@@ -17,6 +17,7 @@ __all__ = [
     "Fraction",
     "Frequency",
     "HalfSize",
+    "Power",
     "Price",
     "Seconds",
     "Sources",
@@ -45,6 +46,7 @@ Bytes = Annotated[float, _reader("bytes", zero=False), _text("80 GiB")]
 Bandwidth = Annotated[float, _reader("bytes_per_s", zero=False), _text("900 GB/s")]
 FlopRate = Annotated[float, _reader("flop_per_s", zero=False), _text("989 TFLOP/s")]
 Frequency = Annotated[float, _reader("hz", zero=False), _text("1410 MHz")]
+Power = Annotated[float, _reader("watts", zero=False), _text("700 W")]
 Seconds = Annotated[float, _reader("seconds", zero=True), _text("5 us")]
 
 

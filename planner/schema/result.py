@@ -64,6 +64,10 @@ class PlanCost(_Result):
     exchange_s: Seconds = Field(description="All gradient exchange, hidden or not.")
     bottleneck: str = Field(description="The term that takes longest.")
     gap: Number = Field(description="Step time over the best plan's, minus 1.")
+    money_per_step: Number | None = Field(default=None, description="In USD; null where no `price_per_hour` is stated.")
+    energy_per_step_j: Number | None = Field(
+        default=None, description="Of the workers and their hosts, in joules; null where no `power` is stated."
+    )
 
 
 class RankedPlanEntry(PlanCost):
@@ -128,11 +132,19 @@ class Compared(_Result):
     benchmark_list: list[int] = Field(
         default_factory=list,
         description=(
-            "Ranks of the fewest of `plans` of which one is the best of them, or within 3 % of it, with a chance of at least 90 %; empty: "
-            "not compared."
+            "Ranks of the fewest plans of which one is the best of those compared with a chance of at least 90 %, with those that take "
+            "as long; ranks above `plans` are shown by a larger --top. Empty: not compared."
         ),
     )
     benchmark_probability: Number | None = Field(default=None, description="That chance, as it was found.")
+    benchmark_compared: int = Field(
+        default=0, ge=0, description="How many of the best plans were compared; probability_best is about them."
+    )
+    near_list: list[int] = Field(
+        default_factory=list,
+        description="Ranks of the fewest plans of which one is the best or within 3 % of it with a chance of at least 90 %.",
+    )
+    near_probability: Number | None = Field(default=None, description="That chance, as it was found.")
 
 
 class SensitivityEntry(_Result):
@@ -202,6 +214,17 @@ class ComparisonEntry(_Result):
     best_s: Number
 
 
+class LinkEntry(_Result):
+    """One kind of traffic of a plan."""
+
+    traffic: str = Field(description="What travels.")
+    group: int = Field(ge=2, description="Ranks that take part together.")
+    stride: int = Field(ge=1, description="Distance of neighbours in the numbering of the ranks.")
+    level: str = Field(description="Outermost level of links that a group spans.")
+    bytes_per_s: Number = Field(description="What a rank reaches over it while all others do the same.")
+    waiting_s: Seconds = Field(description="Of a step.")
+
+
 class BreakdownDocument(Tail, Head):
     """Answer of `planner explain --json`, and without `layers` and `totals` of `planner estimate --json`."""
 
@@ -209,6 +232,7 @@ class BreakdownDocument(Tail, Head):
     plans: list[RankedPlanEntry] = Field(min_length=1, max_length=1)
     layers: list[LayerEntry] | None = None
     totals: LayerEntry | None = Field(default=None, description="Sums over the layers, under the same keys.")
+    links: list[LinkEntry] | None = Field(default=None, description="What the step waits for the network.")
     best: PlanCost | None = Field(description="The best plan, where it was searched for.")
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
     error_bars: ErrorBarsEntry | None = None

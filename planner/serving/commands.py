@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.commands.output import Output, emit, remark
@@ -15,14 +14,12 @@ from planner.serving.options import QUESTION_OPTIONS, serving_from
 from planner.serving.request import ServingRequest
 
 if TYPE_CHECKING:
+    from planner.commands.report_options import ReportFiles
     from planner.loading import Loaded
     from planner.schema.plan import PlanDocument
     from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
 
 __all__ = ["answer_optimize", "answer_plan", "answer_plan_file", "serving_request"]
-
-# Relative difference up to which a plan file's stated times are what the cost model says.
-_SAME_PREDICTION = 1e-9
 
 
 def serving_request(words: Mapping[str, str | None], base: Request, values: Values) -> ServingRequest | None:
@@ -47,8 +44,8 @@ def serving_request(words: Mapping[str, str | None], base: Request, values: Valu
     return request if is_serving(request, load_model(base.model).graph) else None
 
 
-def answer_optimize(request: ServingRequest, where: Output) -> None:
-    """Search, write the best plan where it was asked for, and print."""
+def answer_optimize(request: ServingRequest, where: Output, files: ReportFiles | None = None) -> None:
+    """Search, write the best plan and a page where these were asked for, and print."""
     from planner.serving.report import serving_search_report
     from planner.serving.search import optimize_serving
 
@@ -58,7 +55,12 @@ def answer_optimize(request: ServingRequest, where: Output) -> None:
     finally:
         progress.close()
     _export(request, result, result.plans[0], where, "the best plan")
-    emit(serving_search_report(result), where)
+    report = serving_search_report(result)
+    if files is not None and files.html is not None:
+        from planner.commands.report_files import write_serving_page
+
+        write_serving_page(result, report, files, where)
+    emit(report, where)
     if result.interrupted:
         raise KeyboardInterrupt  # the best so far is shown; the exit code says that it was stopped
 
@@ -97,30 +99,17 @@ def answer_plan_file(
     PlannerError
         Options that the file decides, everything in the file that contradicts.
     """
-    from planner.files.plan_file import changed_inputs
-    from planner.files.serving_plan_file import (
-        serving_plan_from_document,
-        serving_request_from_document,
-        stated_differently,
-    )
-    from planner.serving.judge import make_serving_judge
+    from planner.plan_question import serving_prediction
 
     values = Values()
     if base.mode != "inference":
         values.add(f"--mode {base.mode}: the plan is for inference")
     given = serving_from(words, dataclasses.replace(base, mode="inference"), values)
     values.check()
-    request = serving_request_from_document(loaded.content, base)
     changes = {name: getattr(given, name) for name in _QUESTION if getattr(given, name) is not None}
-    request = dataclasses.replace(request, **changes)
-    plan = serving_plan_from_document(loaded.content, make_serving_judge(request), loaded.document)
-    estimate = _asked(request, plan, where, command)
-    warnings = [
-        f"the {role} file is not the one that the plan was made with (its sha256 differs)"
-        for role in changed_inputs(loaded.content, estimate.setting)
-    ]
-    if not (warnings or is_changed or changes):
-        warnings = stated_differently(loaded.content, estimate.ranked, _SAME_PREDICTION)
+    request, estimate, warnings = serving_prediction(
+        loaded, base, changes, lambda asked, plan: _asked(asked, plan, where, command), is_changed=is_changed
+    )
     for warning in warnings:
         remark(where, f"warning: {warning}")
     _show(request, estimate, warnings, where, command)
@@ -166,18 +155,10 @@ def _export(
 ) -> None:
     if where.export is None:
         return
+    from planner.answers import serving_document_of
     from planner.commands.files import write_atomically
     from planner.files.plan_file import plan_text
-    from planner.files.serving_plan_file import document_from_serving_plan
-    from planner.report.documents import assumption_text
 
-    folder: Path = where.export.parent
-    document = document_from_serving_plan(
-        answer,
-        ranked,
-        request=request,
-        assumptions=[assumption_text(assumption) for assumption in answer.assumptions],
-        folder=folder,
-    )
+    document = serving_document_of(request, answer, ranked, folder=where.export.parent)
     write_atomically(where.export, plan_text(document))
     remark(where, f"wrote {what} to {where.export}")

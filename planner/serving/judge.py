@@ -51,7 +51,7 @@ def is_serving(request: ServingRequest, graph: Graph) -> bool:
         "--fix": bool(base.fix),
         f"--solver {base.solver}": base.solver != "auto",
         f"--collective {base.collective}": base.collective is not None,
-        "--diverse": base.diverse,
+        "--diverse": bool(base.diverse),
         f"--cost-model {base.cost_model}": base.cost_model != "roofline",
     }
     asked = [flag for flag, given in per_layer.items() if given]
@@ -276,7 +276,7 @@ def _assumptions(
         Assumption(
             name="weights",
             value=resolved.setting.precision,
-            source="given" if base.precision is not None else "default of the device",
+            source="given" if base.precision is not None else "default of transformers on the device",
         ),
         Assumption(name="keys and values", value=kv, source=source(request.kv)),
         Assumption(

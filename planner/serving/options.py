@@ -99,8 +99,8 @@ def serving_from(words: Mapping[str, str | None], base: Request, values: Values)
         base=base,
         prompt_tokens=values.optional_count("--prompt", words.get("prompt"), most=_MOST_TOKENS),
         output_tokens=values.optional_count("--output-tokens", words.get("output_tokens"), most=_MOST_TOKENS),
-        max_ttft_s=values.seconds("--max-ttft", words.get("max_ttft")),
-        max_tpot_s=values.seconds("--max-tpot", words.get("max_tpot")),
+        max_ttft_s=values.seconds("--max-ttft", words.get("max_ttft"), likely="ms"),
+        max_tpot_s=values.seconds("--max-tpot", words.get("max_tpot"), likely="ms"),
         kv=kv,
         degrees=degrees,
     )

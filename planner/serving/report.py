@@ -23,6 +23,7 @@ from planner.report.numbers import (
 from planner.report.optimize import assumed, space_text, workers_text
 from planner.report.ranking import gap_text
 from planner.report.rows import rows_table
+from planner.report.waterfall import waterfall
 from planner.results import Assumption, Setting
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
 from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS, command_of
@@ -35,7 +36,6 @@ __all__ = [
     "serving_table",
 ]
 
-_BAR = 30
 _ERROR_BARS = ("Error bars", "none: no published measurements of serving are in the fit")
 # Objective -> what a better plan is.
 _BETTER = {
@@ -267,7 +267,7 @@ def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: fl
             Column(title="part", cells=(*(word for word, _ in rows), "total"), is_text=True),
             Column(title="value", unit=unit.name, cells=tuple(significant(value / unit.size) for value in values)),
             Column(title="share", cells=(*(percent(value / total) for _, value in rows), "100 %")),
-            Column(title="", cells=(*("#" * round(_BAR * v / total) for _, v in rows), ""), is_text=True, priority=1),
+            Column(title="", cells=waterfall([value for _, value in rows], total), is_text=True, priority=1),
         ),
         total=True,
     )

@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping
 
 from costmodel.serving.breakdown import serving_layer_rows
 from costmodel.serving.plan import ServingPlan
-from costmodel.units import format_bytes, format_seconds
-from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from costmodel.units import format_bytes
+from planner.errors import NoFeasiblePlan, UsageError
 from planner.mesh.near import near_multiples
 from planner.results import Assumption
-from planner.search_errors import SearchInterrupted
-from planner.serving.contradictions import serving_contradiction
 from planner.serving.judge import ServingJudge, make_serving_judge
+from planner.serving.remedies import missed_limits, no_serving_plan
 from planner.serving.request import ServingRequest
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
-from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS, serving_plan_in_words
+from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
 from strategies.serving.settings import MOST_BATCH, ServingOutcome, ServingSettings
@@ -28,7 +27,6 @@ Progress = Callable[[str, float], None]
 
 _DEFAULT_TIME_LIMIT_S = 60.0
 _ONE = Bounds(values=(1,))
-_DOUBLINGS = 8
 
 
 def optimize_serving(request: ServingRequest, progress: Progress | None = None) -> ServingResult:
@@ -50,7 +48,7 @@ def optimize_serving(request: ServingRequest, progress: Progress | None = None) 
     settings = _settings(judge)
     outcome = search_serving(judge.model, settings, progress)
     if not outcome.candidates:
-        raise _no_plan(judge, settings, outcome)
+        raise no_serving_plan(judge, settings, outcome)
     plans = judge.rank([candidate.plan for candidate in outcome.candidates])
     return ServingResult(
         setting=dataclasses.replace(judge.setting, global_batch=plans[0].plan.concurrency),
@@ -160,7 +158,7 @@ def _about(judge: ServingJudge, ranked: RankedServingPlan) -> list[str]:
             f"{format_bytes(judge.capacity_bytes)}; most of it are {SERVING_MEMORY_WORDS[largest]} "
             f"({format_bytes(ranked.memory_parts[largest])}); {way_out}"
         )
-    return notes + [f"misses the limit: {text}" for text in _missed(judge, ranked)]
+    return notes + [f"misses the limit: {text}" for text in missed_limits(judge, ranked)]
 
 
 def _comparison(plan: RankedServingPlan, best: RankedServingPlan | None) -> tuple[tuple[str, float, float], ...]:
@@ -215,58 +213,6 @@ def _notes(judge: ServingJudge, outcome: ServingOutcome, best: RankedServingPlan
             f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more"
         )
     return notes
-
-
-def _missed(judge: ServingJudge, ranked: RankedServingPlan) -> list[str]:
-    """Limits that a plan does not keep."""
-    words = {"ttft_s": ("time to first token", ranked.ttft_s), "tpot_s": ("time per token", ranked.tpot_s)}
-    return [
-        f"{words[name][0]} {format_seconds(words[name][1])}, at most {format_seconds(limit)} asked for"
-        for name, limit in judge.limits.items()
-        if words[name][1] > limit
-    ]
-
-
-# -- nothing found ------------------------------------------------------------------------------------------------------
-
-
-def _no_plan(judge: ServingJudge, settings: ServingSettings, outcome: ServingOutcome) -> Exception:
-    if outcome.interrupted:
-        return SearchInterrupted(None)
-    if not outcome.is_complete:
-        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
-    miss = outcome.nearest_miss
-    if miss is None:
-        return UsageError(serving_contradiction(judge, settings))
-    ranked = judge.rank([miss.plan])[0]
-    words = serving_plan_in_words(miss.plan)
-    way_out = _more_gpus(judge, settings)
-    if miss.fits:
-        return NoFeasiblePlan(
-            f"no plan that fits keeps the limits; the nearest ({words}) misses: {'; '.join(_missed(judge, ranked))}; "
-            f"{way_out or 'nor does any on more GPUs; allow more time, or use --precision fp8 or a faster device'}"
-        )
-    largest = max(ranked.memory_parts, key=lambda part: ranked.memory_parts[part])
-    return NoFeasiblePlan(
-        f"nothing fits: the nearest miss ({words}) needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU and there are "
-        f"{format_bytes(judge.capacity_bytes)}; the largest part is {SERVING_MEMORY_WORDS[largest]} with "
-        f"{format_bytes(ranked.memory_parts[largest])}; "
-        f"{way_out or 'nor does anything on more GPUs; use a device with more memory, --precision fp8 or shorter sequences'}"
-    )
-
-
-def _more_gpus(judge: ServingJudge, settings: ServingSettings) -> str | None:
-    """The least doubling of the GPUs after which something will do."""
-    most, gpus = judge.cluster.max_devices, settings.max_workers
-    for _ in range(_DOUBLINGS):
-        gpus *= 2
-        if most is not None and gpus > most:
-            return None
-        wider = dataclasses.replace(settings, max_workers=gpus, top=1, wall_s=5.0)
-        found = search_serving(judge.model, wider).candidates
-        if found:
-            return f"with --gpus {gpus} it works: {serving_plan_in_words(found[0].plan)}"
-    return None
 
 
 # -- the plan that is spelled out ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.known_costs import KnownCosts
 from costmodel.roofline import RooflineCompute
 from costmodel.uncertainty import Candidates
 from planner.mesh.space import is_transformer
@@ -62,11 +63,12 @@ def mesh_bars(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> ErrorBars:
     return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=weight)
 
 
-def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan]) -> ErrorBars:
-    """Error bars of ranked plans with a split per layer."""
+def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: KnownCosts | None = None) -> ErrorBars:
+    """Error bars of ranked plans with a split per layer; ``known``: what is known of the costs of layers."""
     workload = resolved.workload
     if not isinstance(workload.compute, RooflineCompute):
         return without_model()
+    known = KnownCosts(workload, resolved.cluster) if known is None else known
     workers = max(plan.workers for plan in plans)
     names = constants_of(workload, resolved.cluster, workers)
     knowledge = knowledge_of(resolved.request, is_transformer=is_transformer(workload.graph), names=names)
@@ -76,7 +78,7 @@ def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan]) -> ErrorBars:
     candidates = Candidates(
         step_time_s=steps,
         shares=shares_of(steps, terms, nodes),
-        effects=effects_of(layer_times(workload, resolved.cluster, [plan.plan for plan in plans]), names, steps),
+        effects=effects_of(layer_times(known, [plan.plan for plan in plans]), names, steps),
         covariance=knowledge.covariance,
         coordinates=layer_coordinates([plan.plan for plan in plans]),
     )
@@ -89,7 +91,9 @@ def parts_bars(resolved: Resolved, plans: Sequence[_Timed]) -> ErrorBars:
         return without_model()
     knowledge = knowledge_of(resolved.request, is_transformer=True, names=())
     bars = bars_of(_candidates(resolved, knowledge, plans), knowledge)
-    return replace(bars, probability_best=(), benchmark_list=(), benchmark_probability=None)
+    return replace(
+        bars, probability_best=(), benchmark_list=(), benchmark_probability=None, near_list=(), near_probability=None
+    )
 
 
 def _candidates(

@@ -23,6 +23,7 @@ from planner.calibration.files import load_calibration
 from planner.request import Request
 
 __all__ = [
+    "COMPARED_PLANS",
     "LISTED_SHARE",
     "SAME_WITHIN",
     "ErrorBars",
@@ -37,6 +38,11 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 _T = TypeVar("_T", bound=Any)
 
+# Plans that are compared at least, however few are shown. More of them are mostly the first with a detail changed: with 20 the list held 14
+# to 18 plans, which nobody would run; the answer says how many were compared, and --top compares more.
+COMPARED_PLANS = 5
+# Plans whose times differ by less are equal: either both are on a list, or none is.
+_EQUAL_TIME = 1e-4
 # Chance that the list to benchmark is meant to hold the best.
 LISTED_SHARE = 0.9
 # A plan slower than the best by less than this is as good: repeated runs of one plan differ by more (by a median of 15 % in the largest
@@ -82,11 +88,14 @@ class ErrorBars:
     low_s, high_s : tuple of float
         Step times between which a measurement of each ranked plan lies with a chance of 80 %; empty where there is no error model.
     probability_best : tuple of float
-        Chance that each ranked plan is the best of them; empty where they were not compared.
+        Chance that each ranked plan is the best of them; empty where they were not compared. There may be more than are shown.
     benchmark_list : tuple of int
-        Ranks of the fewest plans of which one is the best, or within `SAME_WITHIN` of it, with a chance of `LISTED_SHARE`.
+        Ranks of the fewest plans of which one is the best with a chance of `LISTED_SHARE`, of the first, and of those that take as long as
+        one of them.
     benchmark_probability : float or None
         That chance, as it was found; None where nothing was compared.
+    near_list, near_probability : tuple of int, float or None
+        The same of the plans of which one is the best or within `SAME_WITHIN` of it.
     calibration, kind : str
         Whose error model it is.
     note : str
@@ -98,6 +107,8 @@ class ErrorBars:
     probability_best: tuple[float, ...] = ()
     benchmark_list: tuple[int, ...] = ()
     benchmark_probability: float | None = None
+    near_list: tuple[int, ...] = ()
+    near_probability: float | None = None
     calibration: str = ""
     kind: str = ""
     note: str = ""
@@ -183,15 +194,32 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
     if len(candidates) < 2:
         return bars
     errors = sampled_log_errors(candidates, knowledge.model, draws=_DRAWS, seed=seed)
-    log_times = np.log(candidates.step_time_s * np.asarray(weight)) + errors
-    chosen = np.sort(shortest_list(log_times, LISTED_SHARE, SAME_WITHIN, holding=0))
-    held = log_times[:, chosen].min(axis=1) <= log_times.min(axis=1) + np.log1p(SAME_WITHIN)
+    predicted = np.log(candidates.step_time_s * np.asarray(weight))
+    log_times = predicted + errors
+    chance = probability_best(log_times)
+    # What is recommended is benchmarked in any case.
+    short = shortest_list(log_times, LISTED_SHARE, holding=0)
+    listed = with_equals(np.array(sorted({0, *short.tolist()})), predicted)
+    near = np.sort(shortest_list(log_times, LISTED_SHARE, SAME_WITHIN, holding=0))
+    held = log_times[:, near].min(axis=1) <= log_times.min(axis=1) + np.log1p(SAME_WITHIN)
     return replace(
         bars,
-        probability_best=tuple(probability_best(log_times).tolist()),
-        benchmark_list=tuple((chosen + 1).tolist()),
-        benchmark_probability=float(held.mean()),
+        probability_best=tuple(chance.tolist()),
+        benchmark_list=tuple((listed + 1).tolist()),
+        benchmark_probability=float(chance[listed].sum()),
+        near_list=tuple((near + 1).tolist()),
+        near_probability=float(held.mean()),
     )
+
+
+def with_equals(chosen: NDArray[np.int64], log_times: FloatArray) -> NDArray[np.int64]:
+    """A list in the order of the ranks, with the plans that take as long as one of it.
+
+    >>> with_equals(np.array([2, 0]), np.log([1.0, 1.1, 1.2, 1.2, 1.3])).tolist()
+    [0, 2, 3]
+    """
+    apart = np.abs(log_times[:, None] - log_times[chosen][None, :])
+    return np.flatnonzero((apart <= _EQUAL_TIME).any(axis=1))
 
 
 def with_bars(plans: Sequence[_T], bars: ErrorBars) -> tuple[_T, ...]:

@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 
 from costmodel.constants import CONSTANTS, cluster_with, with_constants
 from costmodel.evaluate import evaluate
-from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.known_costs import KnownCosts
 from costmodel.network import Cluster
 from costmodel.plan import Plan
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from planner.uncertainty.features import node_size
 
-if TYPE_CHECKING:
-    from costmodel.mesh.model import MeshModel  # heavy: plans per layer do without
+if TYPE_CHECKING:  # plans per layer do without
+    from costmodel.mesh.assumptions import MeshAssumptions
+    from costmodel.mesh.model import MeshModel
+    from costmodel.mesh.plan import MeshPlan
 
 __all__ = ["Times", "constants_of", "effects_of", "layer_times", "mesh_times"]
 
@@ -76,6 +77,8 @@ def constants_of(
 
 def mesh_times(model: MeshModel, plans: Sequence[MeshPlan], *, exact: bool = True) -> Times:
     """Step times of mesh plans; without ``exact``, lower bounds for some schedules, and uniform stages, much quicker."""
+    from costmodel.mesh.plan import MeshBatch
+
     batch = MeshBatch.from_plans(plans)
 
     def times(name: str, factor: float) -> FloatArray:
@@ -88,12 +91,14 @@ def mesh_times(model: MeshModel, plans: Sequence[MeshPlan], *, exact: bool = Tru
     return times
 
 
-def layer_times(workload: Workload, cluster: Cluster, plans: Sequence[Plan]) -> Times:
-    """Step times of plans with a split per layer."""
+def layer_times(known: KnownCosts, plans: Sequence[Plan]) -> Times:
+    """Step times of plans with a split per layer; what a constant does not touch is costed once."""
+    judged = list(plans)
 
     def times(name: str, factor: float) -> FloatArray:
-        changed = cluster_with(cluster, {name: factor})
-        return evaluate(_workload(workload, changed), changed, list(plans)).step_time_s
+        cluster = cluster_with(known.cluster, {name: factor})
+        workload = _workload(known.workload, cluster)
+        return evaluate(workload, cluster, judged, known.changed(workload, cluster)).step_time_s
 
     return times
 

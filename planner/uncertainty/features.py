@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES, MeshPlan
 from costmodel.network import Cluster
 from costmodel.plan import Plan
 from costmodel.uncertainty import part_shares
+
+if TYPE_CHECKING:
+    from costmodel.mesh.plan import MeshPlan  # plans per layer do without
 
 __all__ = ["TIME_TERMS", "layer_coordinates", "mesh_coordinates", "node_size", "shares_of"]
 
@@ -27,7 +30,6 @@ TIME_TERMS: Mapping[str, tuple[str, ...]] = {
 # No bundled node has more devices; larger units are racks.
 _MOST_IN_NODE = 16
 # Settings whose change counts as one step (a doubling of a degree); those of the second kind change little of what is computed.
-_NAMED = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "cp_kind": CP_KINDS}
 _MINOR = ("sequence_parallel", "offload_optimizer", "offload_activations", "zero_stage")
 _DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "workers")
 
@@ -64,12 +66,15 @@ def shares_of(step_time_s: ArrayLike, terms: Mapping[str, ArrayLike], nodes: Arr
 def mesh_coordinates(plans: Sequence[MeshPlan]) -> FloatArray:
     """Where plans over a mesh lie, in doublings of degrees and changes of settings.
 
+    >>> from costmodel.mesh.plan import MeshPlan
     >>> one, two = mesh_coordinates([MeshPlan(tp=2), MeshPlan(tp=8, recompute="full")])
     >>> float(np.abs(one - two).sum())  # two doublings of tp, and of the workers; another recomputation
     5.0
     """
+    from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
+
     columns = [[math.log2(getattr(plan, name)) for plan in plans] for name in _DEGREES]
-    for name, words in _NAMED.items():
+    for name, words in (("schedule", SCHEDULES), ("recompute", RECOMPUTE), ("cp_kind", CP_KINDS)):
         # Two columns differ where the word does: half a step each.
         columns += [[0.5 * (getattr(plan, name) == word) for plan in plans] for word in words]
     columns += [[0.5 * float(getattr(plan, name)) for plan in plans] for name in _MINOR]

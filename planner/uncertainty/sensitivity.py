@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from costmodel.constants import CONSTANTS, stated_values
+from costmodel.known_costs import KnownCosts
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network import Cluster
 from costmodel.roofline import RooflineCompute
@@ -93,7 +94,7 @@ def layer_sensitivity(resolved: Resolved, plans: Sequence[RankedPlan]) -> tuple[
         return None
     names = constants_of(workload, resolved.cluster, max(plan.workers for plan in plans))
     return sensitivity_of(
-        layer_times(workload, resolved.cluster, [plan.plan for plan in plans]),
+        layer_times(KnownCosts(workload, resolved.cluster), [plan.plan for plan in plans]),
         knowledge_of(resolved.request, is_transformer=is_transformer(workload.graph), names=names),
         [plan.summary for plan in plans],
         resolved.cluster,

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from costmodel.collectives import OPERATIONS, library_s
 from costmodel.network import Cluster, span
+from planner.validation.fitted import fitted_links
 from planner.validation.hardware import Links, Machine, machine_of
 from planner.validation.outcomes import TOO_LARGE, Comparison, Outcome, skipped
 from planner.validation.preset import Preset
@@ -46,15 +47,15 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     outcomes = []
     for row in rows:
         try:
-            outcomes.append(Outcome(row=row, comparisons=(_comparison(row, preset),)))
+            outcomes.append(_outcome(row, preset))
         except RowSkipped as trouble:
-            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
         except OverflowError:
             outcomes.append(skipped(row, TOO_LARGE, usable=False))
     return outcomes
 
 
-def _comparison(row: Row, preset: Preset) -> Comparison:
+def _outcome(row: Row, preset: Preset) -> Outcome:
     if row.says("suspect"):
         raise RowSkipped("marked suspect")
     operation = row.text("collective").lower().replace("-", "_") or "all_reduce"
@@ -76,7 +77,8 @@ def _comparison(row: Row, preset: Preset) -> Comparison:
         raise RowSkipped("time far below what the links allow: wrong unit?")
     if measured_s > _LONGEST * max(ideal_s, predicted_s):
         raise RowSkipped(f"time above {_LONGEST:,.0f} times what the links need: wrong unit?")
-    return Comparison(what=operation, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
+    comparison = Comparison(what=operation, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
+    return Outcome(row=row, comparisons=(comparison,), fitted=fitted_links(machine.cluster, ranks))
 
 
 def _with_sharp(cluster: Cluster) -> Cluster:
@@ -127,7 +129,7 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
         nodes = row.default("nodes", _MANY_NODES if between_nodes else 1) if ranks is None or between_nodes else None
     if ranks is None:
         ranks = row.default("ranks", 8 * (nodes or 1))
-    each = row.count("gpus_per_node") or (-(-ranks // nodes) if nodes else None)
+    each = _ranks_per_node(ranks, nodes, row.count("gpus_per_node"))
     links = Links(
         gpus_per_node=each,
         intra_bytes_per_s=None if inside is None else inside * 1e9,
@@ -140,6 +142,28 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
             raise
     stand_in = next(name for pattern, name in _DEVICES if re.search(pattern, word))
     return machine_of(Row(line=row.line, cells={**row.cells, "device": stand_in}), links), ranks
+
+
+def _ranks_per_node(ranks: int, nodes: int | None, devices: int | None) -> int | None:
+    """Ranks that share a node: as many on each; None where nothing is said.
+
+    >>> _ranks_per_node(16, 2, None), _ranks_per_node(8, 8, 8), _ranks_per_node(16, None, 8)
+    (8, 1, 8)
+
+    Raises
+    ------
+    RowSkipped
+        The numbers contradict each other.
+    """
+    if nodes is None:
+        return devices
+    if ranks < nodes:
+        raise RowSkipped("fewer ranks than nodes")
+    if ranks % nodes:
+        raise RowSkipped("the nodes do not have equal numbers of ranks")
+    if devices is not None and ranks > nodes * devices:
+        raise RowSkipped("more ranks than nodes x gpus_per_node")
+    return ranks // nodes
 
 
 def _network_gbps(word: str) -> float | None:

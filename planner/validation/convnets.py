@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
@@ -12,14 +13,16 @@ import numpy as np
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
 from costmodel.graph import Graph
+from costmodel.input_pipeline import copy_s, with_storage_s
 from costmodel.mesh.flops import model_flops_per_step
+from costmodel.parameter_server import exposed_server_s
 from costmodel.precision import OPTIMIZERS
 from costmodel.splits import split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.uncertainty.features import node_size, shares_of
-from planner.validation.facts import is_measured, step_time_s
-from planner.validation.fitted import fitted_of
+from planner.validation.facts import is_measured, measured_bytes, not_measured, step_time_s
+from planner.validation.fitted import fitted_links, fitted_of
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of
 from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.validation.preset import Preset
@@ -27,7 +30,6 @@ from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["graph_of", "network_name", "predict"]
 
-_GIB = 2**30
 _LONGEST = 1e5  # times what the devices need at their peak
 
 # Model texts in lower case, without blanks and signs -> bundled network.
@@ -41,9 +43,15 @@ _NAMES = (
     (r"googlenet|inceptionv1", "googlenet"),
     (r"inceptionv?3", "inception_v3"),
     (r"inceptionv?4", "inception_v4"),
-    (r"resnet.?50", "resnet50"),
-    (r"resnet.?101", "resnet101"),
-    (r"resnet.?152", "resnet152"),
+    (r"^(?!.*se.?res).*resnet(v[12])?.?50", "resnet50"),
+    (r"^(?!.*se.?res).*resnet(v[12])?.?101", "resnet101"),
+    (r"^(?!.*se.?res).*resnet(v[12])?.?152", "resnet152"),
+    (r"^(?!.*se.?res).*resnet(v[12])?.?18$|resnet.?18v", "resnet18"),
+    (r"^(?!.*se.?res).*resnet(v[12])?.?34$|resnet.?34v", "resnet34"),
+    (r"densenet.?121", "densenet121"),
+    (r"densenet.?169", "densenet169"),
+    (r"^mobilenet(s|v1|1|10)?(224)?$", "mobilenet-v1"),
+    (r"mobilenetv?2", "mobilenet-v2"),
     (r"^nin$|networkinnetwork", "nin"),
 )
 
@@ -85,7 +93,7 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
         try:
             outcomes.append(_outcome(row, known, preset))
         except RowSkipped as trouble:
-            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
         except OverflowError:
             outcomes.append(skipped(row, TOO_LARGE, usable=False))
     return outcomes
@@ -98,10 +106,10 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
     # A table with the two passes has no optimizer step in its total.
     passes = row.positive("forward_ms"), row.positive("backward_ms")
     if not (failed or is_measured(row) or (passes[0] and passes[1])):
-        raise RowSkipped("no measured time")
+        raise not_measured()
     name = network_name(row)
     if name is None:
-        raise RowSkipped("no bundled network has this name")
+        raise RowSkipped("no bundled network has this name", usable=True)
     machine = machine_of(row)
     workers = row.count("gpus") or row.default("gpus", 1)
     batch = _global_batch(row, workers)
@@ -109,7 +117,7 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
     if measured_s is None and passes[0] and passes[1]:
         measured_s = (passes[0] + passes[1]) * 1e-3
     if measured_s is None and not failed:
-        raise RowSkipped("no measured time")
+        raise not_measured()
     number_format = format_of(row, "fp32")
     accumulated = row.count("grad_accum") or 1
     key = (
@@ -127,10 +135,19 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
     costs, ideal_s = known[key]
     no_update = passes[0] is not None and passes[1] is not None
     predicted_s = float(costs.compute_s[0] if no_update else costs.step_time_s[0])
+    exchange_s = float(costs.exposed_exchange_s[0])
+    # Inside a node they cost no more than an all-reduce in what was measured (docs/accuracy.md, parameter servers).
+    if uses_servers(row) and workers > node_size(machine.cluster) and not no_update and preset.name != "paleo":
+        weight_bytes = 4.0 * graph_of(name).trainable_count  # servers keep and send fp32
+        cluster = preset.cluster(machine.cluster)
+        waited_s = exposed_server_s(weight_bytes, workers, cluster, float(costs.backward_s[0]))
+        predicted_s, exchange_s = predicted_s - exchange_s + waited_s, waited_s
+    if reads_input(row) and not no_update and preset.name != "paleo":
+        predicted_s = _with_input_s(row, predicted_s, graph_of(name), machine, batch, workers)
     memory = MemoryComparison(
         predicted_bytes=float(costs.memory_bytes[0]),
         capacity_bytes=machine.capacity_bytes,
-        measured_bytes=_measured_bytes(row, machine),
+        measured_bytes=measured_bytes(row, machine.capacity_bytes),
     )
     # Software is no choice of the plan.
     same = (
@@ -147,7 +164,7 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
         "source",
     )
     ranking = tuple(row.text(column) for column in same)
-    fitted = fitted_of(machine.device)
+    fitted = fitted_of(machine.device) | fitted_links(machine.cluster, workers)
     if failed or measured_s is None:
         return Outcome(row=row, failed=True, memory=memory, ranking=ranking, fitted=fitted)
     if (
@@ -157,24 +174,47 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
     # Of the passes alone everything is compute.
     nodes = workers / node_size(machine.cluster)
     terms = (
-        {} if no_update else {name: getattr(costs, name) for name in ("reshard_s", "exposed_exchange_s", "bubble_s")}
+        {}
+        if no_update
+        else {"reshard_s": costs.reshard_s, "exposed_exchange_s": np.array([exchange_s]), "bubble_s": costs.bubble_s}
     )
     shares = tuple(shares_of([predicted_s], terms, nodes)[0].tolist())
     comparison = Comparison(what="step", predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s, shares=shares)
     return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=ranking, fitted=fitted)
 
 
-def _measured_bytes(row: Row, machine: Machine) -> float | None:
-    memory = row.positive("memory_gib")
-    if memory is not None and memory * _GIB > machine.capacity_bytes:
-        raise RowSkipped("memory above that of the device: wrong unit?")
-    return None if memory is None else memory * _GIB
+def uses_servers(row: Row) -> bool:
+    """Whether weights are exchanged through parameter servers: what the column ``variable_update`` says (tf_cnn_benchmarks).
+
+    >>> [uses_servers(Row(line=2, cells={"variable_update": text})) for text in ("parameter_server/cpu", "replicated (no NCCL)/gpu", "")]
+    [True, False, False]
+    """
+    return bool(re.search(r"parameter.?server|\bps\b|distributed.replicated", row.text("variable_update").lower()))
+
+
+def reads_input(row: Row) -> bool:
+    """Whether samples come from storage: the column ``data`` says "real"; without it they are made on the device.
+
+    >>> reads_input(Row(line=2, cells={"data": "real"})), reads_input(Row(line=2, cells={"data": "synthetic"}))
+    (True, False)
+    """
+    return row.text("data").lower().startswith(("real", "imagenet"))
+
+
+def _with_input_s(row: Row, step_s: float, graph: Graph, machine: Machine, batch: int, workers: int) -> float:
+    """The step with the copy of its input, where the storage (``storage_MBps`` of a node, ``sample_kB`` as stored) is no slower."""
+    sample_bytes = 4.0 * math.prod(graph.layers[0].output_shape)  # frameworks hand images over in fp32
+    copied_s = step_s + copy_s(sample_bytes * batch / workers, workers, machine.cluster)
+    rate, stored = row.positive("storage_MBps"), row.positive("sample_kB")
+    each = min(workers, node_size(machine.cluster)) / workers
+    known = rate is not None and stored is not None
+    return with_storage_s(copied_s, (stored or 0.0) * 1e3 * batch * each, (rate or 0.0) * 1e6 if known else None)
 
 
 def _global_batch(row: Row, workers: int) -> int:
     total, each = row.count("global_batch"), row.count("batch_per_gpu") or row.count("batch")
     if total is None and each is None:
-        raise RowSkipped("no batch is stated")
+        raise RowSkipped("no batch is stated", needs=(("global_batch", "batch_per_gpu", "batch"),))
     return total if total is not None else (each or 1) * workers
 
 

@@ -11,20 +11,25 @@ __all__ = [
     "flash_attention",
     "framework_default",
     "gradient_bytes",
+    "has_dropout",
     "is_measured",
+    "measured_bytes",
+    "not_measured",
     "recompute_of",
     "sharding_of",
     "step_time_s",
+    "trains_adapters_only",
     "yes_or_no",
 ]
 
 # Framework text in lower case -> what it does unless told otherwise.
 # nanotron: tensor parallelism by reduce-scatter ("sequence-parallel TP", read me of the benchmark).
 # NeMo and Megatron-Bridge: sequence parallelism and the distributed optimizer are on in its recipes (NeMo Framework performance guide),
-# grad_reduce_in_fp32 is off in those of the performance tables (scripts/performance).
+# grad_reduce_in_fp32 is off in those of the performance tables (scripts/performance). Its recipes of GPT-3 drop 10 % of the hidden states,
+# those of Llama nothing (NeMo-Framework-Launcher, conf/training/gpt3 and llama).
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     (r"nanotron", {"sequence_parallel": 1}),
-    (r"nemo|megatron-bridge", {"sequence_parallel": 1, "zero_stage": 1, "narrow_gradients": 1}),
+    (r"nemo|megatron-bridge", {"sequence_parallel": 1, "zero_stage": 1, "narrow_gradients": 1, "gpt_dropout": 1}),
     (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3}),
     (r"fsdp", {"zero_stage": 3}),
 )
@@ -56,6 +61,11 @@ def _of_framework(row: Row) -> dict[str, int]:
 
 
 _MEASURED = ("step_time_ms", "samples_per_s", "tokens_per_s_per_gpu")
+
+
+def not_measured() -> RowSkipped:
+    """A training run that states no time."""
+    return RowSkipped("no measured time", needs=(_MEASURED,))
 
 
 def is_measured(row: Row) -> bool:
@@ -95,10 +105,75 @@ def step_time_s(
     return None
 
 
+def measured_bytes(row: Row, capacity_bytes: float) -> float | None:
+    """Measured memory; None where nothing is stated, or what is no number: the time of the row is good without it.
+
+    Raises
+    ------
+    RowSkipped
+        More than the device has: other numbers of the row may be in a wrong unit, too.
+
+    Examples
+    --------
+    >>> row = Row(line=2, cells={"memory_gib": "NaN"})
+    >>> measured_bytes(row, 80e9), row.defaults
+    (None, {'memory_gib': 'no number'})
+    """
+    try:
+        memory = row.positive("memory_gib")
+    except RowSkipped:
+        row.default("memory_gib", "no number")
+        return None
+    if memory is not None and memory * 2**30 > capacity_bytes:
+        raise RowSkipped("memory above that of the device: wrong unit?")
+    return None if memory is None else memory * 2**30
+
+
 def flash_attention(row: Row, number_format: str) -> bool:
     """Whether attention is fused: where nothing is stated, in bf16 and fp8 (software since 2022), else not."""
     stated = yes_or_no(row.text("flash_attention"))
     return row.default("flash_attention", number_format in ("bf16", "fp8")) if stated is None else stated
+
+
+def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
+    """Whether hidden states are dropped: in GPT and BERT with attention written out, and in GPT where the framework's recipes do.
+
+    >>> rows = [Row(line=2, cells={"framework": name}) for name in ("NeMo 24.07", "")]
+    >>> [has_dropout(row, "gpt", fused=True) for row in rows]
+    [True, False]
+    """
+    if style == "gpt" and fused and _of_framework(row).get("gpt_dropout"):
+        return row.default("dropout", True)
+    return not fused and style in ("gpt", "bert")
+
+
+# Operations per weight and token of a step: 2 forward, 2 for the gradients of the inputs, 2 for those of the weights (Kaplan et al.,
+# arXiv:2001.08361, section 2.1). Between without and with the last.
+_FROZEN_FLOP = 5.0
+
+
+def trains_adapters_only(row: Row, block_weights: int) -> bool:
+    """Whether a run fine-tunes adapters: its notes say so, or its publisher counts no operations for gradients of the weights.
+
+    Parameters
+    ----------
+    row : Row
+        Columns ``tflops_per_gpu`` (of the model, without recomputation) and ``tokens_per_s_per_gpu``.
+    block_weights : int
+        Of the matrices of all blocks; the head and attention come on top, so that a full step counts more than 6 for each.
+
+    Examples
+    --------
+    >>> trains_adapters_only(Row(line=2, cells={"tflops_per_gpu": "735", "tokens_per_s_per_gpu": "2643"}), 68_500_000_000)
+    True
+    """
+    notes = row.text("notes").lower()
+    if "task=" in notes:
+        return "task=lora" in notes
+    rate, tokens = row.positive("tflops_per_gpu"), row.positive("tokens_per_s_per_gpu")
+    if rate is None or tokens is None or "moe" in row.text("net").lower():
+        return False
+    return rate * 1e12 / tokens < _FROZEN_FLOP * block_weights
 
 
 # NVIDIA DeepLearningExamples read BERT's second phase in bins of 64 positions, each mini-batch padded to its longest sample (phase 1 is

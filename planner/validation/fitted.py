@@ -11,8 +11,9 @@ from costmodel.device import Device
 from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.framework import FrameworkProfile
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.network import Cluster, Level
 
-__all__ = ["fitted_in", "fitted_of"]
+__all__ = ["fitted_in", "fitted_links", "fitted_of"]
 
 _SAYS_SO = re.compile(r"\bfit(ted)?\b|maximum achievable matmul")
 
@@ -48,6 +49,27 @@ def fitted_of(
             found.add(item.name)
     if profile is not None:
         found |= {f"{profile.name}: {name}" for name in fitted_in(profile.source, profile.constants)}
+    return frozenset(found)
+
+
+def fitted_links(cluster: Cluster, ranks: int) -> frozenset[str]:
+    """Fitted numbers of the links that so many ranks use, with the names of cluster and level before them.
+
+    >>> from planner.loading import load_cluster
+    >>> sorted(fitted_links(load_cluster("dgx-a100").cluster, 8)), len(fitted_links(load_cluster("dgx-a100").cluster, 16))
+    (['dgx-a100 nvlink: efficiency'], 2)
+    """
+    return _of_levels(cluster.name.removesuffix(" as measured"), cluster.levels, ranks)
+
+
+@cache  # asked for every row
+def _of_levels(name: str, levels: tuple[Level, ...], ranks: int) -> frozenset[str]:
+    found: set[str] = set()
+    inside = 1  # ranks that the levels so far join
+    for level in levels:
+        if ranks > inside:
+            found |= {f"{name} {level.name}: {key}" for key in level.fitted}
+        inside *= level.size or ranks
     return frozenset(found)
 
 

@@ -65,18 +65,20 @@ _KNOWN: tuple[_Known, ...] = (
         by_memory=((40, "a100-40gb"), (80, "a100-80gb")),
     ),
     _Known(
-        pattern=r"v\s?100|dgx-?[12]\b|volta",
+        pattern=r"v\s?100|dgx-?[12]\b|volta|\bp3\.",
         device="v100-16gb",
         cluster="dgx1-v100",
         by_memory=((16, "v100-16gb"), (32, "v100-32gb")),
     ),
     _Known(pattern=r"p\s?100.*(dgx|sxm|nvlink)", device="p100", cluster="dgx1-p100"),
     _Known(pattern=r"p\s?100", device="p100", cluster="pcie3-fdr"),
+    _Known(pattern=r"\bp\s?40\b", device="p40", cluster="pcie3-fdr"),
     _Known(pattern=r"m\s?40\b", device="m40", cluster="pcie3-fdr"),
     _Known(pattern=r"k\s?80", device="k80", cluster="k80-10gbe"),
     _Known(pattern=r"k\s?40", device="k40", cluster="pcie3-fdr"),
     _Known(pattern=r"k\s?20\s?x", device="k20x", cluster="titan"),
     _Known(pattern=r"k\s?20", device="k20", cluster="k20-pcie"),
+    _Known(pattern=r"titan\s?v\b", device="titan-v", cluster="pcie3-fdr"),
     _Known(pattern=r"titan\s?xp", device="titan-xp", cluster="pcie3-fdr"),
     _Known(pattern=r"titan\s?x.*pascal", device="titan-x-pascal", cluster="pcie3-fdr"),
     _Known(pattern=r"titan\s?rtx|rtx\s?titan", device="titan-rtx", cluster="pcie3-fdr"),
@@ -86,14 +88,21 @@ _KNOWN: tuple[_Known, ...] = (
     _Known(pattern=r"2080\s?ti", device="rtx-2080ti", cluster="pcie3-fdr"),
     _Known(pattern=r"3090", device="rtx-3090", cluster="pcie4-node"),
     _Known(pattern=r"4090", device="rtx-4090", cluster="pcie4-node"),
+    _Known(pattern=r"5090", device="rtx-5090", cluster="pcie5-node"),
+    _Known(pattern=r"6000\s?ada|ada\s?6000", device="rtx-6000-ada", cluster="pcie4-node"),
+    _Known(pattern=r"(quadro\s)?rtx\s?6000", device="quadro-rtx-6000", cluster="pcie3-fdr"),
+    _Known(pattern=r"\ba\s?5000\b", device="rtx-a5000", cluster="pcie4-node"),
     _Known(pattern=r"a\s?6000|rtx\s?a6000", device="rtx-a6000", cluster="pcie4-node"),
     _Known(pattern=r"l\s?40\s?s", device="l40s", cluster="pcie4-node"),
+    _Known(pattern=r"\bl\s?4\b", device="l4", cluster="pcie4-node"),
+    _Known(pattern=r"\ba\s?30\b", device="a30", cluster="pcie4-node"),
     _Known(pattern=r"\ba\s?40\b", device="a40", cluster="pcie4-node"),
     _Known(pattern=r"\ba\s?10g?\b", device="a10g", cluster="pcie4-node"),
     _Known(pattern=r"\bt\s?4\b", device="t4", cluster="pcie3-fdr"),
     _Known(pattern=r"mi\s?355", device="mi355x", cluster="mi300x-node"),
     _Known(pattern=r"mi\s?325", device="mi325x", cluster="mi300x-node"),
     _Known(pattern=r"mi\s?300", device="mi300x", cluster="mi300x-node"),
+    _Known(pattern=r"mi\s?210", device="mi210", cluster="pcie4-node"),
     _Known(pattern=r"mi\s?250", device="mi250x-gcd", cluster="frontier"),
     _Known(pattern=r"gaudi\s?3", device="gaudi3", cluster="pcie5-node"),
     _Known(pattern=r"gaudi\s?2", device="gaudi2", cluster="pcie4-node"),
@@ -140,7 +149,7 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
     if row.has("device_file") or row.has("cluster_file"):
         return _stated(row, text, memory, wanted)
     if not text:
-        raise RowSkipped("no device is stated", usable=True)
+        raise RowSkipped("no device is stated", usable=True, needs=(("device", "device_file"),))
     name, cluster_name = _names(text, memory)
     if name is None:
         raise RowSkipped(f"device '{short_name(text)}' is not known (planner list devices)", usable=True)
@@ -221,7 +230,7 @@ def _names(text: str, memory: float | None) -> tuple[str | None, str]:
     from planner.files.resources import bundled
 
     devices = bundled("devices")
-    word = text.lower().replace("_", " ")
+    word = re.sub(r"[_\s]+", " ", text.lower())
     if text in devices:
         usual = next((k.cluster for k in _KNOWN if re.search(k.pattern, word)), _SPARE_CLUSTER)
         return text, usual
@@ -272,9 +281,16 @@ def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tupl
         inside *= level.size or size
     if inside == size and bandwidth is None:
         return tuple(replace(level, size=level.size or size) for level in levels)
-    last = levels[-1]
-    rate = last.bandwidth_bytes_per_s if bandwidth is None else bandwidth
-    return (replace(last, size=size, bandwidth_bytes_per_s=rate, shared_by=1),)
+    last = replace(levels[-1], size=size, shared_by=1)
+    if bandwidth is None:
+        return (last,)
+    reached = last.bandwidth_bytes_per_s * last.efficiency
+    if bandwidth < last.bandwidth_bytes_per_s:
+        # Less than the links of the device are built for: what somebody measured (vTrain writes 150 GB/s for A100s on NVLink of 300),
+        # of which nothing more is lost, and no more than what collectives reach.
+        kept = tuple(key for key in last.fitted if key != "efficiency" or reached < bandwidth)
+        return (replace(last, bandwidth_bytes_per_s=min(bandwidth, reached), efficiency=1.0, fitted=kept),)
+    return (replace(last, bandwidth_bytes_per_s=bandwidth),)
 
 
 def _lone_network(level: Level) -> Level:

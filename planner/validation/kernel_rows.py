@@ -87,7 +87,7 @@ def kernel_outcomes(rows: Sequence[Row], preset: Preset, one: RowPredictor) -> l
                 raise RowSkipped("no measured time")
             outcomes.append(Outcome(row=row, comparisons=comparisons, fitted=fitted_of(device)))
         except RowSkipped as trouble:
-            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable))
+            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
         except OverflowError:
             outcomes.append(skipped(row, TOO_LARGE, usable=False))
         except ShapeError:

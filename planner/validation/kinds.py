@@ -13,7 +13,7 @@ from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, Preset
 from planner.validation.tables import Row, Table
 
-__all__ = ["KINDS", "Kind", "predict_table", "recognise", "template"]
+__all__ = ["KINDS", "Kind", "check_columns", "predict_table", "recognise", "template"]
 
 Predictor = Callable[[Sequence[Row], Preset], list[Outcome]]
 
@@ -200,16 +200,48 @@ def recognise(table: Table) -> Kind:
             f"is no table of measurements that is known; missing columns: all that a kind needs. Kinds: {kinds}. Template of "
             f"training runs: {usual} (planner validate --template KIND; docs/measurements.md)",
         )
+    words = f"is no table of measurements that is known. Nearest kind: '{nearest.name}' ({nearest.doc})"
+    raise _lacks(table, words, nearest, lacking[nearest.name])
+
+
+def _lacks(table: Table, words: str, kind: Kind, lacking: Sequence[str]) -> InputFileError:
+    """Names the columns that a table lacks, what they may be called in it, and the template."""
     missing = ", ".join(
         names + next((hint for name in names.split(" or ") if (hint := _near_column(name, table.columns))), "")
-        for names in lacking[nearest.name]
+        for names in lacking
     )
-    header = template(nearest).splitlines()[0]
-    raise _refused(
+    header = template(kind).splitlines()[0]
+    return _refused(
         table,
-        f"is no table of measurements that is known. Nearest kind: '{nearest.name}' ({nearest.doc}); missing columns: "
-        f"{missing}. Template: {header} (planner validate --template {nearest.name}; docs/measurements.md)",
+        f"{words}; missing columns: {missing}. Template: {header} (planner validate --template {kind.name}; docs/measurements.md)",
     )
+
+
+# What only tables of transformers with their degrees have.
+_SHAPE = frozenset((("hidden",), ("layers",), ("heads",)))
+_OF_PLANS = frozenset(("hidden", "layers", "heads", "tp", "pp", "vpp", "zero_stage", "recompute"))
+
+
+def check_columns(table: Table, kind: Kind, outcomes: Sequence[Outcome]) -> None:
+    """Refuse a table of which no row can be scored for want of a column; single rows that lack something are counted.
+
+    A shape that no column states may also be a name that is not known: it is missing in tables of transformers only.
+
+    Raises
+    ------
+    InputFileError
+        Names the columns, and the template.
+    """
+    if any(outcome.is_scored for outcome in outcomes):
+        return
+    needed = dict.fromkeys(names for outcome in outcomes for names in outcome.needs)
+    of_plans = kind.module == "training" and bool(_OF_PLANS & set(table.columns))
+    absent = [names for names in needed if not set(names) & set(table.columns) and (of_plans or names not in _SHAPE)]
+    if not absent:
+        return
+    named = next(known for known in KINDS if known.name == "plan") if of_plans else kind
+    words = f"has no row that can be scored. Kind: '{named.name}' ({named.doc})"
+    raise _lacks(table, words, named, [" or ".join(names) for names in absent])
 
 
 def _near_column(name: str, columns: Sequence[str]) -> str:
@@ -239,17 +271,28 @@ def _refused(table: Table, message: str) -> InputFileError:
     return InputFileError([FileProblem(path=table.path, line=1, column=1, message=message)])
 
 
-def predict_table(table: Table, preset: Preset = DEFAULT) -> tuple[Kind, list[Outcome]]:
-    """Predict every row of a table.
+# Rows predicted at a time: what a prediction needs on the way is let go of between them.
+_ROWS_AT_A_TIME = 5_000
+
+
+def predict_table(
+    table: Table, preset: Preset = DEFAULT, progress: Callable[[float], None] | None = None
+) -> tuple[Kind, list[Outcome]]:
+    """Predict every row of a table; ``progress`` takes the share that is done.
 
     Raises
     ------
     InputFileError
-        The table is of no known kind, or has no rows.
+        The table is of no known kind, has no rows, or lacks a column that every row needs.
     """
     kind = recognise(table)
     if not table.rows:
         raise InputFileError([FileProblem(path=table.path, message="has a header and no rows")])
-    outcomes = kind.predictor()(table.rows, preset)
+    predict, outcomes = kind.predictor(), list[Outcome]()
+    for first in range(0, len(table.rows), _ROWS_AT_A_TIME):
+        if progress is not None:
+            progress(first / len(table.rows))
+        outcomes += predict(table.rows[first : first + _ROWS_AT_A_TIME], preset)
     assert len(outcomes) == len(table.rows), "one outcome per row"
+    check_columns(table, kind, outcomes)
     return kind, outcomes

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from costmodel.graph import Graph, LayerSpec
+from costmodel.graph import Graph, GraphError, LayerSpec
 from costmodel.layers.base import params_from
-from planner.validation.facts import yes_or_no
+from planner.validation.facts import has_dropout, yes_or_no
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["TransformerShape", "bundled_name", "bundled_transformer", "shape_of", "transformer"]
@@ -24,26 +24,34 @@ _STYLES = (
 # Vocabulary where none is stated. GPT-2's 50,257 rows are padded by Megatron-LM to a multiple of 128; the others are those of the published
 # configurations (Devlin et al., arXiv:1810.04805; Touvron et al., arXiv:2302.13971; NVIDIA Nemotron-4, arXiv:2402.16819).
 _VOCABULARY = {"gpt": 50304, "llama": 32000, "nemotron": 256000, "bert": 30522}
-# Model texts -> bundled network, for rows without a shape.
+# Model texts in lower case, without signs between words (`_plain`) -> bundled network, for rows without a shape.
 _BUNDLED = (
-    (r"qwen-?3.*30b", "qwen3-30b-a3b"),
-    (r"qwen-?3.*235b", "qwen3-235b-a22b"),
+    (r"qwen ?3.*235b", "qwen3-235b-a22b"),
+    (r"qwen ?3.*30b", "qwen3-30b-a3b"),
     (r"mixtral.*8x7b", "mixtral-8x7b"),
-    (r"deepseek.*v3", "deepseek-v3"),
-    (r"gpt.?oss.*120b", "gpt-oss-120b"),
-    (r"gpt.?oss.*20b", "gpt-oss-20b"),
-    (r"bloom.*176b", "bloom-176b"),
-    (r"bert.?large", "bert-large"),
-    (r"llama.?3(\.\d)?.*405b", "llama3-405b"),
-    (r"llama.?3(\.\d)?.*70b", "llama3-70b"),
-    (r"llama.?3(\.\d)?.*8b", "llama3-8b"),
-    (r"llama.?2.*70b", "llama2-70b"),
-    (r"llama.?2.*13b", "llama2-13b"),
-    (r"llama.?2.*7b", "llama2-7b"),
-    (r"gpt.?3.*175b", "gpt3-175b"),
-    (r"gpt.?3.*13b", "gpt3-13b"),
-    (r"gpt.?3.*1\.3b", "gpt3-1.3b"),
-    (r"mpt.?(70|30|13|7|1)b", "mpt-{}b"),
+    (r"^(?!.*distill).*deep ?seek.*(v3|r1)\b", "deepseek-v3"),
+    (r"gpt ?oss.*120b", "gpt-oss-120b"),
+    (r"gpt ?oss.*20b", "gpt-oss-20b"),
+    (r"\bbloom(?!z? ?\d+(\.\d+)?b)|bloom.*176b", "bloom-176b"),
+    (r"bert.?large|bert.*\b24 ?layers", "bert-large"),
+    (r"bert.?base", "bert-base"),
+    (r"llama ?3( ?\.?[0-3])?\b.*405b|llama ?3.*405b", "llama3-405b"),
+    (r"llama ?3.*70b", "llama3-70b"),
+    (r"llama ?3( \d|\.\d)?\b.*\b8b", "llama3-8b"),
+    (r"llama ?2.*70b", "llama2-70b"),
+    (r"llama ?2.*13b", "llama2-13b"),
+    (r"llama ?2.*\b7b", "llama2-7b"),
+    (r"gpt ?3.*175b|\bgpt ?3$", "gpt3-175b"),
+    (r"gpt ?3.*13b", "gpt3-13b"),
+    (r"gpt ?3.*1\.3b|gpt ?3.*\bxl\b", "gpt3-1.3b"),
+    (r"gpt ?2.*(xl\b|1\.5b|1\.56b|1558m)", "gpt2-1.5b"),
+    (r"(megatron|mt ?nlg).*530b|megatron ?turing|mt ?nlg", "megatron-530b"),
+    (r"megatron.*\b22b", "megatron-22b"),
+    (r"megatron.*\b(1t|1008b)", "megatron-1t"),
+    (r"\bt5.*(11b|xxl)", "t5-11b"),
+    (r"\bmpt.*\b(70|30|13|7|1)b", "mpt-{}b"),
+    (r"\bvit ?(l\b|large)", "vit-l"),
+    (r"\bvit ?(b\b|base|b ?16)", "vit-b16"),
 )
 
 
@@ -90,7 +98,11 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         row = _with_published_shape(row)
         hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
     if not (hidden and layers and heads):
-        raise RowSkipped("the model's shape is not stated (hidden, layers, heads) and no bundled model has its name")
+        raise RowSkipped(
+            "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name",
+            usable=bool(row.text("model")),
+            needs=(("hidden",), ("layers",), ("heads",)),
+        )
     style = _style(row, hidden)
     if hidden % heads and not row.count("head_dim"):
         raise RowSkipped("heads do not divide hidden, and head_dim is not stated")
@@ -108,7 +120,7 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         vocab=row.count("vocab") or row.default("vocab", _VOCABULARY[style]),
         seq=row.count("seq") or row.default("seq", 2048),
         fused=fused,
-        dropout=(not fused and style in ("gpt", "bert")) if dropout is None else dropout,
+        dropout=has_dropout(row, style, fused=fused) if dropout is None else dropout,
         tied=style in ("gpt", "bert"),  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
     )
     _check_size(shape)
@@ -176,24 +188,75 @@ def bundled_name(row: Row) -> str | None:
     from planner.files.resources import bundled
 
     known = bundled("models")
-    text = row.text("model")
-    if text in known:
-        return text
-    word = text.lower().replace("_", "-")
-    for pattern, name in _BUNDLED:
-        found = re.search(pattern, word)
-        if found:
-            full = name.format(*found.groups()) if "{}" in name else name
-            return full if full in known else None
+    for column in ("model", "net"):
+        text = row.text(column)
+        if text in known:
+            return text
+        word = _plain(text)
+        for pattern, name in _BUNDLED:
+            found = re.search(pattern, word)
+            if found:
+                full = name.format(*found.groups()) if "{}" in name else name
+                return full if full in known else None
     return None
+
+
+def _plain(text: str) -> str:
+    """A name without what people write in different ways.
+
+    >>> _plain("meta-llama/Llama-2-7b-hf"), _plain("GPT2_XL (1.5 B params)"), _plain("Megatron 530 billion")
+    ('meta llama llama 2 7b hf', 'gpt2 xl 1.5b params', 'megatron 530b')
+    """
+    word = re.sub(r"[^a-z0-9.]+", " ", text.lower()).strip()
+    return re.sub(r"(\d) ?(b|billion)\b", r"\1b", word)
 
 
 @cache
 def bundled_transformer(name: str, seq: int | None) -> Graph:
-    """Graph of a bundled network, at the sequence length given."""
+    """Graph of a bundled network, at the sequence length given; a table of positions grows with it.
+
+    Raises
+    ------
+    RowSkipped
+        The network has no sequence whose length could be another (patches of an image), or cannot be that long.
+    """
+    from planner.errors import PlannerError
     from planner.loading import load_model
 
-    return load_model(name, seq=seq).graph
+    if seq is not None and seq > _MOST["seq"]:
+        raise RowSkipped(f"column seq is above {_MOST['seq']:,}: no transformer has so many")
+    known = load_model(name)
+    if seq is None or seq == known.seq:
+        return known.graph
+    if known.seq is None:
+        own = {layer.output_shape[1] for layer in known.graph.layers if layer.kind == "self_attention"}
+        if seq in own:
+            return known.graph
+        raise RowSkipped(f"network '{name}' has {min(own, default=0)} positions, whatever column seq says", usable=True)
+    try:
+        return load_model(name, seq=seq).graph
+    except PlannerError:
+        return _lengthened(known.graph, known.seq, seq)
+
+
+def _lengthened(graph: Graph, known: int, seq: int) -> Graph:
+    """The network on longer samples than it was published for: what is learned for each position gets as many rows.
+
+    >>> bundled_transformer("bert-large", 1024).weight_count - bundled_transformer("bert-large", 512).weight_count  # 512 x 1024
+    524288
+    """
+    specs = []
+    for layer in graph.layers:
+        params = layer.params
+        if layer.kind == "input" and params.shape[-1] == known:
+            params = replace(params, shape=(*params.shape[:-1], seq))
+        elif layer.kind == "position_embedding":
+            params = replace(params, max_positions=max(params.max_positions, seq))
+        specs.append(LayerSpec(name=layer.name, kind=layer.kind, params=params, inputs=layer.inputs, block=layer.block))
+    try:
+        return Graph.build(graph.name, specs)
+    except GraphError as error:
+        raise RowSkipped(f"network '{graph.name}' cannot have {seq:,} positions: {error}", usable=True) from None
 
 
 class _Builder:

@@ -64,6 +64,8 @@ class Outcome:
         Whether it has a measurement (or a failure) and a known shape.
     fitted : frozenset of str
         Fitted constants that the prediction used.
+    needs : tuple of tuples of str
+        Columns that would have said what a skipped row lacks (`RowSkipped`).
     """
 
     row: Row
@@ -75,6 +77,7 @@ class Outcome:
     skipped: str = ""
     usable: bool = True
     fitted: frozenset[str] = frozenset()
+    needs: tuple[tuple[str, ...], ...] = ()
 
     @property
     def is_scored(self) -> bool:
@@ -82,6 +85,6 @@ class Outcome:
         return not self.skipped
 
 
-def skipped(row: Row, reason: str, *, usable: bool) -> Outcome:
+def skipped(row: Row, reason: str, *, usable: bool, needs: tuple[tuple[str, ...], ...] = ()) -> Outcome:
     """An outcome of a row that is left out."""
-    return Outcome(row=row, skipped=reason, usable=usable)
+    return Outcome(row=row, skipped=reason, usable=usable, needs=needs)

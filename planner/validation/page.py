@@ -109,17 +109,30 @@ def _figures(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Scor
     scores = [score for _, score in rows]
     is_ranked = any(score.ranking.groups for score in scores)
     has_memory = any(score.memory.mape is not None or score.memory.failures for score in scores)
-    own = (*_FIGURES, *(_RANKING if is_ranked else ()), *(_MEMORY if has_memory else ()))
-    other = (*_PALEO, *((_PALEO_TAU,) if is_ranked else ()))
+    # What is compared stands side by side, and no table is wider than a page: its right end would be out of sight.
+    at = 1 + next(n for n, figure in enumerate(_FIGURES) if figure[0] == "MAPE")
+    errors = [*_own(_FIGURES[:at]), *((figure, True) for figure in _PALEO), *_own(_FIGURES[at:])]
+    more = [
+        *(_own(_RANKING) if is_ranked else ()),
+        *([(_PALEO_TAU, True)] if is_ranked else ()),
+        *(_own(_MEMORY) if has_memory else ()),
+    ]
+    return "".join(_figure_table(title, rows, paleo, figures) for figures in (errors, more) if figures)
+
+
+def _own(figures: Sequence[_Figure]) -> list[tuple[_Figure, bool]]:
+    """Figures of the default cost model, not of the preset paleo."""
+    return [(figure, False) for figure in figures]
+
+
+def _figure_table(
+    title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score], figures: Sequence[tuple[_Figure, bool]]
+) -> str:
     lines = [
-        [
-            Cell(name, name),
-            *(_figure(figure, score) for figure in own),
-            *(_figure(figure, beside) for figure in other),
-        ]
+        [Cell(name, name), *(_figure(figure, beside if is_paleo else score) for figure, is_paleo in figures)]
         for (name, score), beside in zip(rows, paleo, strict=True)
     ]
-    return table([(title, ""), *((head, meaning) for head, meaning, _, _ in (*own, *other))], lines)
+    return table([(title, ""), *((head, meaning) for (head, meaning, _, _), _ in figures)], lines)
 
 
 def _figure(figure: _Figure, score: Score) -> Cell:

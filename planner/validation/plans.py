@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +27,23 @@ from planner.validation.facts import (
     framework_default,
     gradient_bytes,
     is_measured,
+    measured_bytes,
+    not_measured,
     recompute_of,
     sharding_of,
     step_time_s,
+    trains_adapters_only,
 )
-from planner.validation.fitted import fitted_of
+from planner.validation.fitted import fitted_links, fitted_of
 from planner.validation.framework_plans import framework_plan, reported_bytes
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of
-from planner.validation.networks import bundled_name, bundled_transformer, shape_of, transformer
+from planner.validation.networks import TransformerShape, bundled_name, bundled_transformer, shape_of, transformer
 from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
 
-_GIB = 2**30
 _MOST_DEVICES = 10**6  # as of a question
 # What lies outside has the wrong unit (ms for s, us for ms), in shares of the FLOPs at the peak: from half, since FLOPs are counted in more
 # ways than one (padding, words that are not predicted), to 100,000 times.
@@ -82,7 +85,7 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
             question = _question(row)
             groups.setdefault(question.key, []).append((n, question))
         except RowSkipped as trouble:
-            outcomes[n] = skipped(row, trouble.reason, usable=trouble.usable)
+            outcomes[n] = skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs)
     for members in groups.values():
         try:
             found = _answers([question for _, question in members], preset)
@@ -100,18 +103,16 @@ def _question(row: Row) -> _Question:
         raise RowSkipped("marked suspect")
     failed = row.says("oom")
     if not failed and not is_measured(row):
-        raise RowSkipped("no measured time")
-    memory = row.positive("memory_gib")
+        raise not_measured()
     graph, number_format = _network(row)
     machine = machine_of(row)
-    if memory is not None and memory * _GIB > machine.capacity_bytes:
-        raise RowSkipped("memory above that of the device: wrong unit?")
-    plans, global_batch = _plans(row, len(graph.layers))
+    memory_bytes = measured_bytes(row, machine.capacity_bytes)
+    plans, global_batch = _plans(row, graph)
     # Throughput counts the positions that a sample has, not those that are computed.
-    seq = row.count("seq") or graph.layers[0].output_shape[-1]
+    seq = row.count("seq") or _positions(graph)
     measured_s = None if failed else step_time_s(row, global_batch=global_batch, gpus=plans[0].workers, seq=seq)
     if measured_s is None and not failed:
-        raise RowSkipped("no measured time")
+        raise not_measured()
     profile = profile_of(row.text("framework"))
     return _Question(
         row=row,
@@ -123,7 +124,7 @@ def _question(row: Row) -> _Question:
         plans=plans,
         global_batch=global_batch,
         measured_s=measured_s,
-        measured_bytes=None if memory is None else memory * _GIB,
+        measured_bytes=memory_bytes,
         failed=failed,
         ranking=_ranking_key(row),
     )
@@ -160,9 +161,15 @@ def _network(row: Row) -> tuple[Graph, str]:
             return bundled_transformer(name, row.count("seq")), number_format
     shape = shape_of(row, fused=flash_attention(row, number_format))
     shape = replace(shape, seq=computed_positions(row, shape.seq))
-    if "task=lora" in row.text("notes").lower():
+    if trains_adapters_only(row, _block_weights(shape)):
         shape = replace(shape, lora_rank=row.count("lora_rank") or row.default("lora_rank", _LORA_RANK))
     return transformer(shape), number_format
+
+
+@cache  # asked for every row
+def _block_weights(shape: TransformerShape) -> int:
+    graph = transformer(shape)
+    return sum(layer.weight_count for layer in graph.layers if layer.block and layer.kind == "linear")
 
 
 def _degrees(row: Row) -> tuple[int, int, int, int]:
@@ -184,7 +191,7 @@ def _degrees(row: Row) -> tuple[int, int, int, int]:
     tp, pp, cp = tp or 1, pp or 1, cp or 1
     if dp is None:
         if gpus is None:
-            raise RowSkipped("neither gpus nor dp is stated")
+            raise RowSkipped("neither gpus nor dp is stated", needs=(("gpus", "dp"),))
         if gpus % (tp * pp * cp):
             raise RowSkipped("tp x pp x cp does not divide the GPUs")
         dp = gpus // (tp * pp * cp)
@@ -195,13 +202,20 @@ def _degrees(row: Row) -> tuple[int, int, int, int]:
     return tp, pp, cp, dp
 
 
-def _plans(row: Row, most_layers: int) -> tuple[tuple[MeshPlan, ...], int]:
+def _positions(graph: Graph) -> int | None:
+    """Positions of a sample; None where samples are no sequences."""
+    shape = graph.layers[0].output_shape
+    return shape[-1] if len(shape) == 2 else None
+
+
+def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:
     """The plan of a row (or those that it may mean) and its global batch."""
     tp, pp, cp, dp = _degrees(row)
     batches, global_batch = _batches(row, dp)
     stage, replicate, shard = sharding_of(row, dp, cp)
     ep = row.count("ep") or 1
-    sequence_parallel = tp > 1 and framework_default(row, "sequence_parallel", "sp", bool(ep > 1))
+    has_experts = any(layer.kind == "moe" for layer in graph.layers)
+    sequence_parallel = tp > 1 and framework_default(row, "sequence_parallel", "sp", has_experts)
     recompute = recompute_of(row)
     vpp = row.count("vpp") or 1
     plans = []
@@ -224,7 +238,9 @@ def _plans(row: Row, most_layers: int) -> tuple[tuple[MeshPlan, ...], int]:
                 micro_batch=micro_batch,
                 num_micro_batches=count,
                 recompute=recompute,
-                recompute_blocks=most_layers if recompute == "full" else 0,  # cut to the blocks of the network later
+                recompute_blocks=len(graph.layers)
+                if recompute == "full"
+                else 0,  # cut to the blocks of the network later
                 offload_optimizer=row.text("cpu_offload").lower() in ("true", "yes", "1"),
             )
         )
@@ -243,7 +259,10 @@ def _batches(row: Row, dp: int) -> tuple[list[tuple[int, int]], int]:
             accumulated = accumulated or row.default("grad_accum", 1)
             global_batch = micro_batch * accumulated * dp
         else:
-            raise RowSkipped("neither global_batch nor micro_batch is stated")
+            raise RowSkipped(
+                "neither global_batch nor micro_batch is stated",
+                needs=(("global_batch", "micro_batch", "batch_per_gpu"),),
+            )
     per_replica = -(-global_batch // dp)
     if micro_batch is not None:
         if micro_batch > per_replica:
@@ -287,6 +306,7 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
     flop = model_flops_per_step(workload)
     peak = first.machine.device.peak(first.precision.compute)
     fitted = fitted_of(first.machine.device, first.assumptions, first.profile)
+    cluster = first.machine.cluster
     members: list[list[int]] = [[] for _ in questions]
     for index, (n, _) in enumerate(flat):
         members[n].append(index)
@@ -307,7 +327,8 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
             reported_bytes=float(reported[chosen]),
         )
         seconds = float(costs.step_time_s[chosen])
-        outcomes.append(_outcome(question, seconds, memory, ideal_s, fitted, plan=plan, shares=shares))
+        used = fitted | fitted_links(cluster, plan.workers)
+        outcomes.append(_outcome(question, seconds, memory, ideal_s, used, plan=plan, shares=shares))
     return outcomes
 
 
@@ -335,7 +356,8 @@ def _broken(shape: NetworkShape, batch: MeshBatch) -> list[str]:
             continue
         for n in np.flatnonzero(~np.broadcast_to(rule.test(shape, columns), len(batch))):
             if not messages[n]:
-                messages[n] = rule.name
+                values = {name: int(np.broadcast_to(column, len(batch))[n]) for name, column in columns.items()}
+                messages[n] = rule.message(shape, values)
     return messages
 
 
@@ -352,11 +374,11 @@ def _choose(
     return min(rows, key=lambda k: float(costs.memory_bytes[k]))
 
 
-def _impossible(question: _Question, rule: str) -> Outcome:
+def _impossible(question: _Question, message: str) -> Outcome:
     """A plan that breaks a rule: right where the run failed, else a gap of the cost model."""
     if question.failed:
-        return Outcome(row=question.row, failed=True, impossible=rule, ranking=question.ranking)
-    return skipped(question.row, f"the cost model takes the plan for impossible: rule '{rule}'", usable=True)
+        return Outcome(row=question.row, failed=True, impossible=message, ranking=question.ranking)
+    return skipped(question.row, f"the cost model takes the plan for impossible: {message}", usable=True)
 
 
 def _shares(costs: MeshCosts, nodes: NDArray[np.float64]) -> list[tuple[float, ...]]:

@@ -33,6 +33,8 @@ def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     hidden, batch, steps = row.count("hidden"), row.count("batch"), row.count("timesteps")
     if not (hidden and batch and steps):
         raise RowSkipped("hidden, batch or timesteps is not stated")
+    if preset.name == "paleo":
+        raise RowSkipped("the preset paleo has no formula for recurrent layers", usable=True)
     unit = unit_of(row, preset)
     # One feature stands for no product with the input: a product of that depth costs next to nothing.
     features = row.count("input") or row.default("input", 1)

@@ -160,12 +160,12 @@ def _table(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score]
         Column(title=title, cells=tuple(text for text, _ in rows), is_text=True, flexible=True),
         column("rows", [f"{p.rows:,}" for p in parts], 3),
         column("scored", [f"{p.scored:,}" for p in parts], 0),
-        column("coverage", [percent(p.coverage) for p in parts], 2),
+        column("coverage", [percent(p.coverage) for p in parts], 4),
         column("MAPE", [percent(p.times.mape) for p in parts], 0),
-        *([column("MAPE\nof paleo", [percent(p.times.mape) for p in paleo], 5)] if paleo else []),
+        *([column("MAPE\nof paleo", [percent(p.times.mape) for p in paleo], 1)] if paleo else []),
         column("median", [percent(p.times.median_ape) for p in parts], 0),
         column("90th\npercentile", [percent(p.times.p90_ape) for p in parts], 4),
-        column("bias", [_signed(p.times.bias) for p in parts], 1),
+        column("bias", [_signed(p.times.bias) for p in parts], 2),
         column("skill", [_signed(p.times.skill) for p in parts], 5),
     ]
     if any(p.ranking.groups for p in parts):

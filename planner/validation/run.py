@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,6 +54,7 @@ def validate_files(
     constants: Mapping[str, float] | None = None,
     *,
     with_rows: bool = False,
+    progress: Callable[[str, float], None] | None = None,
 ) -> list[FileScore]:
     """Score files one after the other.
 
@@ -67,6 +68,7 @@ def validate_files(
         Factors of a calibration (`costmodel.constants`); the ``paleo`` preset has none.
     with_rows : bool
         Keep every measured time and its predictions.
+    progress : function of (message, share done), optional
 
     Returns
     -------
@@ -91,21 +93,36 @@ def validate_files(
         raise UsageError(f"--by {by}: no file has this column{did_you_mean(by, columns)}")
     scores = []
     preset = replace(DEFAULT, constants=tuple((constants or {}).items()))
-    for name, table in zip(files, tables, strict=False):
+    for n, (name, table) in enumerate(zip(files, tables, strict=False)):
+        say = _said(progress, name, n, len(tables))
         try:
-            kind, outcomes = predict_table(table, preset)
+            kind, outcomes = predict_table(table, preset, lambda share, say=say: say(0.5 * share))  # type: ignore[misc]
         except InputFileError as error:
             problems.extend(error.problems)
             continue
         column = by if by is not None and by in table.columns else None
         scores.append(
-            _file_score(name, kind.name, outcomes, predict_table(table, PALEO)[1], column, with_rows=with_rows)
+            _file_score(
+                name,
+                kind.name,
+                outcomes,
+                predict_table(table, PALEO, lambda share, say=say: say(0.5 + 0.5 * share))[1],  # type: ignore[misc]
+                column,
+                with_rows=with_rows,
+            )
         )
     if problems:
         raise InputFileError(problems)
     if not scores:
         raise InputFileError([FileProblem(path=Path(name), message="holds nothing to score") for name in files])
     return scores
+
+
+def _said(progress: Callable[[str, float], None] | None, name: str, n: int, files: int) -> Callable[[float], None]:
+    """Takes the share of one file's predictions, of two cost models, that is done."""
+    if progress is None:
+        return lambda _share: None
+    return lambda share: progress(f"predicting {name}", (n + share) / files)
 
 
 def _file_score(

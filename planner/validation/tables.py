@@ -6,10 +6,10 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from planner.errors import FileProblem, InputFileError
 
@@ -31,6 +31,12 @@ _NEVER_ZERO = frozenset(
 )
 # The sign is part of the number; what follows may be a remark: "10 (p2.8xlarge nominal)", "-1 (all ranks)".
 _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?=$|[\s(;,%]|[A-Za-z])")
+# Thousands as people and spreadsheets part them: groups of exactly three digits by commas or (thin, hard) blanks. A leading 0 is none.
+_THOUSANDS = re.compile(
+    r"([+-]?[1-9][0-9]{0,2})((?:,[0-9]{3})+|(?:[ \u00a0\u2009\u202f][0-9]{3})+)(\.[0-9]+)?(?=$|[\s(;%]|, |[A-Za-z])"
+)
+# Digits parted in another way: decimal commas, or thousands that are none.
+_PARTED = re.compile(r"[+-]?[0-9][0-9_.]*(?:,|[ \u00a0\u2009\u202f](?=[0-9.,]+(?:$|\s)))[0-9]")
 
 
 class RowSkipped(Exception):  # noqa: N818 - named after the situation
@@ -42,11 +48,14 @@ class RowSkipped(Exception):  # noqa: N818 - named after the situation
         The same words for every row with the same trouble: they are counted.
     usable : bool
         Whether the row has a measurement and a known shape, so that leaving it out counts against the coverage.
+    needs : tuple of tuples of str
+        Columns that would have said what is missing; of each tuple, one.
     """
 
-    def __init__(self, reason: str, *, usable: bool = False) -> None:
+    def __init__(self, reason: str, *, usable: bool = False, needs: tuple[tuple[str, ...], ...] = ()) -> None:
         self.reason = reason
         self.usable = usable
+        self.needs = needs
         super().__init__(reason)
 
 
@@ -92,13 +101,30 @@ class Row:
         Raises
         ------
         RowSkipped
-            The cell holds no finite number.
+            The cell holds no finite number, or one that can be read in two ways.
+
+        Examples
+        --------
+        >>> row = Row(line=2, cells={"seq": "4,096", "vocab": "50 257", "step_time_ms": "2,5"})
+        >>> row.number("seq"), row.number("vocab")
+        (4096.0, 50257.0)
+        >>> row.number("step_time_ms")
+        Traceback (most recent call last):
+        ...
+        planner.validation.tables.RowSkipped: column step_time_ms: digits parted by commas or blanks that are no thousands (write 1234.5)
         """
         text = self.text(name)
         if not text:
             return None
         found = _NUMBER.match(text)
         value = float(found[0].replace("_", "")) if found else math.nan
+        if not text.isalnum() and _PARTED.match(text):  # most cells hold digits only
+            thousands = _THOUSANDS.match(text)
+            if thousands is None:
+                raise RowSkipped(
+                    f"column {name}: digits parted by commas or blanks that are no thousands (write 1234.5)"
+                )
+            value = float(re.sub(r"[^0-9+-]", "", thousands[1] + thousands[2]) + (thousands[3] or ""))
         if not math.isfinite(value):
             raise RowSkipped(f"column {name} holds no number")
         return value
@@ -194,8 +220,14 @@ def read_table(path: Path) -> Table:
             [FileProblem(path=path, line=n, column=1, message=f"has {size} {message}") for n, size in long]
         )
     known: dict[str, str] = {}  # equal texts once: most cells of a long table repeat
-    rows = tuple(_row(columns, line, number, path, known) for number, line in lines[1:])
-    return Table(path=path, columns=columns, rows=rows)
+    places = {name: place for place, name in enumerate(columns)}
+    lines.reverse()  # and let go of, one by one
+    lines.pop()
+    rows = []
+    while lines:
+        number, line = lines.pop()
+        rows.append(_row(places, line, number, path, known))
+    return Table(path=path, columns=columns, rows=tuple(rows))
 
 
 def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
@@ -234,6 +266,8 @@ def _text_of(path: Path) -> str:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise _problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
+    except InputFileError:
+        raise
     except (OSError, ValueError) as error:
         raise _problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if "\0" in text:
@@ -253,15 +287,39 @@ def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in text)
 
 
-def _row(columns: Sequence[str], line: Sequence[str], number: int, path: Path, known: dict[str, str]) -> Row:
-    cells = {}
-    for name, text in zip(columns, line, strict=False):
-        word = _printable(text)
-        cells[name] = known.setdefault(word, word)
+class _Cells(Mapping[str, str]):
+    """Cells of one line by column, a fifth of a dict: the places of the columns are those of the table."""
+
+    __slots__ = ("_places", "_words")
+
+    def __init__(self, places: Mapping[str, int], words: tuple[str, ...]) -> None:
+        self._places, self._words = places, words
+
+    def __getitem__(self, name: str) -> str:
+        place = self._places[name]
+        if place >= len(self._words):
+            raise KeyError(name)
+        return self._words[place]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of any mapping, but quicker."""
+        place = self._places.get(name)
+        return default if place is None or place >= len(self._words) else self._words[place]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, place in self._places.items() if place < len(self._words))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _row(places: Mapping[str, int], line: Sequence[str], number: int, path: Path, known: dict[str, str]) -> Row:
+    words = [_printable(text) for text in line]
     for name in _FILES:
-        if cells.get(name):
-            cells[name] = _beside(path, cells[name])
-    return Row(line=number, cells=cells)
+        place = places.get(name, len(words))
+        if place < len(words) and words[place]:
+            words[place] = _beside(path, words[place])
+    return Row(line=number, cells=_Cells(places, tuple(known.setdefault(word, word) for word in words)))
 
 
 def _beside(path: Path, text: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.flows import flow_of
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.patterns import split_options
@@ -21,7 +22,9 @@ from costmodel.mesh.saved import add_saved_layer, saved_facts
 from costmodel.mesh.sharding import CopyTimes, copy_groups
 from costmodel.mesh.shares import RowKeys
 from costmodel.mesh.step_end import gradient_width
-from costmodel.mesh.tables import UnitTable, add_layer, add_moves, wants_input_gradient
+from costmodel.mesh.tables import add_layer
+from costmodel.mesh.unit_messages import add_moves
+from costmodel.mesh.unit_table import UNIT_COLUMNS
 from costmodel.mesh.units import UnitKind
 
 __all__ = ["LayerCosts", "UnitPrices", "layer_costs"]
@@ -168,9 +171,9 @@ class UnitPrices:
         """Time over a step of collectives at a layer, by the device and by its host."""
         total = _empty(1)
         graph = self.model.workload.graph
-        wants = wants_input_gradient(graph, self.kind, position, self.needs)
+        flow = flow_of(self.model.workload, self.kind, position, self.needs)
         layer = graph.layers[self.kind.layers[position]]
-        add_moves(total, self.model.workload, self.groups, layer, moves, self.keys, wants_input=wants)
+        add_moves(total, self.model.workload, self.groups, layer, moves, self.keys, flow)
         device, host = self.pass_s(total)
         return float(device[0]), float(host[0])
 
@@ -196,7 +199,7 @@ class LayerCosts:
 
 def _empty(rows: int) -> Total:
     """Rows of the unit table, nothing in them."""
-    return {item.name: np.zeros(rows) for item in fields(UnitTable)}
+    return {name: np.zeros(rows) for name in UNIT_COLUMNS}
 
 
 def layer_costs(prices: UnitPrices, position: int, *, splits_weights: bool = False) -> LayerCosts:
@@ -243,8 +246,6 @@ def _figures(prices: UnitPrices, position: int, role: LayerRole, keys: RowKeys) 
     total = _empty(len(keys))
     model, kind = prices.model, prices.kind
     add_layer(total, model.workload, prices.groups, kind, position, role, keys, prices.needs)
-    reading, again = saved_facts(model.workload.graph, kind)[position]
-    add_saved_layer(
-        total, model.workload, model.assumptions, kind, keys, position, role, reading, is_needed_again=again
-    )
+    facts = saved_facts(model.workload.graph, kind, prices.needs)[position]
+    add_saved_layer(total, model.workload, model.assumptions, kind, keys, position, role, facts)
     return [*prices.pass_s(total), prices.once_s(total), prices.exchange_s(total), prices.memory_bytes(total)]

@@ -3,20 +3,23 @@
     bound(cell) = m work / pp + (pp - 1) forward of the quickest block
 
 with m micro-batches, the work of one of them through the whole network (communication inside the layers included, ranks numbered
-as well as can be), perfectly divided over the stages; the last stage waits for pp - 1 forwards. Every plan of the cell takes longer.
+as well as can be), perfectly divided over the stages; the last stage waits for pp - 1 forwards. Every plan of the cell takes longer. The
+same without the mixtures of experts bounds all their layouts at once, which leaves few to be costed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.energy import least_computing_s
 from costmodel.mesh.keys import combined
-from costmodel.mesh.plan import RECOMPUTE
+from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from strategies.mesh.memory_bound import Families
+from strategies.mesh.plans import PlanJudge
 from strategies.mesh.space import Columns, batch_of, selected
 from strategies.mesh.ways import Ways
 
@@ -28,6 +31,7 @@ IntArray = NDArray[np.int64]
 _NONE = RECOMPUTE.index("none")
 # What decides the work of a micro-batch, but for the layout of the experts.
 _WORK = ("tp", "sequence_parallel", "cp", "cp_kind", "micro_batch")
+_PAIR = ("ep", "etp")
 _WORK_ROW = "_work"
 _SLACK = 1 - 1e-9
 
@@ -39,7 +43,7 @@ class CellBounds:
     Attributes
     ----------
     ways : Ways
-    score : function of (step_s, workers)
+    judge : PlanJudge
         What is compared; smaller is better.
     goal : float
         Cells that score no less are of no interest.
@@ -48,31 +52,34 @@ class CellBounds:
     """
 
     ways: Ways
-    score: Callable[[FloatArray, IntArray], FloatArray]
+    judge: PlanJudge
     goal: float
     families: Families | None = None
 
     def of(self, stems: Columns) -> tuple[Columns, FloatArray]:
         """Cells of some stems that may fit and beat the goal, with their bounds.
 
-        First the stems with their quickest experts, then the layouts of experts of those left.
+        First the stems as if experts cost nothing, then those left with their quickest experts, then the layouts of experts of those left.
         """
         stems = self._fitting(stems)
+        if not np.isfinite(self.goal):
+            return self._all_of(stems)
+        stems = self._without_experts(stems)
         if not len(stems["tp"]):
             return self.ways.space.with_experts(stems), np.zeros(0)
         first, row = combined(*(stems[name] for name in _WORK))
         work = self.ways.space.with_expert_pairs(
             {**{name: stems[name][first] for name in _WORK}, _WORK_ROW: np.arange(len(first))}
         )
-        total_s, forward_s = self._works(work)
-        least = np.full((2, len(first)), np.inf)
-        np.minimum.at(least[0], work[_WORK_ROW], total_s)
-        np.minimum.at(least[1], work[_WORK_ROW], forward_s)
-        quick = np.flatnonzero(self._bound(stems, least[0, row], least[1, row]) < self.goal)
+        works = self._works(work)
+        least = np.full((len(works), len(first)), np.inf)
+        for smallest, each in zip(least, works, strict=True):
+            np.minimum.at(smallest, work[_WORK_ROW], each)
+        quick = np.flatnonzero(self._bound(stems, *least[:, row]) < self.goal)
         cells = self._fitting(self.ways.space.with_experts(selected({**stems, _WORK_ROW: row}, quick)))
-        place = _find(work, cells, (_WORK_ROW, "ep", "etp"))
+        place = _find(work, cells, (_WORK_ROW, *_PAIR))
         del cells[_WORK_ROW]
-        bound = self._bound(cells, total_s[place], forward_s[place])
+        bound = self._bound(cells, *(each[place] for each in works))
         kept = np.flatnonzero(bound < self.goal)
         return selected(cells, kept), bound[kept]
 
@@ -81,20 +88,43 @@ class CellBounds:
             return cells
         return selected(cells, self.families.of_cells(cells) <= self.ways.capacity_bytes)
 
-    def _works(self, work: Columns) -> tuple[FloatArray, FloatArray]:
-        """Work of one micro-batch and forward pass of the quickest block."""
-        if not len(work["tp"]):
-            return np.zeros(0), np.zeros(0)
-        batch = batch_of(work)
-        kind = self.ways.plain[0]
-        if kind != _NONE:
-            batch = replace(batch, recompute=np.full(len(batch), kind))
-        return self.ways.space.model.work_s(batch)
+    def _all_of(self, stems: Columns) -> tuple[Columns, FloatArray]:
+        """The same where every time is good enough: what does not fit goes first."""
+        cells = self._fitting(self.ways.space.with_experts(stems))
+        first, row = combined(*(cells[name] for name in (*_WORK, *_PAIR)))
+        works = self._works({name: cells[name][first] for name in (*_WORK, *_PAIR)})
+        return cells, self._bound(cells, *(each[row] for each in works))
 
-    def _bound(self, cells: Columns, total_s: FloatArray, forward_s: FloatArray) -> FloatArray:
-        pp = cells["pp"]
-        bound = cells["num_micro_batches"] * total_s / pp + (pp - 1) * forward_s
-        return self.score(bound, workers_of(cells)) * _SLACK
+    def _without_experts(self, stems: Columns) -> Columns:
+        """Stems that are quick enough if experts cost nothing; there are far fewer of these to cost than layouts of experts."""
+        if not self.ways.space.shape.experts or not len(stems["tp"]):
+            return stems
+        first, row = combined(*(stems[name] for name in _WORK))
+        works = self.ways.space.model.work_s(self._plainly({name: stems[name][first] for name in _WORK}), experts=False)
+        return selected(stems, self._bound(stems, *(each[row] for each in works)) < self.goal)
+
+    def _plainly(self, work: Columns) -> MeshBatch:
+        """The work run the plain way."""
+        batch, kind = batch_of(work), self.ways.plain[0]
+        return batch if kind == _NONE else replace(batch, recompute=np.full(len(batch), kind))
+
+    def _works(self, work: Columns) -> tuple[FloatArray, ...]:
+        """Work of one micro-batch, forward pass of the quickest block; where energy is compared, what of the work is computing."""
+        if not len(work["tp"]):
+            return (np.zeros(0),) * (3 if self.judge.is_energy else 2)
+        batch = self._plainly(work)
+        works = self.ways.space.model.work_s(batch)
+        if not self.judge.is_energy:
+            return works
+        one = np.ones(len(batch), dtype=np.int64)
+        return *works, least_computing_s(self.ways.space.model, replace(batch, pp=one, num_micro_batches=one))
+
+    def _bound(
+        self, cells: Columns, total_s: FloatArray, forward_s: FloatArray, computing_s: FloatArray | float = 0.0
+    ) -> FloatArray:
+        pp, m = cells["pp"], cells["num_micro_batches"]
+        bound = m * total_s / pp + (pp - 1) * forward_s
+        return self.judge.score(bound, workers_of(cells), m * computing_s / pp) * _SLACK
 
 
 def workers_of(cells: Columns) -> IntArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -15,17 +16,19 @@ from costmodel.mesh.passes import (
     LayoutArrays,
     UnitPasses,
     chunk_passes,
-    rank_recomputed_share,
+    recomputed_units,
     unit_passes,
     weigh,
 )
 from costmodel.mesh.plan import MeshBatch
 from costmodel.mesh.schedule import ChunkRuns
+from costmodel.mesh.unit_table import UnitTable
 
-__all__ = ["PipelineTimes", "least_times"]
+__all__ = ["PipelineTimes", "least_times", "worthy_times"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 # What decides the passes of a unit, given the best order.
 _PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")
@@ -42,6 +45,7 @@ class PipelineTimes:
     layouts: LayoutArrays
     pass_of: IntArray
     passes: UnitPasses
+    table: UnitTable  # of the same rows
     chunks: ChunkPasses  # (n, R)
     busy_s: FloatArray  # (n, Q)
     flush_s: FloatArray  # (n,)
@@ -54,6 +58,7 @@ class PipelineTimes:
             layouts=cores.layouts,
             pass_of=cores.pass_of,
             passes=cores.passes,
+            table=cores.table,
             chunks=cores.chunks,
             busy_s=cores.busy_s,
             flush_s=cores.flush_s,
@@ -66,6 +71,7 @@ class PipelineTimes:
             layouts=self.layouts.take(index),
             pass_of=self.pass_of[index],
             passes=self.passes,
+            table=self.table,
             chunks=ChunkPasses(**{item.name: getattr(self.chunks, item.name)[index] for item in fields(ChunkPasses)}),
             busy_s=self.busy_s[index],
             flush_s=self.flush_s[index],
@@ -78,30 +84,54 @@ def least_times(model: MeshModel, batch: MeshBatch) -> PipelineTimes:
     Collectives inside the layers run among neighbours (as in `MeshModel.work_s`), transfers between stages over the nearest link of any
     order: no order has all of that at once. Every schedule takes longer if a chunk does, so the times are bounds.
     """
+    return worthy_times(model, batch, None)[1]
+
+
+def worthy_times(
+    model: MeshModel, batch: MeshBatch, is_worthy: Callable[[FloatArray, MeshBatch], BoolArray] | None
+) -> tuple[IntArray, PipelineTimes]:
+    """The same of the pipelines that are worth it: which these are, and their times.
+
+    Parameters
+    ----------
+    model : MeshModel
+    batch : MeshBatch
+    is_worthy : function of (times, pipelines), optional
+        Whether pipelines can matter that take no less. It is asked first with how long the slowest rank is busy, which is soon known.
+    """
     first, pass_of = combined(*(getattr(batch, name) for name in _PASS_FIELDS))
     distinct = batch.take(first)
     zero = np.zeros(len(distinct), dtype=np.int64)
     bare = replace(distinct, order=zero, pp=zero + 1)
     is_block = model.is_block
-    passes = unit_passes(model.rows(bare), bare, mesh_strides(bare), model.groups, is_block=is_block)
+    table = model.rows(bare)
+    passes = unit_passes(table, bare, mesh_strides(bare), model.groups, is_block=is_block)
+    busy = weigh(model.rank_units(batch), passes.forward_s + passes.backward_s, pass_of)
+    rows = np.arange(len(batch))
+    if is_worthy is not None:
+        rows = np.flatnonzero(is_worthy(batch.num_micro_batches * np.max(busy, axis=1), batch))
+        batch, pass_of, busy = batch.take(rows), pass_of[rows], busy[rows]
     layouts = model.layouts(batch)
     transfer_s = _least_transfer_s(model, batch, layouts.run_cut)
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
-    units = layouts.rank_units
-    busy = weigh(units, passes.forward_s + passes.backward_s, pass_of)
     if np.any(passes.recompute_s):
-        share = rank_recomputed_share(layouts, batch.recompute, batch.recompute_blocks)
-        busy += share * weigh(units, passes.recompute_s, pass_of)
-    return PipelineTimes(
+        busy += weigh(recomputed_units(layouts, batch.recompute, batch.recompute_blocks), passes.recompute_s, pass_of)
+    flush_s = pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=False)
+    times = PipelineTimes(
         batch=batch,
         layouts=layouts,
         pass_of=pass_of,
         passes=passes,
+        table=table,
         chunks=chunks,
         busy_s=busy,
-        flush_s=pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=False),
+        flush_s=flush_s,
     )
+    if is_worthy is None:
+        return rows, times
+    kept = np.flatnonzero(is_worthy(flush_s, batch))
+    return rows[kept], times.take(kept)
 
 
 def _least_transfer_s(model: MeshModel, batch: MeshBatch, cut: FloatArray) -> FloatArray:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.energy import least_computing_s, mesh_energy_j
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
@@ -60,9 +61,25 @@ class PlanJudge:
         """Score that a plan must beat to matter."""
         return self.incumbents.worst * _SLACK * (1.0 - self.settings.gap)
 
-    def score(self, step_s: FloatArray, workers: IntArray) -> FloatArray:
-        """What the objective compares; smaller is better."""
+    @property
+    def is_energy(self) -> bool:
+        """Whether joules are compared: the one objective that is not proportional to the step at a given number of workers."""
+        return self.settings.objective == "energy"
+
+    def computing_s(self, batch: MeshBatch) -> FloatArray | float:
+        """Time that devices compute in a step at least, where that is compared; else 0."""
+        return least_computing_s(self.model, batch) if self.is_energy else 0.0
+
+    def score(self, step_s: FloatArray, workers: IntArray, computing_s: FloatArray | float = 0.0) -> FloatArray:
+        """What the objective compares; smaller is better. Of lower bounds, a lower bound."""
+        if self.is_energy:
+            assert self.settings.power is not None
+            return self.settings.power.energy_j(step_s, computing_s, workers)
         return step_s if self.settings.objective in ("step_time", "tokens_per_s") else step_s * workers
+
+    def least_score(self, step_s: FloatArray, batch: MeshBatch) -> FloatArray:
+        """Score that plans with these step times, or larger ones, do not go below."""
+        return self.score(step_s, batch.workers, self.computing_s(batch))
 
     def divide(self, cores: Columns, flush_s: FloatArray, floors_s: FloatArray) -> None:
         """Judge every way to divide dp of some cores.
@@ -82,7 +99,7 @@ class PlanJudge:
         batch = batch_of(rows)
         stage = np.searchsorted(np.array(self.ways.stages), batch.zero_stage)
         floors = floors_s[core, :, stage]
-        least = self.score(np.min(floors, axis=1), batch.workers)
+        least = self.least_score(np.min(floors, axis=1), batch)
         second = batch.zero_stage == 2
         first = np.flatnonzero(~second & (least < self.goal()))
         plain = self._run_best_way(batch.take(first), core[first], flush_s[core[first]], floors[first])
@@ -110,14 +127,14 @@ class PlanJudge:
             return np.zeros(0)
         plain = self.ways.plainly(batch)
         plain_s = self._least_s(plain, core)
-        plain_score = self.score(plain_s, batch.workers)
+        plain_score = self.least_score(plain_s, batch)
         # What is too slow without saving memory stays so.
         left = np.flatnonzero(plain_score < self.goal())
         if self.ways.plain in self.ways.each and len(left):
             fits = self._memory_bytes(plain.take(left), core[left]) <= self.settings.capacity_bytes
             self._keep(plain.take(left[fits]))
-            # Everything that saves memory takes longer: what fits is settled.
-            left = left[~fits]
+            # Everything that saves memory takes longer: what fits is settled, unless an optimizer on the host may save energy.
+            left = left if self.is_energy else left[~fits]
         if len(left):
             self._save_memory(batch.take(left), core[left], flush_s[left], floors[left], plain_s[left])
         return plain_score
@@ -132,14 +149,14 @@ class PlanJudge:
         if any(optimizer for _, optimizer, _ in ways):
             hosted = replace(self.ways.plainly(batch), offload_optimizer=np.ones(len(batch), dtype=np.int64))
             least[1] = self._least_s(hosted, core)
-        below_three = batch.zero_stage < 3
+        below_three, computing = batch.zero_stage < 3, self.computing_s(batch)
         for v, way in enumerate(ways):
             if way == self.ways.plain:
                 continue
             base = least[way[1]]
             tail = np.maximum(base - flush_s, 0.0)
             bound = np.where(below_three, floors[:, v] + tail, np.maximum(floors[:, v], base)) * _SLACK
-            score = self.score(bound, batch.workers)
+            score = self.score(bound, batch.workers, computing)
             rows = np.flatnonzero((score < self.goal()) & (score <= best))
             if len(rows):
                 self._judge(batch.take(rows), core[rows], way, rows, best)
@@ -163,7 +180,7 @@ class PlanJudge:
             batch = batch.take(fitting)
         if not len(batch):
             return
-        score = self.score(self._least_s(batch, core[fitting]), batch.workers)
+        score = self.least_score(self._least_s(batch, core[fitting]), batch)
         hopeful = np.flatnonzero((score <= self.incumbents.worst) & (score <= best[rows[fitting]]))
         exact = self._keep(batch.take(hopeful))
         where = rows[fitting[hopeful]]
@@ -197,7 +214,11 @@ class PlanJudge:
         if not len(batch):
             return np.zeros(0)
         costs = self.model.evaluate(batch)
-        score = self.score(costs.step_time_s, batch.workers)
+        if self.is_energy:
+            assert self.settings.power is not None
+            score = mesh_energy_j(self.model, batch, self.model.layouts(batch), costs, self.settings.power)
+        else:
+            score = self.score(costs.step_time_s, batch.workers)
         fits = costs.memory_bytes <= self.settings.capacity_bytes
         good = np.flatnonzero(fits & (score <= self.incumbents.worst))
         self.incumbents.add(batch.take(good), score[good], costs.step_time_s[good], costs.memory_bytes[good])

@@ -7,6 +7,8 @@ Cells are bounded first (`strategies.mesh.cells`). Below them, each level keeps 
 2. the same with every order of the ranks;
 3. every division of dp, run its best way (`strategies.mesh.plans`).
 
+Two corners of the space go first (`MeshRestriction.powers_of_two`, `narrowed`): good plans found there close most of the whole.
+
 As long as nothing is known to fit, cells that cannot are put aside before their time is bounded (`strategies.mesh.memory_bound`): in large
 families, and of equal dp and micro-batch where that was not enough.
 
@@ -27,11 +29,11 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
 from costmodel.network import Cluster
 from costmodel.workload import Workload
-from strategies.mesh.cells import CellBounds, pieces_of, workers_of
+from strategies.mesh.cells import CellBounds, pieces_of
 from strategies.mesh.counting import PlanCount
 from strategies.mesh.incumbents import Incumbents
 from strategies.mesh.memory_bound import Families, families_of_cells
-from strategies.mesh.pipeline_bound import PipelineTimes, least_times
+from strategies.mesh.pipeline_bound import PipelineTimes, worthy_times
 from strategies.mesh.plans import PlanJudge
 from strategies.mesh.settings import MeshOutcome, MeshSettings, NearestMiss
 from strategies.mesh.space import Columns, MeshSpace, batch_of, selected
@@ -42,16 +44,17 @@ __all__ = ["search_corner", "search_mesh", "search_model"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 Progress = Callable[[str, float], None]
 
 # Rows handled at a time: large enough for numpy, small enough for the caches.
 _CHUNK = 16_384
-_STEMS = 65_536
+_STEMS = 16_384
 _CELLS = 16_384
 _FIRST = 64
 _CORES = 1_024
-# How good the plans of the corner that is searched first must be, among its own.
-_SEED_GAP = 0.05
+# How good the plans of the corners that are searched first must be, among their own.
+_SEED_GAPS = (0.05, 0.005)
 _SLACK = 1 - 1e-9
 _ROW = "_row"
 
@@ -127,7 +130,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.ways = Ways.of(self.space)
-        self._take(Incumbents(top=self.settings.top))
+        self._take(Incumbents(top=self.settings.top, distinct=self.settings.distinct))
 
     def _take(self, incumbents: Incumbents) -> None:
         self.incumbents = incumbents
@@ -135,8 +138,8 @@ class _Run:
 
     # -- levels -----------------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Bound all cells, then open them best first."""
+    def settle(self, *, names_miss: bool = True) -> None:
+        """Bound all cells, then open them best first; where nothing fits, find what comes closest, if it is to be named."""
         self.outcome.bound_score = 0.0  # until the cells are known
         cells, bounds = self._bounded_cells()
         position, opened = 0, 0
@@ -165,7 +168,7 @@ class _Run:
         self.outcome.searched["cells opened"] = opened
         self.outcome.searched["cells bounded away"] = self.outcome.searched.pop("cells", 0) - opened
         rest_score = float(bounds[position]) if position < len(bounds) else float("inf")
-        if not np.isfinite(self.incumbents.best):
+        if names_miss and not np.isfinite(self.incumbents.best):
             self._find_miss()
         self.outcome.bound_score = min(self.incumbents.best, rest_score)
 
@@ -188,7 +191,7 @@ class _Run:
         if not np.isfinite(self.incumbents.best):
             families = Families.of(self.ways)
             self._put_aside(families)
-        bounded = CellBounds(ways=self.ways, score=self.judge.score, goal=self._goal(), families=families)
+        bounded = CellBounds(ways=self.ways, judge=self.judge, goal=self._goal(), families=families)
         pieces: list[Columns] = []
         bounds: list[FloatArray] = []
         total = 0
@@ -241,15 +244,19 @@ class _Run:
             position, size = position + size, min(2 * size, _CELLS)
 
     def seed(self) -> None:
-        """Find some good plans in a corner of the space, degrees that are powers of two, so that few cells of the whole are kept."""
-        restriction = self.settings.restriction.powers_of_two()
-        settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, _SEED_GAP))
-        space = MeshSpace.of(self.model, settings)
-        run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False)
-        run.settle()
-        self._take(run.incumbents)
-        self.outcome.out_of_time = run.outcome.out_of_time
-        self.outcome.nearest_miss = run.outcome.nearest_miss
+        """Find some good plans in a corner of the space, degrees that are powers of two, so that few cells of the whole are kept.
+
+        The same way, a corner of that corner goes first.
+        """
+        corner = self.settings.restriction.powers_of_two()
+        for restriction, gap in zip((corner.narrowed(), corner), _SEED_GAPS, strict=True):
+            settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, gap))
+            space = MeshSpace.of(self.model, settings)
+            run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False)
+            run._take(self.incumbents)
+            run.settle(names_miss=restriction is corner)
+            self.outcome.out_of_time = run.outcome.out_of_time
+            self.outcome.nearest_miss = run.outcome.nearest_miss
 
     def _open(self, cells: Columns) -> None:
         """Judge the pipelines of some cells."""
@@ -258,7 +265,7 @@ class _Run:
             return
         cores = {name: np.concatenate([one.cores[name] for one in found]) for name in found[0].cores}
         flush_s, floors_s = (np.concatenate([getattr(one, name) for one in found]) for name in ("flush_s", "floors_s"))
-        least = self._least(floors_s, workers_of(cores))
+        least = self._least(floors_s, batch_of(cores))
         # The most promising first, so that they close the others.
         order = np.argsort(least, kind="stable")
         for start in range(0, len(order), _CORES):
@@ -271,12 +278,11 @@ class _Run:
     def _hopeful(self, pipelines: Columns) -> _Hopeful:
         """Cores that may fit and beat the goal: first the pipelines with ranks as near as in any order, then the orders of those left."""
         batch = self.ways.plainly(batch_of(pipelines))
-        times = least_times(self.model, batch)
-        rows = np.flatnonzero(self.judge.score(times.flush_s * _SLACK, batch.workers) < self._goal())
-        needs = self.ways.needs(batch.take(rows))
+        rows, times = worthy_times(self.model, batch, self._is_worthy)
+        needs = self.ways.needs(times.batch)
         if not np.isfinite(self.incumbents.best):
-            self._remember_miss(batch.take(rows), needs)
-        least = self._least(least_step_s(self.ways, times.take(rows), needs), batch.workers[rows])
+            self._remember_miss(times.batch, needs)
+        least = self._least(least_step_s(self.ways, times, needs), times.batch)
         good = np.flatnonzero(least < self._goal())
         some = {name: column[rows[good]] for name, column in pipelines.items()}
         cores = self.space.with_orders({**some, _ROW: good})
@@ -284,16 +290,20 @@ class _Run:
         built = self.model.cores(self.ways.plainly(batch_of(cores)), exact=False)
         self._tally("pipelines", len(row))
         floors = least_step_s(self.ways, PipelineTimes.of(built), needs.take(row))
-        kept = np.flatnonzero(self._least(floors, workers_of(cores)) < self._goal())
+        kept = np.flatnonzero(self._least(floors, batch_of(cores)) < self._goal())
         return _Hopeful(
             cores={name: column[kept] for name, column in cores.items()},
             flush_s=built.flush_s[kept],
             floors_s=floors[kept],
         )
 
-    def _least(self, floors_s: FloatArray, workers: IntArray) -> FloatArray:
+    def _is_worthy(self, step_s: FloatArray, batch: MeshBatch) -> BoolArray:
+        """Whether plans that take no less can beat the goal."""
+        return np.asarray(self.judge.least_score(step_s * _SLACK, batch) < self._goal())
+
+    def _least(self, floors_s: FloatArray, batch: MeshBatch) -> FloatArray:
         """Least score of any way."""
-        return self.judge.score(np.min(floors_s, axis=(1, 2), initial=np.inf), workers)
+        return self.judge.least_score(np.min(floors_s, axis=(1, 2), initial=np.inf), batch)
 
     def _tally(self, name: str, count: int) -> None:
         self.outcome.searched[name] = self.outcome.searched.get(name, 0) + count

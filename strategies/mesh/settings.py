@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from costmodel.energy import Power
 from costmodel.mesh.plan import MeshPlan
 
 __all__ = ["OBJECTIVES", "Bounds", "MeshCandidate", "MeshOutcome", "MeshRestriction", "MeshSettings", "NearestMiss"]
 
-# What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token. Tokens per
-# second, and the share of the peak that is used (MFU), rank like the first two.
-OBJECTIVES: tuple[str, ...] = ("step_time", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu_hours", "money")
+# What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token, or joules per step
+# (`costmodel.energy`). Tokens per second, and the share of the peak that is used (MFU), rank like the first two.
+OBJECTIVES: tuple[str, ...] = (
+    "step_time",
+    "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "mfu",
+    "gpu_hours",
+    "money",
+    "energy",
+)
 
 _POWERS = tuple(1 << n for n in range(21))
 _HALVED = ("tp", "cp", "ep", "etp", "pp", "vpp", "micro_batch")
+_NARROWED = ("cp", "etp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +84,18 @@ class MeshRestriction:
             corner[name] = Bounds(values=powers) if powers else bounds
         return replace(self, degrees=corner)
 
+    def narrowed(self) -> MeshRestriction:
+        """A corner of that corner: with the least cp and etp of those. Usually it has good plans too, and is searched in no time.
+
+        >>> MeshRestriction(degrees={"cp": Bounds(low=2)}).powers_of_two().narrowed().degrees["cp"].values
+        (2,)
+        """
+        corner = dict(self.degrees)
+        for name in _NARROWED:
+            bounds = corner.get(name, Bounds(values=(1,)))
+            corner[name] = replace(bounds, values=bounds.values[:1])
+        return replace(self, degrees=corner)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshSettings:
@@ -83,8 +105,11 @@ class MeshSettings:
     capacity_bytes: float
     worker_counts: tuple[int, ...] | None = None  # exactly these; None: every count up to max_workers
     top: int = 5
+    # Fields in which the plans of the list differ; None: in any of `incumbents.KEY`.
+    distinct: tuple[str, ...] | None = None
     restriction: MeshRestriction = MeshRestriction()
     objective: str = "step_time"
+    power: Power | None = None  # of a device; the objective "energy" needs it
     wall_s: float = 60.0
     gap: float = 0.0
     seed: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -113,7 +114,10 @@ class StageTables:
         return result
 
     def least_recomputed(self, rank: IntArray, units: IntArray) -> IntArray:
-        """Fewest blocks that ranks must recompute in full to fit, -1 where none are few enough: (n,)."""
+        """Fewest blocks that ranks must recompute in full to fit, -1 where none are few enough: (n,).
+
+        Of several chunks of a rank that are not known one by one, those are recomputed first that free most.
+        """
         key = rank.astype(np.int64)
         for k in range(units.shape[1]):
             key = key * (len(self.prefix) + 1) + units[:, k]
@@ -149,11 +153,40 @@ class StageTables:
             self.model.layouts(batch),
             rank_units=units[None].astype(np.float64),
             rank_first=rank[None],
-            rank_recompute=recomputed[None] if self.plan.recompute == "full" else np.full((1, len(rank)), -1),
-            # Taken together: how many of them are recomputed is given.
-            rank_lengths=units[None][:, :, self.model.is_block].sum(axis=2, keepdims=True).astype(np.int64),
-            rank_repeats=np.ones((1, len(rank), 1), dtype=np.int64),
+            **self._chunks(units, recomputed),
         )
         memory = self.model.core_memory(batch, layouts)
         filled = memory.divided(np.zeros(1, dtype=np.int64), Division.of(batch, mesh_strides(batch)))
         return np.asarray(filled.total_bytes[0])
+
+    @property
+    def frees_unequally(self) -> bool:
+        """Whether it matters which blocks of a rank are recomputed: it has several chunks, and there are several kinds."""
+        return self.plan.vpp > 1 and int(np.count_nonzero(self.model.is_block)) > 1
+
+    def _chunks(self, units: IntArray, recomputed: IntArray) -> dict[str, Any]:
+        """What `LayoutArrays` has of the chunks of ranks: one chunk, or, where these are not known, one of each kind of blocks."""
+        is_full = self.plan.recompute == "full"
+        if not self.frees_unequally:
+            blocks = units[:, self.model.is_block].sum(axis=1)
+            held, lengths, again = units[:, None, :], blocks[:, None], recomputed[:, None]
+        else:
+            order = self._freeing
+            held = units[:, None, :] * np.eye(units.shape[1], dtype=np.int64)[order]
+            lengths = units[:, order]
+            before = np.cumsum(lengths, axis=1) - lengths
+            again = np.clip(recomputed[:, None] - before, 0, lengths)
+        return {
+            "rank_chunks": held[None].astype(np.float64),
+            "rank_lengths": lengths[None].astype(np.int64),
+            "rank_repeats": np.ones((1, *lengths.shape), dtype=np.int64),
+            "rank_recompute": again[None] if is_full else np.full((1, *lengths.shape), -1),
+        }
+
+    @property
+    def _freeing(self) -> IntArray:
+        """Kinds of blocks, those first that recomputation frees most of."""
+        table = self.model.rows(MeshBatch.from_plans([self.plan]))
+        freed = (table.saved_bytes - table.input_bytes)[0]
+        kinds = np.flatnonzero(self.model.is_block)
+        return np.asarray(kinds[np.argsort(-freed[kinds], kind="stable")])

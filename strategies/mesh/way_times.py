@@ -6,8 +6,9 @@ backward passes of these chunks (weight gradients of a zero-bubble schedule fill
     step >= lead_r + m (busy_r + again_r + shown_r)
 
 ``again_r`` is the forward pass of the blocks that must at least be recomputed for the pipeline to fit. ``shown_r`` is what compute does
-not hide of moving activations to the host and back: with a share s of the blocks recomputed, ``again_r = s R`` grows and
-``shown_r = 2 max(E - s D - H, 0)`` falls, both linearly, so the least sum lies at s = 0, s = 1 or where the maximum turns.
+not hide of moving activations to the host and back: with a share s of what blocks keep freed by running them again, ``again_r >= s R``
+grows (R: all of it at the rate of the kind of block that frees most for its time) and ``shown_r = 2 max(E - s D - H, 0)`` falls, both
+linearly, so the least sum lies at s = 0, s = 1 or where the maximum turns.
 Activations also travel while a rank of ZeRO-3 waits for weights; that wait is part of its busy time, so the sum stays. Below ZeRO-3 nothing
 else changes the pipeline, and ``step >= pipeline + m max_r shown_r`` too.
 """
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
-from costmodel.mesh.passes import rank_recomputed_share, weigh
+from costmodel.mesh.passes import time_before, weigh
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from strategies.mesh.pipeline_bound import PipelineTimes
 from strategies.mesh.ways import WayNeeds, Ways
@@ -27,6 +28,7 @@ __all__ = ["least_step_s"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 _FULL, _ZERO_BUBBLE = RECOMPUTE.index("full"), SCHEDULES.index("zero_bubble")
 _SLACK = 1 - 1e-9
@@ -54,16 +56,18 @@ def least_step_s(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArra
     if not len(rows):
         return step
     some = fits[rows]
-    step[rows] = np.where(some, _of_fitting(ways, times.take(rows), needs.take(rows)), np.inf)
+    step[rows] = np.where(some, _of_fitting(ways, times.take(rows), needs.take(rows), some), np.inf)
     return step
 
 
-def _of_fitting(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArray:
+def _of_fitting(ways: Ways, times: PipelineTimes, needs: WayNeeds, fits: BoolArray) -> FloatArray:
     ranks = _Ranks(ways, times, needs)
     flush = times.flush_s
-    step = np.empty(needs.memory_bytes.shape)
+    step = np.full(needs.memory_bytes.shape, np.inf)
     for v, (kind, optimizer, activations) in enumerate(ways.each):
         for z, stage in enumerate(ways.stages):
+            if not fits[:, v, z].any():
+                continue
             if activations:
                 path, shown = ranks.moved(kind)
                 bound = path if stage >= 3 else np.maximum(path, flush + shown)
@@ -81,22 +85,38 @@ class _Ranks:
         batch, layouts, passes = times.batch, times.layouts, times.passes
         self.layouts, self.busy_s = layouts, times.busy_s
         self.micro_batches = batch.num_micro_batches[:, None]
-        forward = _before(layouts.rank_last, layouts.run_chunks, times.chunks.forward_s)
-        backward = _before(layouts.rank_last, layouts.run_chunks, times.chunks.backward_s)
-        self.lead_s = forward + np.where((batch.schedule == _ZERO_BUBBLE)[:, None], 0.0, backward)
+        backward = np.where((batch.schedule == _ZERO_BUBBLE)[:, None], 0.0, times.chunks.backward_s)
+        self.lead_s = time_before(layouts.rank_last, layouts.run_chunks, times.chunks.forward_s + backward)
         # Where all blocks are recomputed anyway, the times hold it already.
         again = np.where(ways.space.model.is_block & (ways.plain[0] != _FULL), passes.forward_s, 0.0)
-        self.again_s = weigh(layouts.rank_units, again, times.pass_of)
-        assumptions = ways.space.model.assumptions
-        compute = weigh(layouts.rank_units, passes.compute_forward_s, times.pass_of)
-        self.hidden_s = hidden_s(assumptions, compute)
-        self.assumptions = assumptions
+        self.unit_again_s = again
+        freed = np.where(ways.space.model.is_block, times.table.saved_bytes - times.table.input_bytes, 0.0)
+        each = np.where(freed > 0, again / np.where(freed > 0, freed, 1.0), np.inf)
+        rate = np.min(each, axis=1, where=freed > 0, initial=np.inf)
+        some = np.isfinite(rate)[:, None]
+        self.again_s = weigh(
+            layouts.rank_units, np.where(some, freed * np.where(some, rate[:, None], 0.0), 0.0), times.pass_of
+        )
+        self.times, self.assumptions = times, ways.space.model.assumptions
         self._moved: dict[int, tuple[FloatArray, FloatArray]] = {}
+        self._blocks: list[tuple[IntArray, FloatArray]] = []
 
     def again(self, blocks: IntArray) -> FloatArray:
         """Longest path with so many blocks per chunk recomputed."""
-        share = rank_recomputed_share(self.layouts, np.full(len(blocks), _FULL), blocks)
-        return self._path_s(share * self.again_s)
+        again = np.zeros_like(self.busy_s)
+        for lengths, per_block_s in self._per_block_s():
+            again += np.minimum(blocks[:, None], lengths) * per_block_s
+        return self._path_s(again)
+
+    def _per_block_s(self) -> list[tuple[IntArray, FloatArray]]:
+        """Of the different chunks of a rank: their blocks, and what each that is recomputed adds, (n, Q); as `recomputed_units` has it."""
+        if not self._blocks:
+            layouts = self.layouts
+            for d in range(layouts.rank_lengths.shape[2]):
+                lengths = layouts.rank_lengths[:, :, d]
+                whole_s = weigh(layouts.rank_chunks[:, :, d], self.unit_again_s, self.times.pass_of)
+                self._blocks.append((lengths, whole_s * layouts.rank_repeats[:, :, d] / np.maximum(lengths, 1)))
+        return self._blocks
 
     def moved(self, kind: int) -> tuple[FloatArray, FloatArray]:
         """With activations on the host: the longest path, and what is shown of their moves in all micro-batches."""
@@ -107,25 +127,17 @@ class _Ranks:
 
     def _shown(self, kind: int) -> tuple[FloatArray, FloatArray]:
         """What is shown at least, and the least sum of that and what is recomputed."""
+        compute = weigh(self.layouts.rank_units, self.times.passes.compute_forward_s, self.times.pass_of)
+        hidden = hidden_s(self.assumptions, compute)
         kept = one_way_s(self.assumptions, self.needs.kept_bytes[:, self.ways.kinds.index(kind)])
-        most = shown_s(kept, self.hidden_s)
+        most = shown_s(kept, hidden)
         if kind != _FULL:
             return most, most
         inputs = one_way_s(self.assumptions, self.needs.input_bytes)
-        least = shown_s(inputs, self.hidden_s)
-        turn = np.clip((kept - self.hidden_s) / np.maximum(kept - inputs, 1e-30), 0.0, 1.0)
+        least = shown_s(inputs, hidden)
+        turn = np.clip((kept - hidden) / np.maximum(kept - inputs, 1e-30), 0.0, 1.0)
         return least, np.minimum(most, turn * self.again_s + least)
 
     def _path_s(self, more_s: FloatArray) -> FloatArray:
         path = self.lead_s + self.micro_batches * (self.busy_s + more_s)
         return np.asarray(np.max(np.where(self.layouts.rank_last >= 0, path, 0.0), axis=1) * _SLACK)
-
-
-def _before(rank: IntArray, count: IntArray, time_s: FloatArray) -> FloatArray:
-    """Sum of the times of the chunks before the first one of a rank: (n, Q) from runs (n, R)."""
-    total, start = np.zeros(rank.shape), np.zeros((len(rank), 1))
-    for r in range(count.shape[1]):
-        chunks = count[:, r][:, None]
-        total += np.clip(rank - start, 0, chunks) * time_s[:, r][:, None]
-        start = start + chunks
-    return total

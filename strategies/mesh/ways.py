@@ -4,7 +4,7 @@ A way fits a pipeline only if it fits with dp wholly shared out, where every ran
 
     state(ZeRO stage, optimizer state here or on the host) + kept(recomputation, activations here or on the host)
 
-and both are asked of the cost model apart (`CoreMemory.divided`): memory is their sum. No order of the ranks is looked at, nor how context
+and both are asked of the cost model apart (`CoreMemory.state_bytes`, `lasting_bytes`). No order of the ranks is looked at, nor how context
 parallelism exchanges: memory knows neither.
 """
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.cores import CORE_FIELDS, mesh_strides
 from costmodel.mesh.keys import combined
+from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
 from strategies.mesh.space import MeshSpace
@@ -176,27 +177,21 @@ class _Memory:
         self.ways, self.batch = ways, batch
         self.most = ways.space.most_blocks(batch.pp, batch.vpp)
         model = ways.space.model
-        self.parts = {kind: model.core_memory(recomputing(batch, kind, self.most)) for kind in ways.kinds}
+        batches = [recomputing(batch, kind, self.most) for kind in ways.kinds]
+        self.parts = dict(zip(ways.kinds, model.core_memories(batches), strict=True))
         base = next(iter(self.parts.values()))
         self.state: list[tuple[FloatArray, FloatArray]] = []  # stage -> with and without optimizer state
         for stage in ways.stages:
-            filled = base.divided(self._all, self._division(stage, 0))
-            total = filled.total_bytes
-            self.state.append((total, total - filled.parts["optimizer_bytes"]))
-        self.more = {
-            (kind, flag): part.divided(self._all, self._division(ways.stages[0], flag)).total_bytes - self.state[0][0]
-            for kind, part in self.parts.items()
-            for flag in flags
-        }
+            whole, optimizer_bytes = base.state_bytes(self._all, self._division(stage))
+            self.state.append((whole, whole - optimizer_bytes))
+        self.more = {(kind, flag): _kept(part, flag) for kind, part in self.parts.items() for flag in flags}
 
     @property
     def _all(self) -> IntArray:
         return np.arange(len(self.batch))
 
-    def _division(self, stage: int, activations: int) -> Division:
+    def _division(self, stage: int) -> Division:
         plan = _wholly_shared(self.batch, stage)
-        zero = np.zeros(len(plan), dtype=np.int64)
-        plan = replace(plan, offload_optimizer=zero, offload_activations=zero + activations)
         return Division.of(plan, mesh_strides(plan))
 
     def least_bytes(self, optimizer: int) -> FloatArray:
@@ -231,9 +226,18 @@ class _Memory:
         blocks = np.where(part.exists, part.blocks / np.maximum(saved, 1.0), 0.0)
         result = np.empty(shape, dtype=np.int64)
         for z, state in enumerate(self.state):
-            over = state[optimizer] + self.more[_FULL, 0] + saved - self.ways.capacity_bytes
+            over = np.where(part.exists, state[optimizer] + self.more[_FULL, 0] + saved - self.ways.capacity_bytes, 0.0)
             result[:, z] = np.clip(np.ceil(np.max(over * blocks, axis=1) - _ROUNDING), 1, self.most)
         return result
+
+
+def _kept(memory: CoreMemory, on_host: int) -> FloatArray:
+    """What lasts on the device whatever dp is, activations here or, as far as there is room, on the host; less than all for padding."""
+    lasting, away = memory.lasting_bytes(on_host)
+    if on_host and np.isfinite(memory.host_share_bytes).any():
+        back = np.maximum(away - memory.host_share_bytes, 0.0)
+        lasting = lasting + (1.0 + memory.assumptions.allocator_slack) * back
+    return np.where(memory.exists, lasting, -np.inf)
 
 
 def _fullest(rank_bytes: FloatArray) -> FloatArray:

@@ -163,7 +163,7 @@ def stage_starts(problem: PartitionProblem, tables: Tables, threshold_s: float) 
                 starts[k] = np.maximum(starts[k], np.searchsorted(key, sums - limit, side="right"))
         if np.isfinite(capacity):
             fixed, moving = tables.static_bytes[k], tables.activation_bytes[k]
-            for n in np.unique(in_flight):
+            for n in sorted(set(in_flight.tolist())):  # np.unique would load numpy.ma
                 sums = fixed + n * moving
                 first = np.searchsorted(sums, sums - capacity * (1 + 1e-11), side="left")
                 starts[k] = np.maximum(starts[k], np.where(in_flight == n, first, 0))

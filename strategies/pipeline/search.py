@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.network import Cluster
+from costmodel.known_costs import KnownCosts
 from costmodel.pipeline_cost import PipelineArrays, pipeline_arrays
 from costmodel.plan import Plan, Stage
 from costmodel.splits import Split, split_table
 from costmodel.tables import CostTables
-from costmodel.workload import Workload
 from strategies.per_layer.problem import Limits, Status
 from strategies.pipeline.bounds import pipeline_lower_bound
 from strategies.pipeline.front import FrontTable, build_front
@@ -36,7 +35,6 @@ class PipelineOutcome:
     bound_s: float = float("inf")
     rest_bound_s: float = float("inf")
     searched: dict[str, int] = field(default_factory=dict)
-    tables: CostTables | None = None  # to pass on as ``like``
 
     def count(self, how: str) -> None:
         """Count one (worker count, micro-batches) closed in this way."""
@@ -44,8 +42,7 @@ class PipelineOutcome:
 
 
 def search_pipelines(
-    workload: Workload,
-    cluster: Cluster,
+    known: KnownCosts,
     *,
     num_micro_batches: int,
     worker_counts: Sequence[int],
@@ -54,13 +51,13 @@ def search_pipelines(
     top: int,
     wall_s: float,
     found: Callable[[Sequence[Plan]], object],
-    like: CostTables | None = None,
 ) -> PipelineOutcome:
     """Search the pipelines of every worker count that could beat the cutoff.
 
     Parameters
     ----------
-    workload, cluster
+    known : KnownCosts
+        Of the workload on the cluster.
     num_micro_batches : int
     worker_counts : sequence of int
         Each >= 2.
@@ -72,22 +69,18 @@ def search_pipelines(
     wall_s : float
     found : callable
         Receives plans to judge.
-    like : CostTables, optional
-        Tables of an earlier call for the same worker counts.
 
     Returns
     -------
     PipelineOutcome
     """
     deadline = time.monotonic() + wall_s
-    outcome = PipelineOutcome(tables=like)
+    outcome = PipelineOutcome()
     if not worker_counts or num_micro_batches < 2:
         return outcome
     # A stage leaves a worker to another one, and has no more replicas than the largest micro-batch of the space has samples.
-    most = min(max(worker_counts) - 1, workload.micro_batch(2))
-    table = like.table if like is not None else split_table(range(1, most + 1), batch_only=True)
-    tables = CostTables(workload, cluster, table, num_micro_batches, like=like)
-    outcome.tables = tables
+    most = min(max(worker_counts) - 1, known.workload.micro_batch(2))
+    tables = known.tables(split_table(range(1, most + 1), batch_only=True), num_micro_batches)
     floors = _quick_bounds(tables, worker_counts)
     promising = [w for w, floor in zip(worker_counts, floors, strict=True) if floor <= cutoff_s() * _SLACK]
     if len(promising) < len(worker_counts):
@@ -96,7 +89,7 @@ def search_pipelines(
     if not promising:
         return outcome
     rows = min(most, tables.micro_batch, max(promising))
-    if rows * rows * len(workload.graph.layers) > _MOST_CUTS or deadline <= time.monotonic():
+    if rows * rows * len(known.workload.graph.layers) > _MOST_CUTS or deadline <= time.monotonic():
         least = float(np.min(floors))
         outcome.searched["open"] = len(promising)
         outcome.bound_s, outcome.rest_bound_s = min(outcome.bound_s, least), min(outcome.rest_bound_s, least)

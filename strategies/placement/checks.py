@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from strategies.placement.problem import EdgeSpec, IntArray, NodeSpec, PlacementFault, PlacementFaultsError
 
 if TYPE_CHECKING:
@@ -13,12 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["check_devices", "check_edges", "check_nodes", "check_order", "find_cycle"]
 
+# Times and sizes are added up, multiplied with numbers of devices and operators and compared; all of that stays a double.
+LARGEST_SUM = 1e280
+
 # Field of a node or an edge -> its key in the public format, for messages.
 _NODE_KEYS = {"accelerator_time": "fpgaLatency", "cpu_time": "cpuLatency", "size_bytes": "size"}
 
 
 def check_nodes(nodes: Sequence[NodeSpec]) -> None:
     """Refuse an empty graph, an id that comes twice and numbers that are negative or not finite."""
+    if nodes and _are_sound(nodes):
+        return
     faults: list[PlacementFault] = []
     if not nodes:
         faults.append(PlacementFault(part="nodes", index=-1, key="", message="the graph is empty: it has no nodes"))
@@ -34,12 +41,32 @@ def check_nodes(nodes: Sequence[NodeSpec]) -> None:
                 message = f"{key} of node {node.id!r} is {value:g}; it must be a finite number of at least 0"
                 faults.append(PlacementFault(part="nodes", index=i, key=key, message=message))
     _raise(faults)
+    for field, key in _NODE_KEYS.items():
+        values = [getattr(node, field) for node in nodes]
+        if sum(values) > LARGEST_SUM:
+            i = values.index(max(values))
+            message = f"{key} adds up to more than {LARGEST_SUM:g} over all nodes, too much to calculate with; here is the largest"
+            faults.append(PlacementFault(part="nodes", index=i, key=key, message=message))
+    _raise(faults)
+
+
+def _are_sound(nodes: Sequence[NodeSpec]) -> bool:
+    """Whether `check_nodes` has nothing to say, which is far faster to see for all nodes together."""
+    numbers = np.array([(node.accelerator_time, node.cpu_time, node.size_bytes) for node in nodes], dtype=np.float64)
+    return (
+        len({node.id for node in nodes}) == len(nodes)
+        and bool(np.all((numbers >= 0) & (numbers < np.inf)))
+        # Far from the limit: the order of a sum decides nothing.
+        and float(numbers.max()) * len(nodes) < LARGEST_SUM / 2
+    )
 
 
 def check_edges(
     nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], number: Mapping[NodeId, int], same_cost: float
 ) -> None:
     """Refuse unknown ends, edges from backward to forward operators and costs of one source that differ."""
+    if _are_sound_edges(nodes, edges, number, same_cost):
+        return
     backward = {node.id: node.backward for node in nodes}
     faults: list[PlacementFault] = []
     cost_of: dict[NodeId, tuple[float, int]] = {}
@@ -56,6 +83,10 @@ def check_edges(
             faults.append(PlacementFault(part="edges", index=i, key="cost", message=message))
             continue
         known, where = cost_of.setdefault(edge.source, (cost, i))
+        if cost > LARGEST_SUM / (1 + len(edges)):
+            message = f"cost is {cost:g}; costs may add up to {LARGEST_SUM:g}"
+            faults.append(PlacementFault(part="edges", index=i, key="cost", message=message))
+            continue
         if abs(known - cost) > same_cost:
             message = (
                 f"costs of the edges that leave node {edge.source!r} differ: {cost!r} here, {known!r} in edges[{where}]; "
@@ -68,6 +99,28 @@ def check_edges(
     _raise(faults)
 
 
+def _are_sound_edges(
+    nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], number: Mapping[NodeId, int], same_cost: float
+) -> bool:
+    """Whether `check_edges` has nothing to say."""
+    try:
+        ends = np.array([(number[edge.source], number[edge.target]) for edge in edges], dtype=np.int64).reshape(-1, 2)
+    except KeyError:
+        return False
+    cost = np.array([edge.transfer_time for edge in edges], dtype=np.float64)
+    least, most = np.full(len(nodes), np.inf), np.zeros(len(nodes))
+    np.minimum.at(least, ends[:, 0], cost)
+    np.maximum.at(most, ends[:, 0], cost)
+    has_edges = np.isfinite(least)
+    backward = np.zeros(len(nodes), dtype=np.bool_)
+    backward[[number[node.id] for node in nodes]] = [node.backward for node in nodes]
+    return (
+        bool(np.all((cost >= 0) & (cost <= LARGEST_SUM / (1 + len(edges)))))
+        and bool(np.all(most[has_edges] - least[has_edges] <= same_cost))
+        and not bool(np.any(backward[ends[:, 0]] & ~backward[ends[:, 1]]))
+    )
+
+
 def check_order(
     order: Sequence[int],
     nodes: Sequence[NodeSpec],
@@ -77,6 +130,8 @@ def check_order(
     number: Mapping[NodeId, int],
 ) -> None:
     """Refuse cycles; the message spells one out."""
+    if bool(np.all(source < target)):
+        return
     cycle = find_cycle(len(nodes), source.tolist(), target.tolist())
     if not cycle:
         return
@@ -138,11 +193,9 @@ def check_devices(nodes: Sequence[NodeSpec], *, num_accelerators: int, num_cpus:
     for i, node in enumerate(nodes):
         members.setdefault((node.color is None, node.id if node.color is None else node.color), []).append(i)
     for (alone, _), indices in members.items():
-        what = (
-            f"node {nodes[indices[0]].id!r}"
-            if alone or len(indices) == 1
-            else f"colour class {nodes[indices[0]].color!r}"
-        )
+        first = nodes[indices[0]]
+        what = f"node {first.id!r}" if alone or len(indices) == 1 else f"colour class {first.color!r}"
+        what = f"layer '{first.name}'" if first.name else what
         size = math.fsum(nodes[i].size_bytes for i in indices)
         bad = next((i for i in indices if not nodes[i].supported), None)
         if bad is not None:

@@ -38,6 +38,10 @@ class Clock:
         """Seconds until the deadline, at least 0."""
         return max(0.0, self.limit_s - self.elapsed_s)
 
+    def within(self, share: float) -> Clock:
+        """A clock of its own for a part of the work, with a share of the time that is left, and the same listener."""
+        return Clock(limit_s=self.left_s * share, report=self.report)
+
     def check(self) -> None:
         """Raise `OutOfTimeError` when the deadline has passed."""
         if self.elapsed_s > self.limit_s:

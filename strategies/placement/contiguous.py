@@ -16,13 +16,14 @@ import numpy as np
 from strategies.placement.bounds import largest_load, simple_bound
 from strategies.placement.chain import ChainLimits, ChainSolution, best_chain
 from strategies.placement.chain_decision import chain_within
-from strategies.placement.clock import Clock, OutOfTimeError
-from strategies.placement.contraction import BlockGraph, contract
+from strategies.placement.clock import Clock, OutOfTimeError, why_stopped
+from strategies.placement.contraction import BlockGraph, contract, topological_rank
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
 from strategies.placement.large.chains import LARGE, LargeChains
 from strategies.placement.large.priced import PRICED_PROOF, priced_bounds
-from strategies.placement.orders import sample_orders
+from strategies.placement.orders import orders_around, sample_orders
 from strategies.placement.problem import BoolArray, IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.segments import greedy_stages
 
 __all__ = ["MAX_IDEALS", "chain_placement", "solve_contiguous", "solve_orders"]
 
@@ -35,6 +36,8 @@ _MAX_ENTRIES = 150_000_000
 _FEW_ORDERS = 4
 _MANY_ORDERS = 24
 _PREFIXES = 20_000
+# Rounds of more orders, in a row and without gain, after which the search gives up where there are too many down-sets for a proof.
+_PATIENCE = 25
 # With so many CPUs a table per count of both kinds of devices is too much; limits are decided one by one instead.
 _SEVERAL_CPUS = 2
 _CLOSE = 1e-5
@@ -55,7 +58,7 @@ def solve_contiguous(
         Of the orders sampled for the first chain; does not change a proven value.
     clock : Clock, optional
     max_ideals : int
-        With more down-sets only sampled chains are searched, and the bound is that of the compute.
+        With more down-sets only sampled chains are searched, and the bound is one for all placements.
 
     Returns
     -------
@@ -80,24 +83,8 @@ def solve_contiguous(
     search = _Search(problem, contract(problem), clock)
     if not np.isfinite(search.bound):
         return search.result(METHOD, search.proof)
-    try:
-        search.sample(_FEW_ORDERS if search.graph.num_blocks <= LARGE else _MANY_ORDERS, seed)
-        try:
-            # Words of bits and a row of pin counts per down-set; a chain alone has a down-set per block.
-            width = len(search.graph.hyperedge_cost) + 4 * (1 + search.graph.num_blocks // 64)
-            family = enumerate_ideals(search.graph, limit=min(max_ideals, max(1000, _MAX_ENTRIES // width)))
-        except TooManyIdealsError as error:
-            if search.graph.num_blocks <= LARGE:
-                search.sample(_MANY_ORDERS, seed + 1)
-            else:
-                search.price()
-            return search.result(ORDERS_METHOD, f"the graph has {error}, too many for a proof: {search.proof}")
-        search.prove(family)
-    except OutOfTimeError:
-        return search.result(METHOD, f"stopped by the time limit; {search.proof}", stopped="time limit")
-    except KeyboardInterrupt:
-        return search.result(METHOD, f"interrupted; {search.proof}", stopped="interrupted")
-    return search.result(METHOD, search.proof)
+    stopped = why_stopped(lambda: search.run(seed, max_ideals))
+    return search.result(search.method, search.proof, stopped=stopped or search.gave_up)
 
 
 def solve_orders(
@@ -127,24 +114,89 @@ class _Search:
         self._value = np.inf
         self.bound, self.proof = simple_bound(problem)
         self._chains = LargeChains(problem, graph, bound=self.bound, clock=clock)
+        self.method = METHOD
+        self.gave_up = ""  # why the search ended without a proof before its time was up
 
-    def sample(self, num_orders: int, seed: int) -> None:
-        """Look for a chain among the prefixes of some orders; in a large graph greedily, order by order."""
-        self._clock.report("first placement", self._value, self.bound)
+    def run(self, seed: int, max_ideals: int) -> None:
+        """Some orders first; then all down-sets, or where these are too many more orders as long as that helps."""
+        graph = self.graph
+        self.sample(_FEW_ORDERS if graph.num_blocks <= LARGE else _MANY_ORDERS, seed)
+        try:
+            # Words of bits and a row of pin counts per down-set; a chain alone has a down-set per block.
+            width = len(graph.hyperedge_cost) + 4 * (1 + graph.num_blocks // 64)
+            most = min(max_ideals, max(1000, _MAX_ENTRIES // width))
+            family = enumerate_ideals(graph, limit=most, clock=self._clock)
+        except TooManyIdealsError as error:
+            self.method = ORDERS_METHOD
+            self.price()
+            self._sample_on(seed, str(error))
+            return
+        self.prove(family)
+
+    def _sample_on(self, seed: int, reason: str) -> None:
+        """Cut more orders, drawn around the best chain, until many in a row gain nothing."""
+        fruitless = 0
+        while fruitless < _PATIENCE and self._value > self.bound * (1 + _LEAST_GAIN):
+            before = self._value
+            seed += 1
+            if self.graph.num_blocks > LARGE:
+                self._sample_large(1, seed, around=True)
+            else:
+                self.sample(_MANY_ORDERS, seed, around=True)
+            fruitless = 0 if self._value < before * (1 - _LEAST_GAIN) else fruitless + 1
+        if self._value > self.bound * (1 + _LEAST_GAIN):
+            self.gave_up = f"{reason}, too many for a proof; {_PATIENCE} more rounds of orders found nothing better"
+
+    def sample(self, num_orders: int, seed: int, *, around: bool = False) -> None:
+        """Look for a chain among the prefixes of some orders; in a large graph greedily, order by order.
+
+        ``around`` draws them near the best chain so far.
+        """
+        self._clock.report("chains along sampled orders" if around else "first placement", self._value, self.bound)
         if self.graph.num_blocks > LARGE:
             self._sample_large(num_orders, seed)
             return
         count = max(1, min(num_orders, _PREFIXES // self.graph.num_blocks))
-        family = ideals_from_orders(self.graph, sample_orders(self.graph, count, seed))
+        orders = sample_orders(self.graph, count, seed)
+        if around and self._best is not None:
+            orders = np.concatenate((orders[3:], orders_around(self.graph, self._stage_of_block(), count // 2, seed)))
+        for order in orders if self._best is None else orders[:0]:
+            self._fill(order)
+        self._clock.check()
+        family = ideals_from_orders(self.graph, orders)
         for limit in self._limits_from(self.bound):
             found = best_chain(family, self.graph, self._limits, limit=limit, clock=self._clock)
             if found is not None:
                 self._take(family, found)
                 return
 
-    def _sample_large(self, num_orders: int, seed: int) -> None:
+    def _fill(self, order: IntArray) -> None:
+        """Cut an order greedily: a first chain takes no time even where tables of down-sets are large."""
+        self._clock.check()
+        high = min(self._value, largest_load(self.problem))
+        found = greedy_stages(self.problem, self.graph, order, low=self.bound, high=high, clock=self._clock)
+        if found is not None and found[1] < self._value:
+            self._best, self._value = found
+            self._clock.report("orders cut greedily", self._value, self.bound)
+
+    def _stage_of_block(self) -> IntArray:
+        """Position in the best chain of each block's stage."""
+        assert self._best is not None
+        device = np.empty(self.graph.num_blocks, dtype=np.int64)
+        device[self.graph.block] = self._best.device
+        # A chain of down-sets: a device without predecessors on devices that are not placed yet comes next.
+        source, target = device[self.graph.edge_source], device[self.graph.edge_target]
+        apart = source != target
+        pairs = np.unique(np.stack((source[apart], target[apart])), axis=1) if np.any(apart) else np.zeros((2, 0), int)
+        first = topological_rank(self.problem.num_devices, pairs[0], pairs[1])
+        return np.asarray(first[device])
+
+    def _sample_large(self, num_orders: int, seed: int, *, around: bool = False) -> None:
         try:
-            self._chains.search(seed, num_orders=num_orders)
+            if around:
+                self._chains.search_around(seed)
+            else:
+                self._chains.search(seed, num_orders=num_orders)
         finally:
             if self._chains.value < self._value:
                 self._best, self._value = self._chains.placement, self._chains.value
@@ -166,16 +218,20 @@ class _Search:
             self._clock.report("chains of down-sets", self._value, self.bound)
             run = chain_within if several else best_chain
             found = run(family, self.graph, self._limits, limit=limit, clock=self._clock)
-            self.proof = f"exhaustive: dynamic programming over all {len(family):,} down-sets"
             if found is not None:
                 self._take(family, found)
                 if several:
                     self._narrow(family)
-                self.bound = min(found.value, self._value)
+                self.bound, self.proof = min(found.value, self._value), _exhaustive(family)
                 return
             # What a run does not find is above its limit.
+            self._prove_limit(limit, family)
+        self.bound, self.proof = self._value, _exhaustive(family)
+
+    def _prove_limit(self, limit: float, family: IdealFamily) -> None:
+        if limit > self.bound:
             self.bound = limit
-        self.bound = self._value
+            self.proof = f"no chain of any of the {len(family):,} down-sets has a smaller largest load"
 
     def _narrow(self, family: IdealFamily) -> None:
         """Bisect between bound and value until nothing is found just below the value."""
@@ -189,7 +245,7 @@ class _Search:
             elif close:
                 return
             else:
-                self.bound = limit
+                self._prove_limit(limit, family)
 
     def _limits_from(self, bound: float) -> list[float]:
         last = min(self._value, largest_load(self.problem))
@@ -214,6 +270,10 @@ class _Search:
             wall_s=self._clock.elapsed_s,
             stopped=stopped,
         )
+
+
+def _exhaustive(family: IdealFamily) -> str:
+    return f"exhaustive: dynamic programming over all {len(family):,} down-sets"
 
 
 def chain_placement(

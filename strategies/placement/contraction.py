@@ -89,22 +89,28 @@ def _unique_edges(source: IntArray, target: IntArray) -> tuple[IntArray, IntArra
     keep = source != target
     if not np.any(keep):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    pairs = np.unique(np.stack((source[keep], target[keep]), axis=1), axis=0)
-    return pairs[:, 0].copy(), pairs[:, 1].copy()
+    # One number per pair: sorting rows takes ten times as long.
+    count = int(max(source.max(), target.max())) + 1
+    pairs = np.unique(source[keep] * count + target[keep])
+    return pairs // count, pairs % count
 
 
 def _strong_components(count: int, source: IntArray, target: IntArray) -> IntArray:
     """Number of each vertex's strongly connected component, by smallest member (Tarjan's algorithm without recursion)."""
+    component = np.arange(count, dtype=np.int64)
+    if bool(np.all(source < target)):  # numbered topologically, as most files are
+        return component
     successors: list[list[int]] = [[] for _ in range(count)]
+    waiting = np.bincount(target, minlength=count).tolist()
     for u, v in zip(source.tolist(), target.tolist(), strict=True):
         successors[u].append(v)
+    left = _behind_cycles(successors, waiting)
     index = [-1] * count
     low = [0] * count
     on_stack = [False] * count
     stack: list[int] = []
-    component = np.full(count, -1, dtype=np.int64)
     counter = 0
-    for root in range(count):
+    for root in left:
         if index[root] >= 0:
             continue
         work = [(root, 0)]
@@ -130,6 +136,17 @@ def _strong_components(count: int, source: IntArray, target: IntArray) -> IntArr
     return component
 
 
+def _behind_cycles(successors: list[list[int]], waiting: list[int]) -> list[int]:
+    """Vertices of cycles and those reached from them; all others are components of their own."""
+    ready = [v for v, count in enumerate(waiting) if count == 0]
+    while ready:
+        for w in successors[ready.pop()]:
+            waiting[w] -= 1
+            if waiting[w] == 0:
+                ready.append(w)
+    return [v for v, count in enumerate(waiting) if count > 0]
+
+
 def _pop_component(root: int, stack: list[int], on_stack: list[bool], component: IntArray) -> None:
     members = []
     while True:
@@ -153,6 +170,10 @@ def _without_trivial(problem: PlacementProblem, block: IntArray, source: IntArra
     np.logical_and.at(supported, block, problem.supported)
     least = min((kind.memory_bytes for kind in problem.types), default=problem.memory_bytes)
     is_scarce = float(problem.size_bytes.sum()) > least
+    named = np.zeros(count, dtype=np.bool_)
+    named[block] = True
+    if not np.any(named & (time == 0) & ~((size > 0) & is_scarce)):
+        return block
     name = np.full(count, -1, dtype=np.int64)
     name[problem.color] = block
     ends = np.concatenate(

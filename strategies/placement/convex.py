@@ -12,12 +12,16 @@ import numpy as np
 from strategies.placement.bounds import simple_bound
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
-from strategies.placement.device_program import improved_by_program
+from strategies.placement.device_program import improved_by_program, program_size
 from strategies.placement.problem import IntArray, PlacementProblem, PlacementResult
 
 __all__ = ["is_convex", "solve_convex"]
 
 METHOD = "integer program (every device convex)"
+# The chain is only a start here.
+_CHAIN_SHARE = 0.4
+# Entries of the program's rows; with more it takes longer to write than any time limit that helps it.
+_MOST_ENTRIES = 1_500_000
 
 
 def solve_convex(
@@ -36,12 +40,18 @@ def solve_convex(
     """
     clock = clock or Clock()
     simple = simple_bound(problem)
-    chain = solve_contiguous(problem, seed=seed, clock=clock)
+    chain = solve_contiguous(problem, seed=seed, clock=clock.within(_CHAIN_SHARE))
+    start = replace(chain, chain=chain)
     if not np.isfinite(simple.value):
-        return replace(chain, method=METHOD)
-    if chain.stopped:
-        return replace(chain, bound=min(simple.value, chain.objective), proof=f"{simple.proof}; {chain.proof}")
-    start = replace(chain, method=METHOD, bound=min(simple.value, chain.objective), proof=simple.proof)
+        return replace(start, method=METHOD)
+    # A bound for chains of down-sets is none for devices that may feed each other both ways.
+    start = replace(start, bound=min(simple.value, chain.objective), proof=simple.proof)
+    if chain.is_interrupted:
+        return start
+    size = program_size(problem, convex=True)
+    if size > _MOST_ENTRIES:
+        return replace(start, stopped=start.stopped or "the integer program of such a graph is too large to be of use")
+    start = replace(start, method=METHOD, stopped="")
     return improved_by_program(
         problem, start, is_legal=lambda device: is_convex(problem, device), relative_gap=relative_gap, clock=clock
     )

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.placement.clock import Clock
+from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.loads import device_loads, placement_faults
 from strategies.placement.problem import (
     CAPACITY_SLACK,
@@ -33,7 +33,7 @@ from strategies.placement.problem import (
 )
 from strategies.solvers import LinearProgram, ProgramStatus, SolverError, solve_linear_program
 
-__all__ = ["improved_by_program"]
+__all__ = ["improved_by_program", "program_size"]
 
 PROOF = "integer program"
 # The solver's tolerances are absolute; its bound is taken this much lower, relatively, before anything is called proven.
@@ -63,11 +63,14 @@ def improved_by_program(
         Without a deadline a large graph takes very long.
     """
     clock.report("integer program", start.objective, start.bound)
-    model = _Model(problem, cutoff=start.objective, convex=is_legal is not None)
     try:
-        found = solve_linear_program(model.program(), time_limit_s=clock.left_s, relative_gap=relative_gap)
-    except (SolverError, KeyboardInterrupt) as error:
+        model = _Model(problem, cutoff=start.objective, convex=is_legal is not None)
+        program = model.program()
+        clock.check()
+        found = solve_linear_program(program, time_limit_s=clock.left_s, relative_gap=relative_gap)
+    except (SolverError, KeyboardInterrupt, OutOfTimeError) as error:
         stopped = "interrupted" if isinstance(error, KeyboardInterrupt) else ""
+        stopped = "time limit" if isinstance(error, OutOfTimeError) else stopped
         return replace(start, wall_s=clock.elapsed_s, stopped=stopped)
     # Nothing at or below the cutoff but what rounding hides: the start is best.
     if found.status is ProgramStatus.INFEASIBLE:
@@ -84,6 +87,17 @@ def improved_by_program(
         result = replace(result, bound=min(bound, result.objective), proof=PROOF)
     stopped = "" if found.status is ProgramStatus.OPTIMAL else "time limit"
     return replace(result, wall_s=clock.elapsed_s, stopped=stopped)
+
+
+def program_size(problem: PlacementProblem, *, convex: bool) -> int:
+    """Entries of the program's rows, about."""
+    devices = problem.num_devices
+    cuts = 6 * len(problem.hyperedges.pin) * problem.num_accelerators
+    return (
+        2 * problem.num_colors * devices
+        + cuts
+        + (2 * problem.num_nodes + 5 * len(problem.edge_source)) * devices * convex
+    )
 
 
 class _Model:

@@ -22,12 +22,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["IdealFamily", "TooManyIdealsError", "enumerate_ideals", "ideals_from_orders"]
 
 BitRows = NDArray[np.uint64]
+# The bits of all down-sets together; but so many down-sets are always allowed.
+_MOST_BYTES = 200 * 2**20
+_LEAST_LIMIT = 1_000
 
 
 class TooManyIdealsError(RuntimeError):
@@ -80,7 +84,7 @@ class IdealFamily:
         return np.asarray(self.pins_inside[edges, -1])  # the last down-set holds every pin
 
 
-def enumerate_ideals(graph: BlockGraph, *, limit: int) -> IdealFamily:
+def enumerate_ideals(graph: BlockGraph, *, limit: int, clock: Clock | None = None) -> IdealFamily:
     """Find every down-set.
 
     Parameters
@@ -89,15 +93,21 @@ def enumerate_ideals(graph: BlockGraph, *, limit: int) -> IdealFamily:
         Blocks in topological order.
     limit : int
         Most down-sets to make.
+    clock : Clock, optional
 
     Raises
     ------
     TooManyIdealsError
     """
     words = -(-graph.num_blocks // 64)
+    limit = min(limit, max(_LEAST_LIMIT, _MOST_BYTES // (8 * words)))
+    if graph.num_blocks + 1 > limit:  # even a row of blocks has one for each, and nothing
+        raise TooManyIdealsError(limit)
     rows = np.zeros((1, words), dtype=np.uint64)
     before = _predecessor_masks(graph, words)
     for b in range(graph.num_blocks):
+        if clock is not None:
+            clock.check()
         mask = before[b]
         used = np.flatnonzero(mask)
         ready = np.ones(len(rows), dtype=np.bool_)

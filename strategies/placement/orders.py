@@ -9,7 +9,7 @@ import numpy as np
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.problem import FloatArray, IntArray
 
-__all__ = ["sample_orders", "topological_order"]
+__all__ = ["orders_around", "sample_orders", "topological_order"]
 
 
 def topological_order(graph: BlockGraph, priority: FloatArray) -> IntArray:
@@ -60,6 +60,30 @@ def sample_orders(graph: BlockGraph, count: int, seed: int) -> IntArray:
         jitter = random.random(graph.num_blocks) * noise
         orders.append(topological_order(graph, mix * blocks + (1 - mix) * level * span + jitter))
     return np.stack(orders[:count])
+
+
+def orders_around(graph: BlockGraph, stage: IntArray, count: int, seed: int) -> IntArray:
+    """Orders that keep the stages of a chain together but for noise of their own strength, which lets blocks near an end cross it.
+
+    Parameters
+    ----------
+    graph : BlockGraph
+    stage : int array (blocks,)
+        Number of each block's stage.
+    count, seed : int
+
+    Returns
+    -------
+    int array (orders, blocks)
+    """
+    random = np.random.default_rng(seed)
+    level = _levels(graph)
+    inside = level / max(1.0, float(level.max()))
+    orders = []
+    for _ in range(count):
+        mix, noise = random.random(), float(np.exp(random.uniform(np.log(0.05), np.log(2.0))))
+        orders.append(topological_order(graph, stage + mix * inside + noise * random.random(graph.num_blocks)))
+    return np.stack(orders) if orders else np.zeros((0, graph.num_blocks), dtype=np.int64)
 
 
 def _levels(graph: BlockGraph) -> FloatArray:

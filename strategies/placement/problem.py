@@ -180,6 +180,11 @@ class PlacementProblem:
         kind = self.type_of(device)
         return self.memory_bytes if kind is None else kind.memory_bytes
 
+    def device_name(self, device: int) -> str:
+        """Name of one device."""
+        cpu = device - self.num_accelerators
+        return f"acc{device + 1}" if cpu < 0 else f"cpu{cpu + 1}"
+
     def device_names(self) -> tuple[str, ...]:
         """Name of each device: acc1, acc2, ..., cpu1, ..."""
         return (
@@ -236,14 +241,14 @@ class PlacementProblem:
         number = {nodes[i].id: rank for rank, i in enumerate(order)}
         check_edges(nodes, edges, number, _SAME_COST)
         ranked = [nodes[i] for i in order]
-        pairs = sorted({(number[edge.source], number[edge.target]) for edge in edges})
-        source = np.array([pair[0] for pair in pairs], dtype=np.int64)
-        target = np.array([pair[1] for pair in pairs], dtype=np.int64)
+        ends = np.array([(number[edge.source], number[edge.target]) for edge in edges], dtype=np.int64).reshape(-1, 2)
+        pairs = np.unique(ends[:, 0] * len(nodes) + ends[:, 1])
+        source, target = pairs // len(nodes), pairs % len(nodes)
         check_order(order, nodes, source, target, edges, number)
         check_devices(nodes, num_accelerators=num_accelerators, num_cpus=num_cpus, memory_bytes=memory_bytes)
         transfer = np.zeros(len(nodes))
-        for edge in edges:  # the same within the tolerance; the largest does not depend on their order
-            transfer[number[edge.source]] = max(transfer[number[edge.source]], edge.transfer_time)
+        # The same within the tolerance; the largest does not depend on their order.
+        np.maximum.at(transfer, ends[:, 0], np.array([edge.transfer_time for edge in edges], dtype=np.float64))
         unit = min((kind.link_factor for kind in types), default=1.0)  # the shortest transfers are 1
         transfer *= unit
         kinds = tuple(
@@ -301,7 +306,9 @@ class PlacementResult:
     method: str
     proof: str
     wall_s: float = 0.0
-    stopped: str = ""  # why the search ended early: "time limit", "interrupted"; empty where it did not
+    stopped: str = ""  # why the search ended early: "time limit", "interrupted", ...; empty where it did not
+    # The best contiguous placement that was found on the way, where another kind was asked for; never better than this one.
+    chain: PlacementResult | None = field(default=None, repr=False)
 
     # Costs of one output may differ by 1e-6 in the public format, and solvers of programs have tolerances; nothing finer is claimed.
     RELATIVE_ROUNDING = 1e-6
@@ -314,6 +321,11 @@ class PlacementResult:
         if self.objective <= 0:
             return 0.0
         return max(0.0, (self.objective - self.bound) / self.objective)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the user stopped the search."""
+        return self.stopped == "interrupted"
 
     @property
     def proven_optimal(self) -> bool:

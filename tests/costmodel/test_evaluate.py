@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.device import Device
-from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, batch_of, concatenate, evaluate, evaluate_on, fold
+from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, batch_of, concatenate, evaluate, evaluate_on
+from costmodel.folding import fold
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.network import Cluster, DeviceGroup, Level

@@ -24,6 +24,10 @@ def test_profiles_are_few_constants_with_a_source() -> None:
         ("", "default"),
         ("MosaicML", "default"),
         ("26.02 NeMo Container", "nemo"),
+        ("NeMo/Megatron-Bridge", "nemo"),
+        ("Megatron-Core 0.9", "nemo"),
+        ("Megatron-DeepSpeed", "megatron"),
+        ("Megatron-LM", "megatron"),
         ("llm-foundry/Composer PyTorch FSDP", "llm-foundry"),
     ],
 )
@@ -33,6 +37,14 @@ def test_a_profile_is_found_by_what_people_call_it(text: str, name: str) -> None
 
 def test_the_default_changes_nothing() -> None:
     assert profile_of("something").applied() == DEFAULT_ASSUMPTIONS
+
+
+def test_facts_of_megatron_are_those_of_its_code() -> None:
+    """A softmax kernel for heads by fours in both; only later ones exchange while weights' gradients are computed."""
+    old, new = (profile_of(name).applied() for name in ("Megatron-DeepSpeed", "NeMo"))
+    assert (old.softmax_multiple, old.column_overlap) == (4.0, 0.0)
+    assert (new.softmax_multiple, new.column_overlap) == (4.0, 0.9)
+    assert not profile_of("Megatron-LM").constants
 
 
 def test_five_constants_or_unknown_ones_are_refused() -> None:

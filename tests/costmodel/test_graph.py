@@ -150,3 +150,34 @@ def test_any_acyclic_network_in_any_order_comes_out_topological(draw: st.DataObj
     wanted = {(at[f"n{p}" if p else "data"], at[f"n{i + 1}"]) for i, ps in enumerate(parents) for p in ps}
     assert set(graph.edges) == wanted
     assert all(u < v for u, v in graph.edges)
+
+
+def tied_to(*others: LayerSpec, features: int = 8) -> list[LayerSpec]:
+    """Eight features of 4 positions, and a head whose weights are another layer's."""
+    return [
+        data((1, 4)),
+        *others,
+        spec("head", "linear", (others[-1].name,), out_features=features, bias=False, tied=True),
+    ]
+
+
+def test_tied_weights_belong_to_a_layer() -> None:
+    table = spec("table", "embedding", ("data",), num_embeddings=100, dim=8)
+    assert Graph.build("net", tied_to(table, features=100)).weight_count == 800
+    assert faults(*tied_to(table, features=200)) == [
+        ("head", "tied: no layer has 200 x 8 weights that it could share; embedding 'table' has 100 x 8")
+    ]
+    # A matrix that is used twice, as it is or transposed, is a matrix too.
+    square = spec("square", "linear", ("data",), out_features=100, bias=False)
+    back = spec("back", "linear", ("square",), out_features=8)
+    assert Graph.build("net", tied_to(square, back, features=100)).weight_count == 100 + 808
+    assert faults(*tied_to(back_of("data"), features=100)) == [
+        (
+            "head",
+            "tied: no layer has 100 x 8 weights that it could share; the network has no embedding with weights of its own",
+        )
+    ]
+
+
+def back_of(source: str) -> LayerSpec:
+    return spec("back", "linear", (source,), out_features=8)

@@ -149,6 +149,54 @@ def test_transposed_convolution() -> None:
     assert flop(work_of(twice, 1).forward) == flop(work_of(conv, 1).backward_input)
 
 
+@pytest.mark.parametrize(
+    ("extent", "kernel", "stride", "pad", "dilation"),
+    list(itertools.product((19, 32), (1, 3), (1, 2), (0, 2), (1, 2, 4))),
+)
+def test_dilated_convolutions_reach_further(extent: int, kernel: int, stride: int, pad: int, dilation: int) -> None:
+    """A dilated kernel is a larger one with holes: same output, the weights and the products of the small one."""
+    values = {"out_channels": 8, "stride": stride, "padding": pad}
+    dilated = layer("convolution", (4, extent, extent), kernel=kernel, dilation=dilation, **values)
+    spread = layer("convolution", (4, extent, extent), kernel=dilation * (kernel - 1) + 1, **values)
+    assert dilated.output_shape == spread.output_shape
+    assert dilated.weight_count == kernel**2 * 4 * 8 + 8
+    positions = dilated.output_shape[1] * dilated.output_shape[2]
+    assert [flop(p) for p in passes(work_of(dilated, 3))] == [3 * 2.0 * kernel**2 * 4 * 8 * positions] * 3
+
+
+def test_dilation_by_hand() -> None:
+    # 32 - 2 (3 - 1) = 28; torch.nn.Conv2d(4, 8, 3, dilation=2)
+    one = layer("convolution", (4, 32, 32), out_channels=8, kernel=3, dilation=2)
+    assert one.output_shape == (8, 28, 28)
+    # Neither Winograd nor FFT have kernels with holes.
+    assert {k.algorithm for k in gemms(work_of(one, 1))} == {"gemm"}
+    # Half of the output rows see 14 + 2 (3 - 1) rows of 32: two beyond their own half.
+    halo = {e.operation: e.elements for e in work_of(one, 1, Split(height=2)).exchanges}["point_to_point"]
+    assert float(np.asarray(halo).item()) == 2 * 32 * 4
+    assert layer("convolution", (4, 32, 32), out_channels=8, kernel=3, dilation=2, padding="same").output_shape == (
+        8,
+        32,
+        32,
+    )
+    with pytest.raises(ShapeError, match="with padding 0 and dilation 4"):
+        layer("convolution", (4, 8, 8), out_channels=8, kernel=3, dilation=4)
+
+
+def test_grouped_transposed_convolution() -> None:
+    """FCN's upsampling: 21 classes, each its own bilinear kernel (num_output 21, group 21)."""
+    up = layer("deconvolution", (21, 16, 16), out_channels=21, kernel=4, stride=2, groups=21, bias=False)
+    assert up.output_shape == (21, 34, 34)
+    assert up.weight_count == 21 * 16
+    assert flop(work_of(up, 2).forward) == 2 * 2.0 * 21 * 16 * 256
+    assert up.family.limits(up).out_channels == 21
+    conv = layer("convolution", (6, 16, 16), out_channels=4, kernel=4, stride=2, padding=1, groups=2)
+    adjoint = layer("deconvolution", (4, 8, 8), out_channels=6, kernel=4, stride=2, padding=1, groups=2)
+    assert adjoint.output_shape == (6, 16, 16)
+    assert flop(work_of(adjoint, 1).forward) == flop(work_of(conv, 1).backward_input)
+    with pytest.raises(ShapeError, match="groups 2 must divide"):
+        layer("deconvolution", (3, 8, 8), out_channels=6, kernel=4, groups=2)
+
+
 # -- windows ----------------------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.cli import run
 from planner.errors import ExitCode, InputFileError
 from planner.files.resources import bundled
 from planner.loading import load_model
@@ -438,3 +439,42 @@ def test_a_number_that_is_not_finite_hides_no_other_problem(tmp_path: Path) -> N
     with pytest.raises(InputFileError) as caught:
         load_model(str(path))
     assert [problem.line for problem in caught.value.problems] == [3, 6]
+
+
+TIED = """\
+schema_version: 1
+name: t
+global_batch: 8
+layers:
+  - {name: tokens, type: input, shape: [1, 16]}
+  - {name: embedding, type: embedding, num_embeddings: 32000, dim: 64}
+  - {name: head, type: linear, out_features: 32000, bias: false, tied: true}
+"""
+
+
+def test_a_tied_layer_shares_weights_that_there_are(tmp_path: Path) -> None:
+    assert error(tmp_path, TIED.replace("out_features: 32000", "out_features: 64000")) == (
+        "7:5: head: tied: no layer has 64,000 x 64 weights that it could share; embedding 'embedding' has 32,000 x 64"
+    )
+    plain = TIED.replace("embedding, num_embeddings: 32000, dim: 64", "linear, out_features: 64")
+    assert error(tmp_path, plain) == (
+        "7:5: head: tied: no layer has 32,000 x 64 weights that it could share; the network has no embedding with weights of its own"
+    )
+    # A table that is another's is none to share.
+    assert len(errors(tmp_path, TIED.replace("dim: 64}", "dim: 64, tied: true}"))) == 2
+    path = tmp_path / "good.yaml"
+    path.write_text(TIED)
+    assert load_model(str(path)).graph.weight_count == 32000 * 64
+
+
+def test_a_name_used_twice_in_a_repeated_block_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text(
+        "schema_version: 1\nname: twice\nsource: test\nglobal_batch: 8\nblocks:\n  b:\n    layers:\n"
+        "      - {name: a, type: linear, out_features: 8}\n"
+        "      - {name: a, type: linear, out_features: 8}\n"
+        "layers:\n  - {name: data, type: input, shape: [16, 8]}\n  - {name: blocks, block: b, repeat: 12}\n"
+    )
+    assert run(["estimate", str(path)]) == 2
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if "two layers have the name" in text]
+    assert line.startswith(f"{path}:9:")

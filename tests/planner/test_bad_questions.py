@@ -125,9 +125,9 @@ def test_a_config_json_that_contradicts_itself(
 
 def test_what_a_config_json_leaves_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA_CONFIG))
+    path.write_text(json.dumps({**LLAMA_CONFIG, "num_hidden_layers": 32}))
     assert run(["estimate", str(path), "--gpus", "8", "--batch", "8"]) == 0
-    assert "not written in the file, so as in LlamaConfig: vocab_size 32000, num_hidden_layers 32" in " ".join(
+    assert "not written in the file, so as in LlamaConfig: vocab_size 32000, max_position_embeddings 2048" in " ".join(
         capsys.readouterr().out.split()
     )
 

@@ -104,6 +104,7 @@ def model(tmp_path: Path) -> Any:
         (["optimize", "alexnet", "--gpus", "4", "--memory-limit", "40"], "--memory-limit"),
         (["optimize", "alexnet", "--gpus", "4", "--memory-limit", "40 GB/s"], "--memory-limit"),
         (["optimize", "alexnet", "--gpus", "4", "--collective", "rng"], "did you mean 'ring'?"),
+        (["estimate", "--model", "alexnet"], "MODEL comes first, as in: planner estimate MODEL"),
         (["optimize", "alexnet", "--gpus", "4", "--cluster", "dgx-h10"], "did you mean 'dgx-h100'?"),
         (["optimize", "alexnet", "--gpus", "4", "--device", "h100-smx"], "did you mean 'h100-sxm'?"),
         (["optimize", "alexnett", "--gpus", "4"], "did you mean 'alexnet'?"),
@@ -356,9 +357,11 @@ def test_values_never_raise(text: str) -> None:
 
 def test_units_of_time() -> None:
     values = Values()
-    texts = {"30s": 30.0, "30": 30.0, "500ms": 0.5, "2min": 120.0, "2m": 120.0, "1.5 h": 5400.0, "1e2s": 100.0}
+    texts = {"30": 30.0, "30s": 30.0, "500ms": 0.5, "2min": 120.0, "2m": 120.0, "1.5 h": 5400.0, "1e2": 100.0}
     assert {text: values.seconds("--t", text) for text in texts} == texts
     assert values.problems == []
+    assert values.seconds("--t", "0.5", likely="ms") is None
+    assert values.problems == ["--t 0.5: has no unit; did you mean 0.5ms?"]
 
 
 def test_python_prints_no_traceback_for_bad_usage() -> None:
@@ -408,3 +411,16 @@ def test_a_network_of_inputs_only(fails: Any, tmp_path: Path) -> None:
     path.write_text(f"schema_version: 1\nname: net\nsource: test\nglobal_batch: 4\n{layers}", encoding="utf-8")
     (line,) = fails("optimize", str(path), "--gpus", "4")
     assert "at least one layer that is no input" in line
+
+
+@pytest.mark.parametrize("command", ["optimize", "estimate", "explain", "scale", "place"])
+def test_a_network_with_nothing_to_train_is_not_trained(fails: Any, tmp_path: Path, command: str) -> None:
+    path = tmp_path / "frozen.yaml"
+    text = MODEL.replace("padding: same}", "padding: same, frozen: true}").replace(
+        "features: 10}", "features: 10, frozen: true}"
+    )
+    path.write_text(text, encoding="utf-8")
+    options = ["--cluster", "dgx-h100", *(["--devices", "2"] if command == "place" else ["--gpus", "2"])]
+    message = "\n".join(fails(command, str(path), *options))
+    assert "nothing to train: all of its 82,154 weights are frozen" in message
+    assert "--mode inference" in message

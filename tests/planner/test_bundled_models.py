@@ -24,15 +24,23 @@ WEIGHTS = {
     "dcgan-discriminator": 2_765_568 - 1_792,  # pytorch/examples dcgan, less the scale and shift of 896 channels
     "dcgan-generator": 3_576_704 - 1_920,  # same, 960 channels
     "gnmt": 277_647_936,  # worked out in test_gnmt; Shazeer et al. (arXiv:1701.06538), table 2: 278 M
+    "densenet121": 7_978_856 - 14_976,  # torchvision, less the scale and shift of 7,488 channels behind convolutions
+    "densenet169": 14_149_480 - 21_120,  # torchvision, 10,560 channels
     "googlenet": 6_998_552,  # Caffe's bvlc_googlenet without the auxiliary heads
     "inception_v3": 23_817_352,
+    "mobilenet-v1": 4_231_976 - 21_888,  # Keras MobileNet, trainable, 10,944 channels
+    "mobilenet-v2": 3_504_872 - 34_112,  # torchvision, 17,056 channels
     "mlp": 266_610,  # 784x300 + 300 + 300x100 + 100 + 100x10 + 10
     "nin": 7_595_176,  # PALEO, nets/nin.json
     "overfeat": 145_704_424,  # PALEO, nets/overfeat.json
+    "resnet18": 11_689_512 - 9_600,  # torchvision, 4,800 channels
+    "resnet34": 21_797_672 - 17_024,  # torchvision, 8,512 channels
+    "resnet101": 44_549_160 - 105_344,  # torchvision, 52,672 channels
     "resnet50": 25_557_032 - 53_120,  # torchvision, less the scale and shift of 26,560 channels
     "resnet152": 60_192_808 - 151_424,  # torchvision, 75,712 channels
     "vgg-a": 132_863_336,  # torchvision vgg11
     "vgg16": 138_357_544,  # torchvision vgg16
+    "vgg19": 143_667_240,  # torchvision vgg19
 }
 
 
@@ -65,6 +73,12 @@ def test_weight_count(name: str) -> None:
     ("name", "total"),
     [
         ("resnet50", 25_557_032),  # torchvision.models.resnet50
+        ("resnet18", 11_689_512),  # torchvision, this and the following
+        ("resnet34", 21_797_672),
+        ("resnet101", 44_549_160),
+        ("densenet121", 7_978_856),
+        ("densenet169", 14_149_480),
+        ("mobilenet-v2", 3_504_872),
         ("resnet152", 60_192_808),  # torchvision.models.resnet152
         ("dcgan-generator", 3_576_704),  # pytorch/examples dcgan netG
         ("dcgan-discriminator", 2_765_568),  # pytorch/examples dcgan netD

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -110,9 +111,38 @@ def test_the_best_plan_fits_on_the_host(question: Resolved, memory_bytes: float)
 
 
 def test_nothing_fits_names_the_host() -> None:
+    """The miss needs more on the host than there is, and that much is enough: on a host with it, the plan named fits."""
     question = resolve(Request(model="llama3-8b", gpus=1, batch=4, cluster="dgx-a100"))
-    with pytest.raises(NoFeasiblePlan, match=r"more than their hosts hold: host memory 55\.9 GiB per 8 GPUs"):
-        optimize_mesh(with_host(question, 60e9))
+    tight = with_host(question, 60e9)
+    with pytest.raises(NoFeasiblePlan) as caught:
+        optimize_mesh(tight)
+    text = str(caught.value)
+    found = re.search(r"nearest miss \((.*?)\) needs ([0-9.]+) GiB on the host for each GPU", text)
+    assert found is not None, text
+    assert "44.7 GiB (55.9 GiB per 8 GPUs, of which 80% for tensors)" in text
+    assert "optimizer state and master weights (" in text
+    assert re.search(r"on the GPU it needs [0-9.]+ GiB of 80.0 GiB, where the largest part is ", text)
+    assert "it fits" in text  # the way out
+    needed = float(found[2]) * 2**30
+    assert needed > USABLE_SHARE * 60e9
+    enough = optimize_mesh(with_host(question, 1.001 * needed / USABLE_SHARE)).plans
+    assert found[1] in [plan.summary for plan in enough]
+    with pytest.raises(NoFeasiblePlan):
+        optimize_mesh(with_host(question, 0.95 * needed / USABLE_SHARE))
+
+
+def test_nothing_fits_on_devices_nor_hosts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where even an endless host would not do, the miss is named with what it needs in truth and with such a host."""
+    assert run(["optimize", "llama3-405b", "--gpus", "16", "--batch", "64", "-q"]) == 1
+    text = " ".join(capsys.readouterr().err.split())
+    found = re.search(r"nearest miss \(tp 8.*?\) needs (\d+) GiB per GPU \((\d+) GiB if its host had room", text)
+    assert found is not None, text
+    # Weights and 32-bit gradients of 405 billion weights on 16 devices at least, without the optimizer state.
+    assert float(found[1]) > float(found[2]) > 405.8e9 * 6 / 16 / 2**30
+    assert "there are 80.0 GiB" in text
+    assert "the largest part is optimizer state and master weights" in text
+    assert "the host is full" in text
+    assert "with --gpus 32 it fits: tp 4" in text
 
 
 def test_an_estimate_says_that_the_host_is_full(capsys: pytest.CaptureFixture[str]) -> None:

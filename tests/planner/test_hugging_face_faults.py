@@ -16,6 +16,7 @@ from planner.errors import FileProblem, InputFileError
 from planner.importers.hugging_face import ARCHITECTURES
 from planner.loading import load_model
 from tests.planner.published_configs import PUBLISHED
+from tests.planner.whole_configs import ESSENTIAL, whole
 
 
 def faults(folder: Path, text: str) -> list[str]:
@@ -28,8 +29,8 @@ def faults(folder: Path, text: str) -> list[str]:
 
 
 def fault(folder: Path, **config: Any) -> str:
-    """The only message, without its place."""
-    (found,) = faults(folder, json.dumps(config))
+    """The only message, without its place; width, depth and heads are filled in."""
+    (found,) = faults(folder, json.dumps(whole(config)))
     return found.split(": ", 1)[1]
 
 
@@ -110,7 +111,9 @@ def test_heads_go_with_the_width(tmp_path: Path) -> None:
         "hidden_size: 100 cannot be divided by 32 heads (num_attention_heads) and 'head_dim' is absent; "
         "the nearest that can: 96, 128"
     )
-    assert load_model(str(config(tmp_path, model_type="llama", hidden_size=100, head_dim=8))).graph.layers
+    assert load_model(
+        str(config(tmp_path, **whole({"model_type": "llama", "hidden_size": 100, "head_dim": 8})))
+    ).graph.layers
     assert fault(tmp_path, model_type="gpt2", n_embd=770) == (
         "n_embd: 770 cannot be divided by 12 heads (n_head); the nearest that can: 768, 780"
     )
@@ -124,6 +127,31 @@ def config(folder: Path, **content: Any) -> Path:
     path = folder / "config.json"
     path.write_text(json.dumps(content))
     return path
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_width_depth_and_heads_cannot_be_left_out(tmp_path: Path, model_type: str) -> None:
+    """The default of the class is that of one network; it is named, not taken. Everything missing is said at once."""
+    more = {"num_experts_per_tok": 6} if model_type == "deepseek_v2" else {}
+    found = faults(tmp_path, json.dumps({"model_type": model_type, **more}))
+    config_class = ARCHITECTURES[model_type].config_class
+    assert sorted(text.split(": ", 1)[1] for text in found) == sorted(
+        f"missing key '{key}'; {config_class} has {value}, but width, depth and heads are what a network is: write it"
+        for key, value in ESSENTIAL[model_type].items()
+    )
+    for key in ESSENTIAL[model_type]:
+        rest = {name: value for name, value in whole({"model_type": model_type, **more}).items() if name != key}
+        (message,) = faults(tmp_path, json.dumps(rest))
+        assert f"missing key '{key}'" in message
+
+
+def test_a_typing_error_is_said_once(tmp_path: Path) -> None:
+    """Not as a missing key, too."""
+    content = {
+        ("hiden_size" if key == "hidden_size" else key): value for key, value in whole({"model_type": "bert"}).items()
+    }
+    (message,) = faults(tmp_path, json.dumps(content))
+    assert message.endswith("unknown key 'hiden_size'; did you mean 'hidden_size'?")
 
 
 def test_a_wrong_value_is_not_held_against_others(tmp_path: Path) -> None:
@@ -149,7 +177,8 @@ def test_experts(tmp_path: Path) -> None:
 
 def test_layer_types(tmp_path: Path) -> None:
     types = '["full_attention", "slidng_attention"]'
-    text = f'{{"model_type": "gemma2", "num_hidden_layers": 3,\n "layer_types": {types}}}'
+    given = '"model_type": "gemma2", "hidden_size": 2304, "num_attention_heads": 8, "num_hidden_layers": 3'
+    text = f'{{{given},\n "layer_types": {types}}}'
     wrong = (
         "expected one of full_attention, sliding_attention; got 'slidng_attention'; did you mean 'sliding_attention'?"
     )
@@ -197,7 +226,7 @@ def test_values_of_other_keys_are_not_read(tmp_path: Path) -> None:
         "summary_type": "x",
         "n_ctx": "many",
     }
-    assert load_model(str(config(tmp_path, model_type="gpt2", **odd))).graph.weight_count == 124_439_808
+    assert load_model(str(config(tmp_path, **whole({"model_type": "gpt2", **odd})))).graph.weight_count == 124_439_808
 
 
 def test_no_json(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from planner.importers.documents import network_document_of, text_of
 from planner.importers.hugging_face import ARCHITECTURES, IMAGES_PER_STEP, TOKENS_PER_STEP
 from planner.loading import load_model
 from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published, written
+from tests.planner.whole_configs import whole
 
 # --- published networks
 
@@ -111,15 +112,18 @@ def test_names(tmp_path: Path) -> None:
 
 
 def test_defaults_are_those_of_the_config_class(tmp_path: Path) -> None:
-    """Almost empty configs are the networks that the classes were made for, and the notes say what was filled in."""
-    mistral = loaded(tmp_path, model_type="mistral")
+    """Configs with width, depth and heads alone are the networks that the classes were made for, and the notes say what was filled in."""
+    mistral = loaded(tmp_path, **whole({"model_type": "mistral"}))
     assert mistral.graph.weight_count == PUBLISHED["mistralai/Mistral-7B-v0.1"][0]
     assert "MistralConfig" in mistral.notes[0]
     assert "num_key_value_heads 8" in mistral.notes[0]
-    assert loaded(tmp_path, model_type="gpt2").graph.weight_count == PUBLISHED["openai-community/gpt2"][0]
-    assert loaded(tmp_path, model_type="deepseek_v3").graph.weight_count == PUBLISHED["deepseek-ai/DeepSeek-V3"][0]
-    assert loaded(tmp_path, model_type="opt").graph.weight_count == PUBLISHED["facebook/opt-125m"][0]
-    assert loaded(tmp_path, model_type="gemma2").graph.weight_count == PUBLISHED["google/gemma-2-2b"][0]
+    assert loaded(tmp_path, **whole({"model_type": "gpt2"})).graph.weight_count == PUBLISHED["openai-community/gpt2"][0]
+    assert (
+        loaded(tmp_path, **whole({"model_type": "deepseek_v3"})).graph.weight_count
+        == PUBLISHED["deepseek-ai/DeepSeek-V3"][0]
+    )
+    assert loaded(tmp_path, **whole({"model_type": "opt"})).graph.weight_count == PUBLISHED["facebook/opt-125m"][0]
+    assert loaded(tmp_path, **whole({"model_type": "gemma2"})).graph.weight_count == PUBLISHED["google/gemma-2-2b"][0]
     assert published("openai-community/gpt2", tmp_path).notes == ()
 
 

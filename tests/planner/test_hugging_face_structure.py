@@ -63,7 +63,7 @@ def test_parallel_and_sequential_residuals(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [16, 64, 100, 128, 300])
 def test_norms_of_heads_have_the_weights_of_one_head_each(size: int, tmp_path: Path) -> None:
     """Qwen 3, for heads narrower and wider than the network (128 features)."""
-    sizes = {"hidden_size": 128, "head_dim": size, "num_hidden_layers": 2}
+    sizes = {"hidden_size": 128, "head_dim": size, "num_hidden_layers": 2, "num_attention_heads": 32}
     plain = loaded(
         tmp_path, model_type="mistral", **sizes, num_key_value_heads=32, intermediate_size=22016, vocab_size=151936
     )

@@ -122,7 +122,7 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Any:
         ("--tp -2", "--tp -2: must be at least 1"),
         ("--tp 8.0", "--tp 8.0: must be a whole number"),
         ("--tp 8..4", "--tp 8..4: must run from a smaller to a larger number"),
-        ("--tp 1,,2", "--tp : must be a whole number"),
+        ("--tp 1,,2", "--tp 1,,2: has an empty entry; write 1,2"),
         ("--zero 4", "--zero 4: must be at most 3"),
         ("--zero -1", "--zero -1: must be at least 0"),
         ("--micro-batch 0", "--micro-batch 0: must be at least 1"),
@@ -184,7 +184,8 @@ def test_the_help_names_everything_there_is(capsys: pytest.CaptureFixture[str]) 
         ({"solver": "program"}, "layers"),
         ({"collective": "ring"}, "layers"),
         ({"cost_model": "paleo"}, "layers"),
-        ({"diverse": True}, "layers"),
+        ({"diverse": True}, "mesh"),
+        ({"diverse": False}, "mesh"),
         ({"mode": "inference"}, "layers"),
         ({"space": "layers"}, "layers"),
         ({"micro_batches": 4}, "mesh"),
@@ -236,3 +237,37 @@ def test_every_assumption_says_what_it_means() -> None:
     for field in dataclasses.fields(MeshAssumptions):
         assert field.metadata["doc"]
         assert field.metadata["source"]
+
+
+# --- words that are no numbers
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tp", ""], "--tp: is empty; give a number, a range such as 1..8 or a list such as 1,2,4"),
+        (["--tp", "1,,2"], "--tp 1,,2: has an empty entry; write 1,2"),
+        (["--tp", ","], "--tp ,: has an empty entry; write a number"),
+        (["--tp", "2..4..8"], "--tp 2..4..8: a range has two ends, as in 2..8; a list has commas, as in 2,4,8"),
+        (["--tp", "4.."], "--tp 4..: a range needs both ends, as in 1..8"),
+        (["--tp", "1..4,8"], "--tp 1..4,8: give a range or a list, not both"),
+        (
+            ["--sequence-parallel", "--tp", "1"],
+            "--sequence-parallel --tp 1 exclude each other: the positions are cut between the ranks of tensor parallelism",
+        ),
+        (
+            ["--dp", "4", "--dp-replicate", "3"],
+            "--dp 4 --dp-replicate 3 exclude each other: dp is dp-replicate x dp-shard, and dp-replicate 3 does not divide 4",
+        ),
+        (
+            ["--dp", "8", "--dp-replicate", "2", "--dp-shard", "2"],
+            "exclude each other: dp is dp-replicate x dp-shard, and dp-replicate 2 x dp-shard 2 = 4 is not 8",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["optimize", "estimate"])
+def test_one_clear_message(capsys: pytest.CaptureFixture[str], command: str, words: list[str], message: str) -> None:
+    assert run([command, "llama3-8b", "--gpus", "8", "--batch", "8", *words]) == 2
+    err = capsys.readouterr().err.strip()
+    assert message in err
+    assert len(err.splitlines()) == 1

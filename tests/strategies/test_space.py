@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.device import Device
-from costmodel.evaluate import fold
+from costmodel.folding import fold
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.network import Cluster, DeviceGroup, Level

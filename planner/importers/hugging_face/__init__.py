@@ -110,7 +110,8 @@ def convert(document: Document) -> ImportedDocument:
     --------
     >>> from pathlib import Path
     >>> from planner.importers.documents import document_of
-    >>> network = convert(document_of(Path("tiny/config.json"), "", {"model_type": "gpt2", "n_layer": 2})).content
+    >>> content = {"model_type": "gpt2", "n_layer": 2, "n_embd": 768, "n_head": 12}
+    >>> network = convert(document_of(Path("tiny/config.json"), "", content)).content
     >>> network["name"], network["seq"], network["global_batch"], network["layers"][-1]["type"]
     ('tiny', 1024, 4096, 'softmax')
     """

@@ -17,6 +17,15 @@ _MAX_EXTENT = 10**9  # as in network files
 # A key that nobody reads and that is this near to an absent key that matters is a typing error. Keys of published configs that are
 # neighbours without being each other ("use_sliding_window" and "sliding_window", 0.875) stay below.
 _TYPING_ERROR = 0.9
+# Width, depth and heads: what a network is. The defaults of a config class are those of one network of its family; to take them for
+# another's would give an answer about a network that nobody asked about.
+_ESSENTIAL = frozenset(
+    {
+        *("hidden_size", "n_embd", "d_model"),
+        *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        *("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    }
+)
 
 
 class Fields:
@@ -40,8 +49,8 @@ class Fields:
     >>> from pathlib import Path
     >>> from planner.importers.documents import document_of
     >>> fields = Fields(document_of(Path("config.json"), "", {"n_head": 12, "n_layer": "12"}), "GPT2Config")
-    >>> fields.count("n_head", 8), fields.count("n_embd", 768), fields.count("n_layer", 6)
-    (12, 768, 6)
+    >>> fields.count("n_head", 8), fields.count("n_positions", 1024), fields.count("n_layer", 6)
+    (12, 1024, 6)
     >>> fields.check()
     Traceback (most recent call last):
     planner.errors.InputFileError: config.json: n_layer: expected a whole number, got '12'; write 12
@@ -61,6 +70,7 @@ class Fields:
         self._names: dict[str, str] = {}  # key -> name under which the file has it
         self._faulty: set[str] = set()
         self._defaults: dict[str, object] = {}
+        self._missing: dict[str, object] = {}  # essential key -> what the config class has for it
 
     # -- values ------------------------------------------------------------------------------------------------------------
 
@@ -69,6 +79,9 @@ class Fields:
         value = self._value(key, default, aliases)
         if value is None and key not in self._names:
             self.problem(key, f"missing key '{key}', which {self.config_class} gives no default")
+        elif key in _ESSENTIAL and key not in self._names:
+            self._missing[key] = self._defaults.pop(key)
+            self._faulty.add(key)
         elif (text := _fault_of_count(value, minimum, maximum)) is not None:
             self.problem(key, text)
         else:
@@ -225,7 +238,11 @@ class Fields:
         InputFileError
             Every problem, with its line and column.
         """
-        self._find_typing_errors()
+        meant = self._find_typing_errors()
+        for key, default in self._missing.items():
+            if key not in meant:
+                why = "but width, depth and heads are what a network is: write it"
+                self.problem(key, f"missing key '{key}'; {self.config_class} has {default}, {why}")
         found = [*self._problems, *(problem for part in self._parts for problem in part._problems)]
         # Duplicate keys matter wherever they are; a number that cannot be represented only where it is read.
         faults = [p for p in self.document.problems if p.message.startswith("duplicate") or self._is_read(p)]
@@ -237,13 +254,17 @@ class Fields:
             values = ", ".join(f"{key} {value}" for key, value in self._defaults.items())
             self.notes.append(f"not written in the file, so as in {self.config_class}: {values}")
 
-    def _find_typing_errors(self) -> None:
+    def _find_typing_errors(self) -> set[str]:
+        """Note keys that were probably meant to be others; returns the others."""
+        meant: set[str] = set()
         absent = sorted(key for key in self._read if key not in self._values)
         for key in self._values:
             near = [] if key in self._read else difflib.get_close_matches(key, absent, n=1, cutoff=_TYPING_ERROR)
             if near:
                 message = f"unknown key '{key[:60]}'; did you mean '{near[0]}'?"
                 self._problems.append(self.document.problem((*self._base, key), message, at_key=True))
+                meant.add(near[0])
+        return meant
 
     def _is_read(self, problem: FileProblem) -> bool:
         children = self.document.root.children or {}

@@ -36,11 +36,14 @@ class Run:
         Option of a mesh plan (`planner.commands.mesh_options`) -> word, or flag.
     notes : list of str
         What was read otherwise than it is written, or has no counterpart.
+    network : dict
+        Flag -> (size of `planner.importers.runs.networks`, number): what the file states of its network.
     """
 
     options: dict[str, str] = field(default_factory=dict)
     mesh: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    network: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
 class RunReader(Protocol):
@@ -89,5 +92,7 @@ def text_of_file(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise problem(path, "is no text (UTF-8)") from None
+    except InputFileError:
+        raise
     except (OSError, ValueError) as error:
         raise problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -7,11 +7,46 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from costmodel.mesh.plan import MeshPlan
+from planner.errors import FileProblem, InputFileError
 from planner.importers.runs import Run, problem
+from planner.importers.runs.keys import unread_keys
 
 TITLE = "DeepSpeed"
 # Configurations nest a few levels; deeper ones would only exhaust the parser.
 _COUNTS = {"train_micro_batch_size_per_gpu": "micro_batch", "train_batch_size": "batch"}
+_READ = {*_COUNTS, "gradient_accumulation_steps", "zero_optimization", "bf16", "bfloat16", "fp16", "optimizer", "tensor_parallel",
+         "sequence_parallel_size", "data_parallel_size", "expert_parallel", "activation_checkpointing", "pipeline"}  # fmt: skip
+# Neither the work of a step nor what is stored: rates, logs, checkpoints. Keys as of DeepSpeed 0.19 (runtime/constants.py and the modules
+# that read their own section).
+_WITHOUT_EFFECT = {
+    "amp", "checkpoint", "comet", "comms_logger", "communication_data_type", "csv_monitor", "data_types", "dataloader_drop_last",
+    "disable_allgather", "dump_state", "flops_profiler", "gradient_clipping", "gradient_predivide_factor", "load_universal_checkpoint",
+    "memory_breakdown", "monitor_config", "nebula", "prescale_gradients", "scheduler", "seed", "steps_per_print", "tensorboard", "timers",
+    "wall_clock_breakdown", "wandb", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer",
+}  # fmt: skip
+_NOT_MODELLED = {
+    "aio", "autotuning", "compile", "compression_training", "curriculum_learning", "data_efficiency", "eigenvalue", "elasticity",
+    "graph_harvesting", "hybrid_engine", "progressive_layer_drop", "quantize_training", "seq_parallel_communication_data_type",
+    "sparse_attention", "sparse_gradients", "torch_autocast", "use_data_before_expert_parallelism", "weight_quantization",
+}  # fmt: skip
+_ZERO_READ = {"stage", "offload_optimizer", "offload_param"}
+# Sizes of buffers and how they are sent: the cost model has its own.
+_ZERO_WITHOUT_EFFECT = {
+    "allgather_bucket_size", "allgather_partitions", "contiguous_gradients", "elastic_checkpoint", "gather_16bit_weights_on_model_save",
+    "ignore_unused_parameters", "legacy_stage1", "load_from_fp32_weights", "log_trace_cache_warnings", "memory_efficient_linear",
+    "overlap_comm", "pipeline_loading_checkpoint", "reduce_bucket_size", "reduce_scatter", "round_robin_gradients",
+    "stage3_max_live_parameters", "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save",
+    "stage3_max_reuse_distance",
+    "stage3_model_persistence_threshold", "stage3_param_persistence_threshold", "stage3_prefetch_bucket_size", "sub_group_size",
+    "cpu_offload_use_pin_memory", "enable_sanity_checks", "override_module_apply",
+}  # fmt: skip
+_ZERO_NOT_MODELLED = {
+    "cpu_offload", "cpu_offload_param", "leaf_module", "zenflow", "zero_hpz_partition_size", "zero_quantized_gradients",
+    "zero_quantized_nontrainable_weights", "zero_quantized_weights", "mics_shard_size", "stage3_use_all_reduce_for_fetch_params",
+    "use_all_reduce_for_fetch_params", "use_multi_rank_bucket_allreduce", "param_persistence_threshold",
+    "stage3_module_granularity_threshold",
+}  # fmt: skip
 
 
 def read(path: Path, text: str) -> Run:
@@ -26,8 +61,13 @@ def read(path: Path, text: str) -> Run:
 
 
 def run_of(path: Path, content: Mapping[str, Any]) -> Run:
-    """Read a run from the parsed configuration."""
+    """Read a run from the parsed configuration; what DeepSpeed does not start with is refused."""
     run = Run()
+    run.notes += unread_keys(content, _READ, _WITHOUT_EFFECT, _NOT_MODELLED, "DeepSpeed")
+    inner = _section(path, content, "zero_optimization")
+    run.notes += unread_keys(
+        inner, _ZERO_READ, _ZERO_WITHOUT_EFFECT, _ZERO_NOT_MODELLED, "DeepSpeed", "zero_optimization."
+    )
     for key, option in _COUNTS.items():
         count = _count(path, content, key, run)
         if count is not None:
@@ -50,7 +90,10 @@ def run_of(path: Path, content: Mapping[str, Any]) -> Run:
     if _section(path, zero, "offload_param").get("device", "none") != "none":
         run.notes.append("zero_optimization.offload_param: is not modelled; weights are costed on the device")
     _parallel(path, content, run)
-    precisions = [name for name in ("bf16", "fp16") if _section(path, content, name).get("enabled") is True]
+    names = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16"}  # bfloat16: the name before 0.5
+    precisions = [names[key] for key in names if _section(path, content, key).get("enabled") is True]
+    if len(set(precisions)) > 1:
+        raise problem(path, "are both enabled, which DeepSpeed does not start with", "bf16 and fp16")
     run.options["precision"] = precisions[0] if precisions else "fp32"
     kind = str(_section(path, content, "optimizer").get("type", "")).lower()
     if kind:
@@ -86,7 +129,8 @@ def _count(path: Path, content: Mapping[str, Any], key: str, run: Run) -> int | 
 def _parallel(path: Path, content: Mapping[str, Any], run: Run) -> None:
     tp = _count(path, _section(path, content, "tensor_parallel"), "autotp_size", run)
     if tp is not None and tp > 1:
-        run.mesh["tp"] = str(tp)
+        # AutoTP repeats the tensors between the split matrices.
+        run.mesh |= {"tp": str(tp), "sequence_parallel": False}
     cp = _count(path, content, "sequence_parallel_size", run)
     if cp is not None and cp > 1:
         run.mesh |= {"cp": str(cp), "cp_kind": "all_to_all"}
@@ -101,3 +145,26 @@ def _parallel(path: Path, content: Mapping[str, Any], run: Run) -> None:
         )
     if _section(path, content, "pipeline").get("stages") not in (None, "auto"):
         run.mesh["pp"] = str(_count(path, _section(path, content, "pipeline"), "stages", run))
+    _check(path, run)
+
+
+def _check(path: Path, run: Run) -> None:
+    """Raises on what DeepSpeed does not start with, as an export does."""
+    from planner.exporters.deepspeed import plan_refusals
+
+    def degree(name: str) -> int:
+        return int(run.mesh.get(name) or 1)
+
+    plan = MeshPlan(
+        tp=degree("tp"),
+        cp=degree("cp"),
+        cp_kind=run.mesh.get("cp_kind", "ring"),
+        pp=degree("pp"),
+        ep=degree("ep"),
+        dp_shard=degree("ep"),
+        zero_stage=int(run.mesh["zero"]),
+        offload_optimizer="offload" in run.mesh,
+    )
+    refused = plan_refusals(plan)
+    if refused:
+        raise InputFileError([FileProblem(path=path, message=f"DeepSpeed cannot run this: {text}") for text in refused])

@@ -10,7 +10,9 @@ import re
 import shlex
 from pathlib import Path
 
+from planner.errors import FileProblem, InputFileError
 from planner.importers.runs import Run, problem
+from planner.importers.runs.megatron_flags import NOT_MEGATRON, is_without_effect, meant
 
 TITLE = "Megatron-LM"
 
@@ -23,7 +25,19 @@ _DEGREES = {
     "expert-tensor-parallel-size": "etp",
     "micro-batch-size": "micro_batch",
 }
-_NUMBERS = {*_DEGREES, "global-batch-size", "seq-length", "num-layers", "nnodes", "nproc-per-node", "recompute-num-layers",
+# Flag -> size of `planner.importers.runs.networks.SIZES` that it states: compared with MODEL.
+_NETWORK = {
+    "num-layers": "layers",
+    "hidden-size": "hidden",
+    "num-attention-heads": "heads",
+    "num-query-groups": "kv_heads",
+    "kv-channels": "head_dim",
+    "ffn-hidden-size": "ffn",
+    "num-experts": "experts",
+    "moe-router-topk": "top_k",
+    "moe-ffn-hidden-size": "expert_ffn",
+}
+_NUMBERS = {*_DEGREES, *_NETWORK, "global-batch-size", "seq-length", "nnodes", "nproc-per-node", "recompute-num-layers",
             "num-virtual-stages-per-pipeline-rank", "num-layers-per-virtual-pipeline-stage",
             "num-distributed-optimizer-instances"}  # fmt: skip
 _WORDS = {"cp-comm-type", "recompute-granularity", "recompute-method", "data-parallel-sharding-strategy", "optimizer",
@@ -40,7 +54,7 @@ _MOST_ROUNDS = 20
 
 def read(path: Path, text: str) -> Run:
     """Read a run from the text of a script."""
-    found = _settings(path, text)
+    found, left_out = _settings(path, text)
     numbers = {name: _number(path, name, found[name]) for name in _NUMBERS if name in found}
     run = Run()
     for flag, option in _DEGREES.items():
@@ -61,11 +75,16 @@ def read(path: Path, text: str) -> Run:
     _pipeline(path, found, numbers, run)
     _zero(path, found, numbers, run)
     _memory(path, found, numbers, run)
+    run.network = {f"--{flag}": (size, numbers[flag]) for flag, size in _NETWORK.items() if flag in numbers}
+    if left_out:
+        run.notes.append(
+            f"not modelled, so the prediction leaves it out: {', '.join(f'--{name}' for name in left_out)}"
+        )
     return run
 
 
-def _settings(path: Path, text: str) -> dict[str, str]:
-    """Known flags -> their word ("" for flags without one); the last one counts, as in argparse."""
+def _settings(path: Path, text: str) -> tuple[dict[str, str], list[str]]:
+    """Known flags -> their word ("" for flags without one; the last one counts, as in argparse); the flags that are not modelled."""
     try:
         words = shlex.split(text, comments=True)
     except ValueError as error:
@@ -73,6 +92,37 @@ def _settings(path: Path, text: str) -> dict[str, str]:
     values = {
         match[1]: match[2] for word in words if (match := _ASSIGNMENT.match(word)) and not match[2].startswith("(")
     }
+    found: dict[str, str] = {}
+    others: dict[str, None] = {}
+    expanded = _expanded(words)
+    for i, word in enumerate(expanded):
+        if not word.startswith("--") or len(word) < 3:
+            continue
+        name, equals, value = word[2:].rstrip(")").partition("=")
+        name = name.replace("_", "-")
+        if name in _FLAGS:
+            found[name] = ""
+        elif name in _NUMBERS or name in _WORDS:
+            raw = value if equals else (expanded[i + 1].rstrip(")") if i + 1 < len(expanded) else "")
+            found[name] = _resolved(path, name, raw, values)
+        else:
+            others[name] = None
+    known = _FLAGS | _NUMBERS | _WORDS
+    misspelt = {name: near for name in others if (near := meant(name, known))}
+    if misspelt:
+        raise InputFileError(
+            [
+                FileProblem(path=path, where=f"--{name}", message=f"is not known; did you mean '--{near}'?")
+                for name, near in misspelt.items()
+            ]
+        )
+    if not found.keys() - NOT_MEGATRON:
+        raise problem(path, "no Megatron arguments in it (such as --tensor-model-parallel-size, --micro-batch-size)")
+    return found, [name for name in others if not is_without_effect(name)]
+
+
+def _expanded(words: list[str]) -> list[str]:
+    """The words of a script with those of its arrays and of its variables of arguments."""
     expanded: list[str] = []
     for word in words:
         match = _ASSIGNMENT.match(word)
@@ -83,18 +133,7 @@ def _settings(path: Path, text: str) -> dict[str, str]:
         else:
             # A string of arguments in a variable is several words where a shell puts it in without quotes.
             expanded += match[2].split()
-    found: dict[str, str] = {}
-    for i, word in enumerate(expanded):
-        if not word.startswith("--"):
-            continue
-        name, equals, value = word[2:].rstrip(")").partition("=")
-        name = name.replace("_", "-")
-        if name in _FLAGS:
-            found[name] = ""
-        elif name in _NUMBERS or name in _WORDS:
-            raw = value if equals else (expanded[i + 1].rstrip(")") if i + 1 < len(expanded) else "")
-            found[name] = _resolved(path, name, raw, values)
-    return found
+    return expanded
 
 
 def _resolved(path: Path, name: str, raw: str, values: dict[str, str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from planner.errors import PlannerError
 from planner.importers.runs import Run, read_run
 
 __all__ = ["with_run"]
@@ -33,6 +34,12 @@ def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict
         As `planner.importers.runs.read_run`.
     """
     run = read_run(trainer, path)
+    model = options.get("model")
+    if run.network and isinstance(model, str) and model.strip():
+        _check_network(run, model)
+    started, asked = run.options.get("gpus"), options.get("gpus")
+    if started is not None and asked is not None and str(asked).strip() != started:
+        run.notes.append(f"--gpus {asked}: the script starts {started}")
     mesh = dict(options["mesh"])
     merged = {**options, "mesh": mesh}
     for name, word in run.options.items():
@@ -44,6 +51,18 @@ def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict
     if merged.get("batch") is None and merged.get("micro_batches") is None:
         merged["batch"] = _batch(run, merged)
     return merged, run.notes
+
+
+def _check_network(run: Run, model: str) -> None:
+    """Raises where the script trains another network; a name that cannot be loaded is reported with the question."""
+    from planner.importers.runs.networks import check_network
+    from planner.loading import load_model
+
+    try:
+        graph = load_model(model).graph
+    except PlannerError:
+        return
+    check_network(run.network, graph, model)
 
 
 def _batch(run: Run, options: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,7 @@
-"""From a program to layers: the operations of the vocabulary, one method each. To add one, decorate a method of `Conversion`."""
+"""From a program to layers: the operations of the vocabulary, one method each, or a function of `shapes` or `tables`.
+
+To add one, decorate it with the names of its operations.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from planner.importers.drafts import DraftError, Drafts, clean_name
 from planner.importers.traced.arithmetic import binary, unary
 from planner.importers.traced.attention import add_attention, explicit_scores, is_causal, product_view
+from planner.importers.traced.constants import folded
 from planner.importers.traced.network import Fixed, Network, Pair, Product, Statistic, Value, Weight, natural_form
 from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
 from planner.importers.traced.views import BATCH, Atom, View, canonical_dims, merged
@@ -156,7 +160,7 @@ class Conversion:
         if "fill" in operation.attributes and math.prod(shape) <= _MAX_FOLDED:
             value = np.full(shape, operation.attributes["fill"])
         elif len(known) == len(inputs) and known and math.prod(shape) <= _MAX_FOLDED:
-            value = _fold(operation, [np.asarray(item) for item in known], shape)
+            value = folded(operation, [np.asarray(item) for item in known], shape)
         return Fixed(shape=shape, value=value)
 
     def value(self, operation: Operation, index: int) -> Value | None:
@@ -416,104 +420,6 @@ class Conversion:
             return other
         return self.network.rearranged(other, wanted)
 
-    # -- normalisations -----------------------------------------------------------------------------------------------------
-
-    @_kinds("layer_norm", "rms_norm")
-    def _norm(self, operation: Operation) -> Value:
-        view = self.view(operation)
-        scale, shift = self.weight(operation, 1), self.weight(operation, 2)
-        if operation.attributes.get("dims", 1) != 1:
-            raise ProgramFault(
-                f"{operation.source} '{operation.outputs[0]}': only norms over the last dimension are known"
-            )
-        source = self.network.rows(view)
-        if scale is None:
-            flop = 6.0 if operation.kind == "layer_norm" else 3.0
-            return replace(source, layer=self.network.add("pointwise", {"flop": flop}, [source.layer]))
-        for one in (scale, shift):
-            if one is not None:
-                self.own(one)
-        values = {"bias": shift is not None} if operation.kind == "layer_norm" else {}
-        name = self.weight_name(scale.key)
-        frozen = not scale.is_trained
-        return replace(source, layer=self.network.add(operation.kind, values, [source.layer], name=name, frozen=frozen))
-
-    @_kinds("batch_norm")
-    def _batch_norm(self, operation: Operation) -> Value:
-        source = self.network.covering(self.view(operation))
-        scale, shift = self.weight(operation, 1), self.weight(operation, 2)
-        affine = scale is not None and shift is not None
-        for one in (scale, shift):
-            if one is not None:
-                self.own(one)
-        name = self.weight_name(scale.key) if scale else self.network.name
-        frozen = scale is not None and not scale.is_trained
-        layer = self.network.add("batch_norm", {"affine": affine}, [source.layer], name=name, frozen=frozen)
-        return replace(source, layer=layer)
-
-    @_kinds("group_norm")
-    def _group_norm(self, operation: Operation) -> Value:
-        """As many passes over memory as a batch normalisation has, with statistics per sample."""
-        source = self.network.covering(self.view(operation))
-        weights = 0
-        for index in (1, 2):
-            one = self.weight(operation, index)
-            if one is not None:
-                self.own(one)
-                weights += math.prod(one.shape)
-        layer = self.network.add("pointwise", {"flop": 8.0, "weights": weights}, [source.layer])
-        return replace(source, layer=layer)
-
-    @_kinds("local_response_norm")
-    def _local_response_norm(self, operation: Operation) -> Value:
-        source = self.network.image(self.view(operation))
-        layer = self.network.add("local_response_norm", {"size": operation.attributes["size"]}, [source.layer])
-        return replace(source, layer=layer)
-
-    # -- tables -------------------------------------------------------------------------------------------------------------
-
-    @_kinds("embedding")
-    def _embedding(self, operation: Operation) -> Value:
-        table, indices = self.value(operation, 0), self.value(operation, 1)
-        if isinstance(table, Fixed):
-            return Fixed(shape=operation.shapes[0])
-        if not isinstance(table, Weight) or len(table.shape) != 2:
-            return self._gathered(operation)
-        if isinstance(indices, Fixed):  # positions: part of the table, the same for all samples
-            return replace(table, shape=operation.shapes[0])
-        if not isinstance(indices, View):
-            raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': its indices come from a layer")
-        self.own(table)
-        tied = table.key in self.matrices
-        self.matrices.add(table.key)
-        count, dim = table.shape
-        source = indices
-        if indices.dims[-1:] != canonical_dims(self.network.shape(indices), self.program.batch)[1:2]:
-            positions = math.prod(operation.shapes[0][1:-1])
-            source = self.network.rearranged(indices, (1, positions))
-            source = replace(source, dims=source.dims[:2])
-        layer = self.network.add(
-            "embedding",
-            {"num_embeddings": count, "dim": dim, "tied": tied},
-            [source.layer],
-            name=self.weight_name(table.key),
-            frozen=not table.is_trained,
-        )
-        return View(layer=layer, dims=(*source.dims, merged([Atom(0, dim, 1)])), start=(0, 0))
-
-    @_kinds("gather")
-    def _gathered(self, operation: Operation) -> Value:
-        """Elements picked from a layer's output: a copy."""
-        made = [
-            v
-            for v in map(self.values.get, filter(None, operation.inputs))
-            if isinstance(v, View) and not self.is_index(v)
-        ]
-        if not made:
-            weights = [v for v in map(self.values.get, filter(None, operation.inputs)) if isinstance(v, Weight)]
-            return replace(weights[0], shape=operation.shapes[0]) if weights else Fixed(shape=operation.shapes[0])
-        return self.copied(made, operation.shapes[0])
-
     def copied(self, views: list[View], shape: tuple[int, ...]) -> View:
         """Several layers' outputs in one tensor of a given shape."""
         batched = shape and shape[0] == self.program.batch
@@ -523,47 +429,9 @@ class Conversion:
         layer = self.network.add("rearrange", {"shape": form}, sources, name=f"{self.network.name}/copy")
         return View(layer=layer, dims=own, start=(0,) * len(form))
 
-    # -- anything that front ends could not place ---------------------------------------------------------------------------
-
-    @_kinds("fixed")
-    def _fixed(self, operation: Operation) -> Value:
-        return Fixed(shape=operation.shapes[0])
-
-    @_kinds("alias")
-    def _alias(self, operation: Operation) -> Value:
-        value = self.value(operation, 0)
-        return value if value is not None else Fixed(shape=operation.shapes[0])
-
 
 # Operations that leave integer inputs what they are.
 _KEEPS_INDEX = frozenset({"alias", "reshape", "slice"})
-
-
-def _fold(operation: Operation, inputs: list[Any], shape: tuple[int, ...]) -> Any:  # noqa: PLR0911 - one per operation
-    """Numbers of a small constant; None for operations that are not worked out here."""
-    attributes = operation.attributes
-    match operation.kind:
-        case "reshape":
-            return inputs[0].reshape(shape)
-        case "alias" if "triangle" in attributes:
-            lower = attributes["triangle"] == "tril"
-            return (np.tril if lower else np.triu)(inputs[0], attributes.get("diagonal", 0))
-        case "alias":
-            return inputs[0]
-        case "expand":
-            return np.broadcast_to(inputs[0], shape)
-        case "permute":
-            return inputs[0].transpose(attributes["order"])
-        case "slice":
-            index = [slice(None)] * inputs[0].ndim
-            index[attributes["dim"]] = slice(attributes["start"], attributes["stop"], attributes.get("step", 1))
-            return inputs[0][tuple(index)]
-        case "binary" if attributes.get("op") == "eq":
-            return inputs[0] == (inputs[1] if len(inputs) > 1 else attributes.get("scalar"))
-        case "binary" if attributes.get("op") == "not":
-            return ~inputs[0].astype(bool)
-        case _:
-            return None
 
 
 def _name_of(operation: Operation) -> str:

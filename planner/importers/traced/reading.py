@@ -7,7 +7,7 @@ from typing import Any
 from planner.importers.documents import ImportedDocument
 from planner.importers.drafts import Drafts, clean_name
 from planner.importers.sources import network_content
-from planner.importers.traced import shapes
+from planner.importers.traced import shapes, tables
 from planner.importers.traced.conversion import Conversion
 from planner.importers.traced.joining import join
 from planner.importers.traced.program import Program, ProgramFault
@@ -17,7 +17,7 @@ __all__ = ["document_of_program", "known_kinds"]
 
 def known_kinds() -> frozenset[str]:
     """The vocabulary."""
-    return frozenset(shapes.KINDS)
+    return frozenset((*shapes.KINDS, *tables.KINDS))
 
 
 def document_of_program(

@@ -217,13 +217,12 @@ def _convolution(self: Conversion, operation: Operation) -> Value:
         return View(layer=layer, dims=(view.dims[0], (Atom(0, outputs, 1),), *view.dims[2:]), start=(0,))
     source = _row_image(self, view) if rank == 1 else self.network.image(view)
     if attributes.get("transposed"):
-        if attributes["groups"] != 1 or dilation != (1, 1) or any(attributes.get("output_padding", ())):
+        if dilation != (1, 1) or any(attributes.get("output_padding", ())):
             raise ProgramFault(
-                f"{operation.source} '{operation.outputs[0]}': transposed convolutions with groups, dilation or output padding "
-                "are not known"
+                f"{operation.source} '{operation.outputs[0]}': transposed convolutions with dilation or output padding are not known"
             )
         values = {"out_channels": outputs, "kernel": _square(kernel), "stride": _square(stride)}
-        values |= {"padding": _square(padding), "bias": bias is not None}
+        values |= {"padding": _square(padding), "bias": bias is not None, "groups": attributes["groups"]}
         layer = self.network.add("deconvolution", values, [source.layer], name=name, frozen=frozen)
     else:
         values = {
@@ -232,7 +231,9 @@ def _convolution(self: Conversion, operation: Operation) -> Value:
             "stride": _square(stride),
             "bias": bias is not None,
         }
-        values |= {"padding": _padding(self, operation, kernel, padding, dilation), "groups": attributes["groups"]}
+        values |= {"padding": _square(padding), "groups": attributes["groups"]}
+        if max(dilation) > 1:
+            values["dilation"] = _square(dilation)
         layer = self.network.add("convolution", values, [source.layer], name=name, frozen=frozen)
     whole = self.network.whole(layer)
     return replace(whole, dims=(*whole.dims[:2], whole.dims[3])) if rank == 1 else whole
@@ -249,25 +250,6 @@ def _row_image(self: Conversion, view: View) -> View:
         return self.network.forced(view)
     _, channels, positions = view.shape
     return self.network.rearranged(view, (channels, 1, positions))
-
-
-def _padding(
-    self: Conversion, operation: Operation, kernel: tuple[int, ...], padding: tuple[int, ...], dilation: tuple[int, ...]
-) -> Any:
-    """Padding with which a kernel without holes gives the same output, ``p - (d - 1)(k - 1) / 2``."""
-    wanted = []
-    for k, p, d in zip(kernel, padding, dilation, strict=True):
-        excess = (d - 1) * (k - 1)
-        if excess % 2 or p < excess // 2:
-            raise ProgramFault(
-                f"{operation.source} '{operation.outputs[0]}': dilation {d} with padding {p} is not known"
-            )
-        wanted.append(p - excess // 2)
-    if max(dilation) > 1:
-        self.notes.append(
-            f"{operation.path}: dilation {max(dilation)} is read as less padding (same shapes and operations)"
-        )
-    return _square((wanted[0], wanted[1]))
 
 
 @_kinds("pool")

@@ -11,11 +11,13 @@ prices prove is computed with many bins, rounded down.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.clock import Clock
+from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.free.intervals import longest_intervals
 from strategies.placement.free.pricing import PricedSets, Pricing
 from strategies.placement.problem import FloatArray, IntArray
 from strategies.solvers import LinearProgram, solve_relaxation
@@ -27,6 +29,9 @@ _SMOOTHING = 0.5
 # A block may stay uncovered at this many accelerators; more than it can be worth where covers exist.
 _UNCOVERED = 2.0
 _TOLERANCE = 1e-7
+# What is still computed after the deadline, in seconds and as a share of the limit: without it the last prices would prove nothing.
+_LATE_S = 2.0
+_LATE_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +105,16 @@ class ColumnBound:
         try:
             return self._decide(load, clock)
         finally:
-            self._prove()
+            with contextlib.suppress(OutOfTimeError):
+                self._prove(clock)
 
     def _decide(self, load: float, clock: Clock) -> Cover | None:
         pricing = self._pricing
         target = pricing.bin_of(load)
+        for members in longest_intervals(pricing.graph, pricing.frontier.order, load):
+            self.add(members)
         if self._prices is None:
-            self._try(self._first_prices(), target)
+            self._try(self._first_prices(), target, clock)
         while True:
             clock.check()
             master = self._master(target)
@@ -116,15 +124,15 @@ class ColumnBound:
                 clock.check()
                 assert self._prices is not None
                 tried = weight * self._prices + (1 - weight) * master.prices
-                gains = self._try(tried, target, master)
+                gains = self._try(tried, target, clock, master)
                 if self._claim > load or gains:
                     break
             if self._claim > load or not gains:
                 return None  # ruled out, or the program is solved and needs more accelerators than there are
 
-    def _try(self, prices: FloatArray, target: int, master: _Master | None = None) -> bool:
+    def _try(self, prices: FloatArray, target: int, clock: Clock, master: _Master | None = None) -> bool:
         """Find the dearest sets at some prices; whether the program gains by them."""
-        priced = self._pricing.price(prices)
+        priced = self._pricing.price(prices, clock=clock)
         if self._prices is None or priced.bound > self._claim:
             self._claim, self._prices = priced.bound, prices
         return self._enter(priced, target, master)
@@ -139,9 +147,11 @@ class ColumnBound:
                 gains = gains or float(master.prices[taken].sum()) > master.cpu_price + _TOLERANCE
         return gains
 
-    def _prove(self) -> None:
+    def _prove(self, clock: Clock) -> None:
+        """Compute what the best prices prove; a sweep that has begun when the time is up may still end within a little more."""
         if self._prices is not None and self._claim > self.bound:
-            self.bound = max(self.bound, self._proving.price(self._prices, remember=False).bound)
+            little = Clock(limit_s=max(clock.left_s, min(_LATE_S, _LATE_SHARE * clock.limit_s)))
+            self.bound = max(self.bound, self._proving.price(self._prices, remember=False, clock=little).bound)
 
     def _first_prices(self) -> FloatArray:
         graph = self._pricing.graph

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from strategies.placement.clock import Clock
@@ -34,14 +36,24 @@ class Exchange:
 
     def __init__(self, devices: Devices) -> None:
         self._devices = devices
+        self._alike = _alike(devices)
         self._pins = pin_lists(devices.graph)
         self._of_block: list[list[int]] = [[] for _ in range(devices.graph.num_blocks)]
         for i, edge in enumerate(self._pins):
             for b in edge:
                 self._of_block[b].append(i)
 
-    def improve(self, place: IntArray, clock: Clock) -> tuple[IntArray, FloatArray]:
+    def improve(
+        self, place: IntArray, clock: Clock, found: Callable[[IntArray, FloatArray], None] | None = None
+    ) -> tuple[IntArray, FloatArray]:
         """Exchange until no pair with the largest load gains.
+
+        Parameters
+        ----------
+        place : int array (blocks,)
+        clock : Clock
+        found : callable, optional
+            Takes every placement on the way, with its loads: what is reached holds whenever the time is up.
 
         Returns
         -------
@@ -50,19 +62,28 @@ class Exchange:
         loads = self._devices.loads(place)
         while True:
             worst = int(np.argmax(loads))
-            found = None
+            if found is not None:
+                found(place, loads)
+            better = None
+            is_used = np.bincount(place, minlength=len(loads)) > 0
+            empty: set[int] = set()
             for other in np.argsort(loads, kind="stable").tolist():
-                if other != worst:
-                    clock.check()
-                    found = self.pair(place, loads, worst, other)
-                if found is not None:
+                # One empty device is as good as another of its kind.
+                if other != worst and (is_used[other] or self._alike[other] not in empty):
+                    empty.update(() if is_used[other] else (self._alike[other],))
+                    better = self.pair(place, loads, worst, other, clock)
+                if better is not None:
                     break
-            if found is None:
+            if better is None:
                 return place, loads
-            place, loads = found
+            place, loads = better
 
-    def pair(self, place: IntArray, loads: FloatArray, a: int, b: int) -> tuple[IntArray, FloatArray] | None:
+    def pair(
+        self, place: IntArray, loads: FloatArray, a: int, b: int, clock: Clock | None = None
+    ) -> tuple[IntArray, FloatArray] | None:
         """Best division of the blocks of ``a`` and ``b``; None where it does not lower the larger of their loads."""
+        clock = clock or Clock()
+        clock.check()
         devices = self._devices
         blocks = np.flatnonzero((place == a) | (place == b))
         if not len(blocks):
@@ -73,13 +94,13 @@ class Exchange:
             if np.isfinite(now)
             else float(np.sum(devices.graph.accelerator_time) + np.sum(devices.graph.hyperedge_cost))
         )
-        frontier, ids = self._frontier(place, blocks)
+        frontier, ids = self._frontier(place, blocks, clock)
         bins = int(np.clip(_MOST_CELLS // max(1, int(frontier.num_states.sum())), *_BINS))
         unit = max(scale, 1e-300) / bins
         time_b, time_a = devices.time(b), devices.time(a)
         weight = frontier.charge(1, _rounded(time_b, unit, bins), _rounded(devices.transfer(b)[ids], unit, bins))
         gain = -frontier.charge(0, time_a, devices.transfer(a)[ids]).astype(np.float64)
-        result = sweep(frontier, weight.astype(np.int64), gain, bins)
+        result = sweep(frontier, weight.astype(np.int64), gain, bins, clock=clock)
         reached = np.maximum(-result.value, np.arange(bins + 1) * unit)
         for load in np.argsort(reached, kind="stable")[:_TRIED].tolist():
             if reached[load] >= now * (1 - _LEAST_GAIN):
@@ -92,7 +113,7 @@ class Exchange:
                 return trial, after
         return None
 
-    def _frontier(self, place: IntArray, blocks: IntArray) -> tuple[Frontier, IntArray]:
+    def _frontier(self, place: IntArray, blocks: IntArray, clock: Clock) -> tuple[Frontier, IntArray]:
         """Divisions of some blocks, and the hyperedges that matter to them."""
         inside = np.zeros(len(place), dtype=np.bool_)
         inside[blocks] = True
@@ -101,10 +122,22 @@ class Exchange:
         outer = np.array(
             [len(kept) < len(self._pins[i]) for kept, i in zip(pins, ids.tolist(), strict=True)], dtype=np.bool_
         )
-        order = frontier_order(len(place), pins, blocks.tolist())
+        order = frontier_order(len(place), pins, blocks.tolist(), clock=clock)
         cost = self._devices.graph.hyperedge_cost[ids]
         states = int(np.clip(_MOST_STATES // len(blocks), *_STATES))
-        return build_frontier(pins, cost, outer, order=order, max_states=states), ids
+        return build_frontier(pins, cost, outer, order=order, max_states=states, clock=clock), ids
+
+
+def _alike(devices: Devices) -> list[int]:
+    """Number of each device's kind: what it costs to run and to move anything, and its memory."""
+    kinds: dict[tuple[object, ...], int] = {}
+    return [
+        kinds.setdefault(
+            (devices.is_cpu(d), devices.capacity(d), devices.time(d).tobytes(), devices.transfer(d).tobytes()),
+            len(kinds),
+        )
+        for d in range(devices.count)
+    ]
 
 
 def _rounded(time: FloatArray, unit: float, most: int) -> IntArray:

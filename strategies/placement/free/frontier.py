@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.placement.clock import Clock
 from strategies.placement.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["MAX_STATES", "Frontier", "Sweep", "build_frontier", "frontier_order", "sweep"]
@@ -82,7 +83,15 @@ class Sweep:
         return np.array(sorted(chosen), dtype=np.int64)
 
 
-def sweep(frontier: Frontier, weight: IntArray, gain: FloatArray, bins: int, *, remember: bool = True) -> Sweep:
+def sweep(
+    frontier: Frontier,
+    weight: IntArray,
+    gain: FloatArray,
+    bins: int,
+    *,
+    remember: bool = True,
+    clock: Clock | None = None,
+) -> Sweep:
     """Maximise the sum of gains for every sum of weights up to a capacity.
 
     Parameters
@@ -96,6 +105,8 @@ def sweep(frontier: Frontier, weight: IntArray, gain: FloatArray, bins: int, *, 
         Largest load.
     remember : bool
         Keep what `Sweep.side_one` needs: two bytes per state and load.
+    clock : Clock, optional
+        Its deadline ends the sweep with `strategies.placement.clock.OutOfTimeError`.
 
     Examples
     --------
@@ -114,6 +125,8 @@ def sweep(frontier: Frontier, weight: IntArray, gain: FloatArray, bins: int, *, 
     sources, targets = frontier.source.tolist(), frontier.target.tolist()
     weights, gains = weight.tolist(), gain.tolist()
     for step in range(len(frontier.order)):
+        if clock is not None:
+            clock.check()
         after = np.full((int(frontier.num_states[step + 1]), bins + 1), -np.inf)
         choice = np.zeros(after.shape, dtype=np.int16 if edges[step + 1] - edges[step] < 2**15 else np.int64)
         for transition in range(edges[step], edges[step + 1]):
@@ -132,7 +145,9 @@ def sweep(frontier: Frontier, weight: IntArray, gain: FloatArray, bins: int, *, 
     return Sweep(value=table[0], _frontier=frontier, _weight=weight, _choice=tuple(kept) if remember else None)
 
 
-def frontier_order(num_blocks: int, hyperedges: Sequence[Sequence[int]], blocks: Sequence[int]) -> IntArray:
+def frontier_order(
+    num_blocks: int, hyperedges: Sequence[Sequence[int]], blocks: Sequence[int], *, clock: Clock | None = None
+) -> IntArray:
     """Order blocks so that few hyperedges are open: next comes the block that opens fewest more than it closes.
 
     >>> frontier_order(4, [[0, 1], [1, 3], [3, 2]], [0, 1, 2, 3]).tolist()
@@ -150,6 +165,8 @@ def frontier_order(num_blocks: int, hyperedges: Sequence[Sequence[int]], blocks:
     near: dict[int, None] = {}
     order = []
     while waiting:
+        if clock is not None:
+            clock.check()
         candidates = near or [next(iter(waiting))]
 
         def opened(b: int) -> tuple[int, int]:
@@ -177,6 +194,7 @@ def build_frontier(
     *,
     order: IntArray,
     max_states: int = MAX_STATES,
+    clock: Clock | None = None,
 ) -> Frontier:
     """Fold the divisions of the blocks in ``order``.
 
@@ -191,6 +209,7 @@ def build_frontier(
     order : int array
     max_states : int
         More states are avoided by forgetting hyperedges.
+    clock : Clock, optional
     """
     place = {int(b): i for i, b in enumerate(order)}
     pins = [[b for b in edge if b in place] for edge in hyperedges]
@@ -206,6 +225,8 @@ def build_frontier(
             left[i] -= 1
         here = [i for i in touching[position] if builder.is_open[i]]
         while True:
+            if clock is not None:
+                clock.check()
             closing = {i for i in here if left[i] == 0}
             step = builder.step(here, closing)
             if len(step.states) <= max_states:

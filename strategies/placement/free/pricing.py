@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.free.frontier import MAX_STATES, Frontier, Sweep, build_frontier, frontier_order, sweep
 from strategies.placement.problem import FloatArray, IntArray
@@ -38,12 +39,12 @@ def pin_lists(graph: BlockGraph) -> list[list[int]]:
     return [pins[starts[i] : starts[i + 1]] for i in range(len(starts) - 1)]
 
 
-def whole_frontier(graph: BlockGraph, *, max_states: int = MAX_STATES) -> Frontier:
+def whole_frontier(graph: BlockGraph, *, max_states: int = MAX_STATES, clock: Clock | None = None) -> Frontier:
     """Divisions of all blocks of a graph into two sides."""
     pins = pin_lists(graph)
-    order = frontier_order(graph.num_blocks, pins, range(graph.num_blocks))
+    order = frontier_order(graph.num_blocks, pins, range(graph.num_blocks), clock=clock)
     none = np.zeros(len(pins), dtype=np.bool_)
-    return build_frontier(pins, graph.hyperedge_cost, none, order=order, max_states=max_states)
+    return build_frontier(pins, graph.hyperedge_cost, none, order=order, max_states=max_states, clock=clock)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,17 +135,17 @@ class Pricing:
         """Bin of a load; sets within the load are found up to it."""
         return min(self.bins - self.room_bins, int(np.floor(load / self.unit + _ALMOST)))
 
-    def price(self, prices: FloatArray, *, remember: bool = True) -> PricedSets:
+    def price(self, prices: FloatArray, *, remember: bool = True, clock: Clock | None = None) -> PricedSets:
         """Find the best sets at some prices, each at least 0."""
         none = np.zeros(len(self.graph.hyperedge_cost))
         gain = self.frontier.charge(1, prices, none).astype(np.float64)
-        accelerator = sweep(self.frontier, self._weight, gain, self.bins, remember=remember)
+        accelerator = sweep(self.frontier, self._weight, gain, self.bins, remember=remember, clock=clock)
         best = np.maximum.accumulate(accelerator.value)
         within = np.minimum(np.arange(self.bins + 1) + self.room_bins, self.bins)
         cpu, cpu_best = None, np.zeros(self.bins + 1)
         if self.num_cpus:
             cpu_gain = self._cpu_frontier.charge(1, prices, none[:0]).astype(np.float64)
-            cpu = sweep(self._cpu_frontier, self._cpu_weight, cpu_gain, self.bins, remember=remember)
+            cpu = sweep(self._cpu_frontier, self._cpu_weight, cpu_gain, self.bins, remember=remember, clock=clock)
             cpu_best = np.maximum.accumulate(cpu.value)
         most = self.num_accelerators * best[within] + self.num_cpus * cpu_best
         enough = np.flatnonzero(most[: self.bins - self.room_bins + 1] >= float(prices.sum()) * (1 - _MARGIN))

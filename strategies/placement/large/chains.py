@@ -14,7 +14,7 @@ from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily, ideals_from_orders
 from strategies.placement.large.coarsening import coarse_graph, cut_positions, late_order
 from strategies.placement.orders import sample_orders, topological_order
-from strategies.placement.problem import IntArray, Placement, PlacementProblem
+from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem
 from strategies.placement.segments import greedy_stages
 
 __all__ = ["LARGE", "LargeChains", "coarse_along"]
@@ -29,6 +29,8 @@ _BEST_ORDERS = 3
 # Random orders beside the fixed ones; strengths of their noise, in stages.
 _RANDOM_ORDERS = 6
 _NOISE = (0.003, 0.3)
+# Greedy cuts up to so many times the best value are worth cutting exactly.
+_PROMISING = 1.02
 # Limits above the bound, as multiples of it, that are tried in turn while they are below the best value.
 _RISE = (1.003, 1.01, 1.02, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35)
 
@@ -77,6 +79,22 @@ class LargeChains:
             kept = [(self._exact(order, segments), number, order) for _, number, order in found[:count]]
             found = sorted(kept, key=lambda item: item[:2])
 
+    def search_around(self, seed: int) -> None:
+        """Cut one more order, near the best so far: greedily, then exactly where that is promising."""
+        graph = self._graph
+        random = np.random.default_rng(seed)
+        base = np.empty(graph.num_blocks)
+        base[self.order] = np.arange(graph.num_blocks)
+        order = late_order(graph, topological_order(graph, self._shaken(base, random)))
+        if self._greedy(order) < self.value * _PROMISING:
+            self._exact(order, int(min(_SEGMENTS[0] * self._problem.num_devices, _MOST_SEGMENTS, graph.num_blocks)))
+
+    def _shaken(self, base: FloatArray, random: np.random.Generator) -> FloatArray:
+        """Positions with noise, of a strength drawn between small and large shares of a stage."""
+        stage = self._graph.num_blocks / self._problem.num_devices
+        noise = stage * float(np.exp(random.uniform(*np.log(_NOISE))))
+        return base + noise * random.random(self._graph.num_blocks)
+
     def _orders(self, seed: int) -> Iterator[IntArray]:
         graph = self._graph
         for order in sample_orders(graph, 3, seed):
@@ -85,8 +103,7 @@ class LargeChains:
         base = np.empty(graph.num_blocks)
         base[self.order] = np.arange(graph.num_blocks)
         for _ in range(_RANDOM_ORDERS):
-            noise = graph.num_blocks / self._problem.num_devices * float(np.exp(random.uniform(*np.log(_NOISE))))
-            yield late_order(graph, topological_order(graph, base + noise * random.random(graph.num_blocks)))
+            yield late_order(graph, topological_order(graph, self._shaken(base, random)))
 
     def _greedy(self, order: IntArray) -> float:
         """Fill device after device; returns a measure of the order."""

@@ -12,7 +12,7 @@ from strategies.placement.free.exchange import Exchange
 from strategies.placement.large.chains import LargeChains
 from strategies.placement.large.coarsening import coarse_graph, cut_positions
 from strategies.placement.large.priced import PRICED_PROOF, priced_bounds
-from strategies.placement.problem import IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_large"]
 
@@ -44,6 +44,7 @@ def solve_large(problem: PlacementProblem, *, seed: int = 0, gap: float = 0.0, c
         proof=search.proof,
         wall_s=clock.elapsed_s,
         stopped=stopped,
+        chain=search.chain,
     )
 
 
@@ -52,6 +53,7 @@ class _LargeSearch:
         self.problem, self._gap, self._clock = problem, gap, clock
         self.bound, self.proof = simple_bound(problem)
         self.placement: Placement | None = None
+        self.chain: PlacementResult | None = None
         self.value = np.inf
 
     def run(self, seed: int) -> None:
@@ -63,6 +65,13 @@ class _LargeSearch:
         finally:
             if chains.value < self.value:
                 self.placement, self.value = chains.placement, chains.value
+                self.chain = PlacementResult(
+                    placement=self.placement,
+                    objective=self.value,
+                    bound=min(self.bound, self.value),
+                    method=METHOD,
+                    proof=self.proof,
+                )
         if self.placement is None:
             self._fill()
         for per_device in _SEGMENTS:
@@ -106,15 +115,17 @@ class _LargeSearch:
         pairs, whole = np.unique(segment * self.problem.num_devices + device, return_inverse=True)
         coarse = coarse_graph(graph, whole.astype(np.int64))
         start = pairs % self.problem.num_devices
-        share = Clock(limit_s=self._clock.left_s * _EXCHANGE_SHARE)
+        share = self._clock.within(_EXCHANGE_SHARE)
+
+        def found(place: IntArray, loads: FloatArray) -> None:
+            if float(loads.max()) < self.value:
+                self.placement, self.value = Placement(device=place[coarse.block]), float(loads.max())
+                self._clock.report("exchange of segments", self.value, self.bound)
+
         try:
-            place, loads = Exchange(_devices(self.problem, coarse)).improve(start, share)
+            Exchange(_devices(self.problem, coarse)).improve(start, share, found)
         except OutOfTimeError:
             self._clock.check()
-            return
-        if float(loads.max()) < self.value:
-            self.placement, self.value = Placement(device=place[coarse.block]), float(loads.max())
-            self._clock.report("exchange of segments", self.value, self.bound)
 
     def _raise_bound(self, graph: BlockGraph, order: IntArray) -> None:
         """Price the classes, in the order of the blocks that they are in."""

@@ -61,7 +61,7 @@ def priced_bounds(
     if _finest(graph, value, int(np.clip(likely, *_BINS)))[1] > 1 - bound / value:
         return
     clock.check()
-    frontier = _frontier(graph, order, value / _BINS[1])
+    frontier = _frontier(graph, order, value / _BINS[1], clock)
     bins = int(np.clip(_MOST_WORK // max(1, frontier.num_transitions), *_BINS))
     unit, _ = _finest(graph, value, bins)
     clock.check()
@@ -76,12 +76,12 @@ def priced_bounds(
         is_proof=True,
     )
     worth = np.where(pricing.block_bins <= pricing.bins, pricing.block_bins, 0).astype(np.float64)
-    priced = pricing.price(worth, remember=False)
+    priced = pricing.price(worth, remember=False, clock=clock)
     yield priced.bound
     cut = float(pricing.bins - priced.accelerator_best[-1])
     for share in _END_SHARES if cut > 0 else ():
         clock.check()
-        yield pricing.price(_cheaper_ends(worth, order, share * cut), remember=False).bound
+        yield pricing.price(_cheaper_ends(worth, order, share * cut), remember=False, clock=clock).bound
 
 
 def _finest(graph: BlockGraph, value: float, bins: int) -> tuple[float, float]:
@@ -93,11 +93,11 @@ def _finest(graph: BlockGraph, value: float, bins: int) -> tuple[float, float]:
     return float(units[best]), losses[best] / max(float(time.sum()), 1e-300)
 
 
-def _frontier(graph: BlockGraph, order: IntArray, unit: float) -> Frontier:
+def _frontier(graph: BlockGraph, order: IntArray, unit: float, clock: Clock) -> Frontier:
     """Divisions along an order; hyperedges that round to nothing are never watched for."""
     cost = graph.hyperedge_cost
     pins = [edge if c >= unit else [] for edge, c in zip(pin_lists(graph), cost.tolist(), strict=True)]
-    return build_frontier(pins, cost, np.zeros(len(cost), dtype=np.bool_), order=order, max_states=_STATES)
+    return build_frontier(pins, cost, np.zeros(len(cost), dtype=np.bool_), order=order, max_states=_STATES, clock=clock)
 
 
 def _cheaper_ends(prices: FloatArray, order: IntArray, cut: float) -> FloatArray:

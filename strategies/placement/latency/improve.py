@@ -43,16 +43,16 @@ def improve(
     OutOfTimeError
     """
     state = _State(problem, placement, num_subgraphs)
-    members = [np.flatnonzero(problem.color == c) for c in range(problem.num_colors)]
-    members = [nodes for nodes in members if len(nodes)]
+    by_color = np.argsort(problem.color, kind="stable")
+    members = np.split(by_color, np.flatnonzero(np.diff(problem.color[by_color])) + 1)
     near = _neighbours(problem)
     for _ in range(effort):
         before = state.latency
         for nodes in members:
-            clock.check()
             here = {(int(state.device[v]), int(state.subgraph[v])) for u in nodes.tolist() for v in near[u]}
             here |= {(CPU, 0)} | {(a, state.free_number(a)) for a in range(problem.num_accelerators)}
             for device, subgraph in sorted(here):
+                clock.check()
                 if state.move(nodes, device, subgraph):
                     found(state.placement(), state.latency)
         for first, second in state.unions():
@@ -69,6 +69,8 @@ class _State:
 
     def __init__(self, problem: PlacementProblem, placement: Placement, num_subgraphs: int) -> None:
         self._problem, self._most = problem, num_subgraphs
+        _, first, color = np.unique(problem.color, return_index=True, return_inverse=True)
+        self._first = first[color]  # first operator of each one's class
         on_cpu = placement.device >= problem.num_accelerators
         self.device = np.where(on_cpu, CPU, placement.device)
         subgraph = np.zeros_like(placement.device) if placement.subgraph is None else placement.subgraph
@@ -108,8 +110,7 @@ class _State:
 
     def _is_together(self, device: IntArray) -> bool:
         """Whether colour classes are whole; those of a moved subgraph may not be."""
-        pairs = np.unique(np.stack((self._problem.color, device)), axis=1)
-        return bool(pairs.shape[1] == len(np.unique(pairs[0])))
+        return bool(np.all(device == device[self._first]))
 
 
 def _neighbours(problem: PlacementProblem) -> list[list[int]]:

@@ -9,7 +9,8 @@ Notes
 
 With several subgraphs per accelerator the same search allows as many calls as all accelerators have together, each within an
 accelerator's memory. That is a relaxation: the calls of an accelerator may overlap in time or exceed its memory together. Its
-solutions are packed into accelerators (`packing`) and improved by moves (`improve`); where the best one fits, it is optimal.
+solutions are packed into accelerators (`packing`) and improved by moves (`improve`); where the best one fits, it is optimal. With few
+operators all placements are tried (`exhaustive`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import contract
 from strategies.placement.latency.evaluate import evaluate
+from strategies.placement.latency.exhaustive import search_all
 from strategies.placement.latency.improve import improve
 from strategies.placement.latency.lattice import search_lattices
 from strategies.placement.latency.start import PATH_PROOF, all_on_cpus, critical_path, fill, latency_one_device
@@ -25,7 +27,12 @@ from strategies.placement.problem import Placement, PlacementProblem, PlacementR
 __all__ = ["solve_latency"]
 
 MOVES_METHOD = "moves of operators"
+EXHAUSTIVE_METHOD = "all placements of few operators"
+EXHAUSTIVE_PROOF = "exhaustive: all placements"
 MAX_IDEALS = 100_000
+# With more operators than this not all placements are tried; nor more states than so many, some seconds.
+_FEW = 16
+_MOST_STATES = 150_000
 # Nothing finer than this share is claimed.
 _ROUNDING = 1e-9
 
@@ -85,13 +92,17 @@ class _Search:
         one = latency_one_device(problem)
         assert one.placement is not None
         self.offer(one.placement, "one device")
+        self._clock.check()
         self.offer(fill(problem, contract(problem)), "greedy")
         if problem.num_accelerators == 0:
             self.raise_bound(self.value, "there are no accelerators")
         if self.is_done():
             return
         self.stage = "chains of down-sets"
+        self._clock.check()
         search_lattices(self, max_ideals)
+        if not self.is_done() and problem.num_nodes <= _FEW:
+            self.close()
         if not self.is_done():
             self.stage = "moves"
             improve(
@@ -101,6 +112,20 @@ class _Search:
                 clock=self._clock,
                 found=lambda placement, _: self.offer(placement, MOVES_METHOD),
             )
+
+    def close(self) -> None:
+        """Try everything, where there are few operators, within a number of states."""
+        self.stage = "all placements"
+        answer = search_all(
+            self.problem,
+            num_subgraphs=self.num_subgraphs,
+            limit=self.value,
+            most_states=_MOST_STATES,
+            clock=self._clock,
+        )
+        self.offer(answer.placement, EXHAUSTIVE_METHOD)
+        if answer.is_complete:
+            self.raise_bound(self.value, EXHAUSTIVE_PROOF)
 
     def offer(self, placement: Placement | None, method: str) -> None:
         """Take a legal placement if it is better."""

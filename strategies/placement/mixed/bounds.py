@@ -1,4 +1,4 @@
-"""Bounds for accelerators of several kinds: work divided evenly among all, and what each kind can take at given prices.
+"""Bounds for accelerators of several kinds: work divided evenly among all.
 
 Notes
 -----
@@ -22,12 +22,10 @@ import numpy as np
 from strategies.placement.bounds import Bound, simple_bound
 from strategies.placement.contraction import BlockGraph, contract_classes
 from strategies.placement.free.assignment import Devices
-from strategies.placement.free.frontier import Frontier
-from strategies.placement.free.pricing import Pricing
 from strategies.placement.problem import BoolArray, FloatArray, PlacementProblem
 from strategies.solvers import LinearProgram, solve_relaxation
 
-__all__ = ["Kind", "kind_graph", "kinds_of", "mixed_bound", "priced_bound", "spread_bound"]
+__all__ = ["Kind", "kind_graph", "kinds_of", "mixed_bound", "spread_bound"]
 
 SPREAD_PROOF = "compute and memory divided evenly among the kinds"
 # Sums of a few thousand doubles are rounded by less than this, relatively.
@@ -83,7 +81,7 @@ def kind_graph(graph: BlockGraph, kind: Kind) -> BlockGraph:
 def mixed_bound(problem: PlacementProblem) -> Bound:
     """Best of the bounds that take no search; those of `simple_bound` hold for the best kinds."""
     simple = simple_bound(problem)
-    if not np.isfinite(simple.value):
+    if not np.isfinite(simple.value) or not problem.types:
         return simple
     graph = contract_classes(problem)
     value, _ = spread_bound(kinds_of(problem, graph), graph)
@@ -136,28 +134,3 @@ def spread_bound(kinds: tuple[Kind, ...], graph: BlockGraph) -> tuple[float, Flo
         spent += size_weight[t] * kind.count * kind.capacity_bytes if size_weight[t] else 0.0
     bound = float(prices.sum()) - spent
     return max(0.0, bound - _ROUNDING * (abs(spent) + float(prices.sum()))), prices
-
-
-def priced_bound(
-    kinds: tuple[Kind, ...], graph: BlockGraph, frontier: Frontier, prices: FloatArray, *, largest: float, bins: int
-) -> float:
-    """Least load within which the devices can take blocks of all prices together: no placement is below it."""
-    bound_bins = np.arange(bins + 1)
-    most = np.zeros(bins + 1)
-    unit = 0.0
-    for kind in kinds:
-        pricing = Pricing(
-            replace(kind_graph(graph, kind), supported=kind.allowed),
-            num_accelerators=0 if kind.is_cpu else kind.count,
-            num_cpus=kind.count if kind.is_cpu else 0,
-            memory_bytes=float(graph.size_bytes.sum()) if kind.is_cpu else kind.capacity_bytes,
-            frontier=frontier,
-            largest=largest,
-            bins=bins,
-            is_proof=True,
-        )
-        unit = pricing.unit
-        priced = pricing.price(prices, remember=False)
-        most += kind.count * (priced.cpu_best if kind.is_cpu else priced.accelerator_best)
-    enough = bound_bins[most >= float(prices.sum()) * (1 - 1e-9)]
-    return float(enough[0] if len(enough) else bins) * unit

@@ -192,3 +192,53 @@ def test_more_of_anything_is_never_quicker() -> None:
 def _question():
     model = make.model_of(_graph(), 4, _two_levels())
     return model.workload, model.cluster
+
+
+def _sharded_s(assumptions: MeshAssumptions, plan: MeshPlan, blocks: int) -> float:
+    model = make.model_of(_graph(blocks), 8, make.ideal_cluster(bandwidth=1e15), assumptions)
+    return float(model.evaluate_plans([plan]).step_time_s[0])
+
+
+@pytest.mark.parametrize(("recompute", "collectives"), [("none", 3), ("full", 3), ("selective", 3)])
+def test_collectives_of_sharded_weights_are_started_too(recompute: str, collectives: int) -> None:
+    """Per block and micro-batch: a gather in each pass, and a scatter (PyTorch FSDP); a block that runs again gathers once for both."""
+    slow = replace(HOST, host_collective_s=COLLECTIVE_S)
+    plan = MeshPlan(dp_shard=2, zero_stage=3, num_micro_batches=4, recompute=recompute)  # type: ignore[arg-type]
+    plan = replace(plan, recompute_blocks=4 if recompute == "full" else 0)
+    four, two = ((_sharded_s(slow, plan, n) - _sharded_s(HOST, plan, n)) for n in (4, 2))
+    assert (four - two) / 2 == pytest.approx(4 * collectives * COLLECTIVE_S, rel=1e-3)
+
+
+def test_weights_that_are_not_sharded_start_nothing() -> None:
+    slow = replace(HOST, host_collective_s=COLLECTIVE_S)
+    for plan in (
+        MeshPlan(dp_shard=2, zero_stage=2, num_micro_batches=4),
+        MeshPlan(dp_replicate=2, num_micro_batches=4),
+    ):
+        assert _sharded_s(slow, plan, 4) == pytest.approx(_sharded_s(HOST, plan, 4), rel=1e-9)
+
+
+def test_a_slow_device_hides_the_collectives_of_sharded_weights() -> None:
+    cluster = make.ideal_cluster(peak=1e6, memory_bandwidth=1e5, bandwidth=1e15)
+    plan = MeshPlan(dp_shard=2, zero_stage=3, num_micro_batches=4)
+    times = [
+        float(make.model_of(_graph(), 8, cluster, assumed).evaluate_plans([plan]).step_time_s[0])
+        for assumed in (HOST, replace(HOST, host_collective_s=COLLECTIVE_S))
+    ]
+    assert times[0] == times[1]
+
+
+def test_what_devices_wait_for_hosts_is_part_of_the_compute() -> None:
+    """Of kernels that take no time, all of it; of slow ones nothing; between, what the host needs beyond the device."""
+    plan = MeshPlan(num_micro_batches=4)
+
+    def costs(cluster: Cluster, assumptions: MeshAssumptions) -> tuple[float, float]:
+        found = make.model_of(_graph(), 4, cluster, assumptions).evaluate_plans([plan])
+        return float(found.compute_s[0]), float(found.host_s[0])
+
+    bare, _ = costs(make.ideal_cluster(), replace(HOST, host_launch_s=0.0))
+    compute, host = costs(make.ideal_cluster(), HOST)
+    assert host == pytest.approx(compute - bare, rel=1e-12)
+    assert host > 0.99 * compute
+    slow = make.ideal_cluster(peak=1e6, memory_bandwidth=1e5)
+    assert costs(slow, replace(HOST, host_launch_s=1e-9))[1] == 0.0

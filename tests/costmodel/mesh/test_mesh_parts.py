@@ -58,7 +58,8 @@ def _check(costs: MeshCosts) -> None:
         assert column.min() >= least, name
     assert (costs.compute_s > 0).all()
     assert (costs.weight_bytes > 0).all()
-    assert len(columns) == len(TIMES) + len(MEMORY) + 4  # step, memory, host, stage
+    assert len(columns) == len(TIMES) + len(MEMORY) + 5  # step, its wait for the host, memory, host memory, stage
+    assert (costs.host_s <= costs.compute_s + costs.recompute_s).all()
 
 
 @pytest.mark.parametrize("seed", range(6))

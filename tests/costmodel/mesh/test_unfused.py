@@ -49,3 +49,71 @@ def test_plain_autograd_moves_gates_and_queries_again() -> None:
 def test_casts_to_fp8_write_every_number_twice() -> None:
     forward, backward = fp8_bytes(np.array([100.0]), np.array([300.0]), 2)
     assert (forward[0], backward[0]) == (100 * (2 + 1 + 1), 300 * (2 + 1 + 1))
+
+
+# A GPT whose attention is written out: 2 blocks, 4 heads, 32 positions, 64 features, 512 words.
+_BLOCKS, _HEADS, _SEQUENCE = 2, 4, 32
+
+
+def _gpt_step_s(
+    *, tp: int = 2, micro_batch: int = 1, recompute: str = "none", bandwidth: float = 1e9, **changes: float
+) -> float:
+    graph = make.gpt(blocks=_BLOCKS, features=_FEATURES, heads=_HEADS, positions=_SEQUENCE, vocabulary=_WORDS)
+    cluster = make.ideal_cluster(bandwidth=bandwidth)
+    model = make.model_of(graph, 4, cluster, replace(make.BARE, **changes))
+    plan = MeshPlan(tp=tp, micro_batch=micro_batch, num_micro_batches=4 // micro_batch, recompute=recompute)
+    return float(model.evaluate_plans([plan]).step_time_s[0])
+
+
+@pytest.mark.parametrize(("tp", "micro_batch", "is_apart"), [(1, 1, False), (2, 1, True), (2, 2, False), (4, 2, True)])
+def test_a_softmax_that_suits_no_kernel_runs_in_five(tp: int, micro_batch: int, is_apart: bool) -> None:
+    """Heads of a rank times micro-batch: 4, 2, 4 and 2."""
+    more = _gpt_step_s(tp=tp, micro_batch=micro_batch, softmax_multiple=4.0) - _gpt_step_s(
+        tp=tp, micro_batch=micro_batch
+    )
+    scores = 4 * _BLOCKS * (_HEADS / tp) * _SEQUENCE**2
+    # Forward 6 + 8 + 8 + 8 + 6 bytes in place of 4, backward 6 + 12 + 8 + 8 + 6 in place of 6.
+    assert more == pytest.approx(is_apart * scores * (32 + 34) / _rate(), rel=1e-6, abs=1e-15)
+
+
+def test_selective_recomputation_runs_the_five_kernels_again() -> None:
+    plain, again = (
+        _gpt_step_s(recompute=recompute, softmax_multiple=4.0) - _gpt_step_s(recompute=recompute)
+        for recompute in ("none", "selective")
+    )
+    assert again == pytest.approx(plain * (32 + 32 + 34) / (32 + 34), rel=1e-6)
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("selective", 3)])
+def test_the_host_starts_four_kernels_more_each_time(recompute: str, passes: int) -> None:
+    """A host that is slower than anything else."""
+    launch_s = 1e-2
+    more = _gpt_step_s(recompute=recompute, host_launch_s=launch_s, softmax_multiple=4.0) - _gpt_step_s(
+        recompute=recompute, host_launch_s=launch_s
+    )
+    assert more == pytest.approx(4 * _BLOCKS * passes * 4 * launch_s, rel=1e-6)
+
+
+def test_a_fused_attention_has_no_softmax_of_its_own() -> None:
+    assert _step_s(softmax_multiple=3.0) == _step_s()
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_gradients_of_inputs_travel_behind_those_of_weights(share: float) -> None:
+    """Over a slow link, the whole time of the weights' gradients hides some: of queries, keys and values, the wide matrix, and the head."""
+    shown = _gpt_step_s(bandwidth=1e6) - _gpt_step_s(bandwidth=1e6, column_overlap=share)
+    outputs = _BLOCKS * (3 * _FEATURES + 4 * _FEATURES) + _WORDS
+    assert shown == pytest.approx(share * 4 * 2 * _SEQUENCE * _FEATURES * (outputs / 2) / 1e12, rel=1e-3)
+
+
+def test_no_more_is_hidden_than_is_sent() -> None:
+    """Over a quick link all that the backward pass sends hides, for five matrices, as a share of what both passes send."""
+    sent = _gpt_step_s(bandwidth=1e12) - _gpt_step_s(bandwidth=1e12, tp_overlap=1.0)
+    hidden = _gpt_step_s(bandwidth=1e12) - _gpt_step_s(bandwidth=1e12, column_overlap=1.0)
+    # Forward: two matrices split by rows in each block, and the embedding, all of as many bytes.
+    assert 0 < hidden < sent
+    assert hidden == pytest.approx(sent * 5 / 10, rel=0.05)
+
+
+def test_nothing_is_hidden_where_weights_are_whole() -> None:
+    assert _gpt_step_s(tp=1, column_overlap=1.0) == _gpt_step_s(tp=1)

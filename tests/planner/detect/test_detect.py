@@ -220,6 +220,19 @@ def test_the_command_writes_what_the_planner_reads(tmp_path: Path, answer: Any) 
     assert answer("optimize", "alexnet", "--gpus", "1", "--cluster", str(path))
 
 
+def test_files_that_are_there_are_kept_unless_forced(
+    tmp_path: Path, answer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("mine", encoding="utf-8")
+    assert run(["detect", "-o", str(path)]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["cluster.yaml"]
+    assert path.read_text(encoding="utf-8") == "mine"
+    answer("detect", "-o", str(path), "--force")
+    assert path.read_text(encoding="utf-8") != "mine"
+
+
 def test_bad_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["detect", "-o", str(tmp_path / "nowhere" / "c.yaml")]) == 2
     assert "there is no folder" in capsys.readouterr().err

@@ -95,6 +95,13 @@ CONTEXT = job_of(
     MeshPlan(tp=2, cp=4, cp_kind="all_gather", dp_shard=2, zero_stage=2, recompute="full", recompute_blocks=40),
     lora_rank=16,
 )
+# Tensor and sequence parallelism beside FSDP, and FSDP alone with a network that is no plain decoder.
+TENSOR = job_of(MeshPlan(tp=4, sequence_parallel=True, dp_shard=2, zero_stage=2, micro_batch=1, num_micro_batches=2))
+FSDP_ONLY = job_of(
+    MeshPlan(dp_replicate=2, dp_shard=8, zero_stage=3, micro_batch=2, recompute="full", recompute_blocks=5),
+    network=None,
+    precision="fp32",
+)
 DATA = job_of(
     MeshPlan(dp_replicate=16, micro_batch=8),
     network=None,

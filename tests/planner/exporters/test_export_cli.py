@@ -58,8 +58,8 @@ def test_errors_leave_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for arguments, words in (
         (("--to", "deepspeed"), "ZeRO-2 with a pipeline"),
         (("--to", "deepsped"), "did you mean 'deepspeed'"),
-        (("--to", "vllm"), "is a plan for a training run, which vLLM does not take; use megatron"),
-        ((), "--to: is missing; name a target (megatron,"),
+        (("--to", "vllm"), "is a plan for a training run, which vLLM does not take; use torch, megatron"),
+        ((), "--to: is missing; name a target (torch, megatron,"),
         (("--to", "torchtitan", "--target-version", "9"), "version of torchtitan '9' is not known"),
     ):
         code, out, err = _ask(capsys, plan, *arguments, "-o", str(tmp_path / "run"))
@@ -101,9 +101,8 @@ def test_a_split_per_layer_names_who_could(tmp_path: Path, capsys: pytest.Captur
     hybrid = {name: {"out_channels": 4} if name.startswith("fc") else {"batch": 4} for name in names}
     code, _, err = _ask(capsys, str(_layer_plan(tmp_path, hybrid)), "--to", "megatron", "-o", str(tmp_path / "run"))
     assert code == 2
-    assert "no target writes plans with a split per layer (layer 'fc6' is not split by the batch alone)" in err
-    assert "torch with DTensor" in err
-    assert "deepspeed, accelerate" in err
+    assert "a split per layer (layer 'fc6' is not split by the batch alone) goes to torch" in err
+    assert "data parallelism alone also to deepspeed, accelerate" in err
     data = {name: {"batch": 4} for name in names}
     plan = str(_layer_plan(tmp_path, data))
     code, _, err = _ask(capsys, plan, "--to", "megatron", "-o", str(tmp_path / "run"))
@@ -128,7 +127,16 @@ def test_a_serving_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_exporters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "exporters", "--json"]) == 0
     names = [item["name"] for item in json.loads(capsys.readouterr().out)["items"]]
-    assert names == ["megatron", "megatron-bridge", "torchtitan", "deepspeed", "accelerate", "nanotron", "vllm"]
+    assert names == [
+        "torch",
+        "megatron",
+        "megatron-bridge",
+        "torchtitan",
+        "deepspeed",
+        "accelerate",
+        "nanotron",
+        "vllm",
+    ]
 
 
 @pytest.mark.parametrize("name", ["gpt3-13b", "llama3-8b", "mixtral-8x7b"])
@@ -146,3 +154,151 @@ def test_sizes_give_the_weights(name: str) -> None:
     block = attention + mlp + biases + 2 * norms
     embeddings = n.vocabulary * n.hidden * (1 if n.is_tied else 2) + (2048 * n.hidden if n.has_positions else 0)
     assert graph.weight_count == n.layers * block + embeddings + norms
+
+
+def test_a_hybrid_per_layer_goes_to_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [layer.name for layer in load_model("alexnet").graph.layers]
+    hybrid = {name: {"out_channels": 4} if name.startswith("fc") else {"batch": 4} for name in names}
+    code, _, err = _ask(
+        capsys, str(_layer_plan(tmp_path, hybrid)), "--to", "torch", "--strict", "-o", str(tmp_path / "run")
+    )
+    assert code == 0, err
+    text = (tmp_path / "run" / "plan.py").read_text(encoding="utf-8")
+    styles = text.partition("STYLES = {")[2]
+    assert 'MESH = {"dim0": 4}' in text
+    assert "input=(Shard(0),),\n        weight=(Replicate(),)" in styles.partition('"conv5"')[2]
+    assert "input=(Replicate(),),\n        weight=(Shard(0),)" in styles.partition('"fc6"')[2]
+    assert {"plan_layouts.py", "plan_moves.py", "train.sh"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_what_is_assumed_free_stands_in_every_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, plan = tmp_path / "net.yaml", tmp_path / "plan.yaml"
+    model.write_text(
+        "schema_version: 1\nname: net\nsource: by hand\nglobal_batch: 8\nlayers:\n"
+        "  - {name: data, type: input, shape: [8]}\n"
+        "  - {name: odd, type: assumed_free, shape: [8]}\n"
+        "  - {name: fc, type: linear, out_features: 4}\n",
+        encoding="utf-8",
+    )
+    asked = ["estimate", str(model), "--gpus", "2", "--batch", "8", "--family", "data", "-q", "--export", str(plan)]
+    assert run(asked) == 0
+    capsys.readouterr()
+    for target in ("torch", "deepspeed"):
+        folder = tmp_path / target
+        code, _, err = _ask(capsys, str(plan), "--to", target, "-o", str(folder))
+        assert code == 0, err
+        for name in ("README.md", "export.json", "train.sh"):
+            text = (folder / name).read_text(encoding="utf-8")
+            assert "ASSUMED FREE, so the prediction leaves them out: odd" in text, (target, name)
+
+
+def test_a_plan_that_does_not_fit_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.yaml"
+    assert run(["estimate", "llama3-8b", "--gpus", "2", "--batch", "8", "--tp", "2", "-q", "--export", str(plan)]) == 0
+    capsys.readouterr()
+    code, _, err = _ask(capsys, str(plan), "--to", "megatron", "-o", str(tmp_path / "run"))
+    assert code == 0
+    assert "warning: the plan does not fit into memory: " in err
+
+
+def test_stages_of_a_split_per_layer_have_no_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.yaml"
+    command = [
+        "optimize",
+        "alexnet",
+        "--gpus",
+        "2",
+        "--family",
+        "pipeline",
+        "--space",
+        "layers",
+        "-q",
+        "--export",
+        str(plan),
+    ]
+    assert run(command) == 0
+    capsys.readouterr()
+    for target in ("deepspeed", "torch"):
+        code, _, err = _ask(capsys, str(plan), "--to", target, "-o", str(tmp_path / "run"))
+        assert code == 2
+        assert "no target takes a split per layer" in err
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "words"),
+    [
+        (
+            "bert-large",
+            ["--tp", "2"],
+            ["pretrain_bert.py}", "--num-layers 24", "--ffn-hidden-size 4096", "--vocab-size 30522"],
+        ),
+        (
+            "t5-11b",
+            ["--tp", "8"],
+            [
+                "pretrain_t5.py}",
+                "--encoder-num-layers 24",
+                "--decoder-num-layers 24",
+                "--kv-channels 128",
+                "--ffn-hidden-size 65536",
+                "--decoder-seq-length 114",
+                "--relative-attention-num-buckets 32",
+            ],
+        ),
+        (  # sizes of deepseek-ai/DeepSeek-V3, config.json
+            "deepseek-v3",
+            ["--ep", "8", "--zero", "1"],
+            [
+                "pretrain_gpt.py}",
+                "--num-layers 61",
+                "--hidden-size 7168",
+                "--ffn-hidden-size 18432",
+                "--q-lora-rank 1536",
+                "--kv-lora-rank 512",
+                "--qk-head-dim 128",
+                "--qk-pos-emb-head-dim 64",
+                "--v-head-dim 128",
+                "--num-experts 256",
+                "--moe-ffn-hidden-size 2048",
+                "--moe-shared-expert-intermediate-size 2048",
+                "--moe-layer-freq '[0]*3+[1]*58'",
+                "--expert-model-parallel-size 8",
+            ],
+        ),
+    ],
+)
+def test_networks_that_are_no_plain_decoders(
+    model: str, degrees: list[str], words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "plan.yaml"
+    assert run(["estimate", model, "--gpus", "8", "--batch", "64", *degrees, "-q", "--export", str(plan)]) == 0
+    code, _, err = _ask(capsys, str(plan), "--to", "megatron", "-o", str(tmp_path / "run"))
+    assert code == 0, err
+    script = (tmp_path / "run" / "train.sh").read_text(encoding="utf-8")
+    assert [word for word in words if word not in script] == []
+    code, _, err = _ask(capsys, str(plan), "--to", "torchtitan", "-o", str(tmp_path / "titan"))
+    assert code == (0 if model == "deepseek-v3" else 2)
+    assert ("torchtitan has no such model" in err) == (code == 2)
+
+
+def test_megatron_has_no_pipelines_for_t5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.yaml"
+    command = [
+        "estimate",
+        "t5-11b",
+        "--gpus",
+        "8",
+        "--batch",
+        "64",
+        "--pp",
+        "2",
+        "--tp",
+        "4",
+        "-q",
+        "--export",
+        str(plan),
+    ]
+    assert run(command) == 0
+    code, _, err = _ask(capsys, str(plan), "--to", "megatron", "-o", str(tmp_path / "run"))
+    assert code == 2
+    assert "pretrain_t5.py takes no pipelines" in err

@@ -106,6 +106,10 @@ def test_a_field_is_written_listed_or_refused(target: str, version: str, field: 
             "stage_recompute": "pp",
             "schedule": "pp",
             "vpp": "pp",
+            # torch takes no tensor parallelism of experts, which the network of this test has.
+            "sequence_parallel": "tp",
+            "block_splits": "tp",
+            "etp": "tp",
         }
         assert any(words.get(field, field) in text.lower() for text in refused), refused
         with pytest.raises(UsageError, match="cannot run this plan"):
@@ -143,13 +147,26 @@ def test_strict_refuses_what_is_listed() -> None:
         ("accelerate", MeshPlan(pp=2), "without pipelines"),
         ("accelerate", MeshPlan(tp=2, dp_replicate=2), "needs FSDP"),
         ("accelerate", MeshPlan(cp=2, dp_replicate=2, zero_stage=3), "dp_shard is above 1"),
+        ("accelerate", MeshPlan(tp=8, zero_stage=3), "no ranks left to share over"),
         ("nanotron", MeshPlan(dp_shard=4, zero_stage=3), "optimizer state only"),
         ("nanotron", MeshPlan(pp=2, vpp=2, schedule="interleaved"), "one chunk per rank"),
+        ("deepspeed", MeshPlan(tp=2, pp=2, ep=2, dp_shard=4, zero_stage=1), "without a pipeline only"),
+        ("deepspeed", MeshPlan(tp=2, ep=2, dp_shard=4, zero_stage=2, offload_optimizer=True), "do not offload"),
+        ("deepspeed", MeshPlan(ep=2, cp=2, cp_kind="all_to_all", dp_shard=4, zero_stage=3), "do not split positions"),
     ],
 )
 def test_refused_combinations(target: str, plan: MeshPlan, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make_export(job_of(plan), target)
+
+
+def test_replicas_beside_tensor_parallelism_depend_on_the_version() -> None:
+    plan = MeshPlan(tp=2, dp_replicate=4)
+    with pytest.raises(UsageError, match="dp_replicate 4 beside tp 2 and pp 1 without ZeRO"):
+        make_export(job_of(plan), "torchtitan", "v0.2.2")
+    make_export(job_of(plan), "torchtitan", strict=True)
+    for able in (MeshPlan(dp_replicate=4), MeshPlan(tp=2, dp_replicate=2, dp_shard=2, zero_stage=2)):
+        make_export(job_of(able), "torchtitan", "v0.2.2")
 
 
 @pytest.mark.parametrize("target", ["megatron", "megatron-bridge"])

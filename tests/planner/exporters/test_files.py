@@ -298,3 +298,12 @@ def test_deepspeed_loads_its_file(job: Any, tmp_path: Path) -> None:
 def test_versions_are_stated() -> None:
     for target in (*targets_that_take("mesh"), "vllm"):
         assert exporter_of(target).VERSIONS
+
+
+def test_accelerate_takes_tensor_parallelism_alone() -> None:
+    """Accelerate 1.15 builds ParallelismConfig(tp_size=8) from these variables, and raises on FSDP without ranks to share over."""
+    files = make_export(job_of(MeshPlan(tp=8, micro_batch=4)), "accelerate").files
+    assert "export ACCELERATE_USE_PARALLELISM_CONFIG=true" in files["train.sh"]
+    assert "export PARALLELISM_CONFIG_TP_SIZE=8" in files["train.sh"]
+    assert "distributed_type: MULTI_GPU" in files["accelerate.yaml"]
+    assert "parallelism_config" not in files["accelerate.yaml"]

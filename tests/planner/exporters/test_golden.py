@@ -8,24 +8,33 @@ from pathlib import Path
 import pytest
 
 from planner.exporters import EXPORTERS, exporter_of
-from planner.exporters.export import make_export
-from planner.exporters.job import Job, ServingJob
+from planner.exporters.export import AnyJob, make_export
+from planner.exporters.torch_dtensor import layers
+from planner.exporters.torch_dtensor.layers import LAYOUTS, MOVES
+from tests.planner.exporters import layer_jobs
 from tests.planner.exporters.jobs import (
     CONTEXT,
     DATA,
     EXPERTS,
     FSDP,
+    FSDP_ONLY,
     ODD_STAGES,
     PIPELINE,
     PLAIN_PIPELINE,
     SERVE,
     SERVE_EXPERTS,
     SERVE_PIPELINE,
+    TENSOR,
 )
 
 GOLDEN = Path(__file__).parent / "golden"
 SUFFIX = ".golden"  # keeps formatters and linters away from them
-JOBS: dict[str, dict[str, Job | ServingJob]] = {
+JOBS: dict[str, dict[str, AnyJob]] = {
+    "torch": {
+        **{name: layer_jobs.job_of_case(name) for name in ("hybrid", "grid", "data-accumulated")},
+        "tensor": TENSOR,
+        "fsdp": FSDP_ONLY,
+    },
     "megatron": {"pipeline": PIPELINE, "fsdp": FSDP, "experts": EXPERTS, "odd-stages": ODD_STAGES},
     "megatron-bridge": {"pipeline": PIPELINE, "fsdp": FSDP, "odd-stages": ODD_STAGES},
     "torchtitan": {"pipeline": PIPELINE, "fsdp": FSDP, "experts": EXPERTS},
@@ -49,13 +58,17 @@ def test_every_target_has_three() -> None:
 
 @pytest.mark.parametrize(("target", "version", "name"), CASES)
 def test_golden(target: str, version: str, name: str) -> None:
-    export = make_export(JOBS[target][name], target, version)
+    files = dict(make_export(JOBS[target][name], target, version).files)
+    for copied in sorted(
+        set(files) & {LAYOUTS, MOVES}
+    ):  # as they are in the package, and not once more in every golden folder
+        assert files.pop(copied) == (Path(layers.__file__).with_name(copied)).read_text(encoding="utf-8")
     folder = GOLDEN / f"{target}-{version}" / name
     if os.environ.get("PLANNER_WRITE_GOLDEN"):
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():
             old.unlink()
-        for file, text in export.files.items():
+        for file, text in files.items():
             (folder / f"{file}{SUFFIX}").write_text(text, encoding="utf-8")
     found = {path.name.removesuffix(SUFFIX): path.read_text(encoding="utf-8") for path in sorted(folder.iterdir())}
-    assert dict(sorted(export.files.items())) == found
+    assert dict(sorted(files.items())) == found

@@ -285,3 +285,15 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert isinstance(parse(text), Message)
     except TextFormatError as error:
         assert error.line >= 1  # noqa: PT017 - both outcomes are right
+
+
+def test_dilation_and_grouped_deconvolutions(tmp_path: Path) -> None:
+    """Dilation without padding shrinks the image by d (k - 1); FCN's upsampling has a group per class."""
+    n = Prototxt(size=32)
+    x = n.add("Convolution", "data", "convolution_param { num_output: 8 kernel_size: 3 dilation: 2 }")
+    n.add("Deconvolution", x, "convolution_param { num_output: 8 kernel_size: 4 stride: 2 group: 8 bias_term: false }")
+    conv, up = (layer for layer in n.graph(tmp_path).layers if "convolution" in layer.kind)
+    assert conv.output_shape == (8, 28, 28)
+    assert conv.weight_count == 3 * 3 * 3 * 8 + 8
+    assert up.output_shape == (8, 58, 58)
+    assert up.weight_count == 8 * 16

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.errors import PlannerError
+from planner.errors import InputFileError, PlannerError
 from planner.files.network_file import import_network
 from planner.importers.onnx_graph import detect
 from planner.importers.sources import ImportOptions, foreign_document_of
@@ -121,3 +121,34 @@ def test_external_data_without_its_file(tmp_path: Path) -> None:
     onnx.save(made, str(path), save_as_external_data=True, location="weights.bin")
     (tmp_path / "weights.bin").unlink()
     assert import_network(path).graph.weight_count == 600_000
+
+
+def test_external_shapes_without_their_file(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+    import numpy as np
+
+    target = onnx.numpy_helper.from_array(np.array([2, 2, 4], np.int64), "target")
+    made = model([node("Reshape", ["x", "target"], "y")], [("x", 1, [2, 8])], initial=(target,))
+    path = tmp_path / "net.onnx"
+    onnx.save(made, str(path), save_as_external_data=True, location="shapes.bin", size_threshold=0)
+    for location in ("shapes.bin", "../../../etc/passwd"):  # there, and elsewhere: neither is opened
+        for entry in made.graph.initializer[0].external_data:
+            if entry.key == "location":
+                entry.value = location
+        path.write_bytes(made.SerializeToString())
+        with pytest.raises(InputFileError, match="shapes depend on the tensor 'target', which is external data"):
+            import_network(path)
+
+
+@pytest.mark.parametrize("ir_version", [10, 99])
+def test_versions_of_the_future(tmp_path: Path, ir_version: int) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+    made = model([node("Relu", ["x"], "y")], [("x", 1, [2, 8])])
+    made.ir_version = ir_version
+    made.opset_import[0].version = 999
+    path = tmp_path / "net.onnx"
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(
+        InputFileError, match=f"opset 999; the installed onnx knows versions up to {onnx.defs.onnx_opset_version()}"
+    ):
+        import_network(path)

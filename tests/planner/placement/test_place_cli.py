@@ -243,7 +243,7 @@ def test_ctrl_c_shows_the_best_so_far(cli: Cli, workload: Path, monkeypatch: pyt
     assert answer["stopped"] == "interrupted"
     assert answer["bound"] <= answer["objective"]
     assert "interrupted" in err
-    monkeypatch.setattr(contiguous, "best_chain", interrupted_after(contiguous.best_chain, 0))
+    monkeypatch.setattr(contiguous, "greedy_stages", interrupted_after(contiguous.greedy_stages, 0))
     code, out, err = cli(workload)
     assert (code, out) == (130, "")
     assert "interrupted before a plan was found" in err

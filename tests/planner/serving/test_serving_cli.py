@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def test_json_follows_the_schema_and_has_the_keys_of_training(answer: Ask) -> No
     trained = json.loads(answer("optimize", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "8", "--json"))
     # Serving has no plans of uneven stages or of other splits inside blocks, and no calibrated error model yet.
     only_training = {"refined", "splits", "error_bars", "benchmark_probability", "benchmark_list"}
+    only_training |= {"benchmark_compared", "near_list", "near_probability"}
     assert set(trained) - only_training <= set(served)
     ServingResultDocument.model_validate(served)
     schema_of("result").model_validate(served)
@@ -171,6 +173,46 @@ def test_a_limit_that_excludes_everything_says_by_how_much(capsys: pytest.Captur
     assert refused(capsys, *LLAMA, "--max-tpot", "1us") == (code, err)
 
 
+SERVE_70B = ("optimize", "llama3-70b", "--mode", "inference", "--gpus", "8")
+
+
+def test_advice_that_was_given_already_is_not_given_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """With fp8 asked for, fp8 is no advice; the best that can be reached is named."""
+    code, err = refused(capsys, *SERVE_70B, "--max-tpot", "1us", "--precision", "fp8")
+    assert code == 1
+    assert "use --precision" not in err
+    assert "with --precision" not in err
+    assert "nothing that was tried (up to --gpus" in err
+    assert "the nearest that was reached is time per token" in err
+
+
+def test_a_format_that_the_device_does_not_know_is_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = refused(capsys, *SERVE_70B, "--max-tpot", "1us", "--cluster", "dgx-a100")
+    assert "--precision fp8" not in err
+    assert "the nearest that was reached is time per token" in err
+
+
+def test_advice_works(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
+    """Whoever follows it gets a plan that keeps the limit."""
+    _, err = refused(capsys, *SERVE_70B, "--max-tpot", "8ms")
+    assert "with --precision fp8 it works: tp 8, " in err
+    found = json.loads(answer(*SERVE_70B, "--max-tpot", "8ms", "--precision", "fp8", "--json"))
+    assert found["plans"][0]["tpot_s"] <= 8e-3
+    _, err = refused(capsys, *SERVE_70B, "--max-tpot", "10ms", "--tp", "4")
+    assert "without --tp it works: tp 8" in err
+    assert json.loads(answer(*SERVE_70B, "--max-tpot", "10ms", "--json"))["plans"][0]["tpot_s"] <= 10e-3
+
+
+def test_what_is_reached_is_reached(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
+    _, err = refused(capsys, *SERVE_70B, "--max-tpot", "5ms")
+    reached = re.search(r"reached is time per token ([0-9.]+) ms, with --precision fp8 ", err)
+    assert reached is not None
+    limit = float(reached[1]) * 1.001
+    found = json.loads(answer(*SERVE_70B, "--max-tpot", f"{limit}ms", "--precision", "fp8", "--json"))
+    assert found["plans"][0]["tpot_s"] <= limit * 1e-3
+    assert refused(capsys, *SERVE_70B, "--max-tpot", f"{limit * 0.99}ms", "--precision", "fp8")[0] == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -178,6 +220,8 @@ def test_a_limit_that_excludes_everything_says_by_how_much(capsys: pytest.Captur
         ((*LLAMA, "--prompt", "0"), "--prompt 0: must be at least 1"),
         ((*LLAMA, "--output-tokens", "many"), "--output-tokens many: must be a whole number"),
         ((*LLAMA, "--max-ttft", "soon"), "--max-ttft soon: must be a time"),
+        ((*LLAMA, "--max-tpot", "30"), "--max-tpot 30: has no unit; did you mean 30ms?"),
+        ((*LLAMA, "--max-ttft", "0.5"), "--max-ttft 0.5: has no unit; did you mean 0.5ms?"),
         ((*LLAMA, "--kv-precision", "fp4"), "--kv-precision fp4: must be"),
         ((*LLAMA, "--objective", "mfu"), "--objective mfu: must be throughput"),
         ((*LLAMA, "--objective", "latencies"), "did you mean 'latency'"),

@@ -13,7 +13,7 @@ import pytest
 from planner.cli import run
 from planner.errors import InputFileError
 from planner.validation.kinds import KINDS, recognise
-from planner.validation.tables import read_table
+from planner.validation.tables import Row, RowSkipped, read_table
 
 HEADER = "net,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,precision,seq,step_time_ms,oom,memory_gib,suspect"
 RUN = {
@@ -180,7 +180,6 @@ ROWS: dict[str, tuple[dict[str, object], str]] = {
     "negative": ({"step_time_ms": -5}, "column step_time_ms is negative"),
     "zero": ({"step_time_ms": 0}, "no measured time"),
     "nothing": ({"step_time_ms": ""}, "no measured time"),
-    "memory NaN": ({"memory_gib": "nan"}, "column memory_gib holds no number"),
     "half a sample": ({"micro_batch": 1.5}, "column micro_batch is not a whole number"),
     "no batch": ({"global_batch": 0}, "column global_batch is 0"),
     "no width": ({"hidden": 0}, "column hidden is 0"),
@@ -201,6 +200,76 @@ ROWS: dict[str, tuple[dict[str, object], str]] = {
 @pytest.mark.parametrize(("cells", "reason"), ROWS.values(), ids=ROWS)
 def test_a_row_that_cannot_be_scored_is_counted(cells: dict[str, object], reason: str, skipped: Any) -> None:
     assert skipped(table(row(), row(**cells))) == (2, 1, {reason: 1})
+
+
+@pytest.mark.parametrize("memory", ["nan", "NaN", "-", "n/a"])
+def test_a_time_is_scored_where_the_memory_is_no_number(
+    memory: str, write: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = json.loads(_json(capsys, write(table(row(), row(memory_gib=memory)))))["files"]
+    assert (file["rows"], file["scored"], file["memory_mape"]) == (2, 2, None)
+    assert file["defaults"]["memory_gib"] == 1
+
+
+NUMBERS = {
+    "2,734": 2734.0, "50 257": 50257.0, "1,234,567.5": 1234567.5, "10 (nominal)": 10.0, "10, nominal": 10.0, "1_000": 1000.0,
+    "8 8-GPU nodes": 8.0, "2.5": 2.5, "-1": -1.0, "2,73": None, "0,050": None, "6.000,5": None, "12,34,567": None, "1,2345": None,
+    "8 16": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "value"), NUMBERS.items())
+def test_thousands_are_read_and_what_may_be_something_else_is_refused(text: str, value: float | None) -> None:
+    cell = Row(line=2, cells={"seq": text})
+    if value is None:
+        with pytest.raises(RowSkipped, match="column seq: digits parted by commas or blanks"):
+            cell.number("seq")
+    else:
+        assert cell.number("seq") == value
+
+
+def test_rows_with_thousands_are_those_without(skipped: Any, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = row(step_time_ms=2900, seq=2048, global_batch=1024, gpus=8)
+    parted = row(step_time_ms='"2,900"', seq='"2,048"', global_batch='"1,024"', gpus=8)
+    (file,) = json.loads(_json(capsys, write(table(plain, parted))))["files"]
+    assert len({(one["predicted_s"], one["measured_s"]) for one in file["worst"]}) <= 1
+    assert skipped(table(row(), row(step_time_ms='"2,9"')))[:2] == (2, 1)
+
+
+COLUMNS = {
+    "hidden": ("hidden", "missing columns: hidden. Template: model,net,hidden"),
+    "a shape": ("hidden,layers,heads", "missing columns: hidden, layers, heads. Template: model,net,hidden"),
+    "devices": ("gpus,dp", "missing columns: gpus or dp. Template: model,net,hidden"),
+}
+
+
+@pytest.mark.parametrize("command", ["validate", "calibrate"])
+@pytest.mark.parametrize(("absent", "message"), COLUMNS.values(), ids=COLUMNS)
+def test_columns_without_which_no_row_is_scored(
+    command: str, absent: str, message: str, write: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [name for name in ("model", *HEADER.split(",")) if name not in absent.split(",")]
+    line = ",".join(str({**RUN, "model": "mine"}.get(name, "")) for name in names)
+    assert run([command, write(table(line, header=",".join(names)))]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["validate", "calibrate"])
+def test_a_renamed_column_is_guessed(command: str, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, write(table(row(), header=HEADER.replace("step_time_ms", "step_ms")))]) == 2
+    assert "(the file has 'step_ms'). Template: " in capsys.readouterr().err
+
+
+COLLECTIVES = {
+    "8,3": "the nodes do not have equal numbers of ranks", "2,8": "fewer ranks than nodes",
+    "64,4,8": "more ranks than nodes x gpus_per_node",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("numbers", "reason"), COLLECTIVES.items())
+def test_collectives_that_cannot_be(numbers: str, reason: str, skipped: Any) -> None:
+    header = "device,bytes,time_us,ranks,nodes,gpus_per_node"
+    assert skipped(f"{header}\nh100-sxm,1e9,5000,{numbers}\nh100-sxm,1e9,5000,16,2,8\n") == (2, 1, {reason: 1})
 
 
 KERNELS = {

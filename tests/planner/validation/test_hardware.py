@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.files.resources import bundled
-from planner.validation.hardware import _KNOWN, format_of, machine_of, precision_of
+from planner.validation.hardware import _KNOWN, device_name, format_of, machine_of, precision_of
 from planner.validation.tables import Row, RowSkipped
 
 
@@ -58,6 +58,21 @@ def test_links_of_a_row_replace_those_of_the_usual_cluster() -> None:
     assert found.capacity_bytes == 80 * 2**30
 
 
+@pytest.mark.parametrize(
+    ("stated", "rate", "efficiency"),
+    [
+        ("150", 150e9, 1.0),  # below the 300 GB/s of NVLink 3: somebody measured it
+        ("280", 231e9, 1.0),  # and never above the 77 % of 300 that collectives reach
+        ("300", 300e9, 0.77),  # what the links are built for
+        ("450", 450e9, 0.77),  # other links
+    ],
+)
+def test_less_than_the_links_are_built_for_is_what_they_reach(stated: str, rate: float, efficiency: float) -> None:
+    found = machine_of(row(device="A100-80GB SXM", gpus_per_node="8", intra_bw_GBps=stated))
+    node = found.cluster.levels[0]
+    assert (node.bandwidth_bytes_per_s, node.efficiency) == (pytest.approx(rate), efficiency)
+
+
 def test_the_usual_links_are_noted_as_a_default() -> None:
     plain = row(device="H100")
     assert [level.bandwidth_bytes_per_s for level in machine_of(plain).cluster.levels] == [450e9, 400e9 / 8]
@@ -87,3 +102,15 @@ def test_an_unknown_number_format() -> None:
 def test_formats_that_a_device_lacks_are_stored_and_computed_wider() -> None:
     assert precision_of("fp8", frozenset({"fp32", "fp16", "bf16"})).compute == "bf16"
     assert precision_of("tf32", frozenset({"fp32"})).compute == "fp32"
+
+
+NEW = {
+    "NVIDIA L4": "l4", "L40S": "l40s", "A30": "a30", "A30-24GB": "a30", "Tesla P40": "p40", "Titan V": "titan-v", "RTX 5090": "rtx-5090",
+    "RTX 6000 Ada": "rtx-6000-ada", "Quadro RTX 6000": "quadro-rtx-6000", "RTX A6000": "rtx-a6000", "A6000": "rtx-a6000",
+    "RTX A5000": "rtx-a5000", "MI210": "mi210", "p3.16xlarge": "v100-16gb", "P4": None, "A4000": None, "A300": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "name"), NEW.items())
+def test_devices_of_similar_names(text: str, name: str | None) -> None:
+    assert device_name(text) == name

@@ -303,3 +303,37 @@ def test_libraries_without_fast_convolutions() -> None:
 
     assert forward_s("Caffe native (im2col+cuBLAS)") == forward_s("CuDNN[R2] *") > 1.3 * forward_s("Nervana-neon-fp32")
     assert forward_s("") == forward_s("TensorFlow")
+
+
+def test_what_was_fitted_of_the_links_counts() -> None:
+    """Inside a node the efficiency of NVLink, over two that of InfiniBand, too; measured numbers that a row states itself do not."""
+    cells = {"device": "a100-80gb", "bytes": "1e9", "time_us": "9000", "ranks": "8", "nodes": "1"}
+    one, two = (
+        collective_rows.predict([Row(line=2, cells={**cells, **more})], DEFAULT)[0].fitted
+        for more in ({}, {"ranks": "16", "nodes": "2"})
+    )
+    assert one == {"dgx-a100 nvlink: efficiency"}
+    assert two == {"dgx-a100 nvlink: efficiency", "dgx-a100 infiniband: efficiency"}
+
+
+def test_the_preset_paleo_says_nothing_about_recurrent_layers() -> None:
+    cells = {"device": "p100", "cell": "LSTM", "hidden": "1024", "batch": "32", "timesteps": "25", "fwd_ms": "5.1"}
+    (default,), (paleo,) = (recurrent.predict([Row(line=2, cells=cells)], preset) for preset in (DEFAULT, PALEO))
+    assert default.is_scored
+    assert "no formula for recurrent layers" in paleo.skipped
+
+
+def test_servers_over_a_network_wait_for_the_weights() -> None:
+    """244 MB of AlexNet, of which seven eighths cross 1 GB/s per node after every step: the step is at least that much longer."""
+    cells = {"model": "alexnet-torchvision", "device": "k80", "gpus": 64, "batch_per_gpu": 64, "step_time_ms": 900}
+    plain, servers = (
+        only(convnets, **cells, variable_update=text).comparisons[0].predicted_s
+        for text in ("replicated", "distributed_replicated (gRPC PS)")
+    )
+    computed = only(convnets, **{**cells, "gpus": 1}).comparisons[0].predicted_s
+    assert servers > max(plain, computed + 4 * 61_100_840 * 7 / 8 / 1e9)
+    one = {**cells, "gpus": 8}
+    assert (
+        only(convnets, **one, variable_update="parameter_server/cpu").comparisons[0].predicted_s
+        == only(convnets, **one).comparisons[0].predicted_s
+    )

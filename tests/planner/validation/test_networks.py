@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.loading import load_model
-from planner.validation.networks import bundled_name, shape_of, transformer
+from planner.validation.networks import bundled_name, bundled_transformer, shape_of, transformer
 from planner.validation.tables import Row, RowSkipped
 
 
@@ -101,3 +101,34 @@ def test_shapes_that_make_no_sense(cells: dict[str, object], message: str) -> No
 )
 def test_names_of_bundled_networks(model: str, name: str | None) -> None:
     assert bundled_name(row(model=model)) == name
+
+
+NAMES = {
+    "Megatron 530B": "megatron-530b", "MT-NLG 530B": "megatron-530b", "T5 11B": "t5-11b", "T5-XXL": "t5-11b", "GPT-2 XL": "gpt2-1.5b",
+    "GPT-2 1.5B": "gpt2-1.5b", "gpt2_xl (1.5 B)": "gpt2-1.5b", "meta-llama/Llama-2-7b-hf": "llama2-7b", "Llama-3.1 8B": "llama3-8b",
+    "Llama3.1-405B": "llama3-405b", "GPT3-175B": "gpt3-175b", "gpt_oss_20b": "gpt-oss-20b", "BERT-Large": "bert-large",
+    "bert-base-uncased": "bert-base", "ViT-B/16": "vit-b16", "ViT-L": "vit-l", "BLOOM": "bloom-176b", "Megatron 1T": "megatron-1t",
+    # Others of a family are none of these.
+    "Llama-3.2-1B": None, "GPT-2 medium": None, "gpt2": None, "bloom-7b1": None, "GPT-3 6.7B": None, "Mixtral-8x22B": None,
+    "ViT-H/14": None, "DeepSeek-R1-Distill-Llama-8B": None, "Megatron-LM 18.4B": None, "LLaMA 7B": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "name"), NAMES.items())
+def test_names_that_people_give_bundled_networks(text: str, name: str | None) -> None:
+    assert bundled_name(row(model=text)) == name
+
+
+def test_a_published_network_on_longer_samples() -> None:
+    """Only what is learned for each position grows: 512 more rows of 1,024; rotary positions need none."""
+    assert (
+        bundled_transformer("bert-large", 1024).weight_count == load_model("bert-large").graph.weight_count + 512 * 1024
+    )
+    assert bundled_transformer("llama3-8b", 16384).weight_count == load_model("llama3-8b").graph.weight_count
+    assert bundled_transformer("bert-large", 1024).layers[0].output_shape == (1, 1024)
+
+
+def test_an_image_has_as_many_patches_as_it_has() -> None:
+    assert bundled_transformer("vit-l", 197).weight_count == bundled_transformer("vit-l", None).weight_count
+    with pytest.raises(RowSkipped, match="network 'vit-l' has 197 positions, whatever column seq says"):
+        bundled_transformer("vit-l", 512)

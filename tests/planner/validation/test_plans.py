@@ -120,8 +120,8 @@ def test_a_throughput_stands_for_a_step_time() -> None:
         ({"device": "Abacus 9000"}, "device 'Abacus 9000' is not known", True),
         ({"precision": "int3"}, "'int3' is not known", True),
         ({"recompute": "sometimes"}, "recompute is none of", True),
-        ({"pp": "4", "dp": "2", "layers": "3"}, "impossible: rule 'stages'", True),
-        ({"tp": "3", "gpus": "24"}, "impossible: rule 'heads'", True),
+        ({"pp": "4", "dp": "2", "layers": "3"}, "impossible: pp 4 is more than the 3 blocks of the network", True),
+        ({"tp": "3", "gpus": "24"}, "impossible: tp 3 does not divide the 16 attention heads; allowed: ", True),
     ],
 )
 def test_rows_that_are_left_out(changes: dict[str, str], reason: str, usable: bool) -> None:
@@ -148,7 +148,7 @@ def test_failed_runs_count_for_feasibility_only() -> None:
     assert failed.memory is not None
     assert not failed.memory.fits
     more_stages_than_layers = outcome(oom="OOM", pp="4", dp="2", layers="3")
-    assert more_stages_than_layers.impossible == "stages"
+    assert more_stages_than_layers.impossible == "pp 4 is more than the 3 blocks of the network"
 
 
 def test_rows_of_one_question_have_one_key() -> None:
@@ -213,3 +213,27 @@ def test_width_of_gradients_in_fp16() -> None:
 
 def test_samples_per_second() -> None:
     assert step_time_s(Row(line=2, cells={"samples_per_s": "20", "global_batch": "64"})) == 3.2
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "gpt-oss-20b"])
+def test_mixtures_of_experts_have_sequence_parallelism_beside_tp(model: str) -> None:
+    """They need it, whatever ep and framework are; a row that says otherwise is told why it is left out."""
+    cells = {
+        "model": model,
+        "net": "",
+        "hidden": "",
+        "layers": "",
+        "heads": "",
+        "ffn": "",
+        "vocab": "",
+        "sp": "",
+        "gpus": "64",
+        "tp": "8",
+    }
+    cells |= {"pp": "1", "dp": "8", "device": "h100-sxm", "step_time_ms": "9000"}
+    found = outcome(**cells)
+    assert found.comparisons, found.skipped
+    assert found.comparisons[0].plan is not None
+    assert found.comparisons[0].plan.sequence_parallel
+    assert found.row.defaults["sp"]
+    assert "a mixture of experts with tp 8 needs sequence parallelism" in outcome(**{**cells, "sp": "no"}).skipped

@@ -93,3 +93,27 @@ def test_every_template_is_a_table_of_its_kind_and_is_scored(tmp_path: Path, kin
     assert found is kind
     assert [outcome.skipped for outcome in outcomes] == [""]
     assert outcomes[0].comparisons
+
+
+def test_cells_of_a_line_are_a_mapping(tmp_path: Path) -> None:
+    """Short lines lack their last cells; columns without a name are one."""
+    table = read_table(written(tmp_path, "a,,b,,c\n1,2,3,4,5\n6,7\n"))
+    whole, short = (row.cells for row in table.rows)
+    assert dict(whole) == {"a": "1", "": "4", "b": "3", "c": "5"}
+    assert dict(short) == {"a": "6"}
+    assert (len(whole), len(short)) == (4, 1)
+    assert (short.get("c"), short.get("c", ""), short.get("z", "-"), "b" in short) == (None, "", "-", False)
+    assert {**whole, "c": "9"}["c"] == "9"
+
+
+def test_many_rows_are_predicted_as_few_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from planner.validation import kinds
+
+    rows = "".join(f"a100-80gb,fp16,{64 * n},512,512,0.{n}\n" for n in range(1, 10))
+    path = written(tmp_path, f"device,precision,m,n,k,time_ms\n{rows}")
+    whole = predict_table(read_table(path))[1]
+    shares: list[float] = []
+    monkeypatch.setattr(kinds, "_ROWS_AT_A_TIME", 4)
+    parts = predict_table(read_table(path), progress=shares.append)[1]
+    assert [outcome.comparisons for outcome in parts] == [outcome.comparisons for outcome in whole]
+    assert shares == [0.0, 4 / 9, 8 / 9]

@@ -9,7 +9,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from strategies.mesh.counting import PlanCount
 from strategies.mesh.memory_bound import Families, families_of_cells
-from strategies.mesh.pipeline_bound import PipelineTimes, least_times
+from strategies.mesh.pipeline_bound import PipelineTimes, least_times, worthy_times
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import MeshSpace, batch_of
 from strategies.mesh.way_times import least_step_s
@@ -55,6 +55,21 @@ def test_no_plan_needs_or_takes_less_than_the_bounds_of_its_way(seed: int) -> No
         assert np.all(bound[fits] <= costs.step_time_s[fits] * _ROUNDING)
         assert np.all(np.isinf(bound[needed > ways.capacity_bytes]))
         assert np.all(times.flush_s <= costs.step_time_s * _ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pipelines_that_are_worth_it_are_those_whose_least_time_is(seed: int) -> None:
+    """What the busiest rank alone rules out would be ruled out by the whole bound, and the times of the others are the same."""
+    model, plans, ways = _case(seed, 0.5)
+    cores = ways.plainly(plans)
+    every = least_times(model, cores)
+    for share in (0.0, 0.1, 0.6):
+        goal = float(np.quantile(every.flush_s, share))
+        rows, times = worthy_times(model, cores, lambda step_s, _, goal=goal: step_s * (1 - 1e-9) <= goal)
+        assert np.array_equal(rows, np.flatnonzero(every.flush_s * (1 - 1e-9) <= goal))
+        assert np.array_equal(times.flush_s, every.flush_s[rows])
+        assert np.array_equal(times.batch.pp, cores.pp[rows])
+        assert np.array_equal(times.busy_s, every.busy_s[rows])
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,3 +217,31 @@ def test_answers_do_not_depend_on_hash_seeds() -> None:
         for seed in ("0", "1", "77")
     }
     assert len(outputs) == 1
+
+
+def test_says_why_it_gave_up() -> None:
+    """Twelve pairs side by side have 3^12 down-sets; with fewer allowed orders are sampled, and the answer says so."""
+    nodes = [NodeSpec(id=i, accelerator_time=1.0 + i % 5, cpu_time=50.0) for i in range(24)]
+    edges = [EdgeSpec(i, i + 1, 0.75) for i in range(0, 24, 2)]
+    problem = PlacementProblem.build(nodes, edges, num_accelerators=5, num_cpus=0, memory_bytes=1.0)
+    result = solve_contiguous(problem, max_ideals=100)
+    assert result.proven_optimal or "more than 100 down-sets, too many for a proof" in result.stopped
+    assert "exhaustive" not in result.proof
+    assert "; " not in result.proof
+    few = solve_contiguous(problem, max_ideals=100, clock=Clock(limit_s=0.0))
+    assert few.stopped == "time limit"
+
+
+def test_limits_that_are_proven_are_not_called_exhaustive(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def few(*args: Any, **keywords: Any) -> Any:
+        calls.append(keywords["limit"])
+        if len(calls) > 4:
+            raise KeyboardInterrupt
+        return None
+
+    monkeypatch.setattr(contiguous, "best_chain", few)
+    result = solve_contiguous(random_problem(3))
+    assert result.stopped == "interrupted"
+    assert "exhaustive" not in result.proof

@@ -174,3 +174,16 @@ def test_at_least_as_good_as_the_best_known(name: str, value: float, gap: float,
     result = solve_free(problem, gap=gap, clock=Clock(limit_s=120.0))
     assert result.objective <= value
     assert result.gap <= gap
+
+
+def test_is_never_worse_than_its_chain_however_short_the_time() -> None:
+    """Two dense layers: exchange takes long, a chain does not; the answer is at least the chain that it is compared with."""
+    nodes = [NodeSpec(id=i, accelerator_time=1.0 + i % 3, cpu_time=90.0) for i in range(80)]
+    edges = [EdgeSpec(i, j, 0.05 * (1 + i % 4)) for i in range(40) for j in range(40, 80)]
+    problem = PlacementProblem.build(nodes, edges, num_accelerators=4, num_cpus=1, memory_bytes=1.0)
+    for limit_s in (0.3, 1.0, 3.0):
+        clock = Clock(limit_s=limit_s)
+        result = solve_free(problem, clock=clock)
+        assert clock.elapsed_s < 1.5 * limit_s + 1.5
+        if result.chain is not None:
+            assert result.objective <= result.chain.objective * (1 + 1e-12)

@@ -1,0 +1,165 @@
+"""The targets for rows left out beside what was reached: read from the tables of docs/accuracy.md, which the other benchmarks write.
+
+    python benchmarks/targets.py            # print the table; every miss is listed again below it
+    python benchmarks/targets.py --write    # into docs/accuracy.md, after benchmarks/accuracy.py and accuracy_kernels.py
+
+Of several folds the worst figure counts.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "accuracy.md"
+START, END = "<!-- targets: python benchmarks/targets.py --write -->", "<!-- end of the targets -->"
+Tables = dict[tuple[str, str], dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a figure of some rows of a part should be.
+
+    Attributes
+    ----------
+    part : str
+        Beginning of the bold name of the part.
+    rows : str
+        Pattern of the names of its rows.
+    column : str
+        Of the table.
+    most, least : float or None
+        The limit, in the unit of the table (per cent where it has them).
+    """
+
+    part: str
+    rows: str
+    column: str
+    most: float | None = None
+    least: float | None = None
+
+    def worst(self, tables: Tables) -> float | None:
+        """The worst figure of the rows; None where the document has none."""
+        found = [
+            cells[self.column]
+            for (part, row), cells in tables.items()
+            if part.startswith(self.part) and re.match(self.rows, row) and self.column in cells
+        ]
+        if not found:
+            return None
+        return max(found) if self.most is not None else min(found)
+
+    def is_met(self, value: float | None) -> bool:
+        """Whether a figure reaches it."""
+        if value is None:
+            return False
+        return value <= self.most if self.most is not None else self.least is not None and value >= self.least
+
+    @property
+    def limit(self) -> str:
+        """In words."""
+        sign, value = ("<=", self.most) if self.most is not None else (">=", self.least)
+        return f"{sign} {value:g}{self.unit}"
+
+    @property
+    def unit(self) -> str:
+        """Per cent, or nothing."""
+        return "" if self.column in ("tau", "regret", "top 3") else "%"
+
+
+LEFT_OUT = r"left out by "
+TARGETS: tuple[Target, ...] = (
+    Target(part="vTrain, single node", rows=LEFT_OUT, column="MAPE", most=12),
+    Target(part="vTrain, single node", rows=LEFT_OUT, column="tau", least=0.85),
+    Target(part="vTrain, single node", rows=LEFT_OUT, column="regret", most=1.04),
+    Target(part="vTrain, several nodes", rows=LEFT_OUT, column="MAPE", most=10),
+    Target(part="vTrain, several nodes", rows=LEFT_OUT, column="regret", most=1.02),
+    Target(part="nanotron", rows=LEFT_OUT, column="median", most=15),
+    Target(part="nanotron", rows=LEFT_OUT, column="regret", most=1.10),
+    Target(part="nanotron", rows=LEFT_OUT, column="top 3", most=1.04),
+    Target(part="nanotron", rows=LEFT_OUT, column="recall", least=95),
+    Target(part="nanotron", rows=LEFT_OUT, column="false alarms", most=5),
+    Target(part="nanotron", rows=LEFT_OUT, column="memory", most=8),
+    Target(part="llm-foundry", rows=LEFT_OUT, column="MAPE", most=8),
+    Target(part="Megatron-LM", rows=LEFT_OUT, column="MAPE", most=8),
+    Target(part="NeMo", rows=LEFT_OUT, column="MAPE", most=8),
+    Target(part="BERT-Large", rows=LEFT_OUT, column="MAPE", most=12),
+    Target(part="ResNet-50 on V100 and A100", rows=r"ResNet-50, nothing fitted", column="MAPE", most=12),
+    Target(part="K80", rows=LEFT_OUT, column="MAPE", most=12),
+    Target(part="GEMM", rows=LEFT_OUT, column="median", most=20),
+    Target(part="convolution", rows=LEFT_OUT, column="median", most=25),
+    Target(part="RNN", rows=LEFT_OUT, column="median", most=30),
+    Target(part="all, left out by machine", rows=r"$", column="median", most=20),
+    Target(part="Titan X, best library", rows=r"(AlexNet|Overfeat|OxfordNet|GoogleNet)", column="MAPE", most=15),
+)
+
+
+def tables_of(text: str) -> Tables:
+    r"""Part and row -> column -> number, of all tables of a document; the first row of a part has no name of its own.
+
+    >>> tables_of("| x | MAPE |\\n| --- | ---: |\\n| **A** (3), bundled | 5.0% |\\n| left out by b | 6.5% |\\n")
+    {('A', ''): {'MAPE': 5.0}, ('A', 'left out by b'): {'MAPE': 6.5}}
+    """
+    found: Tables = {}
+    columns: list[str] = []
+    part = ""
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            columns = []
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not columns:
+            columns, part = cells, ""
+            continue
+        bold = re.match(r"\*\*(.+?)\*\*", cells[0])
+        part = bold[1] if bold else part
+        numbers = {
+            name: float(cell.rstrip("%"))
+            for name, cell in zip(columns[1:], cells[1:], strict=False)
+            if re.fullmatch(r"[+-]?[0-9.]+%?", cell)
+        }
+        if numbers:  # the first table that has a row counts: ablations repeat the names
+            found.setdefault((part, "" if bold else cells[0]), numbers)
+    return found
+
+
+def lines(text: str) -> list[str]:
+    """The table of the targets, and the misses."""
+    tables = tables_of(text)
+    table = ["| rows left out | figure | target | reached | |", "| --- | --- | ---: | ---: | --- |"]
+    missed = []
+    for target in TARGETS:
+        value = target.worst(tables)
+        reached = "not found" if value is None else f"{value:g}{target.unit}"
+        word = "met" if target.is_met(value) else "**missed**"
+        table.append(f"| {target.part} | {target.column} | {target.limit} | {reached} | {word} |")
+        if not target.is_met(value):
+            missed.append(f"- {target.part}: {target.column} {reached}, target {target.limit}.")
+    return [
+        *table,
+        "",
+        f"Missed: {len(missed)} of {len(TARGETS)} (the reasons that are known: What falls short).",
+        "",
+        *missed,
+    ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the table, or write it."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    made = "\n".join(lines(text.split(START, maxsplit=1)[0] + text.partition(END)[2]))
+    if "--write" not in arguments:
+        sys.stdout.write(made + "\n")
+        return
+    if START not in text:
+        head, mark, rest = text.partition("## What falls short")
+        text = f"{head}## Targets and what was reached\n\n{START}\n{END}\n\n{mark}{rest}"
+    head, _, rest = text.partition(START)
+    DOCUMENT.write_text(f"{head}{START}\n\n{made}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

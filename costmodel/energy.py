@@ -1,0 +1,172 @@
+"""The energy of a step: what devices draw while they compute and while they wait, and what their hosts draw all the time.
+
+    energy = workers ((idle + host) step + (busy - idle) computing)                                                      [J]
+
+with the power of a device while it computes (busy) and while it waits (idle), its share of what a node draws beside its devices (host), the
+step, and the time that a device computes in a step, averaged over the devices. With every term at least 0, energy grows with the step and
+with the computing time, so a bound of each gives a bound of the energy (`Power.energy_j` of lower bounds). Devices that a plan leaves out
+are somebody else's and cost nothing.
+
+A device *computes* during the kernels of the forward and backward passes, recomputation included, and of the optimizer. All else is
+waiting: communication that is not hidden, pipeline bubbles, transfers from the host. Hidden communication is part of the computing time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from costmodel.device import Device
+from costmodel.host import Host
+
+if TYPE_CHECKING:
+    from costmodel.mesh.costs import MeshCosts
+    from costmodel.mesh.model import MeshModel
+    from costmodel.mesh.passes import LayoutArrays
+    from costmodel.mesh.plan import MeshBatch, MeshPlan
+
+__all__ = [
+    "DEFAULT_IDLE_SHARE",
+    "JOULES_PER_KWH",
+    "Power",
+    "least_computing_s",
+    "mesh_energy_j",
+    "money_of",
+    "plans_energy_j",
+    "recomputing_s",
+]
+
+FloatArray = NDArray[np.float64]
+
+JOULES_PER_KWH = 3.6e6
+# A waiting device against a computing one, where its file does not say (an assumption): boards without work draw about a tenth to a
+# seventh of their thermal design power, and one that waits inside a collective still runs its kernel.
+DEFAULT_IDLE_SHARE = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Power:
+    """What one device draws, with its share of its node.
+
+    Attributes
+    ----------
+    busy_w, idle_w : float
+        While it computes, while it waits; ``busy_w >= idle_w``.
+    host_w : float
+        Its share of what the node draws beside its devices.
+
+    Examples
+    --------
+    Two devices of 300 W (60 W when waiting) that compute for 8 of 10 seconds, with 40 W of a host each:
+
+    >>> power = Power(busy_w=300.0, idle_w=60.0, host_w=40.0)
+    >>> float(power.energy_j(10.0, 8.0, 2))
+    5840.0
+    """
+
+    busy_w: float
+    idle_w: float
+    host_w: float = 0.0
+
+    @classmethod
+    def of(cls, device: Device, host: Host | None) -> Power | None:
+        """That of a device in its node; None where nobody has stated what the device draws."""
+        if device.busy_power_w is None:
+            return None
+        idle = DEFAULT_IDLE_SHARE * device.busy_power_w if device.idle_power_w is None else device.idle_power_w
+        beside = 0.0 if host is None or host.power_w is None else host.power_w / host.devices
+        return cls(busy_w=device.busy_power_w, idle_w=idle, host_w=beside)
+
+    def energy_j(self, step_s: ArrayLike, computing_s: ArrayLike, workers: ArrayLike) -> FloatArray:
+        """Energy of a step.
+
+        Parameters
+        ----------
+        step_s : array_like (n,)
+        computing_s : array_like (n,)
+            Of a device, averaged over the workers; at most the step.
+        workers : array_like (n,)
+        """
+        waiting_w, more_w = self.idle_w + self.host_w, self.busy_w - self.idle_w
+        return np.asarray(
+            np.asarray(workers) * (waiting_w * np.asarray(step_s) + more_w * np.asarray(computing_s)), dtype=np.float64
+        )
+
+
+def money_of(device: Device, step_s: float, workers: int) -> float | None:
+    """What a step costs in USD: device-hours at the stated price; None where there is none.
+
+    >>> device = Device(
+    ...     name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11, price_per_hour=3.6
+    ... )
+    >>> round(money_of(device, 2.0, 8), 6)
+    0.016
+    """
+    return None if device.price_per_hour is None else workers * step_s / 3600.0 * device.price_per_hour
+
+
+def least_computing_s(model: MeshModel, batch: MeshBatch) -> FloatArray:
+    """Time that a device computes in a step of mesh plans, averaged over the devices, if nothing is recomputed: (n,).
+
+        computing = m / pp  sum over the units of (forward + backward)
+
+    with the kernels of a unit on one rank. Neither the order of the ranks, nor schedule, stages or ZeRO matter, so this bounds all plans
+    with these degrees.
+    """
+    table = model.rows(batch)
+    counts = np.bincount(model.units.kind_of, minlength=len(model.units.kinds)).astype(np.float64)
+    return np.asarray(batch.num_micro_batches * ((table.forward_s + table.backward_s) @ counts) / batch.pp)
+
+
+def recomputing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays) -> FloatArray:
+    """What recomputation adds to that: the forward kernels of the blocks, or of their parts, that run again: (n,).
+
+    Layouts list kinds of ranks; each kind stands for all ranks from its first to its last.
+    """
+    from costmodel.mesh.passes import recomputed_units, weigh
+    from costmodel.mesh.plan import RECOMPUTE
+
+    table = model.rows(batch)
+    kind = batch.recompute[:, None]
+    again = np.where((kind == RECOMPUTE.index("full")) & (table.backward_s > 0), table.forward_s, 0.0)
+    again = np.where(kind == RECOMPUTE.index("selective"), table.selective_s, again) * model.is_block
+    units = recomputed_units(layouts, batch.recompute, batch.recompute_blocks)
+    ranks = np.where(layouts.rank_first >= 0, layouts.rank_last - layouts.rank_first + 1, 0)
+    total = np.sum(ranks * weigh(units, again), axis=1)
+    return np.asarray(batch.num_micro_batches * total / batch.pp)
+
+
+def mesh_energy_j(
+    model: MeshModel, batch: MeshBatch, layouts: LayoutArrays, costs: MeshCosts, power: Power
+) -> FloatArray:
+    """Energy of a step of mesh plans, (n,).
+
+    Parameters
+    ----------
+    model : MeshModel
+    batch : MeshBatch
+    layouts : LayoutArrays
+        Where the plans put the units.
+    costs : MeshCosts
+        Of the same plans.
+    power : Power
+
+    Notes
+    -----
+    The optimizer's time is that of the rank that decides the step.
+    """
+    computing = least_computing_s(model, batch) + recomputing_s(model, batch, layouts) + costs.optimizer_s
+    return power.energy_j(costs.step_time_s, np.minimum(computing, costs.step_time_s), batch.workers)
+
+
+def plans_energy_j(model: MeshModel, plans: Sequence[MeshPlan], costs: MeshCosts, power: Power) -> FloatArray:
+    """The same for plans with layouts of their own, too."""
+    from costmodel.mesh.passes import stack_layouts
+    from costmodel.mesh.plan import MeshBatch
+
+    layouts = stack_layouts([model.layout_of_plan(plan) for plan in plans])
+    return mesh_energy_j(model, MeshBatch.from_plans(plans), layouts, costs, power)

@@ -1,0 +1,382 @@
+"""One layer under many splits: time of its passes, of what it communicates, and memory, each of them an array over the splits.
+
+What is costed is elementwise: a split costs the same whatever stands beside it. So several micro-batches are costed in one go
+(`cost_layers`), and what does not depend on a change of the device or of the links is taken from what is known (`recost_layers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.collectives import all_reduce_s, cheapest_s, point_to_point_s
+from costmodel.layers import InnerExchange, Layer, Shard
+from costmodel.layers.base import FloatArray
+from costmodel.layers.epilogue import reduced_fraction
+from costmodel.network import Cluster, GroupSpan, span
+from costmodel.splits import SplitTable, legal_splits, shard_of
+from costmodel.workload import Workload
+
+__all__ = ["LayerCosts", "LayerStack", "Spans", "cost_layers", "recost_layers", "taken"]
+
+BoolArray = NDArray[np.bool_]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCosts:
+    """One layer under every split of the table; arrays of shape (splits,) unless said; times of one micro-batch."""
+
+    legal: BoolArray
+    forward_s: FloatArray
+    backward_input_s: FloatArray
+    backward_weight_s: FloatArray
+    inner_forward_s: FloatArray  # communication inside the layer: partial sums, halos, recurrent state
+    inner_backward_s: FloatArray
+    update_s: FloatArray  # once per step
+    exchange_group: FloatArray  # workers that hold copies of the same weights
+    exchange_s: FloatArray  # (collectives, splits): gradient exchange, once per step
+    static_bytes: FloatArray  # weights, gradients, master copy, optimizer state
+    activation_bytes: FloatArray  # kept for the backward pass, per micro-batch
+
+    @property
+    def cheapest_exchange_s(self) -> FloatArray:
+        """Exchange by the cheapest collective."""
+        return np.asarray(self.exchange_s.min(axis=0))
+
+    @property
+    def cheapest_collective(self) -> IntArray:
+        """Its index; the first of equals."""
+        return np.asarray(self.exchange_s.argmin(axis=0), dtype=np.int64)
+
+    def take(self, rows: IntArray | slice) -> LayerCosts:
+        """Some of the splits."""
+        return LayerCosts(**{name: getattr(self, name)[..., rows] for name in LayerCosts.__dataclass_fields__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStack:
+    """Costs of a network's layers side by side; arrays of shape (kinds, splits) unless said."""
+
+    kind: IntArray  # (layers,): layers of equal cost are of one kind
+    legal: BoolArray
+    forward_s: FloatArray
+    backward_s: FloatArray
+    update_s: FloatArray
+    inner_s: FloatArray
+    memory_bytes: FloatArray
+    exchange_s: FloatArray  # (kinds, collectives + 1, splits); the last is the cheapest
+
+    @classmethod
+    def of(cls, layers: Sequence[LayerCosts]) -> LayerStack:
+        """Stack the costs of every layer, each kind once."""
+        distinct = list({id(costs): costs for costs in layers}.values())
+        place = {id(costs): k for k, costs in enumerate(distinct)}
+
+        def stacked(name: str) -> FloatArray:
+            return np.stack([getattr(costs, name) for costs in distinct])
+
+        exchange_s = stacked("exchange_s")
+        return cls(
+            kind=np.array([place[id(costs)] for costs in layers], dtype=np.int64),
+            legal=np.stack([costs.legal for costs in distinct]),
+            forward_s=stacked("forward_s"),
+            backward_s=stacked("backward_input_s") + stacked("backward_weight_s"),
+            update_s=stacked("update_s"),
+            inner_s=stacked("inner_forward_s") + stacked("inner_backward_s"),
+            memory_bytes=stacked("static_bytes") + stacked("activation_bytes"),
+            exchange_s=np.concatenate([exchange_s, exchange_s.min(axis=1, keepdims=True)], axis=1),
+        )
+
+
+class Spans:
+    """What splits mean on a cluster whatever is computed: groups, and the levels that they span."""
+
+    def __init__(self, table: SplitTable, cluster: Cluster) -> None:
+        out, inner = _floats(table.out_channels), _floats(table.in_channels)
+        height, batch = _floats(table.height), _floats(table.batch)
+        ones = np.ones_like(out)
+        self._degrees = {"out_channels": out, "in_channels": inner, "height": height}
+        self._spans: dict[str, GroupSpan] = {
+            "out_channels": span(cluster, out, ones, table.workers),
+            "in_channels": span(cluster, inner, out, table.workers),
+            "height": span(cluster, height, out * inner, table.workers),
+        }
+        # Copies of the same weights: same channel indices, any batch and height index.
+        self.gradient = span(cluster, batch * height, out * inner, table.workers)
+
+    def over(self, dimension: str) -> GroupSpan:
+        """Groups that a split of this dimension makes."""
+        return self._spans[dimension]
+
+    def degree(self, dimension: str) -> FloatArray:
+        """Their sizes."""
+        return self._degrees[dimension]
+
+
+def cost_layers(
+    workload: Workload, cluster: Cluster, table: SplitTable, micro_batches: Sequence[int], spans: Spans | None = None
+) -> list[tuple[LayerCosts, ...]]:
+    """Cost every layer at several micro-batches; equal layers are costed once.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    table : SplitTable
+    micro_batches : sequence of int
+        Samples of a micro-batch over all workers.
+    spans : Spans, optional
+        Of this table on this cluster, where they are known.
+
+    Returns
+    -------
+    list of tuples of LayerCosts
+        For every micro-batch the costs of every layer.
+    """
+    rows = len(table.workers)
+    if len(micro_batches) == 1:
+        return [_Costing(workload, cluster, table, micro_batches[0], spans).all()]
+    each = np.repeat(np.array(micro_batches, dtype=np.int64), rows)
+    together = _Costing(workload, cluster, table.repeated(len(micro_batches)), each, None).all()
+    return [taken(together, slice(n * rows, (n + 1) * rows)) for n in range(len(micro_batches))]
+
+
+def recost_layers(
+    known: Sequence[LayerCosts],
+    workload: Workload,
+    cluster: Cluster,
+    table: SplitTable,
+    micro_batch: int,
+    *,
+    compute: bool,
+    links: bool,
+    spans: Spans | None = None,
+) -> tuple[LayerCosts, ...]:
+    """Cost every layer again after a change.
+
+    Parameters
+    ----------
+    known : sequence of LayerCosts
+        Before it: of the same layers, splits and micro-batch.
+    workload, cluster, table, micro_batch, spans
+        See `cost_layers`.
+    compute, links : bool
+        Whether the device computes, or the links carry, at another speed; the rest is taken over.
+
+    Returns
+    -------
+    tuple of LayerCosts
+    """
+    return _Costing(workload, cluster, table, micro_batch, spans).again(known, compute=compute, links=links)
+
+
+def taken(layers: Sequence[LayerCosts], rows: IntArray | slice) -> tuple[LayerCosts, ...]:
+    """Some of the splits of every layer; layers that share costs go on sharing them."""
+    parts: dict[int, LayerCosts] = {}
+    for costs in layers:
+        if id(costs) not in parts:
+            parts[id(costs)] = costs.take(rows)
+    return tuple(parts[id(costs)] for costs in layers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """Layers of equal cost: the first of them, and what beyond it decides the cost."""
+
+    number: int
+    layer: Layer
+    needs: bool  # its input needs a gradient
+    loads: bool  # it reads inputs only, and every worker loads its own, halo included
+    weights: FloatArray  # share of a worker
+
+
+class _Costing:
+    """One run over the layers."""
+
+    def __init__(
+        self, workload: Workload, cluster: Cluster, table: SplitTable, micro_batch: int | IntArray, spans: Spans | None
+    ) -> None:
+        self.workload, self.cluster, self.table, self.micro_batch = workload, cluster, table, micro_batch
+        self.spans = Spans(table, cluster) if spans is None else spans
+        self.zero = np.zeros(len(table.workers))
+
+    def all(self) -> tuple[LayerCosts, ...]:
+        kinds, kind_of = self._kinds()
+        exchange_s = self._exchanges_s([kind.weights for kind in kinds])
+        costs = [self._cost(kind, exchange_s[:, k]) for k, kind in enumerate(kinds)]
+        return tuple(costs[k] for k in kind_of)
+
+    def again(self, known: Sequence[LayerCosts], *, compute: bool, links: bool) -> tuple[LayerCosts, ...]:
+        kinds, kind_of = self._kinds()
+        costs = [known[kind.number] for kind in kinds]
+        if compute:
+            costs = [replace(c, **self._compute_times(kind)) for c, kind in zip(costs, kinds, strict=True)]
+        if links:
+            exchange_s = self._exchanges_s([kind.weights for kind in kinds])
+            costs = [
+                replace(c, **self._inner_times(kind), exchange_s=exchange_s[:, k])
+                for k, (c, kind) in enumerate(zip(costs, kinds, strict=True))
+            ]
+        return tuple(costs[k] for k in kind_of)
+
+    def _kinds(self) -> tuple[list[_Kind], list[int]]:
+        """Layers that differ in cost, and which of them every layer is."""
+        needs, graph = self.workload.needs_gradient(), self.workload.graph
+        place: dict[tuple[object, ...], int] = {}
+        kinds: list[_Kind] = []
+        kind_of = []
+        for i, layer in enumerate(graph.layers):
+            input_gradient = self.workload.training and any(needs[u] for u in graph.producers[i])
+            loads = all(graph.layers[u].kind == "input" for u in graph.producers[i])
+            key = (layer.signature, input_gradient, loads, self.workload.compute.cost_key(layer))
+            if key not in place:
+                place[key] = len(kinds)
+                weights = _weight_share(layer, self.table, counts_norm=self.workload.compute.counts_norm)
+                kinds.append(_Kind(number=i, layer=layer, needs=input_gradient, loads=loads, weights=weights))
+            kind_of.append(place[key])
+        return kinds, kind_of
+
+    def _shard(self, layer: Layer) -> Shard:
+        return shard_of(layer, self.table, self.micro_batch)
+
+    def _cost(self, kind: _Kind, exchange_s: FloatArray) -> LayerCosts:
+        """Cost one layer."""
+        table, workload, layer, weights = self.table, self.workload, kind.layer, kind.weights
+        shard = self._shard(layer)
+        training = workload.training
+        group = (table.batch * table.height) * 1.0
+        kept = _activation_elements(layer, shard, self.micro_batch, table.workers, training=training)
+        if training and layer.family.keeps_inside:
+            kept = kept + layer.family.saved_elements(layer, shard)
+        return LayerCosts(
+            # Every worker loads the samples it needs, however it needs them: an input can take any split.
+            legal=np.ones(len(self.zero), dtype=bool)
+            if layer.kind == "input"
+            else legal_splits(layer, table, self.micro_batch),
+            exchange_group=np.where(weights > 0, group, 1.0),
+            static_bytes=weights * self._static_bytes_per_weight()
+            + _frozen_share(layer, table) * workload.precision.weight_bytes,
+            activation_bytes=kept * workload.precision.activation_bytes,
+            exchange_s=exchange_s,
+            **self._compute_times(kind),
+            **self._inner_times(kind),
+        )
+
+    def _compute_times(self, kind: _Kind) -> dict[str, Any]:
+        """What depends on the device."""
+        workload, training = self.workload, self.workload.training
+        times = workload.compute.pass_times(kind.layer, self._shard(kind.layer), needs_input_gradient=kind.needs)
+        return {
+            "forward_s": times.forward_s,
+            "backward_input_s": times.backward_input_s if training else self.zero,
+            "backward_weight_s": times.backward_weight_s if training else self.zero,
+            "update_s": workload.compute.update_s(kind.weights) if training else self.zero,
+        }
+
+    def _inner_times(self, kind: _Kind) -> dict[str, Any]:
+        """What depends on the links, beside the exchange of gradients."""
+        exchanges = kind.layer.family.work(kind.layer, self._shard(kind.layer)).exchanges
+        if kind.loads:
+            exchanges = tuple(e for e in exchanges if (e.operation, e.phase) != ("point_to_point", "forward"))
+        inner = self._inner_s(exchanges)
+        backward = inner["backward"] + (inner["input_gradient"] if kind.needs else self.zero)
+        return {
+            "inner_forward_s": inner["forward"],
+            "inner_backward_s": backward if self.workload.training else self.zero,
+        }
+
+    def _exchanges_s(self, weights: Sequence[FloatArray]) -> FloatArray:
+        """Gradient exchange by every collective, of several layers at once: (collectives, layers, splits)."""
+        workload = self.workload
+        times = np.zeros((max(len(workload.collectives), 1), len(weights), len(self.zero)))
+        exchanged = [k for k, share in enumerate(weights) if workload.training and np.any(share > 0)]
+        if exchanged:
+            message = np.stack([weights[k] for k in exchanged]) * workload.precision.gradient_bytes
+            for c, name in enumerate(workload.collectives):
+                times[c, exchanged] = all_reduce_s(name, message, self.spans.gradient, self.cluster)
+        return times
+
+    def _static_bytes_per_weight(self) -> int:
+        p = self.workload.precision
+        if not self.workload.training:
+            return p.weight_bytes
+        return p.weight_bytes + p.gradient_bytes + p.master_bytes + self.workload.optimizer.state_bytes
+
+    def _inner_s(self, exchanges: tuple[InnerExchange, ...]) -> dict[str, FloatArray]:
+        """Time of the exchanges inside a layer by phase."""
+        total = {"forward": self.zero, "backward": self.zero, "input_gradient": self.zero}
+        width = self.workload.precision.activation_bytes
+        for exchange in exchanges:
+            message = exchange.elements * width
+            group = self.spans.over(exchange.over)
+            if exchange.operation == "point_to_point":
+                # A halo goes to one neighbour on each side at once over a full-duplex link.
+                several = self.spans.degree(exchange.over) > 1
+                time = np.where(several, point_to_point_s(message, group, self.cluster), 0.0)
+            else:
+                time = cheapest_s(exchange.operation, message, group, self.cluster)
+            total[exchange.phase] = total[exchange.phase] + exchange.repeats * time
+        return total
+
+
+def _floats(degrees: IntArray) -> FloatArray:
+    return degrees.astype(np.float64)
+
+
+def _weight_share(layer: Layer, table: SplitTable, *, counts_norm: bool) -> FloatArray:
+    """Weights and norm parameters that are trained, on the worker with the most, for every split.
+
+    Channel degrees divide the weight matrix; extents that do not divide are rounded up as in the shard.
+    """
+    norm = layer.norm_count if counts_norm and not layer.is_frozen else 0
+    return _share_of(float(layer.trainable_count + norm), layer, table)
+
+
+def _frozen_share(layer: Layer, table: SplitTable) -> FloatArray:
+    """Weights that are not trained, likewise."""
+    return _share_of(float(layer.weight_count + layer.norm_count) if layer.is_frozen else 0.0, layer, table)
+
+
+def _share_of(total: float, layer: Layer, table: SplitTable) -> FloatArray:
+    """Share of a number of weights."""
+    if total == 0:
+        return np.zeros(len(table.workers))
+    limits = layer.family.limits(layer)
+    out, inner = max(limits.out_channels, 1), max(limits.in_channels, 1)
+    share_out = np.ceil(out / table.out_channels) / out
+    share_in = np.ceil(inner / table.in_channels) / inner
+    return np.asarray(total * share_out * share_in)
+
+
+def _activation_elements(
+    layer: Layer, shard: Shard, micro_batch: int | IntArray, workers: IntArray, *, training: bool
+) -> FloatArray:
+    """Elements kept for the backward pass.
+
+    The share of the output; once more where a normalisation follows, whose backward pass needs its input too; and the gathered input
+    of an output-channel split.
+    """
+    limits = layer.family.limits(layer)
+    shape = layer.output_shape
+    if layer.kind == "input":
+        return np.asarray(np.ceil(micro_batch * float(np.prod(shape)) / workers))
+    rest = float(np.prod(shape[2:])) if len(shape) == 3 else float(np.prod(shape[1:]))
+    kept = shard.batch * shard.out_channels * shard.height * rest
+    if layer.family.is_view:
+        return np.zeros_like(kept)
+    if training and getattr(layer.params, "norm", None) is not None:
+        kept = 2.0 * kept
+    if limits.channelwise or not layer.input_shapes:
+        return kept
+    # The share after the reduction of an input-channel split is smaller by that degree.
+    kept = kept * reduced_fraction(shard)
+    # A linear layer counts a flattened image as features; others keep positions apart from channels.
+    in_extent = limits.in_channels if limits.in_channels > 1 else layer.input_shapes[0][0]
+    inputs = float(np.prod(layer.input_shapes[0])) / in_extent
+    gathered = shard.batch * shard.in_channels * inputs / shard.split_height
+    return np.asarray(np.where(shard.split_out > 1, kept + gathered, kept))

@@ -1,0 +1,225 @@
+"""One plan with a split per layer, event by event: layers forward and back, moves between them, gradient exchanges beside them, the update.
+
+Without stages all workers do the same, so there is one track. Gradients are exchanged one after the other, last layer first, while the last
+micro-batch goes back; they share the links with the moves of activations, so they pause meanwhile (as the judge counts it, see
+`costmodel.evaluate`). With stages the pipeline is simulated (`costmodel.timeline`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodel.network import Cluster
+from costmodel.pipeline_cost import pipeline_arrays
+from costmodel.plan import Plan
+from costmodel.splits import Split, split_table
+from costmodel.tables import CostTables
+from costmodel.timeline import STREAMS, TimelineInput, simulate
+from costmodel.tracks import Tracks, TrackSpan
+from costmodel.workload import Workload
+
+__all__ = ["layer_tracks"]
+
+_STREAMS = ("compute", "network", "exchange")
+_PASSES = {"F": "forward", "B": "backward"}
+
+
+def layer_tracks(workload: Workload, cluster: Cluster, plan: Plan) -> Tracks:
+    """Run one step of a plan.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+    plan : Plan
+        A legal one.
+
+    Returns
+    -------
+    Tracks
+        One track for all workers, or one per stage of a pipeline.
+    """
+    counts = sorted({split.workers for split in plan.splits})
+    tables = CostTables(workload, cluster, split_table(counts, batch_only=plan.is_pipeline), plan.num_micro_batches)
+    return _stages(tables, plan) if plan.is_pipeline else _workers(tables, plan)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Where a worker is in the step."""
+
+    now_s: float = 0.0
+    spans: list[TrackSpan] = field(default_factory=list)
+
+    def add(self, stream: str, name: str, kind: str, duration_s: float) -> None:
+        """Something that the worker waits for."""
+        self.spans.append(
+            TrackSpan(track=0, stream=stream, name=name, kind=kind, start_s=self.now_s, duration_s=duration_s)
+        )
+        self.now_s += duration_s
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerTimes:
+    """Times of a layer and micro-batch; moves include those inside the layer."""
+
+    name: str
+    forward_s: float
+    input_s: float
+    weight_s: float
+    moved_s: float
+    returned_s: float
+    update_s: float
+    exchange_s: float
+
+
+def _workers(tables: CostTables, plan: Plan) -> Tracks:
+    layers = _layer_times(tables, plan)
+    clock = _Clock()
+    for m in range(plan.num_micro_batches):
+        mark = f" m{m}" if plan.num_micro_batches > 1 else ""
+        for layer in layers:
+            clock.add("network", f"{layer.name}: input{mark}", "transfer", layer.moved_s)
+            clock.add("compute", f"{layer.name} forward{mark}", "forward", layer.forward_s)
+        turn = clock.now_s
+        ready: list[tuple[_LayerTimes, float]] = []
+        for layer in reversed(layers):
+            clock.add("network", f"{layer.name}: gradients{mark}", "transfer", layer.returned_s)
+            clock.add("compute", f"{layer.name} backward{mark}", "backward", layer.input_s + layer.weight_s)
+            ready.append((layer, clock.now_s))
+    computing = [s for s in clock.spans if s.stream == "compute" and s.kind == "backward" and s.start_s >= turn]
+    overlaps = tables.workload.compute.overlaps_exchange
+    exchanges = _exchanges(ready, computing if overlaps else [], clock.now_s)
+    clock.spans += exchanges
+    clock.now_s = max([clock.now_s, *(span.end_s for span in exchanges)])
+    for layer in layers:
+        clock.add("compute", f"{layer.name} update", "optimizer", layer.update_s)
+    words = "one worker" if plan.workers == 1 else f"each of {plan.workers} workers"
+    return Tracks.of((words,), _STREAMS, clock.spans)
+
+
+def _exchanges(
+    ready: Sequence[tuple[_LayerTimes, float]], computing: Sequence[TrackSpan], turned_s: float
+) -> list[TrackSpan]:
+    """Exchanges on their channel: in the order of the backward pass, in the times of ``computing`` and from ``turned_s`` on."""
+    free = [(span.start_s, span.end_s) for span in computing if span.duration_s > 0.0]
+    free.append((turned_s, float("inf")))
+    spans, now = [], 0.0
+    for layer, end_s in ready:
+        left, piece = layer.exchange_s, 0
+        now = max(now, end_s if len(free) > 1 else turned_s)
+        for start, end in free:
+            if left <= 0.0:
+                break
+            begin = max(start, now)
+            if begin >= end:
+                continue
+            piece += 1
+            duration = min(left, end - begin)
+            name = f"{layer.name}: gradient exchange" + (f" (part {piece})" if piece > 1 else "")
+            spans.append(
+                TrackSpan(track=0, stream="exchange", name=name, kind="exchange", start_s=begin, duration_s=duration)
+            )
+            now, left = begin + duration, left - duration
+    return spans
+
+
+def _layer_times(tables: CostTables, plan: Plan) -> list[_LayerTimes]:
+    rows = [tables.table.row_of(split) for split in plan.splits]
+    moved, returned = _moves(tables, rows)
+    names = tables.workload.collectives
+    result = []
+    for i, layer in enumerate(tables.workload.graph.layers):
+        costs, row, name = tables.layers[i], rows[i], plan.collectives[i]
+        exchange = costs.cheapest_exchange_s if name is None else costs.exchange_s[names.index(name)]
+        result.append(
+            _LayerTimes(
+                layer.name,
+                float(costs.forward_s[row]),
+                float(costs.backward_input_s[row]),
+                float(costs.backward_weight_s[row]),
+                moved[i] + float(costs.inner_forward_s[row]),
+                returned[i] + float(costs.inner_backward_s[row]),
+                float(costs.update_s[row]),
+                float(exchange[row]),
+            )
+        )
+    return result
+
+
+def _moves(tables: CostTables, rows: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Time to bring each layer its inputs, and to bring their gradients back, of one micro-batch."""
+    forward, backward = [0.0] * len(rows), [0.0] * len(rows)
+    geometry = tables.geometry
+    count = int(np.searchsorted(np.array(tables.table.offsets), rows[0], side="right")) - 1
+    for edge in tables.edges:
+        layout = geometry.layout_of[rows[edge.producer]]
+        need = geometry.need_of[int(edge.channelwise)][rows[edge.consumer]]
+        pair = int(geometry.pair(count, layout, need))
+        forward[edge.consumer] += float(edge.forward_s[pair])
+        backward[edge.consumer] += float(edge.backward_s[pair])
+    return forward, backward
+
+
+def _stages(tables: CostTables, plan: Plan) -> Tracks:
+    arrays, stages, names = pipeline_arrays(tables), plan.stages, tables.workload.collectives
+    index = {int(r): k for k, r in enumerate(arrays.replicas)}
+    ks = [index[stage.replicas] for stage in stages]
+
+    def of(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, ...]:
+        return tuple(float(values[k, stage.first : stage.last + 1].sum()) for k, stage in zip(ks, stages, strict=True))
+
+    def exchange(stage_number: int) -> float:
+        stage, total = stages[stage_number], 0.0
+        row = tables.table.row_of(Split(batch=stage.replicas))
+        for i in range(stage.first, stage.last + 1):
+            costs, name = tables.layers[i], plan.collectives[i]
+            times = costs.cheapest_exchange_s if name is None else costs.exchange_s[names.index(name)]
+            total += float(times[row])
+        return total
+
+    def cut(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, ...]:
+        return tuple(float(values[a, b, stage.first]) for a, b, stage in zip(ks, ks[1:], stages[1:], strict=False))
+
+    timeline = simulate(
+        TimelineInput(
+            schedule="1f1b",
+            pp=len(stages),
+            num_micro_batches=plan.num_micro_batches,
+            forward_s=of(arrays.forward_s),
+            backward_s=of(arrays.backward_s),
+            send_forward_s=cut(arrays.cut_forward_s),
+            send_backward_s=cut(arrays.cut_backward_s),
+            exchange_s=tuple(exchange(s) for s in range(len(stages))),
+            optimizer_s=of(arrays.update_s),
+        )
+    )
+    spans = []
+    for span in timeline.spans:
+        letter, _, rest = span.name.partition(" ")
+        kind = _PASSES.get(letter, span.stream)
+        name = {"exchange": "gradient exchange"}.get(span.name, span.name)
+        if letter in _PASSES:
+            micro_batch = f"m{rest.rpartition('m')[2]}"
+            name = f"{kind} {micro_batch}"
+            if span.stream != "compute":
+                name, kind = f"{'activations' if letter == 'F' else 'gradients'} for {name}", "transfer"
+        spans.append(
+            TrackSpan(
+                track=span.rank,
+                stream=span.stream,
+                name=name,
+                kind=kind,
+                start_s=span.start_s,
+                duration_s=span.duration_s,
+            )
+        )
+    layers = tables.workload.graph.layers
+    words = tuple(
+        f"stage {n}: {layers[s.first].name}-{layers[s.last].name} ({s.replicas} GPU{'s' if s.replicas != 1 else ''})"
+        for n, s in enumerate(stages)
+    )
+    return Tracks.of(words, STREAMS, spans)

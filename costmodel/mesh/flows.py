@@ -1,0 +1,53 @@
+"""Where gradients flow: below the first layer that is trained there is no backward pass, and nothing is kept for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodel.mesh.units import UnitKind
+from costmodel.workload import Workload
+
+__all__ = ["GradientFlow", "flow_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientFlow:
+    """The backward pass of one layer.
+
+    Attributes
+    ----------
+    through : bool
+        It has one: the layer is trained, or one before it is.
+    to_inputs : bool
+        It finds gradients of its inputs: a layer before it is trained.
+    runs_again : bool
+        Selective recomputation has a reason to run the layer again: its own backward pass, or that of a layer of the unit that reads it.
+    """
+
+    through: bool
+    to_inputs: bool
+    runs_again: bool
+
+
+def flow_of(workload: Workload, kind: UnitKind, position: int, needs: Sequence[bool]) -> GradientFlow:
+    """The backward pass of a layer of a unit; units of a kind are alike in this (`costmodel.mesh.units.fold`).
+
+    Parameters
+    ----------
+    workload : Workload
+    kind : UnitKind
+    position : int
+        Of the layer in the unit.
+    needs : sequence of bool
+        Layer of the graph -> whether a gradient flows through its output.
+    """
+    if not workload.training:
+        return GradientFlow(through=False, to_inputs=False, runs_again=False)
+    index = kind.layers[position]
+    reading = any(needs[kind.layers[r]] for r, inputs in enumerate(kind.inputs) if position in inputs)
+    return GradientFlow(
+        through=needs[index],
+        to_inputs=any(needs[u] for u in workload.graph.producers[index]),
+        runs_again=needs[index] or reading,
+    )

@@ -1,0 +1,102 @@
+"""The table of unit costs: what it has of every kind of unit, and a store of rows that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["UNIT_COLUMNS", "UnitRows", "UnitTable"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitTable:
+    """Costs of a unit; arrays (n rows, K kinds). Times and message sizes are of one micro-batch, sizes in bytes per rank."""
+
+    forward_s: FloatArray
+    backward_s: FloatArray  # both gradients
+    weight_s: FloatArray  # the part of backward_s that only weight gradients need
+    selective_s: FloatArray  # forward time of the layers that selective recomputation runs again
+    tp_forward_s: FloatArray
+    tp_backward_s: FloatArray
+    etp_forward_s: FloatArray  # gathering and reducing tokens inside experts
+    attention_forward_s: FloatArray  # part of forward_s that hides a ring of keys and values
+    attention_backward_s: FloatArray
+    kv_bytes: FloatArray  # keys and values of a rank's positions
+    heads_bytes: FloatArray  # queries, keys, values and outputs of a rank's positions
+    dispatch_bytes: FloatArray  # tokens that a rank sends to experts, once
+    returned_bytes: FloatArray  # the same of their gradients
+    saved_bytes: FloatArray  # kept for the backward pass, nothing recomputed
+    saved_selective_bytes: FloatArray
+    entering_bytes: FloatArray  # the unit's input
+    input_bytes: FloatArray  # the same if full recomputation keeps it: where a gradient flows through the unit
+    logits_bytes: FloatArray  # the loss and what enters it; not in saved_bytes
+    dense_count: FloatArray  # weights of a rank outside routed experts
+    expert_count: FloatArray
+    dense_trainable: FloatArray
+    expert_trainable: FloatArray
+    tied_count: FloatArray  # weights of another unit that this one needs a copy of
+    tied_trainable: FloatArray
+    apart_trainable: (
+        FloatArray  # the part of dense_trainable whose gradients the tensor-parallel ranks add up, once per step
+    )
+    # What the host starts: kernels, and collectives over the tensor-parallel ranks (0 for one rank).
+    forward_launches: FloatArray
+    backward_launches: FloatArray  # without those that only weight gradients need
+    weight_launches: FloatArray
+    selective_launches: FloatArray
+    tensors: FloatArray  # weight tensors that are trained
+    tp_forward_starts: FloatArray
+    tp_backward_starts: FloatArray
+    widest_bytes: FloatArray  # largest tensor of a rank: the gradient that is under way in the backward pass
+
+    @classmethod
+    def of_stack(cls, stack: FloatArray) -> UnitTable:
+        """The table of an array (fields, n, K)."""
+        return cls(**dict(zip(UNIT_COLUMNS, stack, strict=True)))
+
+
+UNIT_COLUMNS: tuple[str, ...] = tuple(item.name for item in fields(UnitTable))
+
+
+@dataclass(slots=True, kw_only=True)
+class UnitRows:
+    """Rows of the table that have been computed, each under a key.
+
+    >>> rows, ones = UnitRows(), np.ones((len(UNIT_COLUMNS), 2, 3))
+    >>> rows.add([(1,), (2,)], UnitTable.of_stack(ones * np.array([[[1.0], [2.0]]])))
+    >>> rows.missing([(2,), (3,)]), rows.table([(2,), (2,), (1,)]).forward_s[:, 0].tolist()
+    ([1], [2.0, 2.0, 1.0])
+    """
+
+    _places: dict[Hashable, int] = field(default_factory=dict)
+    # (fields, room, K): rows beyond those known are room for more, so that adding does not copy all of them every time.
+    _stack: FloatArray = field(default_factory=lambda: np.zeros((len(UNIT_COLUMNS), 0, 0)))
+
+    def missing(self, keys: Sequence[Hashable]) -> list[int]:
+        """Positions of the keys that are not known."""
+        return [n for n, key in enumerate(keys) if key not in self._places]
+
+    def add(self, keys: Sequence[Hashable], rows: UnitTable) -> None:
+        """Remember rows under keys that are not known."""
+        columns = [getattr(rows, name) for name in UNIT_COLUMNS]
+        known, kinds = len(self._places), columns[0].shape[1]
+        size = known + len(keys)
+        if size > self._stack.shape[1]:
+            grown = np.empty((len(UNIT_COLUMNS), max(size, 2 * known), kinds))
+            if known:
+                grown[:, :known] = self._stack[:, :known]
+            self._stack = grown
+        for own, column in zip(self._stack, columns, strict=True):
+            own[known:size] = column
+        self._places |= {key: known + n for n, key in enumerate(keys)}
+
+    def table(self, keys: Sequence[Hashable], index: IntArray | None = None) -> UnitTable:
+        """Rows of known keys; with an index, those of ``keys[index]``."""
+        place = np.array([self._places[key] for key in keys], dtype=np.int64)
+        return UnitTable.of_stack(self._stack.take(place if index is None else place[index], axis=1))

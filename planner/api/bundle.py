@@ -1,0 +1,164 @@
+"""What is bundled and what can be named, and the loaders of files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.api.inputs import reference_to
+from planner.api.shown import Answer
+from planner.api.words import in_python_words
+
+if TYPE_CHECKING:
+    from planner.loading import LoadedCluster, LoadedDevice, LoadedModel
+    from planner.report.blocks import Report
+
+__all__ = [
+    "Listing",
+    "list_calibrations",
+    "list_clusters",
+    "list_collectives",
+    "list_devices",
+    "list_exporters",
+    "list_importers",
+    "list_models",
+    "load_cluster",
+    "load_device",
+    "load_model",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Listing(Answer):
+    """Things of one kind; iterating gives their names.
+
+    Examples
+    --------
+    >>> import planner
+    >>> models = planner.list_models()
+    >>> "alexnet" in models, models["alexnet"]["global_batch"]
+    (True, 128)
+    """
+
+    kind: str
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of ``planner list``."""
+        return tuple(str(row["name"]) for row in self.rows)
+
+    def __iter__(self) -> Any:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        return next(row for row in self.rows if row["name"] == name)
+
+    def __repr__(self) -> str:
+        return f"<planner.Listing of {len(self)} {self.kind}: {', '.join(self.names)}>"
+
+    def _report(self) -> Report:
+        from planner.report.listing import listing_report
+
+        return listing_report(self.kind, self.rows)
+
+
+def _listing(kind: str) -> Listing:
+    from planner.commands.lists import rows_of
+
+    return Listing(kind=kind, rows=tuple(dict(row) for row in rows_of(kind)))
+
+
+def _lister(kind: str) -> Callable[[], Listing]:
+    def lists() -> Listing:
+        return _listing(kind)
+
+    lists.__name__ = lists.__qualname__ = f"list_{kind}"
+    lists.__doc__ = f"List the {kind}, as ``planner list {kind}`` does."
+    return lists
+
+
+list_models = _lister("models")
+list_devices = _lister("devices")
+list_clusters = _lister("clusters")
+list_calibrations = _lister("calibrations")
+list_collectives = _lister("collectives")
+list_importers = _lister("importers")
+list_exporters = _lister("exporters")
+
+
+def load_model(
+    model: str | os.PathLike[str], *, seq: int | None = None, assume_free: Sequence[str] = ()
+) -> LoadedModel:
+    """Load a network of any format that is read (`planner.list_importers`), by bundled name or path.
+
+    Parameters
+    ----------
+    model : str or path
+    seq : int, optional
+        Positions of a sample, in place of the file's.
+    assume_free : sequence of str
+        Operators of another program's file that are not known and are taken to cost nothing, which every output says.
+
+    Raises
+    ------
+    PlannerError
+        Neither a file nor a bundled name; every problem of the file.
+
+    Examples
+    --------
+    >>> import planner
+    >>> network = planner.load_model("alexnet")
+    >>> network.name, network.graph.weight_count
+    ('alexnet', 50303912)
+    """
+    from planner import loading
+
+    with in_python_words():
+        name = reference_to("models", model)
+        if not assume_free:
+            return loading.load_model(name, seq=seq)
+        from planner.files.network_file import import_network
+
+        return import_network(loading.network_path(Path(name)), assume_free=assume_free)
+
+
+def load_cluster(cluster: str | os.PathLike[str]) -> LoadedCluster:
+    """Load a cluster, and the devices it names, by bundled name or path.
+
+    Raises
+    ------
+    PlannerError
+
+    Examples
+    --------
+    >>> import planner
+    >>> planner.load_cluster("dgx-h100").cluster.device.name
+    'h100-sxm'
+    """
+    from planner import loading
+
+    with in_python_words():
+        return loading.load_cluster(reference_to("clusters", cluster))
+
+
+def load_device(device: str | os.PathLike[str]) -> LoadedDevice:
+    """Load a device by bundled name or path.
+
+    Raises
+    ------
+    PlannerError
+    """
+    from planner import loading
+
+    with in_python_words():
+        return loading.load_device(reference_to("devices", device))

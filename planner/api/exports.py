@@ -1,0 +1,123 @@
+"""`planner.export`: what a trainer or server needs to start with a plan."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.api.plans import Plan
+from planner.api.shown import Answer
+from planner.api.words import in_python_words
+
+if TYPE_CHECKING:
+    from planner.report.blocks import Report
+
+__all__ = ["Export", "export"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Export(Answer):
+    """The files for a target, and where every setting of the plan went.
+
+    Attributes
+    ----------
+    folder : Path or None
+        Where they were written; None where they were not.
+    warnings : tuple of str
+        What no longer holds of a plan file.
+    """
+
+    folder: Path | None
+    warnings: tuple[str, ...]
+    raw: Any
+
+    @property
+    def target(self) -> str:
+        """Name of the trainer or server."""
+        return str(self.raw.target)
+
+    @property
+    def target_version(self) -> str:
+        """Version that the files are written for."""
+        return str(self.raw.version)
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Name -> text."""
+        return dict(self.raw.files)
+
+    @property
+    def cannot_express(self) -> dict[str, str]:
+        """Settings that the target cannot express, and why."""
+        return dict(self.raw.account.cannot)
+
+    @property
+    def left_to_user(self) -> dict[str, str]:
+        """Settings that are left to do, and what."""
+        return dict(self.raw.account.by_hand)
+
+    def __repr__(self) -> str:
+        where = "not written" if self.folder is None else f"in {str(self.folder)!r}"
+        return f"<planner.Export for {self.target}: {', '.join(self.files)}; {where}>"
+
+    def _report(self) -> Report:
+        from planner.commands.export import export_report
+
+        return export_report(self.raw, self.folder)
+
+
+def export(
+    plan: Plan | str | os.PathLike[str],
+    target: str,
+    *,
+    to: str | os.PathLike[str] | None = None,
+    target_version: str | None = None,
+    strict: bool = False,
+    force: bool = False,
+) -> Export:
+    """Write a plan for the program that runs it: arguments or configuration, environment, launch scripts, the prediction.
+
+    Parameters
+    ----------
+    plan : Plan or path of a plan file
+    target : str
+        One of `planner.list_exporters`.
+    to : path, optional
+        Folder to write; it appears complete or not at all. Without it nothing is written, and ``.files`` holds the texts.
+    target_version : str, optional
+        The newest known unless given.
+    strict : bool
+        Refuse a plan with a setting that the target cannot express.
+    force : bool
+        Replace an earlier export in the folder.
+
+    Raises
+    ------
+    PlannerError
+
+    Examples
+    --------
+    >>> import planner
+    >>> plan = planner.estimate("llama3-8b", gpus=16, batch=32, tp=8).plan
+    >>> written = planner.export(plan, "megatron")
+    >>> "--tensor-model-parallel-size 8" in " ".join(written.files.values())
+    True
+    """
+    from planner.commands.export import export_of_file
+    from planner.exporters import exporter_of
+    from planner.exporters.folder import check_folder, write_folder
+
+    with in_python_words():
+        exporter_of(target)
+        folder = None if to is None else Path(to)
+        if folder is not None:
+            check_folder(folder, force=force)
+        with tempfile.TemporaryDirectory(prefix="planner-") as scratch:
+            path = plan.save(Path(scratch) / "plan.yaml") if isinstance(plan, Plan) else Path(plan)
+            made, warnings = export_of_file(path, target, target_version, strict=strict)
+        if folder is not None:
+            write_folder(folder, made.files, force=force)
+        return Export(folder=folder, warnings=warnings, raw=made)

@@ -1,0 +1,289 @@
+"""A plan with its question and its prediction: what a search returns, and what a plan file holds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
+
+from planner.api.inputs import is_in_memory
+from planner.api.words import in_python_words
+
+if TYPE_CHECKING:
+    from planner.api.exports import Export
+    from planner.api.options import EstimateOptions, ExplainOptions
+    from planner.api.results import Estimate, Explanation
+    from planner.request import Request
+    from planner.serving.request import ServingRequest
+
+    Question: TypeAlias = Request | ServingRequest
+
+__all__ = ["Plan", "Space", "space_of"]
+
+Space: TypeAlias = Literal["layers", "mesh", "mixed", "serving"]
+# Type of an answer -> space of its plans.
+_SPACES: dict[str, Space] = {
+    "SearchResult": "layers",
+    "Breakdown": "layers",
+    "MeshResult": "mesh",
+    "MeshBreakdown": "mesh",
+    "MixedResult": "mixed",
+    "MixedBreakdown": "mixed",
+    "ServingResult": "serving",
+    "ServingEstimate": "serving",
+}
+# Terms of a step with a split per layer; the other spaces have theirs as a mapping.
+_LAYER_TERMS = ("compute_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
+_FILES = ("model", "cluster", "device", "calibration")
+
+
+def space_of(answer: Any) -> Space:
+    """Which kind of plans an answer of the planner is about."""
+    return _SPACES[type(answer).__name__]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """One plan, what was asked and what the cost model predicts.
+
+    Attributes
+    ----------
+    ranked : object
+        The planner's own record of the plan and its costs, of the type of its space.
+    space : str
+        ``layers`` (a split per layer), ``mesh``, ``mixed`` (several kinds of devices) or ``serving``.
+    warnings : tuple of str
+        What no longer holds of the file that it was loaded from.
+
+    Examples
+    --------
+    >>> import planner
+    >>> plan = planner.optimize("alexnet", gpus=4).best
+    >>> plan.workers, plan.fits, round(sum(plan.time_parts.values()) / plan.step_time_s, 6)
+    (4, True, 1.0)
+    """
+
+    ranked: Any
+    space: Space
+    warnings: tuple[str, ...] = ()
+    _question: Question
+    _answer: Any
+
+    # -- what it is
+
+    @property
+    def summary(self) -> str:
+        """The plan in words."""
+        return str(self.ranked.summary)
+
+    @property
+    def family(self) -> str:
+        """Region of the space that it lies in, as in ``hybrid`` or ``tensor+pipeline+zero-1``."""
+        return str(self.ranked.family)
+
+    @property
+    def rank(self) -> int:
+        """Place in its search; 1 is the best."""
+        return int(self.ranked.rank)
+
+    @property
+    def workers(self) -> int:
+        """Devices in use."""
+        return int(self.ranked.workers)
+
+    @property
+    def model(self) -> str:
+        """Name of the network."""
+        return str(self._answer.setting.model)
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster."""
+        return str(self._answer.setting.cluster)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per step; of serving, sequences at a time."""
+        return int(self.ranked.plan.concurrency if self.space == "serving" else self._answer.setting.global_batch)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The plan itself, as its section of a plan file: degrees, or a split per layer."""
+        return dict(self.to_dict()[self.space])
+
+    # -- what it costs
+
+    @property
+    def step_time_s(self) -> float:
+        """Time of one training step; of serving, the time per token."""
+        return float(self.ranked.tpot_s if self.space == "serving" else self.ranked.step_time_s)
+
+    @property
+    def time_parts(self) -> dict[str, float]:
+        """Terms that add up to `step_time_s`."""
+        if self.space == "layers":
+            return {name: float(getattr(self.ranked, name)) for name in _LAYER_TERMS}
+        return dict(self.ranked.tpot_parts if self.space == "serving" else self.ranked.time_parts)
+
+    @property
+    def memory_bytes_per_gpu(self) -> float:
+        """Peak memory of the fullest device."""
+        return float(self.ranked.memory_bytes_per_gpu)
+
+    @property
+    def memory_capacity_bytes(self) -> float:
+        """Memory that it may use."""
+        return float(self.ranked.memory_capacity_bytes)
+
+    @property
+    def memory_parts(self) -> dict[str, float]:
+        """Terms that add up to `memory_bytes_per_gpu`; empty for a split per layer, which is known layer by layer (`explain`)."""
+        return dict(getattr(self.ranked, "memory_parts", {}))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices."""
+        return self.memory_bytes_per_gpu <= self.memory_capacity_bytes
+
+    @property
+    def samples_per_s(self) -> float:
+        """Throughput; of serving, requests per second."""
+        ranked = self.ranked
+        return float(ranked.requests_per_s if self.space == "serving" else ranked.throughput_samples_per_s)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Throughput in tokens (of serving, of answers); None for networks without sequences."""
+        if self.space == "serving":
+            return float(self.ranked.output_tokens_per_s)
+        seq = self._answer.setting.seq
+        return None if seq is None else self.samples_per_s * seq
+
+    # -- what can be done with it
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of a plan file; files are named by absolute paths."""
+        from planner.report.machine import finite
+
+        return dict(finite(self._document(None)))
+
+    def estimate(self, **changes: Unpack[EstimateOptions]) -> Estimate:
+        """Predict it part by part; keywords ask about another cluster, batch, precision, ..."""
+        from planner.api.questions import estimate
+
+        return estimate(self, **changes)
+
+    def explain(self, **changes: Unpack[ExplainOptions]) -> Explanation:
+        """Show where its time goes, layer by layer, and what the best plan does better."""
+        from planner.api.questions import explain
+
+        return explain(self, **changes)
+
+    def export(
+        self,
+        target: str,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        target_version: str | None = None,
+        strict: bool = False,
+        force: bool = False,
+    ) -> Export:
+        """Write what a trainer or server needs to start with it; see `planner.export`."""
+        from planner.api.exports import export
+
+        return export(self, target, to=to, target_version=target_version, strict=strict, force=force)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it as a plan file (YAML), which every command takes.
+
+        Files in or under the folder of the plan file are named relative to it. A network (cluster, device) that was never a file is
+        written beside the plan, as ``NAME.model.yaml``.
+
+        Returns
+        -------
+        Path
+            The file.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written.
+        """
+        from planner.commands.files import check_writable, write_atomically
+        from planner.files.plan_file import plan_text
+
+        target = Path(path)
+        check_writable(target)
+        document = self._document(None)
+        for role in _FILES:
+            if isinstance(document.get(role), str):
+                document[role] = _beside(document[role], role, target)
+        write_atomically(target, plan_text(document))
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan file, check it against its network and cluster, and predict it again.
+
+        Raises
+        ------
+        InputFileError
+            Everything wrong with it.
+        """
+        from planner.api.questions import estimate
+
+        return estimate(Path(path)).plan
+
+    def __str__(self) -> str:
+        from planner.report.numbers import duration_text, used_of_total
+
+        memory = used_of_total(self.memory_bytes_per_gpu, self.memory_capacity_bytes)
+        per = "per token" if self.space == "serving" else "per step"
+        text = (
+            f"{self.summary}\n{self.model} on {self.workers} of {self.cluster}, batch {self.global_batch}: "
+            f"{duration_text(self.step_time_s)} {per}, {memory} per GPU"
+        )
+        return text if self.fits else f"{text} (does not fit)"
+
+    def __repr__(self) -> str:
+        return f"<planner.Plan {self.summary!r}: {self.step_time_s:.4g} s, {self.workers} workers>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return "<div>" + "<br>".join(escape(line) for line in str(self).splitlines()) + "</div>"
+
+    def _document(self, folder: Path | None) -> dict[str, Any]:
+        from planner.answers import plan_document_of, prediction_plan_document, serving_document_of
+        from planner.serving.request import ServingRequest
+
+        if isinstance(self._question, ServingRequest):
+            return serving_document_of(self._question, self._answer, self.ranked, folder=folder)
+        if hasattr(self._answer, "ranked"):
+            return prediction_plan_document(self._question, self._answer, folder)
+        return plan_document_of(self._question, self._answer, self.ranked, folder=folder)
+
+
+def _beside(text: str, role: str, plan: Path) -> str:
+    """How a plan file names a file: relative where it is near, and copied where it was in memory only."""
+    path = Path(text)
+    if not path.is_absolute():
+        return text
+    folder = plan.resolve().parent
+    if is_in_memory(text):
+        copy = folder / f"{plan.stem}.{role}.yaml"
+        with in_python_words():
+            _copy(path, copy)
+        return f"./{copy.name}"
+    return f"./{path.relative_to(folder).as_posix()}" if path.is_relative_to(folder) else text
+
+
+def _copy(source: Path, target: Path) -> None:
+    from planner.errors import OutputError
+
+    try:
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise OutputError(f"{target}: cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,267 @@
+"""Answers of the questions about plans: ranked plans of a search, one plan predicted or explained, a scaling curve."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from planner.api.pages import Written, write_answer
+from planner.api.plans import Plan, Space
+from planner.api.shown import Answer
+
+if TYPE_CHECKING:
+    from planner.api.exports import Export
+    from planner.api.plans import Question
+    from planner.report.blocks import Report
+
+__all__ = ["Estimate", "Explanation", "ScalingCurve", "SearchResult"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SearchResult(Answer, Written):
+    """Ranked plans with the proof that travels with them; iterating gives the plans.
+
+    Attributes
+    ----------
+    plans : tuple of Plan
+        Best first.
+    best : Plan
+        What to run: the first, or a refinement of it with stages or splits of its own.
+    space : str
+        ``layers``, ``mesh``, ``mixed`` or ``serving``.
+    raw : object
+        The planner's own record of the answer, of the type of its space.
+
+    Examples
+    --------
+    >>> import planner
+    >>> result = planner.optimize("alexnet", gpus=4, top=3)
+    >>> result.proven, len(result), result.best.step_time_s == result.bound
+    (True, 3, True)
+    """
+
+    plans: tuple[Plan, ...]
+    best: Plan
+    space: Space
+    raw: Any
+    _question: Question
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan of the stated space is better than the first."""
+        return bool(self.raw.proven_optimal)
+
+    @property
+    def bound(self) -> float | None:
+        """Seconds: no plan of the space takes less per step; None of serving, whose objectives are no step times."""
+        return None if self.space == "serving" else float(self.raw.bound_s)
+
+    @property
+    def gap(self) -> float:
+        """How much better any other plan could be: (best - bound) / best, of the objective."""
+        return float(self.to_dict()["gap"])
+
+    @property
+    def wall_s(self) -> float:
+        """Time of the search."""
+        return float(self.raw.wall_s)
+
+    @property
+    def assumptions(self) -> dict[str, str]:
+        """What was taken for granted: name -> value and where it comes from."""
+        rows = (*self.raw.assumptions, *getattr(self.raw, "model_assumptions", ()))
+        return {row.name: f"{row.value} ({row.source})" if row.source else row.value for row in rows}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for people: why the best wins, limits that were hit."""
+        return tuple(self.raw.notes)
+
+    def explain(self) -> Explanation:
+        """Show where the time of the best plan goes."""
+        return self.best.explain()
+
+    def export(
+        self,
+        target: str,
+        *,
+        to: str | os.PathLike[str] | None = None,
+        target_version: str | None = None,
+        strict: bool = False,
+        force: bool = False,
+    ) -> Export:
+        """Write what a trainer or server needs to start with the best plan; see `planner.export`."""
+        return self.best.export(target, to=to, target_version=target_version, strict=strict, force=force)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the best plan as a plan file; see `Plan.save`."""
+        return self.best.save(path)
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __iter__(self) -> Iterator[Plan]:
+        return iter(self.plans)
+
+    def __getitem__(self, index: int) -> Plan:
+        return self.plans[index]
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        proof = "proven" if self.proven else "not proven"
+        return f"<planner.SearchResult of {len(self)} plans ({proof}); best: {self.best!r}>"
+
+    def _write(self, words: Mapping[str, Any]) -> None:
+        write_answer(self._question, self.raw, self._report(), words)
+
+    def _report(self) -> Report:
+        from planner.answers import search_report_of
+        from planner.serving.request import ServingRequest
+
+        if isinstance(self._question, ServingRequest):
+            from planner.serving.report import serving_search_report
+
+            return serving_search_report(self.raw)
+        return search_report_of(self._question, self.raw)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Estimate(Answer, Written):
+    """One plan with its predicted time and memory, part by part.
+
+    Attributes
+    ----------
+    plan : Plan
+    warnings : tuple of str
+        What no longer holds of a plan file.
+    raw : object
+        The planner's own record of the answer, of the type of its space.
+
+    Examples
+    --------
+    >>> import planner
+    >>> planner.estimate("alexnet", gpus=4, family="data").plan.family
+    'data'
+    """
+
+    _command: ClassVar[Literal["estimate", "explain"]] = "estimate"
+
+    plan: Plan
+    warnings: tuple[str, ...] = ()
+    raw: Any
+    _question: Question
+
+    @property
+    def step_time_s(self) -> float:
+        """Time of one training step; of serving, the time per token."""
+        return self.plan.step_time_s
+
+    @property
+    def memory_bytes_per_gpu(self) -> float:
+        """Peak memory of the fullest device."""
+        return self.plan.memory_bytes_per_gpu
+
+    @property
+    def time_parts(self) -> dict[str, float]:
+        """Terms that add up to `step_time_s`."""
+        return self.plan.time_parts
+
+    @property
+    def memory_parts(self) -> dict[str, float]:
+        """Terms of the memory; see `Plan.memory_parts`."""
+        return self.plan.memory_parts
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices."""
+        return self.plan.fits
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for people."""
+        return tuple(self.raw.notes)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the plan as a plan file; see `Plan.save`."""
+        return self.plan.save(path)
+
+    def __repr__(self) -> str:
+        return f"<planner.{type(self).__name__} of {self.plan!r}>"
+
+    def _write(self, words: Mapping[str, Any]) -> None:
+        write_answer(self._question, self.raw, self._report(), words)
+
+    def _report(self) -> Report:
+        from planner.answers import prediction_report
+        from planner.serving.request import ServingRequest
+
+        if isinstance(self._question, ServingRequest):
+            from planner.serving.report import serving_estimate_report, serving_explain_report
+
+            report = serving_estimate_report if self._command == "estimate" else serving_explain_report
+            return report(self.raw, self.warnings)
+        return prediction_report(self._question, self.raw, list(self.warnings), self._command)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Explanation(Estimate):
+    """One plan layer by layer, and against the best one.
+
+    Examples
+    --------
+    >>> import planner
+    >>> found = planner.explain("alexnet", gpus=4, family="data")
+    >>> found.layers[1]["name"], found.best_step_time_s <= found.step_time_s
+    ('conv1', True)
+    """
+
+    _command: ClassVar[Literal["estimate", "explain"]] = "explain"
+
+    @property
+    def layers(self) -> list[dict[str, Any]]:
+        """Costs of every layer, by the keys of the JSON document."""
+        return list(self.to_dict()["layers"])
+
+    @property
+    def best_step_time_s(self) -> float | None:
+        """Of the best plan, where it was searched for; of serving, its time per token."""
+        best = self.raw.best
+        if best is None:
+            return None
+        return float(best.tpot_s if self.plan.space == "serving" else best.step_time_s)
+
+    @property
+    def comparison(self) -> list[tuple[str, float, float]]:
+        """Why the plan is not the best: term, its seconds, the best plan's seconds; the largest difference first."""
+        return list(self.raw.comparison)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ScalingCurve(Answer):
+    """Step times, speed-ups and efficiencies over numbers of workers.
+
+    Attributes
+    ----------
+    points : tuple of planner.results.ScalePoint
+    """
+
+    raw: Any
+
+    @property
+    def points(self) -> tuple[Any, ...]:
+        """One per number of workers."""
+        return tuple(self.raw.points)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(str(point.workers) for point in self.points)
+        return f"<planner.ScalingCurve over {counts} workers>"
+
+    def _report(self) -> Report:
+        from planner.report.scale import scale_report
+
+        return scale_report(self.raw)

@@ -1,0 +1,148 @@
+"""What every answer can do: print as the command line prints it, show as tables in a notebook, become data."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.report.blocks import Block, Report, Table
+
+__all__ = ["Answer", "html_of"]
+
+_WIDTH = 120  # of text where no terminal says otherwise
+_MOST_ROWS = 60  # of a table in a notebook; the rest is counted
+_RIGHT = ' style="text-align: right"'
+
+
+class Answer:
+    """Base of the answers; ``str()`` is the text of the command line, a notebook shows tables.
+
+    A class has `_report`, which makes the report that the commands print.
+    """
+
+    __slots__ = ()
+
+    def _report(self) -> Report:
+        raise NotImplementedError  # pragma: no cover - every class has its own
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document of ``--json``: SI units with the unit in the key, None where there is no value."""
+        from planner.report.machine import finite
+
+        return dict(finite(self._report().data()))
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """The rows of ``--format csv``: one mapping per plan, layer, device or point."""
+        from planner.report.machine import finite
+
+        return [dict(finite(record)) for record in self._report().records()]
+
+    def to_pandas(self) -> Any:
+        """The rows of `to_records` as a table of pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        PlannerError
+            pandas is not installed; the planner does not need it otherwise.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            from planner.errors import PlannerError
+
+            message = (
+                "to_pandas() needs the package 'pandas', which is not installed: pip install 'paleo-planner[pandas]'"
+            )
+            raise PlannerError(message) from None
+        return pandas.DataFrame.from_records(self.to_records())
+
+    def to_markdown(self) -> str:
+        """The text of ``--format markdown``."""
+        from planner.report.markdown import markdown_text
+
+        return markdown_text(self._report().blocks())
+
+    def to_csv(self) -> str:
+        """The text of ``--format csv``."""
+        from planner.report.machine import csv_text
+
+        return csv_text(self._report().records())
+
+    def __str__(self) -> str:
+        from planner.report.text import plain_text
+
+        width = shutil.get_terminal_size((_WIDTH, 24)).columns
+        return plain_text(self._report().blocks(), max(width, 60)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return html_of(self._report().blocks())
+
+
+def html_of(blocks: Sequence[Block]) -> str:
+    """Write a report as a fragment of HTML without styles or scripts of its own: a notebook has its own.
+
+    Every text is escaped, and a long table ends in the number of rows left out.
+    """
+    from planner.report.blocks import Facts, Heading, Table
+
+    parts = []
+    for block in blocks:
+        if isinstance(block, Table):
+            parts.append(_table(block))
+        elif isinstance(block, Facts):
+            rows = "".join(
+                f'<tr><th style="text-align: left; vertical-align: top">{escape(name)}</th>'
+                f'<td style="text-align: left">{escape(value)}</td></tr>'
+                for name, value in block.pairs
+            )
+            parts.append(f"<details><summary>Details</summary><table>{rows}</table></details>")
+        elif isinstance(block, Heading):
+            parts.append(f"<h4>{escape(block.text)}</h4>")
+        else:
+            text = escape(block.text)
+            parts.append(f"<p><strong>{text}</strong></p>" if block.strong else f"<p>{text}</p>")
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _table(table: Table) -> str:
+    def titled(title: str, unit: str) -> str:
+        return "<br>".join(escape(text) for text in (*title.split("\n"), *([unit] if unit else [])))
+
+    head = "".join(f"<th>{titled(column.title, column.unit)}</th>" for column in table.columns)
+    rows = []
+    for row in range(min(table.num_rows, _MOST_ROWS)):
+        cells = "".join(
+            f"<td{' style=' + chr(34) + 'text-align: left' + chr(34) if column.is_text else _RIGHT}>"
+            f"{escape(column.cells[row])}</td>"
+            for column in table.columns
+        )
+        rows.append(f"<tr>{cells}</tr>")
+    left = table.num_rows - _MOST_ROWS
+    more = f"<p>and {left} more rows</p>" if left > 0 else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>{more}"
+
+
+def call_text(function: str, positional: Sequence[Any], options: Mapping[str, Any]) -> str:
+    """A call as Python writes it, for the provenance of plans; objects by their names.
+
+    >>> call_text("optimize", ["alexnet"], {"gpus": 16, "tp": None})
+    "planner.optimize('alexnet', gpus=16)"
+    """
+    words = [_shown(value) for value in positional]
+    words += [f"{name}={_shown(value)}" for name, value in options.items() if value is not None]
+    return f"planner.{function}({', '.join(words)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (str, int, float, bool, range, list, tuple)):
+        return f"{value!r:.200}"
+    name = getattr(value, "name", None)
+    return f"<{name}>" if isinstance(name, str) else f"<{type(value).__name__}>"

@@ -1,0 +1,69 @@
+"""`planner.validate`: predictions beside published or own measurements."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from planner.api.inputs import reference_to
+from planner.api.shown import Answer
+from planner.api.words import in_python_words
+from planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from planner.report.blocks import Report
+
+__all__ = ["Validation", "validate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Validation(Answer):
+    """How wrong the predictions of tables of measurements are."""
+
+    by: str | None
+    raw: Any
+
+    def __repr__(self) -> str:
+        return f"<planner.Validation of {', '.join(score.file for score in self.raw)}>"
+
+    def _report(self) -> Report:
+        from planner.validation.report import validation_report
+
+        return validation_report(self.raw, self.by)
+
+
+def validate(
+    *files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    by: str | None = None,
+    calibration: str | os.PathLike[str] | None = None,
+) -> Validation:
+    """Predict the rows of tables of measurements and say how wrong the predictions are.
+
+    Parameters
+    ----------
+    *files : path, or a sequence of paths
+        CSV tables; docs/measurements.md has their columns.
+    by : str, optional
+        Also score the rows apart by the text of this column.
+    calibration : name or path, optional
+        Constants fitted by ``planner calibrate``.
+
+    Raises
+    ------
+    PlannerError
+        A file cannot be read or is of no known kind; every bad file is named.
+    """
+    from planner.commands.validate import constants_of
+    from planner.validation.run import validate_files
+
+    with in_python_words():
+        names: list[str] = []
+        for given in files:
+            several = [given] if isinstance(given, (str, os.PathLike)) else given
+            names += [os.fspath(name) for name in several]
+        if not names:
+            raise UsageError("files: give at least one CSV file")
+        constants = constants_of(None if calibration is None else reference_to("calibrations", calibration))
+        return Validation(by=by, raw=validate_files(names, by, constants))

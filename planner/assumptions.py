@@ -1,0 +1,84 @@
+"""What an answer rests on, as every report prints it under the answer."""
+
+from __future__ import annotations
+
+from costmodel.units import format_bytes
+from costmodel.workload import Workload
+from planner.calibration.files import LoadedCalibration, calibration_in_words
+from planner.loading import LoadedModel
+from planner.mesh.space import Space, is_transformer, why_layers
+from planner.request import Request
+from planner.results import Assumption, Setting
+
+__all__ = ["space_assumptions", "stated_assumptions"]
+
+
+def stated_assumptions(
+    request: Request,
+    model: LoadedModel,
+    workload: Workload,
+    setting: Setting,
+    calibrated: LoadedCalibration | None,
+) -> tuple[Assumption, ...]:
+    """What an answer rests on, each with where it comes from: given, a file, or a default."""
+
+    def source(given: object, default: str) -> str:
+        return default if given is None else "given"
+
+    of_device = "default of transformers on the device" if is_transformer(model.graph) else "default of the device"
+    rows = [
+        Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)", source=""),
+        Assumption(name="cluster", value=setting.cluster, source=source(request.cluster, "default")),
+        *_size_assumptions(request, setting),
+        Assumption(name="device", value=setting.device, source=source(request.device, "cluster file")),
+        Assumption(name="global batch", value=str(setting.global_batch), source=source(request.batch, "model file")),
+        Assumption(
+            name="precision",
+            value=setting.precision,
+            source=source(
+                request.precision,
+                "the paleo cost model" if setting.cost_model == "paleo" else of_device,
+            ),
+        ),
+        *_sequence_assumptions(request, setting),
+        Assumption(name="cost model", value=setting.cost_model, source=""),
+        Assumption(name="mode", value=setting.mode, source=""),
+    ]
+    if calibrated is not None:
+        rows.append(Assumption(name="calibration", value=calibration_in_words(calibrated.calibration), source="given"))
+    if workload.training:
+        usual = f"default{' of transformers' if is_transformer(model.graph) else ''}"
+        rows.append(Assumption(name="optimizer", value=setting.optimizer, source=source(request.optimizer, usual)))
+    rows.append(
+        Assumption(
+            name="memory per GPU",
+            value=f"{format_bytes(setting.memory_capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context",
+            source=source(request.memory_limit, "device file"),
+        )
+    )
+    if request.collective is not None:
+        rows.append(Assumption(name="collective", value=request.collective, source="given"))
+    return tuple(rows)
+
+
+def space_assumptions(request: Request, model: LoadedModel, space: Space) -> tuple[Assumption, ...]:
+    """Says so where a network with blocks got another space than it would have by itself."""
+    why = why_layers(request, model.graph, space)
+    return () if why is None else (Assumption(name="plans", value=why, source=""),)
+
+
+def _size_assumptions(request: Request, setting: Setting) -> list[Assumption]:
+    if not request.whole_cluster:
+        return []
+    return [Assumption(name="workers", value=f"up to {setting.gpus:,}", source="size of the cluster")]
+
+
+def _sequence_assumptions(request: Request, setting: Setting) -> list[Assumption]:
+    rows = []
+    if setting.seq is not None:
+        source = "given" if request.seq is not None else "model file"
+        rows.append(Assumption(name="sequence length", value=str(setting.seq), source=source))
+    if request.lora_rank is not None:
+        value = f"rank {request.lora_rank} on the linear layers of the blocks, all other weights frozen"
+        rows.append(Assumption(name="adapters", value=value, source="given"))
+    return rows

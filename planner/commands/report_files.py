@@ -1,0 +1,205 @@
+"""Writes an answer as a page, a figure or a trace, where that was asked for. Imported only then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planner import __version__
+from planner.commands.files import write_atomically, write_bytes_atomically
+from planner.commands.output import Output, remark
+from planner.commands.progress import Progress
+from planner.commands.report_options import ReportFiles
+from planner.errors import UsageError
+from planner.report.figures.kinds import Figure
+from planner.report.figures.standard import breakdown, memory, pareto, scaling, timeline
+from planner.report.figures.study import Study, sensitivity_of_answer, study_of, tracks_of
+from planner.report.figures.views import AnswerView, PlanView, view_of_prediction, view_of_search
+from planner.request import Request
+from planner.resolve import Resolved, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from planner.mesh.results import MeshBreakdown, MeshResult
+    from planner.mixed.results import MixedBreakdown, MixedResult
+    from planner.report.blocks import Block, Report
+    from planner.results import Breakdown, SearchResult
+    from planner.serving.results import ServingResult
+
+__all__ = ["write_prediction_files", "write_search_files", "write_serving_page"]
+
+
+def write_search_files(
+    request: Request,
+    answer: SearchResult | MeshResult | MixedResult,
+    report: Report,
+    files: ReportFiles,
+    where: Output,
+    *,
+    interrupted: bool = False,
+) -> None:
+    """Write what was asked for of an answer of ``planner optimize``.
+
+    Parameters
+    ----------
+    request : Request
+    answer : SearchResult, MeshResult or MixedResult
+    report : Report
+        The same answer for people.
+    files : ReportFiles
+    where : Output
+    interrupted : bool
+        By the user: nothing more is searched.
+
+    Raises
+    ------
+    PlannerError
+        A figure or a trace that plans of this kind do not have; files that can no longer be written.
+    """
+    import dataclasses
+
+    view, resolved = view_of_search(answer), resolve(request)
+    study = Study(candidates=view.shown, curves=())
+    wanted = files.html is not None or (files.plot is not None and files.figure in ("pareto", "scaling"))
+    if wanted and not interrupted:
+        progress = Progress(where)
+        try:
+            study = study_of(request, answer, view, progress)
+            if files.html is not None:
+                progress("sensitivity", 1.0)
+                view = dataclasses.replace(view, sensitivity=sensitivity_of_answer(resolved, answer))
+        finally:
+            progress.close()
+    _write(view, resolved, study, report.blocks(), files, where)
+
+
+def write_prediction_files(
+    request: Request,
+    answer: Breakdown | MeshBreakdown | MixedBreakdown,
+    report: Report,
+    files: ReportFiles,
+    where: Output,
+) -> None:
+    """Write what was asked for of an answer of ``planner estimate`` or ``planner explain``, as `write_search_files`."""
+    view = view_of_prediction(answer)
+    if files.plot is not None and files.figure in ("pareto", "scaling"):
+        raise UsageError(f"--figure {files.figure}: one plan has none; 'planner optimize --figure {files.figure}' does")
+    _write(view, resolve(request), Study(candidates=(), curves=()), report.blocks(), files, where)
+
+
+def write_serving_page(answer: ServingResult, report: Report, files: ReportFiles, where: Output) -> None:
+    """Write the page of an answer about serving."""
+    from planner.report.pages.serving import serving_page
+
+    assert files.html is not None
+    write_atomically(files.html, serving_page(answer, report.blocks(), live=files.live, version=__version__))
+    _said_page(where, files)
+
+
+def _said_page(where: Output, files: ReportFiles) -> None:
+    assert files.html is not None
+    _said(where, files.html)
+    if not files.live:
+        note = (
+            "the page has figures without a script; with the extra 'plots' (and without --static) they are interactive"
+        )
+        remark(where, note)
+
+
+def _write(
+    view: AnswerView, resolved: Resolved, study: Study, blocks: Sequence[Block], files: ReportFiles, where: Output
+) -> None:
+    if files.html is not None:
+        write_atomically(files.html, _page(view, resolved, study, blocks, live=files.live))
+        _said_page(where, files)
+    if files.plot is not None:
+        figures = _figures(files.figure, view, resolved, study)
+        if not figures:
+            raise UsageError(
+                f"--figure {files.figure}: this answer has none: its plans do not differ on any axis that is known"
+            )
+        _plot(files.plot, figures, where)
+    if files.trace is not None:
+        from planner.report.trace import trace_bytes, trace_document
+
+        tracks = tracks_of(resolved, view.best.plan)
+        document = trace_document(tracks, _about(view, view.best, tracks.end_s))
+        write_bytes_atomically(files.trace, trace_bytes(document, compressed=files.trace.suffix.lower() == ".gz"))
+        _said(where, files.trace)
+
+
+def _said(where: Output, path: Path) -> None:
+    remark(where, f"wrote {path}")
+
+
+def _about(view: AnswerView, plan: PlanView, end_s: float) -> dict[str, object]:
+    setting = view.setting
+    return {
+        "plan": plan.summary,
+        "model": setting.model,
+        "cluster": setting.cluster,
+        "gpus": plan.workers,
+        "global_batch": setting.global_batch,
+        "predicted_step_time_s": plan.step_time_s,
+        "simulated_step_time_s": end_s,
+        "planner": __version__,
+    }
+
+
+def _plot(path: Path, figures: Sequence[Figure], where: Output) -> None:
+    """One file per figure: the second and later ones have a number in their names."""
+    for n, figure in enumerate(figures):
+        target = path if n == 0 else path.with_name(f"{path.stem}-{n + 1}{path.suffix}")
+        if path.suffix.lower() == ".png":
+            from planner.report.figures.raster import png_bytes
+
+            write_bytes_atomically(target, png_bytes(figure))
+        else:
+            from planner.report.figures.svg import svg_file
+
+            write_atomically(target, svg_file(figure))
+        _said(where, target)
+
+
+def _figures(name: str, view: AnswerView, resolved: Resolved, study: Study) -> list[Figure]:
+    if name == "breakdown":
+        return [breakdown(view)]
+    if name == "memory":
+        return [memory(_with_layer_memory(view, resolved))]
+    if name == "pareto":
+        return list(pareto(study.candidates))
+    if name == "scaling":
+        return list(scaling(study.curves))
+    return [timeline(tracks_of(resolved, view.best.plan), view.best.summary)]
+
+
+def _with_layer_memory(view: AnswerView, resolved: Resolved) -> AnswerView:
+    from planner.report.figures.layer_memory import with_memory_parts
+
+    return with_memory_parts(view, resolved)
+
+
+def _page(view: AnswerView, resolved: Resolved, study: Study, blocks: Sequence[Block], *, live: bool) -> str:
+    from planner.report.pages.answer import Section, answer_page
+
+    view = _with_layer_memory(view, resolved)
+    sections = [
+        Section(title="Where the step goes", figures=(breakdown(view),)),
+        Section(title="What fills the memory", figures=(memory(view),)),
+    ]
+    fronts = pareto(study.candidates)
+    if fronts:
+        note = "Plans of this answer, and the best ones on fewer GPUs and in less memory."
+        sections.append(Section(title="Pareto fronts", figures=tuple(fronts), note=note))
+    try:
+        steps = timeline(tracks_of(resolved, view.best.plan), view.best.summary)
+        sections.append(
+            Section(title="Timeline", figures=(steps,), note="--trace FILE writes it with every layer for Perfetto.")
+        )
+    except UsageError as error:
+        sections.append(Section(title="Timeline", note=f"{error}."))
+    curves = scaling(study.curves)
+    if curves or study.note:
+        sections.append(Section(title="Scaling", figures=tuple(curves), note=study.note))
+    return answer_page(view, blocks, sections, live=live, version=__version__)

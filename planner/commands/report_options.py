@@ -1,0 +1,185 @@
+"""The options that write an answer as a page, a figure or a trace, each written once, and how they are read."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from planner.commands.files import check_writable
+from planner.commands.options import OUTPUT, option
+from planner.commands.output import Output
+from planner.commands.values import Values
+from planner.errors import OutputError, UsageError
+
+__all__ = ["FIGURE_NAMES", "REPORT_OPTIONS", "ReportFiles", "refuse_files", "report_files", "takes_report_options"]
+
+# Names of planner.report.figures.standard.FIGURES, which is not imported where nobody asks for a figure; a test holds them together.
+FIGURE_NAMES = ("breakdown", "memory", "pareto", "scaling", "timeline")
+# Option -> suffixes of its file, and what such a file is.
+_SUFFIXES = {
+    "html": ((".html", ".htm"), "a page ends in .html"),
+    "plot": ((".svg", ".png"), "a figure ends in .svg or .png"),
+    "trace": ((".json", ".json.gz"), "a trace ends in .json or .json.gz"),
+}
+
+
+def _file(name: str, text: str) -> Any:
+    return Annotated[str | None, option(f"--{name}", metavar="FILE", help=text, group=OUTPUT)]
+
+
+REPORT_OPTIONS: dict[str, Any] = {
+    "html": _file("html", "Also write a page with figures and sortable tables: one file that needs no network."),
+    "static": Annotated[
+        bool,
+        option(
+            "--static",
+            metavar=None,
+            help="Figures of --html without a script, also where plotly is installed: a smaller file.",
+            group=OUTPUT,
+        ),
+    ],
+    "plot": _file("plot", "Also write a figure: .svg, or .png with the extra 'plots'."),
+    "figure": Annotated[
+        str | None,
+        option(
+            "--figure",
+            metavar="NAME",
+            help=f"Which figure --plot writes: {', '.join(FIGURE_NAMES)}. Default: breakdown.",
+            group=OUTPUT,
+        ),
+    ],
+    "trace": _file("trace", "Also write the step as a trace for Perfetto (ui.perfetto.dev): .json or .json.gz."),
+}
+# Options that name files.
+_READ = ("model", "plan", "cluster", "device", "calibration")
+_DEFAULTS: dict[str, Any] = {"static": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportFiles:
+    """What is written beside the answer, checked."""
+
+    html: Path | None = None
+    live: bool = False  # interactive plots in the page
+    plot: Path | None = None
+    figure: str = "breakdown"
+    trace: Path | None = None
+
+    @property
+    def flags(self) -> list[str]:
+        """The options that were given."""
+        return [f"--{name}" for name in ("html", "plot", "trace") if getattr(self, name) is not None]
+
+
+def takes_report_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command every option of `REPORT_OPTIONS`; it gets their words as the mapping ``report``."""
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        words = {name: given.pop(name) for name in REPORT_OPTIONS}
+        command(**given, report=words)
+
+    hints = typing.get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "report"
+    ]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=annotation)
+        for name, annotation in REPORT_OPTIONS.items()
+    ]
+    signature = inspect.Signature(own + more)
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    del wrapper.__wrapped__  # typer would read the annotations of the wrapped function
+    return wrapper
+
+
+def report_files(words: Mapping[str, Any], where: Output, values: Values, options: Mapping[str, Any]) -> ReportFiles:
+    """Read the options; files that cannot be written, and packages that are missing, are found here, before any work is done.
+
+    Parameters
+    ----------
+    words : mapping
+        Of `REPORT_OPTIONS`.
+    where : Output
+        The other output options: no two may name one file.
+    values : Values
+        Takes the problems.
+    options : mapping
+        All options by name: none of the files that they read may be written over.
+    """
+    paths = {name: _path(name, words.get(name), values) for name in _SUFFIXES}
+    named = {"output": where.path, "export": where.export, **paths}
+    seen: dict[Path, str] = {}
+    for name, path in named.items():
+        if path is None:
+            continue
+        resolved = path.resolve()
+        if resolved in seen and name in paths:
+            values.add(f"--{seen[resolved]} and --{name}: both name {path}")
+        seen.setdefault(resolved, name)
+        _spare_inputs(name, path, options, values)
+    plot, figure = paths["plot"], words.get("figure")
+    if figure is not None:
+        figure = values.choice("--figure", figure.strip().lower(), FIGURE_NAMES)
+        if plot is None:
+            values.add("--figure: says what --plot FILE shows; name a file")
+    if plot is not None and plot.suffix.lower() == ".png" and not _has("matplotlib"):
+        values.add(
+            f"--plot {plot}: PNG needs the package 'matplotlib', which is not installed: "
+            "pip install 'paleo-planner[plots]'; .svg needs nothing"
+        )
+    if words.get("static") and paths["html"] is None:
+        values.add("--static: is about the page of --html; name a file")
+    live = not words.get("static") and _has("plotly")
+    return ReportFiles(html=paths["html"], live=live, plot=plot, figure=figure or "breakdown", trace=paths["trace"])
+
+
+def _spare_inputs(name: str, path: Path, options: Mapping[str, Any], values: Values) -> None:
+    """Refuse to write over a file that is read."""
+    for read in _READ:
+        given = options.get(read)
+        for text in (given,) if isinstance(given, str) else ():
+            if Path(text).exists() and Path(text).resolve() == path.resolve():
+                values.add(f"--{name} {path}: is read, too, as {'MODEL' if read == 'model' else '--' + read}")
+
+
+def refuse_files(files: ReportFiles, what: str, but: tuple[str, ...] = ()) -> None:
+    """Say that a page, a figure or a trace of something cannot be written; nothing where none was asked for.
+
+    Raises
+    ------
+    UsageError
+    """
+    flags = [flag for flag in files.flags if flag not in but]
+    if flags:
+        raise UsageError(f"{', '.join(flags)}: {what} has none yet; --format json or markdown holds the answer")
+
+
+def _has(package: str) -> bool:
+    """Whether a package of the extra ``plots`` is installed."""
+    return importlib.util.find_spec(package) is not None
+
+
+def _path(name: str, text: str | None, values: Values) -> Path | None:
+    if text is None:
+        return None
+    suffixes, meaning = _SUFFIXES[name]
+    path = Path(text)
+    if not path.name.lower().endswith(suffixes):
+        values.add(f"--{name} {text}: {meaning}")
+        return None
+    try:
+        check_writable(path)
+    except OutputError as error:
+        values.add(f"--{name} {error}")
+        return None
+    return path

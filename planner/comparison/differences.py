@@ -1,0 +1,246 @@
+"""What differs between plans, and by how much: settings, terms of time per unit of work, terms of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from planner.comparison.items import FIRST_TOKEN_TERMS, TIME_TERMS, Item, memory_terms
+from planner.errors import UsageError
+
+__all__ = ["Basis", "Comparison", "Row", "compare_items"]
+
+# What times are compared per: a step (of the same work), a sample, a token.
+Basis = Literal["step", "sample", "token"]
+# Questions that differ in these are about different work.
+_WORK = ("model", "model file", "global batch", "sequence length", "adapters")
+# Hashes say whether files are the same, and say nothing to people.
+_HASHES = {"model file": "model", "cluster file": "cluster"}
+# Relative: sums of floats in different orders.
+_NOISE = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One thing of every plan, in the order of the plans; None where a plan has no such thing."""
+
+    key: str
+    name: str
+    values: tuple[float | None, ...]
+
+    @property
+    def differences(self) -> tuple[float | None, ...]:
+        """Against the first plan."""
+        first = self.values[0]
+        return tuple(None if value is None or first is None else value - first for value in self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Plans side by side; the first is what the others are compared with.
+
+    Attributes
+    ----------
+    basis : str
+        What the times of `times` are per.
+    scores : tuple of float
+        What decides which plan is the fastest, least first: seconds per unit of work, or the objective of serving.
+    question, settings, layers : tuple of (name, texts)
+        What differs, as text; "" where a plan has no such thing. Neighbouring layers that are split alike stand together.
+    same : mapping
+        Settings in which all plans agree and that are not neutral.
+    times, first_token, memory : tuple of Row
+    """
+
+    items: tuple[Item, ...]
+    basis: Basis
+    scores: tuple[float, ...]
+    question: tuple[tuple[str, tuple[str, ...]], ...]
+    settings: tuple[tuple[str, tuple[str, ...]], ...]
+    layers: tuple[tuple[str, tuple[str, ...]], ...]
+    same: Mapping[str, str]
+    times: tuple[Row, ...]
+    first_token: tuple[Row, ...]
+    memory: tuple[Row, ...]
+
+    @property
+    def fastest(self) -> int:
+        """Position of the fastest plan that fits; of the fastest at all where none does."""
+        fitting = [n for n, item in enumerate(self.items) if item.fits] or range(len(self.items))
+        return min(fitting, key=lambda n: (self.scores[n], n))
+
+    @property
+    def is_same_question(self) -> bool:
+        """Whether all plans answer the same question."""
+        return not self.question
+
+    def work(self, n: int) -> int:
+        """Steps, samples or tokens of one step of a plan."""
+        item = self.items[n]
+        return {"step": 1, "sample": item.samples, "token": item.samples * (item.seq or 1)}[self.basis]
+
+
+def compare_items(items: Sequence[Item]) -> Comparison:
+    """Work out what differs.
+
+    Raises
+    ------
+    UsageError
+        Plans that have nothing to compare: of training and of inference, or of serving and of a forward pass.
+    """
+    assert len(items) > 1, "a comparison needs two"
+    _check_comparable(items)
+    basis = _basis(items)
+    work = [{"step": 1, "sample": i.samples, "token": i.samples * (i.seq or 1)}[basis] for i in items]
+    settings = _differing([item.settings for item in items], missing="-")
+    return Comparison(
+        items=tuple(items),
+        basis=basis,
+        scores=tuple(_scores(items, work)),
+        question=_question(items),
+        settings=settings,
+        layers=_layers(items),
+        same=_same(items),
+        times=_rows(items, TIME_TERMS, lambda item: item.time_parts, work),
+        first_token=_rows(items, FIRST_TOKEN_TERMS, lambda item: item.first_token_parts, [1] * len(items)),
+        memory=_memory(items),
+    )
+
+
+def _check_comparable(items: Sequence[Item]) -> None:
+    first = items[0]
+    for item in items[1:]:
+        modes = (first.question["mode"], item.question["mode"])
+        if modes[0] != modes[1]:
+            raise UsageError(
+                f"{first.label} is for {modes[0]} and {item.label} for {modes[1]}: their times are of different things"
+            )
+        if (first.space == "serving") != (item.space == "serving"):
+            served, other = (first, item) if first.space == "serving" else (item, first)
+            raise UsageError(
+                f"{served.label} serves requests and {other.label} costs one forward pass: their times are of different things"
+            )
+
+
+def _basis(items: Sequence[Item]) -> Basis:
+    if items[0].space == "serving":
+        return "step"  # a step of serving is a token of every sequence
+    if all(len({item.question.get(name) for item in items}) == 1 for name in _WORK):
+        return "step"
+    lengths = {item.seq for item in items}
+    return "sample" if None in lengths or len(lengths) == 1 else "token"
+
+
+def _scores(items: Sequence[Item], work: Sequence[int]) -> list[float]:
+    if items[0].space != "serving":
+        return [item.step_time_s / amount for item, amount in zip(items, work, strict=True)]
+    objectives = {item.objective for item in items}
+    objective = objectives.pop() if len(objectives) == 1 else "throughput"
+    return [_serving_score(item, objective) for item in items]
+
+
+def _serving_score(item: Item, objective: str) -> float:
+    served = item.served
+    if objective == "tokens_per_s_per_gpu":
+        return 1.0 / served["output_tokens_per_s_per_gpu"]
+    return {"latency": served["request_s"], "ttft": served["ttft_s"], "tpot": item.step_time_s}.get(
+        objective, 1.0 / served["output_tokens_per_s"]
+    )
+
+
+def _differing(tables: Sequence[Mapping[str, str]], missing: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    names = dict.fromkeys(name for table in tables for name in table)
+    rows = [(name, tuple(table.get(name, missing) for table in tables)) for name in names]
+    return tuple((name, values) for name, values in rows if len(set(values)) > 1)
+
+
+def _question(items: Sequence[Item]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    rows = dict(_differing([item.question for item in items], missing="-"))
+    for hidden, shown in _HASHES.items():
+        hashes = rows.pop(hidden, None)
+        if hashes is not None and shown not in rows:  # two files of one name
+            rows[shown] = tuple(f"{i.question[shown]} ({h[:8]})" for i, h in zip(items, hashes, strict=True))
+    return tuple(rows.items())
+
+
+def _same(items: Sequence[Item]) -> dict[str, str]:
+    """Settings that all plans share; degrees of 1, defaults without effect and what is switched off say nothing."""
+    first = items[0].settings
+    shared = {name: text for name, text in first.items() if all(item.settings.get(name) == text for item in items)}
+    neutral = {"order": "tp-cp-dp-pp"}
+    for degree, name in (("cp", "cp_kind"), ("pp", "schedule")):
+        if all(item.settings.get(degree) == "1" for item in items):
+            neutral[name] = first.get(name, "")
+    return {
+        n: text for n, text in shared.items() if text not in ("1", "0", "no", "none", "") and neutral.get(n) != text
+    }
+
+
+def _layers(items: Sequence[Item]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Runs of neighbouring layers that are split alike by every plan, where the plans differ."""
+    names = list(items[0].layers)
+    if not names or any(list(item.layers) != names for item in items):
+        return ()
+    return tuple(
+        (run, splits)
+        for run, splits, _ in _runs(names, [tuple(item.layers[name] for item in items) for name in names])
+        if len(set(splits)) > 1
+    )
+
+
+def _runs(names: Sequence[str], keys: Sequence[tuple[str, ...]]) -> list[tuple[str, tuple[str, ...], list[str]]]:
+    runs: list[tuple[tuple[str, ...], list[str]]] = []
+    for name, key in zip(names, keys, strict=True):
+        if runs and runs[-1][0] == key:
+            runs[-1][1].append(name)
+        else:
+            runs.append((key, [name]))
+    return [(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}", key, run) for key, run in runs]
+
+
+def _rows(
+    items: Sequence[Item],
+    words: Mapping[str, str],
+    parts: Callable[[Item], Mapping[str, float]],
+    work: Sequence[int],
+) -> tuple[Row, ...]:
+    """Terms that any plan has; a term that a space does not know is nothing there."""
+    rows = [
+        Row(
+            key=key,
+            name=name,
+            values=tuple(float(parts(item).get(key, 0.0)) / amount for item, amount in zip(items, work, strict=True)),
+        )
+        for key, name in words.items()
+    ]
+    largest = max((abs(value) for row in rows for value in row.values if value is not None), default=0.0)
+    return tuple(row for row in rows if any(abs(value or 0.0) > _NOISE * largest for value in row.values))
+
+
+def _memory(items: Sequence[Item]) -> tuple[Row, ...]:
+    """Terms of the memory; of plans with a split per layer, the layers by runs that are split alike."""
+    if all(item.memory_parts for item in items):
+        return _rows(items, memory_terms(items[0].space), lambda item: item.memory_parts, [1] * len(items))
+    names = list(items[0].layer_bytes)
+    if not names or any(list(item.layer_bytes) != names for item in items):
+        return ()
+    runs = _runs(names, [tuple(item.layers[name] for item in items) for name in names])
+    rows = [
+        Row(
+            key=f"{run}_bytes",
+            name=run,
+            values=tuple(sum(item.layer_bytes[layer] for layer in layers) for item in items),
+        )
+        for run, _, layers in runs
+    ]
+    changed = [row for row in rows if max(row.values, key=_size) != min(row.values, key=_size)]  # rows without a None
+    rest = tuple(item.memory_bytes - sum(row.values[n] or 0.0 for row in changed) for n, item in enumerate(items))
+    return (
+        *changed,
+        Row(key="other_bytes", name="all other layers, and the context" if changed else "all", values=rest),
+    )
+
+
+def _size(value: float | None) -> float:
+    return value or 0.0

@@ -1,0 +1,170 @@
+"""Where the plans of a comparison come from: plan files, a run of today, the best plan that a search finds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planner.comparison.items import Item, item_of
+from planner.request import Request
+
+if TYPE_CHECKING:
+    from planner.serving.request import ServingRequest
+
+__all__ = ["Predicted", "best_of_question", "labels_of", "predicted_file", "predicted_question"]
+
+Progress = Callable[[str, float], None]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """A plan with its question and prediction.
+
+    Attributes
+    ----------
+    question : Request or ServingRequest
+    prediction : a prediction of any space
+    warnings : tuple of str
+        What no longer holds of its file.
+    found : str
+        How a search found it; "" where it was given.
+    """
+
+    question: Request | ServingRequest
+    prediction: Any
+    warnings: tuple[str, ...] = ()
+    found: str = ""
+
+    @property
+    def request(self) -> Request:
+        """The options that every question has."""
+        return self.question if isinstance(self.question, Request) else self.question.base
+
+    def item(self, label: str) -> Item:
+        """The plan as a comparison takes it."""
+        return item_of(label, self.request, self.prediction, found=self.found)
+
+
+def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "") -> Predicted:
+    """Predict the plan of a file.
+
+    Parameters
+    ----------
+    path : Path
+    changes : mapping
+        Fields of Request that are asked otherwise than the file says.
+    command_line : str
+
+    Raises
+    ------
+    PlannerError
+        Everything in the file that contradicts.
+    """
+    from planner.errors import FileProblem, InputFileError
+    from planner.files.plan_file import is_plan_file, read_plan, request_from_document
+    from planner.plan_question import plan_question, plan_warnings, serving_prediction
+
+    if path.suffix.lower() in (".yaml", ".yml") and path.is_file() and not is_plan_file(str(path)):
+        message = "is not a plan file: it does not say how many 'workers' it uses (plan files come from --export)"
+        raise InputFileError([FileProblem(path=path, message=message)])
+    loaded = read_plan(path)
+    if loaded.content.serving is not None:
+        from planner.serving.search import estimate_serving
+
+        asked = request_from_document(loaded.content, path.resolve().parent)
+        base = dataclasses.replace(asked, command_line=command_line, **changes)
+        served, estimate, warnings = serving_prediction(loaded, base, {}, estimate_serving, is_changed=bool(changes))
+        return Predicted(question=served, prediction=estimate, warnings=tuple(warnings))
+    from planner.search import estimate as predict
+
+    document, request, plan = plan_question(loaded, path, changes, command_line)
+    breakdown = predict(request, plan)
+    return Predicted(question=request, prediction=breakdown, warnings=tuple(plan_warnings(document, breakdown)))
+
+
+def predicted_question(question: Request | ServingRequest) -> Predicted:
+    """Predict the plan that a question spells out by its degrees, family or fixes."""
+    if isinstance(question, Request):
+        from planner.search import estimate as predict
+
+        return Predicted(question=question, prediction=predict(question))
+    from planner.serving.search import estimate_serving
+
+    return Predicted(question=question, prediction=estimate_serving(question))
+
+
+def best_of_question(
+    known: Predicted, *, time_limit_s: float | None = None, progress: Progress | None = None
+) -> Predicted:
+    """Search for the best plan for the question of another plan: nothing of the plan itself is kept.
+
+    Parameters
+    ----------
+    known : Predicted
+    time_limit_s : float, optional
+    progress : callable, optional
+    """
+    base = dataclasses.replace(
+        known.request,
+        mesh=None,
+        micro_batches=None,
+        fix=(),
+        family=None,
+        collective=None,
+        top=1,
+        batch=known.request.batch if _is_serving(known) else known.prediction.setting.global_batch,
+        time_limit_s=time_limit_s,
+    )
+    if not isinstance(known.question, Request):
+        return _best_serving(dataclasses.replace(known.question, base=base, degrees={}), progress)
+    from planner.answers import best_of
+    from planner.search import estimate as predict
+    from planner.search import optimize
+
+    result = optimize(base, progress)
+    plan: Any = best_of(result).plan
+    breakdown = predict(dataclasses.replace(base, space=_space_of(result, base)), plan)
+    return Predicted(question=base, prediction=breakdown, found=_proof(result.proven_optimal))
+
+
+def _best_serving(question: ServingRequest, progress: Progress | None) -> Predicted:
+    from planner.serving.search import estimate_serving, optimize_serving
+
+    result = optimize_serving(question, progress)
+    if result.interrupted:
+        raise KeyboardInterrupt
+    estimate = estimate_serving(question, result.plans[0].plan)
+    return Predicted(question=question, prediction=estimate, found=_proof(result.proven_optimal))
+
+
+def _proof(is_proven: bool) -> str:
+    return "by a search; no plan of its space is better" if is_proven else "by a search that proved nothing"
+
+
+def _is_serving(known: Predicted) -> bool:
+    return not isinstance(known.question, Request)
+
+
+def _space_of(result: Any, request: Request) -> Any:
+    kind = type(result).__name__
+    return {"SearchResult": "layers", "MeshResult": "mesh"}.get(kind, request.space)
+
+
+def labels_of(paths: Sequence[Path]) -> list[str]:
+    """What to call files: their names, with as many folders as tell them apart, and a number where one is given twice.
+
+    >>> labels_of([Path("a/plan.yaml"), Path("b/plan.yaml"), Path("c.yaml"), Path("c.yaml")])
+    ['a/plan.yaml', 'b/plan.yaml', 'c.yaml', 'c.yaml (2)']
+    """
+    labels = []
+    for n, path in enumerate(paths):
+        others = [other for m, other in enumerate(paths) if m != n and other != path]
+        depth = 1
+        while depth < len(path.parts) and any(other.parts[-depth:] == path.parts[-depth:] for other in others):
+            depth += 1
+        label = Path(*path.parts[-depth:]).as_posix()
+        earlier = sum(1 for other in paths[:n] if other == path)
+        labels.append(f"{label} ({earlier + 1})" if earlier else label)
+    return labels

@@ -1,0 +1,152 @@
+"""Why one plan is faster than another, in sentences: the largest differences, and the settings that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from planner.comparison.differences import Comparison, Row
+from planner.report.numbers import byte_text, duration_text, significant
+from planner.report.optimize import ratio_text
+
+__all__ = ["memory_sentence", "per_words", "question_sentences", "why"]
+
+# Term -> settings that it depends on, most important first.
+_CAUSES = {
+    "compute_s": ("workers", "tp", "cp", "micro_batch"),
+    "recompute_s": ("recompute", "recompute_blocks", "stage_recompute"),
+    "tp_exposed_s": ("tp", "sequence_parallel", "block_splits"),
+    "cp_exposed_s": ("cp", "cp_kind"),
+    "ep_exposed_s": ("ep", "etp"),
+    "pp_exposed_s": ("pp", "vpp", "micro_batch"),
+    "dp_exposed_s": ("dp_replicate", "dp_shard", "zero_stage", "tp", "pp", "order"),
+    "bubble_s": ("pp", "num_micro_batches", "schedule", "vpp", "stage_blocks", "stages"),
+    "optimizer_s": ("zero_stage", "dp_shard", "offload_optimizer", "tp", "pp"),
+    "offload_s": ("offload_optimizer", "offload_activations"),
+    "decode_compute_s": ("tp", "pp", "max_batch"),
+    "decode_tp_s": ("tp",),
+    "decode_ep_s": ("ep", "etp"),
+    "decode_pp_s": ("pp",),
+    "waiting_s": ("max_batch", "prefill_chunk", "prefill_batch", "dp"),
+}
+# Smaller changes, relative to the slower plan, only make a sentence longer.
+_LEAST = 0.01
+_MOST_TERMS = 3
+_MOST_CAUSES = 3
+# Times this close are the same.
+_SAME = 1e-9
+
+
+def per_words(comparison: Comparison) -> str:
+    """What times are per, in words."""
+    return "token of every sequence" if comparison.items[0].space == "serving" else comparison.basis
+
+
+def question_sentences(comparison: Comparison) -> list[str]:
+    """Say plainly that plans answer different questions, and what is compared then."""
+    if comparison.is_same_question:
+        return []
+    listed = "; ".join(f"{name} {' | '.join(values)}" for name, values in comparison.question)
+    sentence = f"The plans answer different questions ({listed})"
+    if comparison.basis != "step":
+        sentence += f"; times are compared per {comparison.basis}"
+    return [sentence + "."]
+
+
+def why(comparison: Comparison, n: int) -> str:
+    """Say how much faster or slower a plan is than the first, and why."""
+    items, scores = comparison.items, comparison.scores
+    first, other = items[0], items[n]
+    low, high = sorted((scores[0], scores[n]))
+    if high - low <= _SAME * high:
+        return f"{other.label} is as fast as {first.label}." + _trade(comparison, n, 0, is_equal=True)
+    fast, slow = (n, 0) if scores[n] < scores[0] else (0, n)
+    words = f"{_better(comparison, items[fast].label, ratio_text(high / low), items[slow].label)}: "
+    return words + _rates(comparison, fast, slow) + "." + _trade(comparison, fast, slow)
+
+
+def _better(comparison: Comparison, fast: str, ratio: str, slow: str) -> str:
+    item = comparison.items[0]
+    same = len({other.objective for other in comparison.items}) == 1
+    objective = item.objective if same else "throughput"
+    if item.space != "serving":
+        return f"{fast} is {ratio}x faster than {slow}"
+    if objective == "throughput":
+        return f"{fast} has {ratio}x the throughput of {slow}"
+    return f"{fast} is {ratio}x {'more efficient' if objective == 'tokens_per_s_per_gpu' else 'quicker'} than {slow}"
+
+
+def _rates(comparison: Comparison, fast: int, slow: int) -> str:
+    items = comparison.items
+    if items[0].space == "serving":
+        rates = [f"{significant(items[n].served['output_tokens_per_s'])} output tokens/s" for n in (fast, slow)]
+        times = [duration_text(items[n].step_time_s) for n in (fast, slow)]
+        return f"{rates[0]} against {rates[1]}, a token every {times[0]} against {times[1]}"
+    times = [duration_text(items[n].step_time_s / comparison.work(n)) for n in (fast, slow)]
+    return f"{times[0]} per {comparison.basis} against {times[1]}"
+
+
+def _trade(comparison: Comparison, fast: int, slow: int, *, is_equal: bool = False) -> str:
+    """What the faster plan saves and what it pays, with the settings behind the largest saving."""
+    scale = comparison.items[slow].step_time_s / comparison.work(slow)
+    changes = [(row, (row.values[fast] or 0.0) - (row.values[slow] or 0.0)) for row in comparison.times]
+    saved = sorted((c for c in changes if c[1] < -_LEAST * scale), key=lambda c: c[1])[:_MOST_TERMS]
+    paid = sorted((c for c in changes if c[1] > _LEAST * scale), key=lambda c: -c[1])[:_MOST_TERMS]
+    batches = _batches(comparison, fast, slow)
+    if not saved and not paid:
+        return batches if is_equal or batches else " No term differs by more than 1 %."
+    sentence = ""
+    if saved:
+        sentence = f" It saves {_listed(saved, _causes(comparison, saved[0][0], fast, slow))}"
+    if paid:
+        sentence += (", and pays " if saved else " It pays ") + _listed(paid)
+    return f"{sentence}.{batches}"
+
+
+def _batches(comparison: Comparison, fast: int, slow: int) -> str:
+    """A larger batch of sequences is where throughput of serving comes from."""
+    items = comparison.items
+    if items[0].space != "serving" or items[fast].samples == items[slow].samples:
+        return ""
+    return f" It serves {items[fast].samples:,} sequences at a time against {items[slow].samples:,}."
+
+
+def _listed(changes: Sequence[tuple[Row, float]], causes: str = "") -> str:
+    """Terms with their sizes; what the first, the largest, comes from stands behind it."""
+    words = [f"{duration_text(abs(change))} of {row.name}" for row, change in changes]
+    words[0] += causes
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _causes(comparison: Comparison, row: Row, fast: int, slow: int) -> str:
+    """Settings that bear on a term and differ."""
+    mine, others = comparison.items[fast].settings, comparison.items[slow].settings
+    differing = [
+        f"{name} {mine[name] or 'none'} against {others[name] or 'none'}"
+        for name in _CAUSES.get(row.key, ())
+        if name in mine and name in others and mine[name] != others[name]
+    ]
+    return f" ({', '.join(differing[:_MOST_CAUSES])})" if differing else ""
+
+
+def memory_sentence(comparison: Comparison, n: int) -> str:
+    """Say how much more or less memory a plan needs than the first, and for what."""
+    first, other = comparison.items[0], comparison.items[n]
+    change = other.memory_bytes - first.memory_bytes
+    least = _LEAST * max(first.memory_bytes, other.memory_bytes)
+    if abs(change) <= least:
+        return f"{other.label} needs as much memory as {first.label}: {byte_text(other.memory_bytes)} per GPU."
+    rows = sorted(
+        (
+            (row, (row.values[n] or 0.0) - (row.values[0] or 0.0))
+            for row in comparison.memory
+            if abs((row.values[n] or 0.0) - (row.values[0] or 0.0)) > least
+        ),
+        key=lambda entry: -abs(entry[1]),
+    )[:_MOST_TERMS]
+    parts = ", ".join(f"{row.name} {'+' if d > 0 else '-'}{byte_text(abs(d))}" for row, d in rows)
+    more = "more" if change > 0 else "less"
+    return (
+        f"{other.label} needs {byte_text(abs(change))} {more} per GPU than {first.label}"
+        + (f": {parts}" if parts else "")
+        + "."
+    )

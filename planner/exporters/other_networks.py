@@ -1,0 +1,180 @@
+"""Transformers that are no plain decoder (encoders, encoder-decoders, latent attention), as Megatron-LM's arguments say them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from costmodel.graph import Graph
+from costmodel.layers import Layer
+
+__all__ = ["OtherNetwork", "other_network_of"]
+
+Arguments = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherNetwork:
+    """A network that `planner.exporters.network.NetworkSizes` does not describe.
+
+    Attributes
+    ----------
+    kind : str
+    script : str
+        Megatron-LM's program that trains it; empty where there is none.
+    arguments : tuple
+        For that program; empty where they do not describe the network.
+    """
+
+    kind: Literal["encoder", "encoder-decoder", "decoder", "no transformer"]
+    script: str = ""
+    arguments: Arguments = ()
+
+
+def other_network_of(graph: Graph) -> OtherNetwork:
+    """Say what a network is that is no plain decoder.
+
+    Examples
+    --------
+    >>> from planner.loading import load_model
+    >>> other_network_of(load_model("bert-large").graph).script
+    'pretrain_bert.py'
+    >>> other_network_of(load_model("t5-11b").graph).arguments[:2]
+    (('--encoder-num-layers', '24'), ('--decoder-num-layers', '24'))
+    """
+    blocks: dict[str, list[Layer]] = {}
+    for layer in graph.layers:
+        if layer.block:
+            blocks.setdefault(layer.block, []).append(layer)
+    kinds = {layer.kind for layers in blocks.values() for layer in layers}
+    attentions = [layer for layers in blocks.values() for layer in layers if layer.kind == "self_attention"]
+    latent = [layer for layers in blocks.values() for layer in layers if layer.kind == "latent_attention"]
+    groups = tuple(blocks.values())
+    if "cross_attention" in kinds:
+        return OtherNetwork(kind="encoder-decoder", script="pretrain_t5.py", arguments=_t5(graph, groups, attentions))
+    if latent:
+        return OtherNetwork(kind="decoder", script="pretrain_gpt.py", arguments=_latent(graph, groups))
+    if not attentions:
+        return OtherNetwork(kind="no transformer")
+    if any(layer.params.causal for layer in attentions):
+        return OtherNetwork(kind="decoder", script="pretrain_gpt.py")
+    return OtherNetwork(kind="encoder", script="pretrain_bert.py", arguments=_bert(graph, groups, attentions))
+
+
+def _vocabulary(graph: Graph) -> int:
+    return max((layer.params.num_embeddings for layer in graph.layers if layer.kind == "embedding"), default=0)
+
+
+def _widths(block: Sequence[Layer]) -> tuple[int, int] | None:
+    """Hidden features and those inside the perceptron: two matrices with a plain function between them, at the end of a block."""
+    linears = [layer for layer in block if layer.kind == "linear"]
+    if any(layer.kind in ("glu", "moe") for layer in block) or len(linears) < 2:
+        return None
+    up, down = linears[-2:]
+    hidden, ffn = up.input_shapes[0][0], down.input_shapes[0][0]
+    return (hidden, ffn) if down.params.out_features == hidden and up.params.out_features == ffn else None
+
+
+def _encoder_sizes(graph: Graph, groups: Sequence[Sequence[Layer]], attentions: Sequence[Layer]) -> Arguments | None:
+    """What every block of a BERT or T5 agrees on."""
+    widths = {_widths(block) for block in groups}
+    heads = {
+        (layer.params.heads, layer.params.head_dim)
+        for layer in attentions
+        if layer.params.kv_heads in (0, layer.params.heads)
+    }
+    if len(widths) != 1 or len(heads) != 1 or None in widths or not _vocabulary(graph):
+        return None
+    found = widths.pop()
+    assert found is not None
+    (head_count, head_dim) = heads.pop()
+    return (
+        ("--hidden-size", str(found[0])),
+        ("--num-attention-heads", str(head_count)),
+        ("--kv-channels", str(head_dim)),
+        ("--ffn-hidden-size", str(found[1])),
+        ("--vocab-size", str(_vocabulary(graph))),
+    )
+
+
+def _bert(graph: Graph, groups: Sequence[Sequence[Layer]], attentions: Sequence[Layer]) -> Arguments:
+    """pretrain_bert.py: learned positions and both heads are its defaults."""
+    sizes = _encoder_sizes(graph, groups, attentions)
+    if sizes is None or any(len(_of(block, "self_attention")) != 1 for block in groups):
+        return ()
+    norm = "RMSNorm" if any(_of(block, "rms_norm") for block in groups) else "LayerNorm"
+    return (("--num-layers", str(len(groups))), *sizes, ("--normalization", norm))
+
+
+def _t5(graph: Graph, groups: Sequence[Sequence[Layer]], attentions: Sequence[Layer]) -> Arguments:
+    """pretrain_t5.py: --seq-length is the encoder's."""
+    sizes = _encoder_sizes(graph, groups, attentions)
+    decoders = [block for block in groups if _of(block, "cross_attention")]
+    if sizes is None or len(decoders) == len(groups):
+        return ()
+    buckets = max(layer.params.relative_buckets for layer in attentions)
+    positions = ("relative", "--relative-attention-num-buckets", str(buckets)) if buckets else ("learned_absolute",)
+    norm = "RMSNorm" if any(_of(block, "rms_norm") for block in groups) else "LayerNorm"
+    has_bias = any(layer.params.bias for block in groups for layer in _of(block, "linear"))
+    return (
+        ("--encoder-num-layers", str(len(groups) - len(decoders))),
+        ("--decoder-num-layers", str(len(decoders))),
+        *sizes,
+        ("--decoder-seq-length", str(_of(decoders[0], "cross_attention")[0].output_shape[1])),
+        ("--normalization", norm),
+        ("--position-embedding-type", *positions),
+        *(() if has_bias else (("--disable-bias-linear",),)),
+    )
+
+
+def _of(block: Sequence[Layer], kind: str) -> list[Layer]:
+    return [layer for layer in block if layer.kind == kind]
+
+
+def _latent(graph: Graph, groups: Sequence[Sequence[Layer]]) -> Arguments:
+    """Latent attention with dense blocks and then blocks of experts, as DeepSeek-V2 and -V3 have them."""
+    dense = [block for block in groups if not _of(block, "moe")]
+    mixtures = [block for block in groups if _of(block, "moe")]
+    by_name = {layer.name.rsplit("/", 1)[-1]: layer for layer in groups[0] if layer.kind == "linear"}
+    attention = _of(groups[0], "latent_attention")[0]
+    kv_b = next(
+        (layer for layer in by_name.values() if layer.params.out_features == attention.input_shapes[1][0]), None
+    )
+    q_b = next((layer for layer in by_name.values() if layer.params.out_features == attention.input_shapes[0][0]), None)
+    if not mixtures or kv_b is None or q_b is None or groups[: len(dense)] != tuple(dense):
+        return ()
+    p, experts = attention.params, _of(mixtures[0], "moe")[0].params
+    hidden, query_rank = groups[0][0].input_shapes[0][0], q_b.input_shapes[0][0]
+    ffn = _of(dense[0], "linear")[-1].input_shapes[0][0] if dense else experts.ffn
+    shared = (experts.shared_ffn or experts.shared_experts * experts.ffn) if experts.shared_experts else 0
+    head = next((layer for layer in graph.layers if layer.kind == "linear" and not layer.block), None)
+    optional = {
+        ("--q-lora-rank", str(query_rank)): query_rank != hidden,
+        ("--moe-shared-expert-intermediate-size", str(shared)): shared > 0,
+        ("--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias"): experts.router_bias,
+        ("--untie-embeddings-and-output-weights",): head is not None and not head.params.tied,
+    }
+    return (
+        ("--num-layers", str(len(groups))),
+        ("--hidden-size", str(hidden)),
+        ("--num-attention-heads", str(p.heads)),
+        ("--ffn-hidden-size", str(ffn)),
+        ("--vocab-size", str(_vocabulary(graph))),
+        ("--normalization", "RMSNorm"),
+        ("--position-embedding-type", "rope"),
+        ("--swiglu",),
+        ("--disable-bias-linear",),
+        ("--multi-latent-attention",),
+        ("--qk-layernorm",),
+        ("--kv-lora-rank", str(kv_b.input_shapes[0][0])),
+        ("--qk-head-dim", str(p.nope_dim)),
+        ("--qk-pos-emb-head-dim", str(p.rope_dim)),
+        ("--v-head-dim", str(p.value_dim)),
+        ("--num-experts", str(experts.experts)),
+        ("--moe-router-topk", str(experts.top_k)),
+        ("--moe-ffn-hidden-size", str(experts.ffn)),
+        ("--moe-layer-freq", f"[0]*{len(dense)}+[1]*{len(mixtures)}"),
+        ("--moe-grouped-gemm",),
+        *(words for words, is_given in optional.items() if is_given),
+    )

@@ -1,0 +1,32 @@
+"""torch: a Python file that splits the user's module over a device mesh, for `torch.distributed.tensor.parallel.parallelize_module`.
+
+A plan with a split per layer becomes DTensor placements of every layer (`layers`), beside styles (`plan_layouts`) where the bundled
+ones have none: convolutions split by channels, sums of partial results, switching between batch and channels. A plan over a mesh
+becomes the bundled styles and FSDP (`decoder`).
+"""
+
+from __future__ import annotations
+
+from planner.exporters.account import Account
+from planner.exporters.job import Job, LayerJob
+from planner.exporters.torch_dtensor import decoder, layers
+
+__all__ = ["FIELDS", "LAYER_FIELDS", "SUMMARY", "TAKES", "TITLE", "VERSIONS", "refusals", "render"]
+
+TITLE = "torch"
+SUMMARY = "plan.py and its styles, train.sh, train.slurm"
+VERSIONS = {"2.13": "torch 2.6 to 2.13; run with 2.13.0 on CPU (gloo)"}
+TAKES = frozenset({"mesh", "layers"})
+FIELDS = decoder.FIELDS
+LAYER_FIELDS = layers.FIELDS
+
+
+def refusals(job: Job | LayerJob, version: str) -> list[str]:  # noqa: ARG001 - the same for all versions
+    """What DTensor or FSDP does not do."""
+    return layers.refusals(job) if isinstance(job, LayerJob) else decoder.refusals(job)
+
+
+def render(job: Job | LayerJob, account: Account, version: str) -> dict[str, str]:
+    """Write plan.py and the scripts."""
+    checked = VERSIONS[version]
+    return layers.render(job, account, checked) if isinstance(job, LayerJob) else decoder.render(job, account, checked)

@@ -1,0 +1,42 @@
+"""Keys of a configuration that are not read: one line each, so that nothing that the user wrote is passed over in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from planner.errors import did_you_mean
+
+__all__ = ["unread_keys"]
+
+
+def unread_keys(
+    content: Iterable[object], read: Set[str], neutral: Set[str], known: Set[str], program: str, prefix: str = ""
+) -> list[str]:
+    """Lines about the keys that have no place in the prediction.
+
+    Parameters
+    ----------
+    content : iterable
+        Keys of a mapping of the file.
+    read, neutral, known : set of str
+        Keys that are read; that change nothing in a prediction; that the program has, and the cost model has not.
+    program : str
+        For the message.
+    prefix : str
+        Of the mapping inside its file.
+
+    Examples
+    --------
+    >>> unread_keys(["stage", "stge", "zenflow"], {"stage"}, set(), {"zenflow"}, "DeepSpeed", "zero_optimization.")
+    ["zero_optimization.stge: is not a key of DeepSpeed that is known, and is left out; did you mean 'stage'?", \
+'zero_optimization.zenflow: is not modelled, so the prediction leaves it out']
+    """
+    names = read | neutral | known
+    lines = []
+    for key in map(str, content):
+        if key in known:
+            lines.append(f"{prefix}{key}: is not modelled, so the prediction leaves it out")
+        elif key not in names:
+            near = did_you_mean(key, names)
+            lines.append(f"{prefix}{key[:80]}: is not a key of {program} that is known, and is left out{near}")
+    return lines

@@ -1,0 +1,109 @@
+"""Plans with a split per layer as they are shown: judged, described, compared with one worker."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from costmodel.energy import Power, money_of
+from costmodel.evaluate import CostBatch, evaluate
+from costmodel.known_costs import KnownCosts
+from costmodel.plan import Plan, family_of_plan
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import Split, divisors
+from planner.resolve import Resolved
+from planner.results import RankedPlan
+from planner.wording import plan_in_words
+
+__all__ = ["rank"]
+
+
+def rank(resolved: Resolved, plans: Sequence[Plan], best_s: float, known: KnownCosts | None = None) -> list[RankedPlan]:
+    """Judge plans and describe them; the order is kept. ``known``: what is known of the costs of layers."""
+    known = KnownCosts(resolved.workload, resolved.cluster) if known is None else known
+    costs = evaluate(resolved.workload, resolved.cluster, plans, known)
+    single = _one_worker_s(resolved, known)
+    compute_bound = _compute_bound(known, plans, costs)
+    return [
+        _ranked(resolved, plan, costs, n, best_s=best_s, single_s=single, compute_bound=compute_bound[n])
+        for n, plan in enumerate(plans)
+    ]
+
+
+def _ranked(
+    resolved: Resolved,
+    plan: Plan,
+    costs: CostBatch,
+    n: int,
+    *,
+    best_s: float,
+    single_s: float | None,
+    compute_bound: bool,
+) -> RankedPlan:
+    graph = resolved.workload.graph
+    step = float(costs.step_time_s[n])
+    speedup = None if single_s is None else single_s / step
+    power = Power.of(resolved.cluster.device, resolved.cluster.host)
+    # Of the slowest worker: the others compute no longer.
+    busy = min(float(costs.compute_s[n] + costs.update_s[n]), step)
+    terms = {
+        "compute" if compute_bound else "memory bandwidth": float(costs.compute_s[n]),
+        "optimizer": float(costs.update_s[n]),
+        "resharding": float(costs.reshard_s[n]),
+        "gradient exchange": float(costs.exposed_exchange_s[n]),
+        "pipeline bubble": float(costs.bubble_s[n]),
+    }
+    return RankedPlan(
+        rank=n + 1,
+        plan=plan,
+        family=family_of_plan(graph, plan),
+        summary=plan_in_words(graph, plan),
+        workers=plan.workers,
+        step_time_s=step,
+        throughput_samples_per_s=resolved.workload.global_batch / step,
+        speedup=speedup,
+        efficiency=None if speedup is None else speedup / plan.workers,
+        memory_bytes_per_gpu=float(costs.memory_bytes[n]),
+        memory_capacity_bytes=resolved.setting.memory_capacity_bytes,
+        compute_s=float(costs.compute_s[n]),
+        update_s=float(costs.update_s[n]),
+        reshard_s=float(costs.reshard_s[n]),
+        exposed_exchange_s=float(costs.exposed_exchange_s[n]),
+        bubble_s=float(costs.bubble_s[n]),
+        exchange_s=float(costs.exchange_s[n]),
+        exposed_communication_s=float(costs.exposed_communication_s[n]),
+        bottleneck=max(terms, key=lambda name: terms[name]),
+        gap=step / best_s - 1.0,
+        money_per_step=money_of(resolved.cluster.device, step, plan.workers),
+        energy_per_step_j=None if power is None else float(power.energy_j(step, busy, plan.workers)),
+    )
+
+
+def _one_worker_s(resolved: Resolved, known: KnownCosts) -> float | None:
+    """Step of one worker at the same global batch, with as few micro-batches as fit; None if none fits."""
+    layers = len(resolved.workload.graph.layers)
+    plans = [
+        Plan(workers=1, num_micro_batches=m, splits=(Split(),) * layers, collectives=(None,) * layers)
+        for m in divisors(resolved.workload.global_batch)
+    ]
+    best: float | None = None
+    for plan in plans:
+        cost = evaluate(resolved.workload, resolved.cluster, [plan], known)
+        if cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes:
+            best = float(cost.step_time_s[0])
+            break  # more micro-batches take no less time
+    return best
+
+
+def _compute_bound(known: KnownCosts, plans: Sequence[Plan], costs: CostBatch) -> list[bool]:
+    """Whether doubling the arithmetic rate would take at least a fifth off the compute time."""
+    compute = known.workload.compute
+    if not isinstance(compute, RooflineCompute):
+        return [True] * len(plans)
+    device = compute.device
+    faster = dataclasses.replace(
+        device, peak_flop_per_s={name: 2.0 * rate for name, rate in device.peak_flop_per_s.items()}
+    )
+    workload = dataclasses.replace(known.workload, compute=dataclasses.replace(compute, device=faster))
+    again = evaluate(workload, known.cluster, plans, known.changed(workload, known.cluster))
+    return [bool(saved) for saved in again.compute_s <= 0.8 * costs.compute_s]

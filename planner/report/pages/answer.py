@@ -1,0 +1,285 @@
+"""The answer of ``planner optimize``, ``estimate`` or ``explain`` as one HTML file that needs no network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from planner.report.blocks import Block, Facts, Heading, Sentence, Table
+from planner.report.figures.kinds import Figure
+from planner.report.figures.views import AnswerView, PlanView
+from planner.report.numbers import byte_text, duration_text, energy_text, percent, significant, time_unit
+from planner.report.page import Cell, escaped, facts, page, table
+from planner.report.pages.blocks import block_html
+from planner.report.pages.plots import PLOT_STYLE, figures_html, plot_scripts
+from planner.report.ranking import gap_text
+from planner.report.uncertainty import sensitivity_blocks
+from planner.results import Assumption, Setting
+
+if TYPE_CHECKING:
+    from planner.uncertainty.bars import ErrorBars
+
+__all__ = ["Section", "answer_page", "assembled", "assumptions_table", "provenance"]
+
+_STYLE = """\
+.answer{font-size:1.1em;border-left:4px solid var(--mark);padding:.3em .8em;background:var(--band);max-width:none;overflow-wrap:anywhere}
+th:first-child,td:first-child{text-align:left}nav{font-size:.9em;margin:.6em 0}nav a{color:var(--mark);margin-right:1em;white-space:nowrap}
+td.text:nth-child(2){min-width:18em}
+@media (max-width:560px){h1{font-size:1.25em}td.text:nth-child(2),td.text:last-child{min-width:13em}}
+@media print{nav{display:none}}
+"""
+# Facts that stand in tables of their own.
+_ELSEWHERE = ("Assumed", "Of the cost model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A heading with figures, tables and sentences below it."""
+
+    title: str
+    figures: tuple[Figure, ...] = ()
+    parts: tuple[str, ...] = ()
+    note: str = ""
+
+
+def answer_page(
+    view: AnswerView,
+    blocks: Sequence[Block],
+    sections: Sequence[Section],
+    *,
+    live: bool,
+    version: str,
+) -> str:
+    """Write the page.
+
+    Parameters
+    ----------
+    view : AnswerView
+    blocks : sequence of Block
+        What the terminal shows: the answer in words, its facts, and tables beside that of the plans.
+    sections : sequence of Section
+        Figures and what belongs to them.
+    live : bool
+        Whether plots are interactive, which needs plotly; without, they are SVG.
+    version : str
+        Of the planner.
+
+    Raises
+    ------
+    MissingExtra
+        ``live`` without plotly.
+    """
+    setting = view.setting
+    title = f"{setting.model} on {setting.cluster}"
+    rest = _after_ranking(blocks)
+    answer = sorted((block for block in rest if isinstance(block, Sentence)), key=lambda block: not block.strong)
+    known = [block for block in rest if isinstance(block, Facts)]
+    tables = _by_heading(rest)
+    every = [
+        *sections,
+        *_sensitivity(view),
+        Section(title="Assumptions", parts=(assumptions_table(view.assumptions, view.model_assumptions),)),
+        Section(title="Provenance", parts=(facts(provenance(view.setting, version, view.error_bars)),)),
+    ]
+    ranked = view.plans[0].rank is not None
+    first = "Plans" if ranked else "The plan"
+    head = [f'<p class="soft">{escaped(_question(view))}</p>', *(block_html(block) for block in answer)]
+    plans = [
+        *([] if not ranked else ['<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>']),
+        _plans_table(view),
+        *(block_html(block, without=_ELSEWHERE) for block in known),
+    ]
+    titles = [section.title for section in every]
+    for heading in [heading for heading in tables if not any(heading.startswith(title) for title in titles)]:
+        plans += [block_html(Heading(heading)), *(block_html(block) for block in tables[heading])]
+    for n, section in enumerate(every):
+        # A figure and the table of its numbers belong together.
+        own = [block_html(b) for heading in tables if heading.startswith(section.title) for b in tables[heading]]
+        every[n] = replace(section, parts=(*own, *section.parts))
+    return assembled(title, head, first, plans, every, live=live)
+
+
+def assembled(
+    title: str, head: Sequence[str], first: str, plans: Sequence[str], sections: Sequence[Section], *, live: bool
+) -> str:
+    """Put a page together.
+
+    Parameters
+    ----------
+    title : str
+    head : sequence of str
+        HTML above the contents.
+    first : str
+        Title of the first section.
+    plans : sequence of str
+        HTML of the first section.
+    sections : sequence of Section
+    live : bool
+        Whether plots are interactive, which needs plotly.
+
+    Raises
+    ------
+    MissingExtra
+        ``live`` without plotly.
+    """
+    body = [
+        f"<h1>{escaped(title)}</h1>",
+        *head,
+        _contents([first, *(section.title for section in sections)]),
+        f'<h2 id="{_anchor(first)}">{escaped(first)}</h2>',
+        *plans,
+    ]
+    for section in sections:
+        body.append(f'<h2 id="{_anchor(section.title)}">{escaped(section.title)}</h2>')
+        if section.figures:
+            body.append(figures_html(section.figures, live=live))
+        body += section.parts
+        if section.note:
+            body.append(f'<p class="soft">{escaped(section.note)}</p>')
+    figures = [figure for section in sections for figure in section.figures]
+    if not (live and figures):
+        return page(title, body, style=PLOT_STYLE + _STYLE)
+    data, scripts = plot_scripts(figures)
+    return page(title, [*body, data], style=PLOT_STYLE + _STYLE, scripts=scripts)
+
+
+def _after_ranking(blocks: Sequence[Block]) -> list[Block]:
+    """Everything but the first table, which the page has in its own form, and what terminals show in place of figures and tables here."""
+    rest: list[Block] = []
+    seen_table = skipping = False
+    for block in blocks:
+        if isinstance(block, Table) and not seen_table:
+            seen_table = True
+            continue
+        if isinstance(block, Heading):
+            skipping = block.text.startswith("What would have to change")
+        if not skipping or isinstance(block, Facts):
+            rest.append(block)
+    return rest
+
+
+def _by_heading(blocks: Sequence[Block]) -> dict[str, list[Table]]:
+    """Tables by the heading that they stand under."""
+    found: dict[str, list[Table]] = {}
+    heading = ""
+    for block in blocks:
+        if isinstance(block, Heading):
+            heading = block.text
+        elif isinstance(block, Table):
+            found.setdefault(heading, []).append(block)
+    return found
+
+
+def _question(view: AnswerView) -> str:
+    s = view.setting
+    seq = f", sequence length {s.seq:,}" if s.seq else ""
+    return (
+        f"{s.mode} of {s.model} at global batch {s.global_batch:,}{seq}, {s.precision}, {s.optimizer}; up to {s.gpus:,} x {s.device}; "
+        f"cost model {s.cost_model}; best by {view.objective.replace('_', ' ')}"
+    )
+
+
+def _anchor(title: str) -> str:
+    return "section-" + "".join(c if c.isalnum() else "-" for c in title.lower())
+
+
+def _contents(titles: Sequence[str]) -> str:
+    links = " ".join(f'<a href="#{_anchor(title)}">{escaped(title)}</a>' for title in titles)
+    return f'<nav aria-label="contents">{links}</nav>'
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------------------
+
+
+def _plans_table(view: AnswerView) -> str:
+    """Every plan with everything that is known of all of them."""
+    plans = view.shown
+    has_tokens = all(plan.tokens_per_s_per_gpu is not None for plan in plans)
+    columns: list[tuple[str, str, list[Cell]]] = [
+        ("plan", "rank, or what the plan is compared for", [Cell(plan.label, plan.rank or 1e9) for plan in plans]),
+        ("what it is", "", [Cell(plan.summary, plan.summary) for plan in plans]),
+        _numbers("GPUs", "in use", plans, lambda p: p.workers, lambda v: f"{v:,.0f}"),
+        _numbers("step", "predicted time of a step", plans, lambda p: p.step_time_s, duration_text),
+        (
+            "80 % interval",
+            "a measurement lies in it with a chance of 80 %",
+            [Cell(_interval(plan), plan.low_s) for plan in plans],
+        ),
+        _numbers(
+            "P(best)", "of the ranked plans, to be the best when measured", plans, lambda p: p.probability_best, percent
+        ),
+        _numbers("gap", "to the first plan", plans, lambda p: p.gap, lambda v: gap_text(v or 0.0)),
+        *([] if has_tokens else [_numbers("samples/s", "", plans, lambda p: p.throughput_samples_per_s, significant)]),
+        _numbers("tokens/s", "per GPU", plans, lambda p: p.tokens_per_s_per_gpu, significant),
+        _numbers("MFU", "model FLOP over what the GPUs in use could do", plans, lambda p: p.mfu, percent),
+        _numbers("speed-up", "over one worker", plans, lambda p: p.speedup, significant),
+        _numbers("memory", "of the fullest GPU", plans, lambda p: p.memory_bytes, byte_text),
+        _numbers("waiting", "share of the step that waits for the network", plans, lambda p: p.exposed_share, percent),
+        _numbers("USD", "per 1000 steps", plans, lambda p: _times(p.usd_per_step, 1e3), significant),
+        _numbers(
+            "energy", "of a step, of the GPUs in use and their hosts", plans, lambda p: p.energy_j_per_step, energy_text
+        ),
+        ("bottleneck", "largest part of the step", [Cell(plan.bottleneck, plan.bottleneck) for plan in plans]),
+    ]
+    kept = [column for column in columns if any(cell.value is not None for cell in column[2])]
+    rows = [[column[2][n] for column in kept] for n in range(len(plans))]
+    text = [n for n, column in enumerate(kept) if column[0] in ("what it is", "bottleneck")]
+    return table([(title, meaning) for title, meaning, _ in kept], rows, text=text)
+
+
+def _interval(plan: PlanView) -> str:
+    if plan.low_s is None or plan.high_s is None:
+        return ""
+    unit = time_unit(plan.step_time_s)
+    return f"{significant(plan.low_s / unit.size)}-{significant(plan.high_s / unit.size)} {unit.name}"
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else factor * value
+
+
+def _numbers(
+    title: str,
+    meaning: str,
+    plans: Sequence[PlanView],
+    value: Callable[[PlanView], float | None],
+    text: Callable[[float | None], str],
+) -> tuple[str, str, list[Cell]]:
+    found = [value(plan) for plan in plans]
+    return title, meaning, [Cell("" if number is None else text(number), number) for number in found]
+
+
+def _sensitivity(view: AnswerView) -> list[Section]:
+    if view.sensitivity is None:
+        return []
+    _, *blocks = sensitivity_blocks(view.sensitivity)
+    return [
+        Section(
+            title="Sensitivity",
+            parts=tuple(block_html(block) for block in blocks),
+            note="By what factor a constant of the cost model would have to change for another of the plans to be the best, and how many "
+            "standard deviations of what is known of the constant that is.",
+        )
+    ]
+
+
+def assumptions_table(given: Sequence[Assumption], of_model: Sequence[Assumption]) -> str:
+    """Everything that was taken for granted."""
+    rows = [[Cell(a.name, a.name), Cell(a.value, a.value), Cell(a.source, a.source)] for a in given]
+    rows += [
+        [Cell(a.name, a.name), Cell(a.value, a.value), Cell(f"cost model, {a.source}", a.source)] for a in of_model
+    ]
+    return table([("what", ""), ("taken as", ""), ("from", "")], rows, text=(0, 1, 2))
+
+
+def provenance(setting: Setting, version: str, bars: ErrorBars | None = None) -> list[tuple[str, str]]:
+    """Where an answer comes from."""
+    pairs = [("planner", version)]
+    if setting.command_line:
+        pairs.append(("command line", setting.command_line))
+    pairs += [(f"{role} file, sha256", digest) for role, digest in setting.inputs.items()]
+    pairs += [(name, str(value)) for name, value in setting.cost_model_options.items()]
+    if bars is not None:
+        pairs.append(("error bars", bars.note or f"calibration '{bars.calibration}' ({bars.kind})"))
+    return pairs

@@ -1,0 +1,345 @@
+"""The answer of ``planner size`` in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from costmodel.energy import DEFAULT_IDLE_SHARE
+from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.documents import RESULT_VERSION
+from planner.report.numbers import NOT_AVAILABLE, energy_text, percent, significant
+from planner.sizing.goal import SECONDS_PER_DAY, Goal
+from planner.sizing.search import ClusterAnswer, Sized
+from planner.sizing.trials import Trial
+
+__all__ = ["binding", "miss_in_words", "size_document", "size_report"]
+
+# Wish -> how the table calls its answer.
+WISHES = {"least_gpus": "fewest GPUs", "cheapest": "cheapest", "thriftiest": "least energy"}
+
+
+def size_report(sized: Sized) -> Report:
+    """Answer in every form."""
+    return Report(
+        blocks=lambda: _blocks(sized),
+        data=lambda: size_document(sized),
+        records=lambda: [_record(answer, trial) for answer in sized.clusters for trial in answer.trials],
+    )
+
+
+def size_document(sized: Sized) -> dict[str, Any]:
+    """Answer as plain data, as `planner.schema.size_result` describes it."""
+    goal = sized.goal
+    return {
+        "schema_version": RESULT_VERSION,
+        "model": _model(sized),
+        "goal": {
+            "tokens": goal.tokens,
+            "samples": goal.samples,
+            "deadline_s": goal.deadline_s,
+            "budget": goal.budget,
+            "goodput": goal.goodput,
+        },
+        "command_line": sized.request.command_line,
+        "interrupted": sized.interrupted,
+        **{wish: _overall(sized, wish) for wish in WISHES},
+        "nearest": _nearest_document(sized),
+        "clusters": [
+            {
+                "cluster": answer.facts.name,
+                "node": answer.facts.node,
+                "most_gpus": answer.facts.most,
+                "price_per_hour": answer.facts.price_per_hour,
+                "least_money": answer.least_money,
+                **{wish: _answer_document(answer, getattr(answer, wish), wish) for wish in WISHES},
+                "tried": [_record(answer, trial) for trial in answer.trials],
+            }
+            for answer in sized.clusters
+        ],
+    }
+
+
+def _model(sized: Sized) -> str:
+    known = (t.row["model"] for a in sized.clusters for t in a.trials)
+    return str(next(known, sized.request.model))
+
+
+def _overall(sized: Sized, wish: str) -> dict[str, Any] | None:
+    found = sized.best(wish)
+    return None if found is None else _answer_document(*found, wish)
+
+
+def _nearest_document(sized: Sized) -> dict[str, Any] | None:
+    """Only where nothing meets the goal."""
+    if sized.best("least_gpus") is not None:
+        return None
+    found = _nearest(sized)
+    return None if found is None else _record(*found)
+
+
+def _answer_document(answer: ClusterAnswer, trial: Trial | None, wish: str) -> dict[str, Any] | None:
+    if trial is None:
+        return None
+    is_least = trial == answer.least_gpus
+    return {
+        **_record(answer, trial),
+        "binds": binding(answer, trial, wish),
+        "proven_least_gpus": is_least and answer.is_proven(trial),
+    }
+
+
+def _record(answer: ClusterAnswer, trial: Trial) -> dict[str, Any]:
+    row = trial.row
+    return {
+        "cluster": trial.cluster,
+        "allowed_gpus": trial.allowed,
+        "gpus": trial.gpus,
+        "time_s": trial.time_s,
+        "money": trial.money,
+        "energy_j": trial.energy_j,
+        "meets": trial.meets(answer.goal),
+        "steps": answer.goal.steps(row) if trial.has_plan else None,
+        "objective": trial.objective,
+        **{name: row[name] for name in _OF_ROW},
+    }
+
+
+_OF_ROW = (
+    "batch",
+    "seq",
+    "status",
+    "reason",
+    "workers",
+    "family",
+    "plan",
+    "step_time_s",
+    "tokens_per_s",
+    "mfu",
+    "memory_bytes_per_gpu",
+    "proven_optimal",
+    "gap",
+)
+
+
+def binding(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
+    """Say what keeps an answer from being better.
+
+    Of the fewest GPUs, what is wrong with the next smaller count that was tried; of least money or energy, what is wrong with the trial
+    that takes least of it.
+    """
+    if wish == "least_gpus":
+        below = [t for t in answer.ladder_trials() if t.allowed < (trial.gpus or 0)]
+        return _wrong(below[-1], answer.goal) if below else "nothing: there is no smaller number"
+    measure: Callable[[Trial], float] = answer.cost if wish == "cheapest" else lambda t: t.energy_j or 0.0
+    known = [t for t in answer.trials if t.has_plan and (wish == "cheapest" or t.energy_j is not None)]
+    best = min(known, key=measure)
+    if measure(best) >= measure(trial):
+        return "nothing: none that was tried takes less"
+    return _wrong(best, answer.goal)
+
+
+def _wrong(trial: Trial, goal: Goal) -> str:
+    count = trial.gpus or trial.allowed
+    what = f"{count:,} GPU" if count == 1 else f"{count:,} GPUs"
+    if not trial.has_plan:
+        return f"memory: nothing fits on {trial.allowed:,} GPU{'s' if trial.allowed != 1 else ''}"
+    if not trial.in_time(goal):
+        return f"the deadline: {what} would take {_days(trial.time_s)}"
+    return f"the budget: {what} would cost {_usd(trial.money)}"
+
+
+def miss_in_words(sized: Sized) -> str:
+    """What comes closest to the goal, where nothing meets it."""
+    found = _nearest(sized)
+    if found is None:
+        reasons = [t.row["reason"] for a in sized.clusters for t in a.trials if t.row["reason"]]
+        first = str(reasons[-1]).partition("\n")[0] if reasons else "nothing was tried"
+        return f"no number of GPUs that was tried holds a plan: {first}"
+    answer, trial = found
+    goal = answer.goal
+    late, dear = trial.lateness(goal), trial.excess(goal)
+    parts = [f"{_days(trial.time_s)}{f', {percent(late - 1)} late' if late > 1 else ''}"]
+    if trial.money is not None:
+        parts.append(f"{_usd(trial.money)}{f', {percent(dear - 1)} over the budget' if dear > 1 else ''}")
+    return f"nothing meets the goal; the nearest miss is {trial.gpus:,} GPUs of {trial.cluster}: {'; '.join(parts)}"
+
+
+def _nearest(sized: Sized) -> tuple[ClusterAnswer, Trial] | None:
+    known = [(answer, answer.nearest) for answer in sized.clusters]
+    found = [(answer, trial) for answer, trial in known if trial is not None]
+    return min(found, key=lambda pair: pair[1].missed_by(sized.goal), default=None)
+
+
+# -- for people ------------------------------------------------------------------------------------------------------------
+
+
+def _blocks(sized: Sized) -> list[Block]:
+    rows = [
+        (answer, wish, trial)
+        for answer in sized.clusters
+        for wish in WISHES
+        if (trial := getattr(answer, wish)) is not None
+    ]
+    blocks: list[Block] = []
+    if rows:
+        blocks += [_table(rows), *_answers(sized)]
+    else:
+        misses = [(answer, "nearest miss", answer.nearest) for answer in sized.clusters if answer.nearest is not None]
+        blocks += [_table(misses)] if misses else []
+        blocks.append(
+            Sentence(
+                f"{miss_in_words(sized)}.".capitalize() if not misses else f"N{miss_in_words(sized)[1:]}.", strong=True
+            )
+        )
+    return [*blocks, Facts(tuple(_facts(sized))), *_tried(sized)]
+
+
+def _table(rows: list[tuple[ClusterAnswer, str, Trial]]) -> Table:
+    def column(
+        title: str, cell: Callable[[Trial], str], priority: int, *, unit: str = "", text: bool = False
+    ) -> Column:
+        cells = tuple(cell(trial) for _, _, trial in rows)
+        return Column(title=title, unit=unit, cells=cells, priority=priority, is_text=text, flexible=text)
+
+    return Table(
+        columns=(
+            column("cluster", lambda t: t.cluster, 1, text=True),
+            Column(title="answer", cells=tuple(WISHES.get(w, w) for _, w, _ in rows), is_text=True),
+            column("GPUs", lambda t: f"{t.gpus:,}", 0),
+            column("days", lambda t: significant((t.time_s or 0.0) / SECONDS_PER_DAY), 0),
+            column("USD", lambda t: _money(t.money), 2),
+            column("energy", lambda t: NOT_AVAILABLE if t.energy_j is None else energy_text(t.energy_j), 4),
+            column("plan", lambda t: str(t.row["plan"]), 3, text=True),
+            Column(
+                title="what binds",
+                cells=tuple(_binding_text(answer, trial, wish) for answer, wish, trial in rows),
+                is_text=True,
+                flexible=True,
+                priority=5,
+            ),
+        )
+    )
+
+
+def _binding_text(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
+    return binding(answer, trial, wish) if wish in WISHES else _verdict(trial, answer.goal)
+
+
+def _answers(sized: Sized) -> list[Block]:
+    found = sized.best("least_gpus")
+    assert found is not None
+    answer, trial = found
+    proof = "no smaller number will do" if answer.is_proven(trial) else "the least of those tried"
+    texts = [
+        f"Fewest GPUs: {trial.gpus:,} of {trial.cluster} ({proof}): {trial.row['plan']}: {_days(trial.time_s)}, {_usd(trial.money)}."
+    ]
+    cheap = sized.best("cheapest")
+    if cheap is not None and cheap[1].money is not None:
+        other = cheap[1]
+        texts.append(f"Cheapest: {other.gpus:,} of {other.cluster}: {_usd(other.money)}, {_days(other.time_s)}.")
+    return [Sentence(text, strong=True) for text in texts]
+
+
+def _facts(sized: Sized) -> list[tuple[str, str]]:
+    goal = sized.goal
+    length = f"{goal.tokens:,.4g} tokens" if goal.tokens is not None else f"{goal.samples:,.4g} samples"
+    limits = [
+        f"in {_days(goal.deadline_s)}" if goal.deadline_s is not None else "",
+        f"for {_usd(goal.budget)}" if goal.budget is not None else "",
+    ]
+    facts = [("Goal", ", ".join([length, *(text for text in limits if text)]))]
+    facts.extend(
+        (
+            "Proof",
+            f"no number of GPUs of {answer.facts.name} up to {answer.facts.most:,} costs less than {_usd(answer.least_money)}",
+        )
+        for answer in sized.clusters
+        if goal.budget is not None and (answer.least_money or 0.0) > goal.budget
+    )
+    prices = [
+        f"{answer.facts.price_per_hour:g} USD per GPU and hour ({answer.facts.name})"
+        for answer in sized.clusters
+        if answer.facts.price_per_hour is not None
+    ]
+    facts.append(
+        ("Assumed", "; ".join([*prices, f"goodput {percent(goal.goodput)}", *_charged(sized), *_powered(sized)]))
+    )
+    if any(trial.row["tp"] is not None for answer in sized.clusters for trial in answer.trials):  # a mesh
+        facts.append(("Plans", "uniform over stages; --export and planner optimize refine the one that is chosen"))
+    if sized.interrupted:
+        facts.append(("Note", "interrupted: what was tried until then is shown"))
+    return facts
+
+
+def _charged(sized: Sized) -> list[str]:
+    return ["whole nodes are paid for"] if any(answer.facts.node > 1 for answer in sized.clusters) else []
+
+
+def _powered(sized: Sized) -> list[str]:
+    known = any(trial.energy_j is not None for answer in sized.clusters for trial in answer.trials)
+    return [f"a waiting GPU draws {DEFAULT_IDLE_SHARE:.0%} of a busy one unless its file says more"] if known else []
+
+
+def _tried(sized: Sized) -> list[Block]:
+    blocks: list[Block] = []
+    for answer in sized.clusters:
+        trials = answer.ladder_trials()
+        if not trials:
+            continue
+        blocks.append(Heading(f"Tried on {answer.facts.name}"))
+        blocks.append(
+            Table(
+                columns=(
+                    Column(title="GPUs", unit="at most", cells=tuple(f"{t.allowed:,}" for t in trials)),
+                    Column(
+                        title="GPUs",
+                        unit="paid for",
+                        cells=tuple("" if t.gpus is None else f"{t.gpus:,}" for t in trials),
+                        priority=3,
+                    ),
+                    Column(
+                        title="days",
+                        cells=tuple(
+                            "" if t.time_s is None else significant(t.time_s / SECONDS_PER_DAY) for t in trials
+                        ),
+                    ),
+                    Column(
+                        title="USD", cells=tuple("" if not t.has_plan else _money(t.money) for t in trials), priority=1
+                    ),
+                    Column(
+                        title="verdict",
+                        cells=tuple(_verdict(t, sized.goal) for t in trials),
+                        is_text=True,
+                        flexible=True,
+                        priority=2,
+                    ),
+                )
+            )
+        )
+    return blocks
+
+
+def _verdict(trial: Trial, goal: Goal) -> str:
+    if not trial.has_plan:
+        return "nothing fits" if trial.row["status"] == "no_plan" else str(trial.row["reason"]).partition("\n")[0]
+    parts = []
+    if trial.lateness(goal) > 1:
+        parts.append(f"{percent(trial.lateness(goal) - 1)} late")
+    if trial.excess(goal) > 1:
+        parts.append(f"{percent(trial.excess(goal) - 1)} over the budget")
+    return ", ".join(parts) or "meets the goal"
+
+
+def _days(time_s: float | None) -> str:
+    return NOT_AVAILABLE if time_s is None else f"{significant(time_s / SECONDS_PER_DAY)} days"
+
+
+def _usd(money: float | None) -> str:
+    return "no price stated" if money is None else f"{_money(money)} USD"
+
+
+def _money(money: float | None) -> str:
+    if money is None:
+        return NOT_AVAILABLE
+    return f"{money:,.0f}" if money >= 1000 else significant(money)

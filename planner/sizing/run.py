@@ -1,0 +1,150 @@
+"""Asks the searches of a sizing: the same cells as a sweep, in this process or in many."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from planner.errors import UsageError
+from planner.request import Request
+from planner.sizing.goal import Goal
+from planner.sizing.search import Sized, size
+from planner.sizing.trials import ClusterFacts, Trial
+from planner.sweeping.grid import Cell, load_clusters
+from planner.sweeping.here import answers_here
+from planner.sweeping.question import key_of, to_plain
+
+if TYPE_CHECKING:
+    from costmodel.network import Cluster
+
+__all__ = ["DEFAULT_MOST_GPUS", "plan_of", "size_training"]
+
+Progress = Callable[[str, float], None]
+
+DEFAULT_MOST_GPUS = 4_096
+
+
+def size_training(
+    request: Request,
+    goal: Goal,
+    names: Sequence[str],
+    *,
+    most_gpus: int = DEFAULT_MOST_GPUS,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Sized:
+    """Find how many of which GPUs meet a goal.
+
+    Parameters
+    ----------
+    request : Request
+        The network and everything that is fixed; its cluster and its GPUs are not read.
+    goal : Goal
+    names : sequence of str
+        Clusters, by name or file.
+    most_gpus : int
+        Counts that are looked at, at most.
+    jobs : int
+        Processes.
+    progress : function of (message, share done), optional
+
+    Raises
+    ------
+    UsageError
+        A cluster with several kinds of GPUs, a budget without a price, tokens of a network whose input is no sequence.
+    PlannerError
+        Something cannot be read.
+    """
+    clusters = _clusters(request, names)
+    has_objectives = _checked_network(request, goal, names[0])
+    facts = [_facts(request, goal, name, cluster, most_gpus) for name, cluster in clusters.items()]
+    known: dict[str, Trial] = {}
+    asked = 0
+
+    def ask(cells: Sequence[tuple[ClusterFacts, int, str]]) -> list[Trial]:
+        nonlocal asked
+        keys = [_key(request, *cell) for cell in cells]
+        wanted = {
+            cell.key: (cell, facts, allowed)
+            for cell, (facts, allowed, _) in zip(keys, cells, strict=True)
+            if cell.key not in known
+        }
+        for cell, row in answers_here([cell for cell, _, _ in wanted.values()], jobs):
+            _, where, allowed = wanted[cell.key]
+            if row["status"] == "failed":
+                raise UsageError(f"{where.name}, {allowed} GPUs: {row['reason']}")
+            known[cell.key] = Trial.of(row, where, goal, allowed)
+            asked += 1
+            if progress is not None:
+                progress(f"search {asked}: {where.name}, {allowed} GPUs", asked / (asked + len(wanted)))
+        return [known[cell.key] for cell in keys]
+
+    return size(request, goal, facts, ask, has_objectives=has_objectives)
+
+
+def plan_of(sized: Sized, trial: Trial) -> tuple[Request, Any, Any]:
+    """Search the plan of a trial again, this time with the refinement that `planner optimize` adds on top.
+
+    Returns
+    -------
+    request : Request
+    result : planner.results.SearchResult or planner.mesh.results.MeshResult
+    best
+        Of its ranked plans, or the refinement of the first.
+    """
+    from planner.search import optimize
+
+    objective = None if trial.objective == "step_time" else trial.objective
+    request = dataclasses.replace(sized.request, cluster=trial.cluster, gpus=trial.allowed, objective=objective)
+    result = optimize(request)
+    refined = getattr(result, "refined", None)
+    return request, result, result.plans[0] if refined is None else refined
+
+
+def _key(request: Request, facts: ClusterFacts, allowed: int, objective: str) -> Cell:
+    # Step time is the default; naming it would be refused for splits per layer.
+    asked = dataclasses.replace(
+        request, cluster=facts.name, gpus=allowed, objective=None if objective == "step_time" else objective
+    )
+    plain = to_plain(asked)
+    return Cell(key=key_of(plain, {}, ""), question=plain)
+
+
+def _checked_network(request: Request, goal: Goal, cluster: str) -> bool:
+    """Whether the searches are over a mesh, which know objectives; refuses what no cluster could answer."""
+    from planner.resolve import resolve
+
+    resolved = resolve(dataclasses.replace(request, cluster=cluster, gpus=1))
+    if goal.tokens is not None and resolved.setting.seq is None:
+        raise UsageError(
+            f"--tokens: the input of network '{resolved.setting.model}' is no sequence; say --samples, or --epochs too"
+        )
+    return resolved.space == "mesh"
+
+
+def _clusters(request: Request, names: Sequence[str]) -> dict[str, Cluster]:
+    from planner.loading import load_device
+
+    device = None if request.device is None else load_device(request.device).device
+    clusters = {}
+    for name, loaded in load_clusters(names, names[0]).items():
+        cluster = loaded.cluster
+        if len(cluster.groups) != 1:
+            raise UsageError(
+                f"--cluster {name}: has several kinds of GPUs; 'planner optimize --cluster {name}' plans for all of them"
+            )
+        clusters[name] = cluster if device is None else cluster.with_device(device)
+    return clusters
+
+
+def _facts(request: Request, goal: Goal, name: str, cluster: Cluster, most_gpus: int) -> ClusterFacts:
+    price = request.price_per_hour or cluster.device.price_per_hour
+    if goal.budget is not None and price is None:
+        raise UsageError(
+            f"--budget: neither cluster '{cluster.name}' nor device '{cluster.device.name}' states a price; give --price (USD per GPU and "
+            "hour), or write 'price_per_hour: X' in the file"
+        )
+    most = most_gpus if cluster.max_devices is None else min(most_gpus, cluster.max_devices)
+    node = cluster.levels[0].size or (1 if cluster.host is None else cluster.host.devices)
+    return ClusterFacts(name=name, node=min(node, most), most=most, price_per_hour=price)

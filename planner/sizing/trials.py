@@ -1,0 +1,108 @@
+"""What was tried: a number of GPUs of a cluster with its best plan, and what the whole training takes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planner.sizing.goal import Goal
+
+__all__ = ["ClusterFacts", "Trial", "charged_gpus"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What sizing needs to know of a cluster."""
+
+    name: str
+    node: int  # devices of a unit of the innermost level
+    most: int  # devices at most
+    price_per_hour: float | None
+
+
+def charged_gpus(workers: int, node: int) -> int:
+    """GPUs that are paid for: whole nodes, but single GPUs inside one node.
+
+    >>> charged_gpus(3, 8), charged_gpus(8, 8), charged_gpus(9, 8)
+    (3, 8, 16)
+    """
+    return workers if workers <= node else -(-workers // node) * node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One search and what it means for the goal.
+
+    Attributes
+    ----------
+    cluster : str
+    allowed : int
+        GPUs that the search could use.
+    objective : str
+        What the search made least.
+    row : mapping
+        Its answer, as in `planner.sweeping.answer.COLUMNS`.
+    gpus : int or None
+        GPUs that are paid for; None where there is no plan.
+    time_s, money, energy_j : float or None
+        Of the whole training.
+    is_proven : bool
+        Whether no plan on as many GPUs at most is better by the objective.
+    """
+
+    cluster: str
+    allowed: int
+    objective: str
+    row: Mapping[str, Any]
+    gpus: int | None = None
+    time_s: float | None = None
+    money: float | None = None
+    energy_j: float | None = None
+    is_proven: bool = False
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], facts: ClusterFacts, goal: Goal, allowed: int) -> Trial:
+        """What a row means."""
+        base = cls(cluster=facts.name, allowed=allowed, objective=row["objective"], row=row)
+        if row["status"] != "ok":
+            return base
+        time_s, gpus = goal.time_s(row), charged_gpus(row["workers"], facts.node)
+        joules = row["energy_per_step_j"]
+        return cls(
+            cluster=facts.name,
+            allowed=allowed,
+            objective=row["objective"],
+            row=row,
+            gpus=gpus,
+            time_s=time_s,
+            money=None if facts.price_per_hour is None else gpus * time_s / 3600.0 * facts.price_per_hour,
+            # What is lost to failures is spent as steps are.
+            energy_j=None if joules is None else joules * goal.steps(row) / goal.goodput,
+            is_proven=bool(row["proven_optimal"]),
+        )
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether something fits."""
+        return self.time_s is not None
+
+    def lateness(self, goal: Goal) -> float:
+        """Time over the deadline's; 0 where there is no deadline."""
+        return 0.0 if goal.deadline_s is None or self.time_s is None else self.time_s / goal.deadline_s
+
+    def excess(self, goal: Goal) -> float:
+        """Money over the budget; 0 where there is no budget."""
+        return 0.0 if goal.budget is None or self.money is None else self.money / goal.budget
+
+    def missed_by(self, goal: Goal) -> float:
+        """How far the goal is missed: shares of the deadline and of the budget by which they are exceeded, added up."""
+        return max(self.lateness(goal) - 1.0, 0.0) + max(self.excess(goal) - 1.0, 0.0)
+
+    def in_time(self, goal: Goal) -> bool:
+        """Whether the training ends by the deadline."""
+        return self.has_plan and self.lateness(goal) <= 1.0
+
+    def meets(self, goal: Goal) -> bool:
+        """Whether it ends by the deadline, within the budget."""
+        return self.in_time(goal) and self.excess(goal) <= 1.0

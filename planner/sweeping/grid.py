@@ -1,0 +1,134 @@
+"""The cells of a grid, and what its axes may be."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from planner.errors import PlannerError, UnknownName, UsageError
+from planner.request import Request
+from planner.sweeping.question import key_of, to_plain
+
+if TYPE_CHECKING:
+    from planner.loading import LoadedCluster
+
+__all__ = ["Axes", "Cell", "cells_of", "cluster_name", "doubling_counts", "load_clusters"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axes:
+    """Values of every axis; None where the network or the request decides."""
+
+    clusters: tuple[str | None, ...] = (None,)
+    gpus: tuple[int, ...] = (1,)
+    batches: tuple[int | None, ...] = (None,)
+    seqs: tuple[int | None, ...] = (None,)
+
+    @property
+    def size(self) -> int:
+        """Cells in all."""
+        return len(self.clusters) * len(self.gpus) * len(self.batches) * len(self.seqs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One question; ``key`` identifies its answer."""
+
+    key: str
+    question: Mapping[str, Any]
+
+    @property
+    def words(self) -> str:
+        """For people: ``dgx-h100, 64 GPUs``."""
+        question = self.question
+        parts = [str(question["cluster"]), f"{question['gpus']} GPUs"]
+        parts += [f"{name} {question[name]}" for name in ("batch", "seq") if question[name] is not None]
+        return ", ".join(parts)
+
+
+def doubling_counts(first: int, last: int) -> tuple[int, ...]:
+    """What ``first..last`` means on an axis of GPUs: doubled from the first as long as it is not more than the last.
+
+    >>> doubling_counts(32, 1024), doubling_counts(6, 50)
+    ((32, 64, 128, 256, 512, 1024), (6, 12, 24, 48))
+    """
+    return tuple(first << n for n in range((last // first).bit_length())) if first <= last else ()
+
+
+def cluster_name(text: str) -> str:
+    """A cluster as it is looked up: its own name or file, or the short form of a DGX.
+
+    >>> cluster_name("h100"), cluster_name("dgx-a100"), cluster_name("aws-p5")
+    ('dgx-h100', 'dgx-a100', 'aws-p5')
+    """
+    from planner.files.resources import bundled, resolve
+
+    try:
+        resolve("clusters", text)
+    except UnknownName:
+        longer = f"dgx-{text}"
+        return longer if longer in bundled("clusters") else text
+    except PlannerError:
+        return text
+    return text
+
+
+def load_clusters(names: Sequence[str | None], default: str) -> dict[str, LoadedCluster]:
+    """Load every cluster of an axis.
+
+    Raises
+    ------
+    PlannerError
+        Everything that is wrong with any of them.
+    """
+    from planner.loading import load_cluster
+
+    loaded: dict[str, LoadedCluster] = {}
+    faults: list[PlannerError] = []
+    for name in dict.fromkeys(name or default for name in names):
+        try:
+            loaded[name] = load_cluster(name)
+        except PlannerError as error:
+            faults.append(error)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise UsageError("\n".join(str(fault) for fault in faults))
+    return loaded
+
+
+def cells_of(base: Request, axes: Axes) -> list[Cell]:
+    """Every combination, in the order of the axes: cluster, batch, length, GPUs.
+
+    Raises
+    ------
+    PlannerError
+        The network, a cluster, a device or a calibration cannot be read: a mistake that is the same in every cell.
+    """
+    from planner import __version__
+    from planner.loading import load_device, load_model
+    from planner.resolve import DEFAULT_CLUSTER
+
+    clusters = load_clusters(axes.clusters, DEFAULT_CLUSTER)
+    common = {"device": load_device(base.device).sha256} if base.device is not None else {}
+    if base.calibration is not None:
+        from planner.calibration.files import load_calibration
+
+        common["calibration"] = load_calibration(base.calibration).sha256
+    if base.paleo_algorithms is not None:
+        from planner.loading import load_algorithms
+
+        common["algorithms"] = str(sorted(load_algorithms(base.paleo_algorithms).items()))
+    models = {seq: load_model(base.model, seq=seq).sha256 for seq in axes.seqs}
+    cells = []
+    for cluster, batch, seq, gpus in itertools.product(axes.clusters, axes.batches, axes.seqs, axes.gpus):
+        name = cluster or DEFAULT_CLUSTER
+        request = dataclasses.replace(base, cluster=name, batch=batch, seq=seq, gpus=gpus)
+        loaded = clusters[name]
+        inputs = {"device": loaded.device_sha256, **common, "model": models[seq], "cluster": loaded.sha256}
+        question = to_plain(request)
+        cells.append(Cell(key=key_of(question, inputs, __version__), question=question))
+    return cells

@@ -1,0 +1,195 @@
+"""A grid of answers in every form: table, JSON, CSV, Parquet, a figure."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from planner.errors import UsageError
+from planner.report.blocks import Block, Column, Facts, Report, Table
+from planner.report.documents import RESULT_VERSION
+from planner.report.machine import finite
+from planner.report.numbers import duration_text, energy_text, percent, significant
+from planner.sweeping.answer import COLUMNS
+from planner.sweeping.run import Swept
+
+if TYPE_CHECKING:
+    from planner.report.figures.kinds import Lines
+
+__all__ = ["parquet_bytes", "scaling_figure", "sweep_report"]
+
+# Columns by what they hold, for files with types; all others are words.
+_WHOLE = (
+    "gpus",
+    "batch",
+    "seq",
+    "workers",
+    "tp",
+    "cp",
+    "ep",
+    "etp",
+    "pp",
+    "vpp",
+    "dp_replicate",
+    "dp_shard",
+    "zero_stage",
+    "micro_batch",
+    "num_micro_batches",
+)
+_REAL = (
+    "step_time_s",
+    "throughput_samples_per_s",
+    "tokens_per_s",
+    "mfu",
+    "memory_bytes_per_gpu",
+    "exposed_communication_s",
+    "money_per_step",
+    "energy_per_step_j",
+    "gap",
+)
+
+
+def sweep_report(swept: Swept, command_line: str) -> Report:
+    """Answer of ``planner sweep``."""
+    return Report(
+        blocks=lambda: _blocks(swept),
+        data=lambda: {
+            "schema_version": RESULT_VERSION,
+            "cells": swept.total,
+            "interrupted": swept.interrupted,
+            "command_line": command_line,
+            "rows": [dict(row) for row in swept.rows],
+        },
+        # Without rows there is still a header.
+        records=lambda: swept.rows or [],
+    )
+
+
+def _blocks(swept: Swept) -> list[Block]:
+    rows = swept.rows
+    facts = [("Cells", _counted(swept))]
+    if not rows:
+        return [Facts(tuple(facts))]
+
+    def column(title: str, cells: Sequence[str], priority: int, *, unit: str = "", text: bool = False) -> Column:
+        return Column(title=title, unit=unit, cells=tuple(cells), priority=priority, is_text=text, flexible=text)
+
+    def number(name: str) -> list[str]:
+        return ["" if row[name] is None else significant(row[name]) for row in rows]
+
+    columns = [
+        column("cluster", [str(row["cluster"]) for row in rows], 1, text=True),
+        column("GPUs", [f"{row['gpus']:,}" for row in rows], 0, unit="at most"),
+        column("batch", ["" if row["batch"] is None else f"{row['batch']:,}" for row in rows], 4),
+        column("seq", ["" if row["seq"] is None else f"{row['seq']:,}" for row in rows], 5),
+        column(
+            "step time", ["" if row["step_time_s"] is None else duration_text(row["step_time_s"]) for row in rows], 0
+        ),
+        column("throughput", number("throughput_samples_per_s"), 2, unit="samples/s"),
+        column("GPUs", ["" if row["workers"] is None else f"{row['workers']:,}" for row in rows], 6, unit="used"),
+        column("USD", number("money_per_step"), 7, unit="per step"),
+        column(
+            "energy",
+            ["" if row["energy_per_step_j"] is None else energy_text(row["energy_per_step_j"]) for row in rows],
+            8,
+        ),
+        column(
+            "plan, or why there is none", [str(row["plan"] or _first_line(row["reason"])) for row in rows], 3, text=True
+        ),
+    ]
+    shown = [c for c in columns if c.priority == 0 or any(c.cells)]
+    unproven = [row["gap"] for row in rows if row["status"] == "ok" and not row["proven_optimal"]]
+    if unproven:
+        worst = max((gap for gap in unproven if gap is not None), default=0.0)
+        facts.append(
+            (
+                "Proof",
+                f"{len(unproven)} of the plans are not proven best; none could be improved by more than {percent(worst)}",
+            )
+        )
+    if any(row["tp"] is not None for row in rows):  # a mesh
+        facts.append(
+            ("Plans", "uniform over stages; planner optimize also tries stages that differ, which may be faster")
+        )
+    return [Table(columns=tuple(shown)), Facts(tuple(facts))]
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").partition("\n")[0]
+
+
+def _counted(swept: Swept) -> str:
+    counts: dict[str, int] = {}
+    for row in swept.rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
+    words = {"ok": "with a plan", "no_plan": "where nothing fits", "limit": "stopped by the time limit"}
+    words |= {"refused": "that contradict themselves", "failed": "that failed"}
+    parts = [f"{count} {words[status]}" for status, count in counts.items()]
+    if swept.taken:
+        parts.append(f"{swept.taken} of these known from before")
+    left = swept.total - len(swept.rows)
+    return ", ".join([f"{swept.total} in all", *parts, *([f"{left} not searched yet"] if left else [])])
+
+
+def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
+    """The rows as a Parquet file.
+
+    Raises
+    ------
+    UsageError
+        The extra is missing.
+    """
+    try:
+        pyarrow = importlib.import_module("pyarrow")
+        parquet = importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise UsageError(
+            "--output FILE.parquet: needs the package 'pyarrow', which is not installed: pip install 'paleo-planner[parquet]'; "
+            ".csv needs nothing"
+        ) from None
+    types = dict.fromkeys(_WHOLE, pyarrow.int64()) | dict.fromkeys(_REAL, pyarrow.float64())
+    types["proven_optimal"] = pyarrow.bool_()
+    schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in COLUMNS])
+    table = pyarrow.Table.from_pylist([finite(row) for row in rows], schema=schema)
+    stream = io.BytesIO()
+    parquet.write_table(table, stream)
+    return stream.getvalue()
+
+
+def scaling_figure(rows: Sequence[dict[str, Any]]) -> Lines | None:
+    """Throughput over GPUs, one line for every cluster, batch and length; None where no cell has a plan."""
+    from planner.report.figures.kinds import Line, Lines
+
+    curves: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["status"] == "ok":
+            curves.setdefault((row["cluster"], row["batch"], row["seq"]), []).append(row)
+    if not curves:
+        return None
+    varies = [len({key[n] for key in curves}) > 1 for n in range(3)]
+    lines = []
+    for key, points in curves.items():
+        points.sort(key=lambda row: row["gpus"])
+        words = [w for w, many in zip((f"{key[0]}", f"batch {key[1]}", f"seq {key[2]}"), varies, strict=True) if many]
+        lines.append(
+            Line(
+                name=", ".join(words) or str(key[0]),
+                xs=tuple(float(row["gpus"]) for row in points),
+                ys=tuple(float(row["throughput_samples_per_s"]) for row in points),
+                titles=tuple(
+                    f"{row['cluster']}, {row['gpus']} GPUs at most: {duration_text(row['step_time_s'])} per step\n{row['plan']}"
+                    for row in points
+                ),
+            )
+        )
+    model = next(iter(curves.values()))[0]["model"]
+    return Lines(
+        name="sweep",
+        caption=f"Best plans of {model}: throughput over the number of GPUs.",
+        x_axis="GPUs at most",
+        y_axis="samples per second",
+        lines=tuple(lines),
+        log_y=True,
+    )

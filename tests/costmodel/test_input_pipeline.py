@@ -1,0 +1,36 @@
+"""Input against sums by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.input_pipeline import copy_s, with_storage_s
+from planner.loading import load_cluster
+from planner.validation import convnets
+from planner.validation.preset import DEFAULT
+from planner.validation.tables import Row
+
+
+def test_two_dies_of_a_board_share_its_slot() -> None:
+    cluster = load_cluster("k80-10gbe").cluster
+    assert copy_s(100e6, 1, cluster) == pytest.approx(100e6 / (15.75e9 * 0.75))
+    assert copy_s(100e6, 8, cluster) == pytest.approx(100e6 / (15.75e9 * 0.75 / 2))
+
+
+@pytest.mark.parametrize(("rate", "step_s"), [(None, 0.5), (4e9, 0.5), (1e9, 1.0)])
+def test_slow_storage_decides(rate: float | None, step_s: float) -> None:
+    assert with_storage_s(0.5, 1e9, rate) == step_s
+
+
+def test_rows_with_real_data() -> None:
+    cells = {"model": "alexnet", "device": "k80", "gpus": "8", "batch_per_gpu": "512", "step_time_ms": "1000"}
+
+    def seconds(**more: str) -> float:
+        return convnets.predict([Row(line=2, cells={**cells, **more})], DEFAULT)[0].comparisons[0].predicted_s
+
+    images = 4 * 512 * 3 * convnets.graph_of("alexnet").layers[0].output_shape[1] ** 2
+    assert seconds(data="synthetic") == seconds()
+    assert seconds(data="real") - seconds() == pytest.approx(images / (15.75e9 * 0.75 / 2))
+    stored = {"storage_MBps": "200", "sample_kB": "110"}
+    assert seconds(data="real", **stored) == pytest.approx(8 * 512 * 110e3 / 200e6)
+    assert seconds(data="real", **{**stored, "storage_MBps": "2000"}) == seconds(data="real")

@@ -1,0 +1,48 @@
+"""Examples of the Python interface, in docstrings and in docs/python.md, are what happens."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import planner
+import planner.api
+import planner.comparison
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "python.md"
+MODULES = [
+    "planner",
+    "planner.commands.completion",
+    *(
+        f"{package.__name__}.{module.name}"
+        for package in (planner.api, planner.comparison)
+        for module in pkgutil.iter_modules(package.__path__)
+    ),
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    failures, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert failures == 0
+
+
+def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    failures, tried = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
+    assert failures == 0
+    assert tried > 20
+    assert os.listdir(tmp_path) == ["best.yaml"]
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    functions = {name for name in planner.__all__ if name.islower() and not name.startswith("_")}
+    left_out = {name for name in functions if not name.startswith("list_") and name not in text}
+    assert not left_out

@@ -1,0 +1,348 @@
+"""`planner.optimize` and its sisters answer what the command line answers, take objects, and raise what Python programs expect."""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import planner
+from planner.api import options as o
+from planner.commands.compare import compare as compare_command
+from planner.commands.explain import estimate as estimate_command
+from planner.commands.explain import explain as explain_command
+from planner.commands.optimize import optimize as optimize_command
+from planner.commands.place import place as place_command
+from planner.commands.scale import scale as scale_command
+from planner.commands.size import size as size_command
+from planner.commands.sweep import sweep as sweep_command
+from planner.schema import schema_of
+
+Ask = Callable[..., str]
+
+# Parameters of commands that are about the command line alone.
+_OUTPUT = {
+    "context", "model", "plan", "run_from", "json", "format", "output", "export", "width", "quiet", "verbose", "words",
+    "export_workload", "html", "plot", "trace", "figure", "static",
+}  # fmt: skip
+_VOLATILE = {"wall_s", "command_line", "searched"}
+
+
+def without(document: Any, names: set[str] = _VOLATILE) -> Any:
+    if isinstance(document, dict):
+        return {key: without(value, names) for key, value in document.items() if key not in names}
+    return [without(value, names) for value in document] if isinstance(document, list) else document
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (optimize_command, o.OptimizeOptions),
+        (estimate_command, o.EstimateOptions),
+        (explain_command, o.ExplainOptions),
+        (scale_command, o.ScaleOptions),
+        (place_command, o.PlaceOptions),
+        (sweep_command, o.SweepOptions),
+        (size_command, o.SizeOptions),
+    ],
+)
+def test_the_keywords_are_the_options_of_the_command_line(command: Any, options: type) -> None:
+    parameters = set(inspect.signature(command).parameters) - _OUTPUT
+    assert {o.ALIASES.get(name, name) for name in o.names_of(options)} == parameters
+
+
+def test_compare_has_no_question_that_estimate_does_not_have() -> None:
+    parameters = set(inspect.signature(compare_command).parameters) - _OUTPUT - {"plans", "best", "time_limit"}
+    assert parameters <= {o.ALIASES.get(name, name) for name in o.names_of(o.EstimateOptions)}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "arguments"),
+    [
+        ({"gpus": 8, "batch": 512}, ["--gpus", "8", "--batch", "512"]),
+        ({"gpus": 4, "fix": {"conv*": "batch"}, "top": 2, "cost_model": "paleo", "ppp_comp": 0.5},
+         ["--gpus", "4", "--fix", "conv*:batch", "--top", "2", "--cost-model", "paleo", "--ppp-comp", "0.5"]),
+        ({"cluster": "dgx1-v100", "gpus": 8, "memory_limit": 4 * 2**30}, ["--cluster", "dgx1-v100", "-g", "8", "--memory-limit", "4 GiB"]),
+    ],
+)  # fmt: skip
+def test_a_search_is_that_of_the_command_line(answer: Ask, keywords: dict[str, Any], arguments: list[str]) -> None:
+    result = planner.optimize("alexnet", **keywords)
+    said = json.loads(answer("optimize", "alexnet", *arguments, "--json"))
+    ours = result.to_dict()
+    # The limit is written in bytes here and in GiB there; the plans are the same.
+    ours, said = (
+        without(ours, {*_VOLATILE, "memory_limit", "assumptions"}),
+        without(said, {*_VOLATILE, "memory_limit", "assumptions"}),
+    )
+    assert ours == said
+    schema_of("result").model_validate(result.to_dict())
+
+
+def test_a_mesh_is_searched_and_predicted_as_on_the_command_line(answer: Ask) -> None:
+    result = planner.optimize(
+        "llama3-8b", gpus=8, batch=8, tp=range(4, 9), zero=(0, 1), time_limit=dt.timedelta(seconds=50)
+    )
+    text = answer("optimize", "llama3-8b", "--gpus", "8", "--batch", "8", "--tp", "4..8", "--zero", "0..1", "--json")
+    assert [p.step_time_s for p in result] == [p["step_time_s"] for p in json.loads(text)["plans"]]
+    assert all(plan.settings["tp"] in (4, 8) for plan in result)
+    best = result.best
+    assert sum(best.time_parts.values()) == pytest.approx(best.step_time_s)
+    assert sum(best.memory_parts.values()) == pytest.approx(best.memory_bytes_per_gpu)
+    assert best.estimate().step_time_s == pytest.approx(best.step_time_s)
+
+
+def test_serving(answer: Ask) -> None:
+    result = planner.optimize("llama3-8b", gpus=2, mode="inference", prompt=500, output_tokens=100, max_tpot=0.02)
+    said = json.loads(
+        answer("optimize", "llama3-8b", "--gpus", "2", "--mode", "inference", "--prompt", "500", "--output-tokens", "100",
+               "--max-tpot", "20ms", "--json")
+    )  # fmt: skip
+    assert without(result.to_dict()) == without(said)
+    best = result.best
+    assert best.space == "serving"
+    assert best.samples_per_s == said["plans"][0]["requests_per_s"]
+    assert best.estimate(max_tpot="1ms").notes != best.estimate().notes
+    explained = best.explain()
+    assert explained.best_step_time_s is not None
+
+
+def test_several_kinds_of_devices() -> None:
+    result = planner.optimize("llama2-13b", cluster="a100-v100", gpus=8, batch=64, top=2)
+    assert result.space == "mixed"
+    assert result.best.estimate().step_time_s == pytest.approx(result.best.step_time_s)
+
+
+def test_text_and_tables_are_those_of_the_command_line(answer: Ask) -> None:
+    result = planner.estimate("alexnet", gpus=4, family="data")
+    text = answer("estimate", "alexnet", "--gpus", "4", "--family", "data", "--width", "120")
+    assert str(result).splitlines()[:4] == text.splitlines()[:4]
+    html = result._repr_html_()
+    assert html.count("<table>") == html.count("</table>") >= 1
+    assert "data x4" in html
+
+
+def test_html_is_escaped_and_a_long_table_is_cut() -> None:
+    from planner.api.shown import html_of
+    from planner.report.blocks import Column, Facts, Sentence, Table
+
+    cells = tuple(f"<script>{n}</script>" for n in range(100))
+    table = Table(columns=(Column(title="<b>", cells=cells, is_text=True),))
+    html = html_of([table, Facts((("<i>", "a & b"),)), Sentence("<u>", strong=True)])
+    for raw in ("<script>", "<b>", "<i>", "<u>", "a & b"):
+        assert raw not in html
+    assert "and 40 more rows" in html
+
+
+# -- objects ------------------------------------------------------------------------------------------------------------
+
+NETWORK = {
+    "schema_version": 1,
+    "name": "tiny",
+    "global_batch": 64,
+    "layers": [
+        {"name": "data", "type": "input", "shape": [784]},
+        {"name": "fc", "type": "linear", "out_features": 4096},
+    ],
+}
+
+
+def test_loaded_objects_are_the_files_they_came_from() -> None:
+    by_name = planner.optimize("alexnet", gpus=4, cluster="dgx1-v100")
+    by_object = planner.optimize(planner.load_model("alexnet"), gpus=4, cluster=planner.load_cluster("dgx1-v100"))
+    assert without(by_object.to_dict()) == without(by_name.to_dict())
+    assert by_object.best.to_dict()["model"] == "alexnet"
+
+
+def test_a_network_in_memory_travels_with_its_plan(tmp_path: Path) -> None:
+    found = planner.optimize(NETWORK, gpus=2)
+    found.save(tmp_path / "plan.yaml")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.model.yaml", "plan.yaml"]
+    moved = tmp_path.rename(tmp_path.parent / f"{tmp_path.name}-moved")
+    again = planner.Plan.load(moved / "plan.yaml")
+    assert again.step_time_s == found.best.step_time_s
+    assert again.warnings == ()
+
+
+def test_a_cluster_as_a_mapping_is_changed_in_a_program(tmp_path: Path) -> None:
+    import yaml
+
+    content = yaml.safe_load(planner.load_cluster("dgx1-v100").path.read_text(encoding="utf-8"))
+    same = planner.optimize("alexnet", gpus=8, cluster=content)
+    assert same.best.step_time_s == planner.optimize("alexnet", gpus=8, cluster="dgx1-v100").best.step_time_s
+    content["levels"][0]["bandwidth"] = "1 GB/s"
+    slow = planner.optimize("alexnet", gpus=8, cluster=content)
+    assert slow.best.step_time_s > same.best.step_time_s
+    slow.save(tmp_path / "plan.yaml")
+    assert (tmp_path / "plan.cluster.yaml").is_file()
+    assert planner.Plan.load(tmp_path / "plan.yaml").step_time_s == slow.best.step_time_s
+
+
+def test_files_beside_the_plan_are_named_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Path(planner.load_model("mlp").path)
+    (tmp_path / "mine.yaml").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = planner.optimize("mine.yaml", gpus=2)
+    monkeypatch.chdir("/")  # what was meant stays what it was
+    found.save(tmp_path / "plan.yaml")
+    assert "model: ./mine.yaml" in (tmp_path / "plan.yaml").read_text(encoding="utf-8")
+    assert planner.Plan.load(tmp_path / "plan.yaml").warnings == ()
+
+
+def test_a_plan_is_exported_saved_and_changed(tmp_path: Path) -> None:
+    plan = planner.estimate("llama3-8b", gpus=16, batch=32, tp=8, pp=2).plan
+    written = plan.export("megatron", to=tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == set(written.files)
+    assert written.folder == tmp_path / "run"
+    assert plan.estimate(batch=64).plan.global_batch == 64
+    with pytest.raises(planner.OutputError):
+        plan.export("megatron", to=tmp_path / "run")
+    with pytest.raises(planner.UsageError, match="tp: is decided by the plan"):
+        plan.estimate(tp=4)
+
+
+def test_pages_figures_and_traces(tmp_path: Path) -> None:
+    result = planner.optimize("alexnet", gpus=2)
+    page = result.write_html(tmp_path / "a.html", static=True).read_text(encoding="utf-8")
+    assert "alexnet" in page
+    assert result.write_plot(tmp_path / "a.svg").read_text(encoding="utf-8").lstrip().startswith("<")
+    trace = json.loads(result.best.estimate().write_trace(tmp_path / "t.json").read_text(encoding="utf-8"))
+    assert trace["traceEvents"]
+    with pytest.raises(planner.UsageError, match=r"a page ends in \.html"):
+        result.write_html(tmp_path / "a.txt")
+
+
+def test_a_run_of_today(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "pretrain --tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 16", encoding="utf-8"
+    )
+    found = planner.estimate("llama3-8b", run_from=("megatron", script), gpus=8)
+    assert found.plan.settings["tp"] == 4
+    assert found.plan.global_batch == 16
+
+
+def test_price_and_power() -> None:
+    result = planner.optimize("llama3-8b", gpus=8, batch=8, tp=8, price=2.5, power=(500, 100))
+    hours = result[0].step_time_s / 3600 * 8
+    tokens = result[0].global_batch * 8192
+    assert result.to_dict()["plans"][0]["money_per_million_tokens"] == pytest.approx(hours * 2.5 / tokens * 1e6)
+
+
+def test_numpy_numbers() -> None:
+    assert planner.estimate("alexnet", gpus=np.int64(4), family="data").plan.workers == 4
+
+
+# -- errors -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [planner.optimize, planner.estimate, planner.explain, planner.scale, planner.place, planner.sweep, planner.size],
+)
+def test_an_unknown_keyword_is_a_type_error(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'clutser'; did you mean 'cluster'\?"):
+        function("alexnet", clutser="dgx-h100")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "kind", "words"),
+    [
+        ({"gpus": 0}, planner.UsageError, "gpus 0: must be at least 1"),
+        ({"gpus": 2.5}, planner.UsageError, "gpus 2.5: must be a whole number"),
+        ({"gpus": 4, "cluster": "dgx-h10"}, planner.UnknownName, "did you mean 'dgx-h100'"),
+        ({"gpus": 4, "cluster": "no/such.yaml"}, planner.InputFileError, "no such cluster file"),
+        ({"gpus": 4, "max_tpot": 1}, planner.UsageError, "max_tpot: only has a meaning with mode inference"),
+        ({}, planner.UsageError, "gpus: is missing"),
+        ({"gpus": 1, "memory_limit": "1 GB"}, planner.PlannerError, "GiB"),
+        ({"gpus": 4, "tp": 2, "micro_batches": 2, "num_micro_batches": 2}, planner.UsageError, "are the same"),
+    ],
+)
+def test_mistakes_are_planner_errors_and_value_errors(keywords: dict[str, Any], kind: type, words: str) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        planner.optimize("vgg16", **keywords)
+    assert isinstance(caught.value, planner.PlannerError)
+    assert isinstance(caught.value, ValueError)
+    assert not isinstance(caught.value, SystemExit)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize("keywords", [{"gpus": True}, {"cluster": 5}, {"diverse": "yes"}, {"tp": object()}])
+def test_values_of_wrong_types(keywords: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        planner.optimize("alexnet", **{"gpus": 4, **keywords})
+
+
+def test_an_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    from planner import search
+    from planner.search_errors import SearchInterrupted
+
+    whole = search.optimize
+
+    def stopped(request: Any, progress: Any = None) -> Any:
+        raise SearchInterrupted(whole(request, progress))
+
+    monkeypatch.setattr(search, "optimize", stopped)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        planner.optimize("mlp", gpus=2)
+    assert isinstance(caught.value, planner.Interrupted)
+    assert caught.value.result is not None
+    assert caught.value.result.best.workers <= 2
+
+
+def test_from_a_thread() -> None:
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(planner.optimize("alexnet", gpus=4)))
+    thread.start()
+    thread.join(120)
+    assert found
+    assert found[0].proven
+
+
+def test_pandas_is_asked_for_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    curve = planner.scale("mlp", workers=[1, 2])
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(planner.PlannerError, match="pip install"):
+        curve.to_pandas()
+
+
+def test_rows_as_a_table() -> None:
+    pandas = pytest.importorskip("pandas")
+    result = planner.optimize("alexnet", gpus=4)
+    frame = result.to_pandas()
+    assert isinstance(frame, pandas.DataFrame)
+    assert list(frame["step_time_s"]) == [plan.step_time_s for plan in result]
+
+
+# -- the module ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_is_there_and_none_is_hidden_by_a_module() -> None:
+    import planner.calibration
+    import planner.comparison
+    import planner.exporters.export
+    import planner.placement
+    import planner.sizing.run
+    import planner.sweeping.run
+    import planner.validation
+
+    for name in planner.__all__:
+        assert not inspect.ismodule(getattr(planner, name)), name
+    assert set(planner.__all__) <= set(dir(planner))
+    with pytest.raises(AttributeError):
+        planner.optimise  # noqa: B018
+
+
+def test_import_is_quick_and_pulls_in_nothing() -> None:
+    heavy = ("numpy", "pydantic", "typer", "rich", "ortools", "yaml", "pandas")
+    code = f"import sys, planner; print([m for m in {heavy!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,98 @@
+"""Sentences about plans made by hand: every number in them can be checked in the head."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from planner.comparison.differences import compare_items
+from planner.comparison.items import Item
+from planner.comparison.words import memory_sentence, why
+from planner.errors import UsageError
+
+GIB = 2**30
+
+
+def item(label: str, **changes: object) -> Item:
+    plain = Item(
+        label=label,
+        space="mesh",
+        question={"mode": "training", "model": "net", "global batch": "8", "cluster": "c"},
+        settings={"workers": "8", "tp": "8", "pp": "1", "num_micro_batches": "8"},
+        layers={},
+        layer_bytes={},
+        summary="tp 8",
+        family="tensor",
+        workers=8,
+        samples=8,
+        seq=100,
+        step_time_s=10.0,
+        step_time_low_s=None,
+        step_time_high_s=None,
+        time_parts={"compute_s": 6.0, "tp_exposed_s": 4.0, "bubble_s": 0.0},
+        first_token_parts={},
+        memory_bytes=3.0 * GIB,
+        memory_capacity_bytes=80.0 * GIB,
+        memory_parts={"weight_bytes": 1.0 * GIB, "activation_bytes": 2.0 * GIB},
+        served={},
+        objective="step_time",
+    )
+    return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
+
+
+FAST = {
+    "settings": {"workers": "8", "tp": "2", "pp": "4", "num_micro_batches": "8"},
+    "step_time_s": 8.0,
+    "time_parts": {"compute_s": 6.0, "tp_exposed_s": 1.0, "bubble_s": 1.0},
+    "memory_bytes": 6.0 * GIB,
+    "memory_parts": {"weight_bytes": 4.0 * GIB, "activation_bytes": 2.0 * GIB},
+}
+
+
+def test_the_faster_saves_and_pays() -> None:
+    comparison = compare_items([item("a"), item("b", **FAST)])
+    assert why(comparison, 1) == (
+        "b is 1.25x faster than a: 8.00 s per step against 10.0 s. "
+        "It saves 3.00 s of tensor-parallel communication (tp 2 against 8), and pays 1.00 s of pipeline bubble."
+    )
+    assert memory_sentence(comparison, 1) == "b needs 3.00 GiB more per GPU than a: weights +3.00 GiB."
+    assert comparison.fastest == 1
+
+
+def test_the_order_of_the_files_changes_the_reference_and_not_the_reason() -> None:
+    forwards, backwards = compare_items([item("a"), item("b", **FAST)]), compare_items([item("b", **FAST), item("a")])
+    assert why(forwards, 1) == why(backwards, 1)
+    assert memory_sentence(backwards, 1) == "a needs 3.00 GiB less per GPU than b: weights -3.00 GiB."
+    assert [row.differences[1] for row in forwards.times] == [-(row.differences[1] or 0.0) for row in backwards.times]
+
+
+def test_equal_plans() -> None:
+    comparison = compare_items([item("a"), item("b")])
+    assert why(comparison, 1) == "b is as fast as a."
+    assert comparison.settings == ()
+    assert comparison.same == {"workers": "8", "tp": "8", "num_micro_batches": "8"}
+
+
+def test_another_batch_is_compared_per_sample_and_another_length_per_token() -> None:
+    batch = {"mode": "training", "model": "net", "global batch": "16", "cluster": "c"}
+    twice = item("b", question=batch, samples=16, step_time_s=16.0, time_parts={"compute_s": 16.0})
+    comparison = compare_items([item("a"), twice])
+    assert comparison.basis == "sample"
+    assert comparison.scores == (1.25, 1.0)
+    longer = item("b", question={**batch, "sequence length": "400"}, seq=400, samples=4)
+    comparison = compare_items([item("a"), longer])
+    assert comparison.basis == "token"
+    assert comparison.scores == (10 / 800, 10 / 1600)
+
+
+def test_what_does_not_fit_is_not_the_fastest() -> None:
+    comparison = compare_items([item("a"), item("b", **{**FAST, "memory_capacity_bytes": 5.0 * GIB})])
+    assert comparison.scores[1] < comparison.scores[0]
+    assert comparison.fastest == 0
+
+
+def test_training_and_inference_have_nothing_to_compare() -> None:
+    inference = item("b", question={"mode": "inference", "model": "net"})
+    with pytest.raises(UsageError, match="a is for training and b for inference"):
+        compare_items([item("a"), inference])

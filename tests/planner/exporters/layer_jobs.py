@@ -1,0 +1,229 @@
+"""Jobs with a split per layer, and what the cost model says that they send; graphs of the networks of torch_ranks.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from costmodel.device import Device
+from costmodel.efficiency import Efficiency
+from costmodel.evaluate import evaluate
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers.base import params_from
+from costmodel.mesh.plan import MeshPlan
+from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.plan import Plan
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from costmodel.roofline import RooflineCompute
+from costmodel.splits import Split
+from costmodel.workload import Workload
+from planner.exporters.job import LayerJob, Nodes
+from tests.planner.exporters.jobs import origin
+
+# Links of 1 byte/s without latency: a time is the number of bytes that the busiest rank sends.
+_DEVICE = Device(
+    name="d",
+    peak_flop_per_s={"fp32": 1e30},
+    memory_bytes=1e12,
+    memory_bandwidth_bytes_per_s=1e30,
+    launch_overhead_s=0.0,
+    efficiency=Efficiency(
+        matmul_fraction=1, winograd_fraction=1e-6, fft_fraction=1e-6, vector_fraction=1, memory_fraction=1,
+        tile_half=0, depth_half=0, fill_outputs=0,
+    ),
+)  # fmt: skip
+_UNIT_LINKS = Cluster(
+    name="unit",
+    groups=(DeviceGroup(device=_DEVICE),),
+    levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=1.0, latency_s=0.0),),
+)
+
+
+def _graph(shape: tuple[int, ...], *layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
+    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": shape}))]
+    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
+    return Graph.build("net", specs)
+
+
+def _linear(features: int, **more: Any) -> dict[str, Any]:
+    return {"out_features": features, **more}
+
+
+_CONV = {"out_channels": 8, "kernel": 3, "padding": 1, "activation": "relu"}
+GRAPHS: dict[str, Graph] = {
+    "convnet": _graph(
+        (3, 16, 16),
+        ("conv1", "convolution", ("data",), _CONV),
+        ("pool1", "pool", ("conv1",), {"kernel": 2, "stride": 2}),
+        ("conv2", "convolution", ("pool1",), _CONV),
+        ("pool2", "pool", ("conv2",), {"kernel": 2, "stride": 2}),
+        ("fc6", "linear", ("pool2",), _linear(32, activation="relu")),
+        ("fc7", "linear", ("fc6",), _linear(32, activation="relu")),
+        ("fc8", "linear", ("fc7",), _linear(12)),
+        ("softmax", "softmax", ("fc8",), {}),
+    ),
+    "normalised": _graph(
+        (3, 8, 8),
+        ("conv1", "convolution", ("data",), {"out_channels": 8, "kernel": 3, "padding": 1}),
+        ("lrn", "local_response_norm", ("conv1",), {"size": 3}),
+        ("conv2", "convolution", ("lrn",), {"out_channels": 8, "kernel": 3, "groups": 4, "activation": "relu"}),
+        ("pool", "global_pool", ("conv2",), {}),
+        ("fc", "linear", ("pool",), _linear(12)),
+        ("softmax", "softmax", ("fc",), {}),
+    ),
+    "perceptron": _graph(
+        (8, 5),
+        ("into", "linear", ("data",), _linear(16)),
+        ("up", "linear", ("into",), _linear(32, activation="relu")),
+        ("down", "linear", ("up",), _linear(16)),
+        ("sum", "add", ("into", "down"), {}),
+        ("head", "linear", ("sum",), _linear(12)),
+        ("softmax", "softmax", ("head",), {}),
+    ),
+}
+
+
+def plan_of(
+    network: str, default: Split, changes: Mapping[str, Split] | None = None, *, num_micro_batches: int = 1
+) -> Plan:
+    """One split for all layers, but for some."""
+    splits = tuple((changes or {}).get(layer.name, default) for layer in GRAPHS[network].layers)
+    return Plan(
+        workers=default.workers, num_micro_batches=num_micro_batches, splits=splits, collectives=(None,) * len(splits)
+    )
+
+
+def layer_job(network: str, plan: Plan, *, global_batch: int = 8, **changes: Any) -> LayerJob:
+    values: dict[str, Any] = {
+        "origin": origin(network),
+        "nodes": Nodes(workers=plan.workers, capacity=8),
+        "graph": GRAPHS[network],
+        "training": True,
+        "precision": "fp32",
+        "optimizer": "momentum",
+    }
+    return LayerJob(plan=plan, global_batch=global_batch, **{**values, **changes})
+
+
+def _workload(graph: Graph, global_batch: int) -> Workload:
+    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
+    return Workload(
+        graph=graph,
+        global_batch=global_batch,
+        precision=precision,
+        optimizer=optimizer,
+        compute=RooflineCompute(device=_DEVICE, precision=precision, optimizer=optimizer),
+        collectives=("ring",),
+    )
+
+
+def predicted_elements(network: str, plan: Plan, global_batch: int = 8) -> tuple[float, float]:
+    """Elements that a rank sends in a step: between and inside layers, and of gradients."""
+    costs = evaluate(_workload(GRAPHS[network], global_batch), _UNIT_LINKS, [plan])
+    return float(costs.reshard_s[0]) / 4, float(costs.exchange_s[0]) / 4
+
+
+def _fully_connected(split: Split, softmax: Split) -> dict[str, Split]:
+    return {"fc6": split, "fc7": split, "fc8": split, "softmax": softmax}
+
+
+_B4, _B2 = Split(batch=4), Split(batch=2)
+_OUT4, _OUT2 = Split(out_channels=4), Split(out_channels=2)
+_MIXED = Split(batch=2, out_channels=2)
+# Name -> (network, plan, global batch).
+CASES: dict[str, tuple[str, Plan, int]] = {
+    "data": ("convnet", plan_of("convnet", _B4), 8),
+    "data-accumulated": ("convnet", plan_of("convnet", _B2, num_micro_batches=2), 8),
+    "data-of-sequences": ("perceptron", plan_of("perceptron", _B4), 8),
+    "hybrid": ("convnet", plan_of("convnet", _B4, _fully_connected(_OUT4, _OUT4)), 8),
+    "hybrid-batch-loss": ("convnet", plan_of("convnet", _B4, _fully_connected(_OUT4, _B4)), 8),
+    "hybrid-two": ("convnet", plan_of("convnet", _B2, _fully_connected(_OUT2, _OUT2), num_micro_batches=2), 8),
+    "products": ("convnet", plan_of("convnet", _B4, _fully_connected(_MIXED, _MIXED)), 8),
+    "inputs": (
+        "convnet",
+        plan_of("convnet", _B4, {"fc6": Split(in_channels=4), "fc7": Split(in_channels=4), "fc8": _OUT4, "softmax": _OUT4}),
+        8,
+    ),
+    "column-row": (
+        "convnet",
+        plan_of("convnet", _B4, {"fc6": _OUT4, "fc7": Split(in_channels=4), "fc8": _OUT4, "softmax": _OUT4}),
+        8,
+    ),
+    "grid": (
+        "convnet",
+        plan_of(
+            "convnet", _B4,
+            {"fc6": _OUT4, "fc7": Split(in_channels=2, out_channels=2), "fc8": Split(batch=2, in_channels=2), "softmax": _MIXED},
+        ),
+        8,
+    ),
+    "channels": ("convnet", plan_of("convnet", _OUT4), 8),
+    "channels-of-convolutions": (
+        "convnet",
+        plan_of("convnet", _OUT4, {"conv2": Split(in_channels=2, out_channels=2), "pool2": _MIXED, "fc6": _MIXED, "softmax": _B4}),
+        8,
+    ),
+    "uneven": ("convnet", plan_of("convnet", Split(batch=3), _fully_connected(Split(out_channels=3), Split(out_channels=3))), 8),
+    "uneven-inputs": (
+        "convnet",
+        plan_of("convnet", Split(batch=3), {"fc6": Split(out_channels=3), "fc7": Split(in_channels=3), "fc8": Split(out_channels=3)}),
+        7,
+    ),
+    "groups": ("normalised", plan_of("normalised", _OUT4, {"lrn": _B4, "conv1": _B4}), 8),
+    "pair": (
+        "perceptron",
+        plan_of("perceptron", _OUT4, {"down": Split(in_channels=4)}),
+        8,
+    ),
+    "pair-and-batch": (
+        "perceptron",
+        plan_of("perceptron", _MIXED, {"down": Split(batch=2, in_channels=2)}, num_micro_batches=2),
+        8,
+    ),
+}  # fmt: skip
+
+
+def job_of_case(name: str) -> LayerJob:
+    network, plan, batch = CASES[name]
+    return layer_job(network, plan, global_batch=batch)
+
+
+def decoder_graph() -> Graph:
+    """The decoder of torch_decoder.py."""
+
+    def spec(name: str, kind: str, inputs: tuple[str, ...], block: str = "", **params: Any) -> LayerSpec:
+        return LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=inputs, block=block)
+
+    specs = [
+        spec("tokens", "input", (), shape=(1, 8)),
+        spec("embedding", "embedding", ("tokens",), num_embeddings=24, dim=16),
+    ]
+    x = "embedding"
+    for block in ("blocks.0", "blocks.1"):
+        rows: list[tuple[str, str, tuple[str, ...], dict[str, Any]]] = [
+            ("norm1", "rms_norm", (x,), {}),
+            ("qkv", "linear", (f"{block}.norm1",), _linear(48, bias=False)),
+            ("attention", "self_attention", (f"{block}.qkv",), {"heads": 4, "head_dim": 4}),
+            ("out", "linear", (f"{block}.attention",), _linear(16, bias=False)),
+            ("add1", "add", (x, f"{block}.out"), {}),
+            ("norm2", "rms_norm", (f"{block}.add1",), {}),
+            ("up", "linear", (f"{block}.norm2",), _linear(64, bias=False)),
+            ("glu", "glu", (f"{block}.up",), {"function": "silu"}),
+            ("down", "linear", (f"{block}.glu",), _linear(16, bias=False)),
+            ("add2", "add", (f"{block}.add1", f"{block}.down"), {}),
+        ]
+        specs += [spec(f"{block}.{name}", kind, inputs, block, **params) for name, kind, inputs, params in rows]
+        x = f"{block}.add2"
+    specs += [
+        spec("norm", "rms_norm", (x,)),
+        spec("head", "linear", ("norm",), out_features=24, bias=False),
+        spec("loss", "softmax", ("head",)),
+    ]
+    return Graph.build("decoder", specs)
+
+
+def predicted_tensor_elements(plan: MeshPlan) -> float:
+    """Elements that a rank sends for tensor parallelism in a step of the decoder, the two all-reduces of the loss left out."""
+    costs = evaluate(_workload(decoder_graph(), plan.global_batch), _UNIT_LINKS, [plan])
+    rows = plan.micro_batch * 8
+    return float(costs.tp_exposed_s[0]) / 4 - 2 * 2 * (plan.tp - 1) / plan.tp * rows

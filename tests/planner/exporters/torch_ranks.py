@@ -1,0 +1,227 @@
+"""One rank of an exported plan: runs it beside the serial network and counts what it sends. Started by test_torch_runs.py, where torch is.
+
+Usage: torch_ranks.py FOLDER RANK WORLD: every folder in FOLDER holds a plan; results go to FOLDER/result-RANK.json.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class ConvNet(nn.Module):
+    """AlexNet in small: convolutions, then fully connected layers; channels and classes that divide by 2 and 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.pool1 = nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(2)
+        self.conv2, self.pool2 = nn.Conv2d(8, 8, 3, padding=1), nn.MaxPool2d(2)
+        self.fc6, self.fc7, self.fc8 = nn.Linear(128, 32), nn.Linear(32, 32), nn.Linear(32, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.pool1(torch.relu(self.conv1(x)))
+        x = torch.flatten(self.pool2(torch.relu(self.conv2(x))), 1)
+        return self.fc8(torch.relu(self.fc7(torch.relu(self.fc6(x)))))
+
+
+class Normalised(nn.Module):
+    """A grouped convolution, a normalisation that DTensor has no rule for, and global pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.lrn, self.conv2 = (
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.LocalResponseNorm(3),
+            nn.Conv2d(8, 8, 3, groups=4),
+        )
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(8, 12)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.conv2(self.lrn(self.conv1(x))))
+        return self.fc(torch.flatten(self.pool(x), 1))
+
+
+class Perceptron(nn.Module):
+    """Two matrices on every position of a sequence, with the residual of a transformer's block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.up, self.down, self.head = (
+            nn.Linear(8, 16),
+            nn.Linear(16, 32),
+            nn.Linear(32, 16),
+            nn.Linear(16, 12),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.into(x)
+        x = x + self.down(torch.relu(self.up(x)))
+        return self.head(x)
+
+
+NETWORKS = {
+    "convnet": (ConvNet, (3, 16, 16)),
+    "normalised": (Normalised, (3, 8, 8)),
+    "perceptron": (Perceptron, (5, 8)),
+}
+
+
+class Counter:
+    """Elements that this rank sends, by kind; the algorithms that send least (a ring, pieces sent directly)."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, float] = {}
+        self.calls = 0
+
+    def add(self, kind: str, elements: float) -> None:
+        self.sent[kind] = self.sent.get(kind, 0.0) + elements
+        self.calls += 1
+
+    def watch(self) -> None:
+        """Count every collective from now on."""
+        counter = self
+        names = {
+            "all_to_all_single": "all_to_all_single",
+            "all_gather": "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor",
+            "reduce_scatter": "reduce_scatter_single"
+            if hasattr(dist, "reduce_scatter_single")
+            else "reduce_scatter_tensor",
+            "all_reduce": "all_reduce",
+        }
+        originals = {key: getattr(dist, name) for key, name in names.items()}
+        exchange = collectives.all_reduce
+
+        def all_to_all(out: Any, x: Any, got: Any, sent: Any, group: Any) -> Any:
+            counter.add("all_to_all", sum(sent) - sent[dist.get_rank(group)])
+            return originals["all_to_all_single"](out, x, got, sent, group=group)
+
+        def all_gather(out: Any, x: Any, group: Any) -> Any:
+            counter.add("all_gather", (dist.get_world_size(group) - 1) * x.numel())
+            return originals["all_gather"](out, x, group=group)
+
+        def reduce_scatter(out: Any, x: Any, group: Any) -> Any:
+            counter.add("reduce_scatter", (dist.get_world_size(group) - 1) * out.numel())
+            return originals["reduce_scatter"](out, x, group=group)
+
+        def all_reduce(x: Any, op: Any = dist.ReduceOp.SUM, *, group: Any) -> Any:
+            n = dist.get_world_size(group)
+            counter.add("loss", 2 * (n - 1) / n * x.numel())
+            return originals["all_reduce"](x, op, group=group)
+
+        def all_reduce_gradient(x: Any, op: str, group: Any) -> Any:
+            n = dist.get_world_size(group)
+            counter.add("exchange", 2 * (n - 1) / n * x.numel())
+            return exchange(x, op, group)
+
+        counted = {
+            "all_to_all_single": all_to_all,
+            "all_gather": all_gather,
+            "reduce_scatter": reduce_scatter,
+            "all_reduce": all_reduce,
+        }
+        for key, name in names.items():
+            setattr(dist, name, counted[key])
+        collectives.all_reduce = all_reduce_gradient
+
+
+class Seen(TorchDispatchMode):
+    """Counts every collective that torch dispatches, whoever calls it; CommDebugMode does too, but loses track of changed modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_collective = (
+            func.namespace in ("c10d", "_c10d_functional") and "wait" not in func.name() and "wrap" not in func.name()
+        )
+        self.calls += is_collective
+        return func(*args, **(kwargs or {}))
+
+
+def load(folder: Path) -> Any:
+    sys.path.insert(0, str(folder))
+    spec = importlib.util.spec_from_file_location(f"plan_{folder.name.replace('-', '_')}", folder / "plan.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(folder: Path, counter: Counter) -> dict[str, Any]:
+    plan, setting = load(folder), json.loads((folder / "setting.json").read_text(encoding="utf-8"))
+    make, shape = NETWORKS[setting["network"]]
+    torch.manual_seed(setting["seed"])
+    serial = make().double()
+    # Other weights on other ranks: those of rank 0 must win.
+    torch.manual_seed(setting["seed"] + dist.get_rank())
+    split = make().double()
+    samples = torch.randn(plan.GLOBAL_BATCH, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
+    positions = shape[:1] if len(shape) == 2 else ()
+    labels = torch.randint(0, 12, (plan.GLOBAL_BATCH, *positions), generator=torch.Generator().manual_seed(8))
+
+    expected = serial(samples)
+    loss = nn.functional.cross_entropy(expected.flatten(0, -2), labels.flatten())
+    loss.backward()
+
+    mesh = plan.build_mesh("cpu")
+    plan.parallelize(split, mesh)
+    counter.sent, counter.calls = {}, 0
+    parts, outputs, total = plan.NUM_MICRO_BATCHES, [], torch.zeros((), dtype=torch.float64)
+    with Seen() as seen:
+        for i, (x, wanted) in enumerate(zip(samples.chunk(parts), labels.chunk(parts), strict=True)):
+            logits = split(plan.share(x, mesh, plan.INPUT))
+            part = plan.loss(logits, wanted)
+            if i < parts - 1:
+                with plan.no_exchange():
+                    part.backward()
+            else:
+                part.backward()
+            outputs.append(logits)
+            total += part.detach()
+    sent, calls = dict(counter.sent), counter.calls
+    dist.all_reduce(total, group=dist.group.WORLD)
+    gradients = dict(serial.named_parameters())
+    worst = max(
+        (p.grad.full_tensor() - gradients[name].grad).abs().max().item() for name, p in split.named_parameters()
+    )
+    return {
+        "output": (torch.cat([y.full_tensor() for y in outputs]) - expected).abs().max().item(),
+        "gradient": worst,
+        "loss": (total - loss).abs().item(),
+        "weights": max(
+            (p.full_tensor() - q).abs().max().item()
+            for p, q in zip(split.parameters(), serial.parameters(), strict=True)
+        ),
+        "kept": sum(p.to_local().numel() for p in split.parameters()),
+        "sent": sent,
+        "calls": calls,
+        "seen": seen.calls,
+    }
+
+
+def main(folder: Path, rank: int, world: int) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world)
+    counter = Counter()
+    counter.watch()
+    results = {case.name: run(case, counter) for case in sorted(folder.iterdir()) if case.is_dir()}
+    (folder / f"result-{rank}.json").write_text(json.dumps(results), encoding="utf-8")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

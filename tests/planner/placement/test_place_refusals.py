@@ -1,0 +1,188 @@
+"""What ``planner place`` refuses, and what it must not pass over: inputs as targets, broken placement files, options without effect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planner.cli import run
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    def call(*words: str | Path) -> tuple[int, str, str]:
+        code = run([str(word) for word in ("place", *words)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def _content(**more: Any) -> dict[str, Any]:
+    nodes = [{"id": i, "supportedOnFpga": 1, "cpuLatency": 20.0, "fpgaLatency": 1.0, "size": 1} for i in (1, 2, 3)]
+    edges = [{"sourceId": i, "destId": i + 1, "cost": 0.25} for i in (1, 2)]
+    return {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 2, "nodes": nodes, "edges": edges} | more
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    path = tmp_path / "row.json"
+    path.write_text(json.dumps(_content()))
+    return path
+
+
+@pytest.mark.parametrize("flag", ["--export", "--output", "--export-workload"])
+def test_an_input_is_never_overwritten(cli: Cli, workload: Path, flag: str) -> None:
+    before = workload.read_text()
+    link = workload.parent / "link.json"
+    link.symlink_to(workload)
+    for target in (workload, link):
+        code, _, err = cli(workload, flag, target)
+        assert (code, "is an input of this command" in err) == (2, True)
+    assert workload.read_text() == before
+
+
+PIPER = "schema_version: 1\nobjective: piper\nlimits: {}\nstages:\n- {data_parallel: 1, tensor_parallel: 1, nodes: [1], ways: [0]}\n"
+CHAIN = "schema_version: 1\nobjective: throughput\ncontiguity: chain\nlimits: {}\ndevices: {acc1: [1, 2], acc2: [3]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "expected"),
+    [
+        (PIPER, "nodes: [1]", "nodes: [[1]]", ":5:50: stages[0].nodes[0]: [1] is no node id"),
+        (PIPER, "ways: [0]", "ways: [true]", "stages[0].ways[0]: must be a whole number"),
+        (PIPER, "ways: [0]", "ways: [0], copies: 3", "unknown key 'copies'"),
+        (PIPER, "data_parallel: 1", "data_parallel: 1.5", "must be a whole number from 1 to 1,000,000, not 1.5"),
+        (CHAIN, "{}", "{accelerators: 1000000000000}", "must be a whole number from 0 to 1,000,000"),
+        (CHAIN, "{}", "{accelerators: 1.5}", "must be a whole number from 0 to 1,000,000, not 1.5"),
+        (CHAIN, "{}", "{subgraphs: 0.5}", "must be a whole number from 1 to 1,000,000, not 0.5"),
+        (CHAIN, "{}", "{memory_bytes: .inf}", "is not a finite number"),
+        (CHAIN, "contiguity", "speed: 3\ncontiguity", "unknown key 'speed'"),
+        (CHAIN, "contiguity", "bound: [1]\ncontiguity", "bound: must be a finite number of at least 0"),
+    ],
+)
+def test_broken_placement_files(cli: Cli, workload: Path, text: str, old: str, new: str, expected: str) -> None:
+    path = workload.parent / "p.yaml"
+    path.write_text(text.replace(old, new))
+    code, _, err = cli("check", workload, path)
+    assert code == 2
+    assert f"{path}:" in err
+    assert expected in err
+
+
+def test_a_bound_above_the_objective_is_a_problem(cli: Cli, workload: Path) -> None:
+    path = workload.parent / "p.yaml"
+    path.write_text(CHAIN + "bound: 99\n")
+    code, out, _ = cli("check", workload, path)
+    assert code == 1
+    assert "claims a bound of 99.0, above its own objective of 2.25" in out
+
+
+def test_another_workload_is_noted(cli: Cli, workload: Path) -> None:
+    path = workload.parent / "p.yaml"
+    assert cli(workload, "--export", path)[0] == 0
+    assert json.loads(cli("check", workload, path, "--json")[1])["same_workload"] is True
+    workload.write_text(json.dumps(_content(), indent=1))
+    code, out, _ = cli("check", workload, path)
+    assert (code, "not the file that the placement was made for" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "extra", [(), ("--cpus", "0"), ("--non-contiguous",), ("--objective", "latency"), ("--method", "greedy")]
+)
+def test_a_million_devices(cli: Cli, workload: Path, extra: tuple[str, ...]) -> None:
+    code, out, _ = cli(workload, "--devices", "1000000", "--json", "--time-limit", "20s", *extra)
+    assert code == 0
+    answer = json.loads(out)
+    assert answer["num_accelerators"] == 1_000_000
+    assert answer["wall_s"] < 10
+    assert len(answer.get("devices", ())) <= 3
+
+
+def test_sums_beyond_doubles(cli: Cli, workload: Path, recwarn: pytest.WarningsRecorder) -> None:
+    content = _content()
+    for node in content["nodes"][:2]:
+        node["fpgaLatency"] = 1e308
+    workload.write_text(json.dumps(content, indent=1))
+    code, _, err = cli(workload)
+    assert code == 2
+    assert "nodes[0].fpgaLatency: fpgaLatency adds up to more than 1e+280" in err
+    assert not [w for w in recwarn if issubclass(w.category, RuntimeWarning)]
+
+
+def test_tiny_times_are_written_with_an_exponent(cli: Cli, workload: Path) -> None:
+    content = _content(edges=[])
+    for node in content["nodes"]:
+        node["fpgaLatency"] = 1e-300
+    workload.write_text(json.dumps(content))
+    out = cli(workload)[1]
+    assert "e-300" in out
+    assert "0" * 50 not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--method", "local-search", "--contiguity", "convex"), "takes no account of contiguity"),
+        (("--method", "pipedream", "--non-contiguous"), "places a chain of down-sets"),
+    ],
+)
+def test_contiguity_of_baselines(cli: Cli, workload: Path, words: tuple[str, ...], expected: str) -> None:
+    code, _, err = cli(workload, *words)
+    assert (code, expected in err) == (2, True)
+
+
+def test_check_takes_no_options_of_a_search(cli: Cli, workload: Path) -> None:
+    path = workload.parent / "p.yaml"
+    path.write_text(CHAIN)
+    code, _, err = cli("check", workload, path, "--objective", "latency", "--devices", "3")
+    assert code == 2
+    assert "check: --objective, --devices: the placement file says this" in err
+
+
+@pytest.mark.parametrize("method", ["greedy", "pipedream", "local-search"])
+def test_baselines_are_compared_with_the_best_contiguous_split(cli: Cli, workload: Path, method: str) -> None:
+    answer = json.loads(cli(workload, "--method", method, "--json")[1])
+    best = json.loads(cli(workload, "--json")[1])
+    assert answer["speedup_over_contiguous"] == pytest.approx(best["objective"] / answer["objective"])
+
+
+def test_a_network_on_a_cluster(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    code, out, _ = cli("alexnet", "--cluster", "dgx-v100", "--export", path)
+    assert code == 0
+    objective = next(line for line in out.splitlines() if line.startswith("Objective"))
+    assert "s, the largest load" in objective  # a unit
+    assert "workload's unit" not in out
+    code, out, _ = cli("check", "alexnet", path, "--cluster", "dgx1-v100")
+    assert (code, "ok, objective" in out) == (0, True)
+    assert "not the file" not in out
+    saved = yaml.safe_load(path.read_text())
+    saved["objective_value"] *= 2
+    path.write_text(yaml.safe_dump(saved))
+    assert cli("check", "alexnet", path, "--cluster", "dgx1-v100")[0] == 1
+
+
+def test_errors_of_a_network_name_no_file(cli: Cli) -> None:
+    code, _, err = cli("alexnet", "--cluster", "dgx1-v100", "--objective", "latency")
+    assert (code, "add --mode inference" in err) == (2, True)
+    code, _, err = cli("alexnet", "--cluster", "dgx1-v100", "--batch", "1000000")
+    assert code == 1
+    assert "layer '" in err
+    assert ".json" not in err
+
+
+def test_unknown_operators_of_an_expert_are_counted(cli: Cli, workload: Path) -> None:
+    path = workload.parent / "expert.json"
+    path.write_text(json.dumps({"fpgas": [{"nodes": [1, 2, 3]}, {"nodes": list(range(100, 160))}]}))
+    code, _, err = cli(workload, "--method", "expert", "--expert", path)
+    assert code == 2
+    assert "55 more nodes are not in the workload" in err
+    assert len(err.splitlines()) < 10

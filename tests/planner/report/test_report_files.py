@@ -1,0 +1,293 @@
+"""``--html``, ``--plot`` and ``--trace``: complete, safe with any text, written whole or not at all, and free where nobody asks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from planner.cli import run
+from planner.commands.report_options import FIGURE_NAMES
+from planner.report.figures.standard import FIGURES
+from tests.planner.report.conftest import HAS_PLOTLY
+
+ROOT = Path(__file__).resolve().parents[3]
+# A shell in which packages of the extra are not to be found, whatever is installed.
+WITHOUT = """
+import importlib.util, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("plotly", "matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+sys.meta_path.insert(0, Absent())
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in ("plotly", "matplotlib") else real(name, package)
+from planner.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+def without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False)
+
+
+def parsed(path: Path) -> ET.Element:
+    """The page as XML: every element closed, every attribute quoted, nothing left unescaped."""
+    first, rest = path.read_text().split("\n", 1)
+    assert first == "<!DOCTYPE html>"
+    # plotly's own text is no XML.
+    rest = re.sub(
+        r"(<script>\n//<!\[CDATA\[\n)/\*\*\n.{1000000,}?(\n//\]\]>\n</script>)", r"\1\2", rest, count=1, flags=re.DOTALL
+    )
+    return ET.fromstring(rest)  # noqa: S314 - of our own making
+
+
+def texts(root: ET.Element, tag: str) -> list[str]:
+    return ["".join(element.itertext()) for element in root.iter(tag)]
+
+
+def test_names_of_figures_are_those_that_there_are() -> None:
+    assert tuple(FIGURES) == FIGURE_NAMES
+
+
+@pytest.mark.parametrize("name", ["mesh-static", "layers-static"])
+def test_everything_is_on_the_page(pages: dict[str, Path], name: str) -> None:
+    root = parsed(pages[name])
+    assert texts(root, "h2")[:6] == [
+        "Plans", "Where the step goes", "What fills the memory", "Pareto fronts", "Timeline", "Scaling",
+    ]  # fmt: skip
+    assert set(texts(root, "h2")) >= {"Assumptions", "Provenance"}
+    titles = set(texts(root, "th"))
+    assert {
+        "plan",
+        "what it is",
+        "step",
+        "80 % interval",
+        "P(best)",
+        "gap",
+        "memory",
+        "USD",
+        "energy",
+        "bottleneck",
+    } <= titles
+    assert ("tokens/s" in titles) is (name == "mesh-static")
+    figures = [figure.attrib["id"] for figure in root.iter("figure")]
+    assert {"breakdown", "memory", "pareto-memory", "timeline", "scaling-strong", "scaling-weak"} <= set(figures)
+    answer = next(p for p in root.iter("p") if p.attrib.get("class") == "answer")
+    assert "".join(answer.itertext()).startswith(("Best: ", "Best uniform plan: "))
+    hashes = [value for value in texts(root, "dd") if re.fullmatch("[0-9a-f]{64}", value)]
+    assert len(hashes) >= 3  # model, cluster, device
+
+
+@pytest.mark.parametrize("name", ["mesh-static", "layers-static", "explained-static"])
+def test_a_page_needs_no_network(pages: dict[str, Path], name: str) -> None:
+    text = pages[name].read_text()
+    assert not re.search(r"https?:|\ssrc=|@import|url\(|href=\"[^#]", text)
+    root = parsed(pages[name])
+    assert {element.tag for element in root.iter()} & {"link", "img", "iframe", "object"} == set()
+    for rule in ("prefers-color-scheme:dark", "@media print", "max-width:560px"):
+        assert rule in text
+
+
+@pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly")
+@pytest.mark.parametrize("name", ["mesh", "layers", "explained"])
+def test_with_plotly_the_same_page_has_plots_over_its_pictures(pages: dict[str, Path], name: str) -> None:
+    live, static = parsed(pages[f"{name}-live"]), parsed(pages[f"{name}-static"])
+    ids = [figure.attrib["id"] for figure in static.iter("figure")]
+    assert [figure.attrib["id"] for figure in live.iter("figure")] == ids
+    boxes = [div for div in live.iter("div") if div.attrib.get("class") == "live"]
+    assert len(boxes) == len(ids)
+    for tag in ("h2", "td", "svg"):
+        assert texts(live, tag)[:30] == texts(static, tag)[:30]
+
+
+def test_the_breakdown_on_the_page_is_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    target = tmp_path / "page.html"
+    question = ["estimate", "gpt3-1.3b", "--gpus", "8", "--batch", "32", "--tp", "2", "--pp", "4"]
+    assert run([*question, "--html", str(target), "--static", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plans"][0]
+    root = parsed(target)
+    figure = next(figure for figure in root.iter("figure") if figure.attrib["id"] == "breakdown")
+    wide = next(svg for svg in figure.iter("svg") if svg.attrib["viewBox"].startswith("0 0 640"))
+    bars = [rect for rect in wide.iter("rect") if len(rect)]
+    total = sum(float(bar.attrib["width"]) for bar in bars)
+    first = next(bar for bar in bars if "compute" in "".join(bar.itertext()))
+    assert float(first.attrib["width"]) / total == pytest.approx(plan["compute_s"] / plan["step_time_s"], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "kind", ["static", pytest.param("live", marks=pytest.mark.skipif(not HAS_PLOTLY, reason="needs plotly"))]
+)
+def test_names_of_users_stay_words(kind: str, tmp_path: Path) -> None:
+    nasty = "<img src=x onerror=alert(1)>"
+    model = tmp_path / f"{nasty}.yaml"
+    model.write_text((ROOT / "configs" / "models" / "mlp.yaml").read_text())
+    target = tmp_path / "page.html"
+    more = ["--static"] if kind == "static" else []
+    question = ["optimize", str(model), "--gpus", "2", "-o", str(tmp_path / "o.txt"), "--quiet", *more]
+    assert run([*question, "--html", str(target)]) == 0
+    root = parsed(target)
+    assert not list(root.iter("img"))
+    assert any(nasty in words for words in texts(root, "dd"))  # the command line
+
+
+# --- extras
+
+
+def test_without_extras_the_page_has_pictures(tmp_path: Path) -> None:
+    target = tmp_path / "page.html"
+    done = without_extras("optimize", "mlp", "--gpus", "2", "--html", str(target))
+    assert done.returncode == 0, done.stderr
+    assert "with the extra 'plots'" in done.stderr
+    root = parsed(target)
+    assert len(list(root.iter("svg"))) >= 8
+    assert len(list(root.iter("script"))) == 1
+
+
+def test_without_extras_svg_is_drawn_and_png_refused_before_the_search(tmp_path: Path) -> None:
+    target = tmp_path / "plot.svg"
+    done = without_extras("optimize", "mlp", "--gpus", "2", "--plot", str(target))
+    assert done.returncode == 0, done.stderr
+    assert ET.parse(target).getroot().tag.endswith("svg")  # noqa: S314 - of our own making
+    done = without_extras("optimize", "mlp", "--gpus", "2", "--plot", str(tmp_path / "plot.png"))
+    assert done.returncode == 2
+    assert "pip install 'paleo-planner[plots]'" in done.stderr
+    assert done.stdout == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["plot.svg"]
+
+
+def test_nothing_is_imported_where_nobody_asks() -> None:
+    code = (
+        "import sys\nfrom planner.cli import run\nrun(['optimize', 'mlp', '--gpus', '2', '-o', '/dev/null', '-q'])\n"
+        "print([name for name in sys.modules if name.startswith(('planner.report.figures', 'planner.report.pages', 'plotly',"
+        " 'matplotlib', 'costmodel.tracks', 'costmodel.layer_spans', 'costmodel.mesh.spans'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=120
+    )
+    assert done.stdout.strip() == "[]"
+
+
+# --- figures
+
+
+@pytest.mark.parametrize("figure", FIGURE_NAMES)
+@pytest.mark.parametrize("model", ["mlp", "gpt3-1.3b"])
+def test_every_figure_of_every_space(figure: str, model: str, tmp_path: Path) -> None:
+    target = tmp_path / "figure.svg"
+    more = ["--tp", "2", "--pp", "2"] if model != "mlp" else []
+    assert (
+        run(
+            [
+                "optimize",
+                model,
+                *more,
+                "--gpus",
+                "4",
+                "--plot",
+                str(target),
+                "--figure",
+                figure,
+                "-o",
+                str(tmp_path / "o.txt"),
+                "-q",
+            ]
+        )
+        == 0
+    )
+    root = ET.parse(target).getroot()  # noqa: S314 - of our own making
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(list(root.iter("{http://www.w3.org/2000/svg}title"))) > 1
+
+
+# --- problems
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--html", "{0}/nowhere/r.html"], "--html {0}/nowhere/r.html: cannot be written: there is no folder"),
+        (["--html", "{0}/r.txt"], "--html {0}/r.txt: a page ends in .html"),
+        (["--plot", "{0}/r.pdf"], "--plot {0}/r.pdf: a figure ends in .svg or .png"),
+        (["--trace", "{0}/r.txt"], "--trace {0}/r.txt: a trace ends in .json or .json.gz"),
+        (["--trace", "{0}/a.json", "-o", "{0}/a.json"], "--output and --trace: both name {0}/a.json"),
+        (["--plot", "{0}/a.svg", "--figure", "timelin"], "did you mean 'timeline'?"),
+        (["--figure", "memory"], "--figure: says what --plot FILE shows"),
+        (["--static"], "--static: is about the page of --html"),
+    ],
+)  # fmt: skip
+def test_problems_are_found_before_the_search(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(tmp_path) for word in arguments]
+    assert run(["optimize", "llama3-70b", "--gpus", "512", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message.format(tmp_path) in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_trace_goes_over_what_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.json"
+    assert run(["optimize", "mlp", "--gpus", "2", "--export", str(plan), "-q", "-o", str(tmp_path / "o.txt")]) == 0
+    before = plan.read_bytes()
+    assert run(["estimate", "--plan", str(plan), "--trace", str(plan)]) == 2
+    assert "is read, too, as --plan" in capsys.readouterr().err
+    assert plan.read_bytes() == before
+
+
+def test_ways_to_serve_have_a_page(tmp_path: Path) -> None:
+    target = tmp_path / "serve.html"
+    question = ["optimize", "llama3-8b", "--gpus", "4", "--mode", "inference", "-o", str(tmp_path / "o.txt"), "-q"]
+    assert run([*question, "--html", str(target), "--static"]) == 0
+    root = parsed(target)
+    assert {"tpot", "ttft", "memory"} <= {figure.attrib["id"] for figure in root.iter("figure")}
+    assert {"Plans", "Time per token", "Assumptions", "Provenance"} <= set(texts(root, "h2"))
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "name"),
+    [("optimize", "--trace", "t.json"), ("optimize", "--plot", "p.svg"), ("estimate", "--html", "p.html")],
+)
+def test_ways_to_serve_have_nothing_else_yet(
+    command: str, flag: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = [command, "llama3-8b", "--gpus", "8", "--mode", "inference", flag, str(tmp_path / name)]
+    assert run(question) == 2
+    assert f"{flag}: a way to serve has none yet" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_plan_has_no_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ["estimate", "gpt3-1.3b", "--gpus", "4", "--plot", str(tmp_path / "p.svg"), "--figure", "pareto"]
+    assert run(question) == 2
+    assert "one plan has none" in capsys.readouterr().err
+
+
+def test_plans_over_several_kinds_of_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "mixed.html"
+    question = [
+        "optimize",
+        "llama2-7b",
+        "--cluster",
+        "a100-v100",
+        "--gpus",
+        "16",
+        "--batch",
+        "64",
+        "-o",
+        str(tmp_path / "o.txt"),
+    ]
+    assert run([*question, "--html", str(target), "--static", "-q"]) == 0
+    root = parsed(target)
+    assert {"breakdown", "memory"} <= {figure.attrib["id"] for figure in root.iter("figure")}
+    assert run([*question, "--trace", str(tmp_path / "t.json")]) == 2
+    assert "no timeline yet" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""`planner size` as people run it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from planner.cli import run
+from planner.request import Request
+from planner.schema.size_result import SizeDocument
+from planner.sweeping.answer import search
+
+GOAL = ("llama2-7b", "--tokens", "10B", "--batch", "256", "--max-gpus", "64", "--cluster", "h100")
+
+
+def _document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, object]:
+    assert run(["size", *arguments, "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    SizeDocument.model_validate(document)
+    return document  # type: ignore[no-any-return]
+
+
+def test_the_fewest_gpus_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    document = _document(capsys, *GOAL, "--days", "1", "--price", "2", "--power", "700 W,70 W")
+    best = document["least_gpus"]
+    assert isinstance(best, dict)
+    steps = math.ceil(10e9 / (256 * 4096))
+
+    def days(gpus: int) -> float:
+        request = Request(model="llama2-7b", cluster="dgx-h100", gpus=gpus, batch=256)
+        return steps * search(request).plans[0].step_time_s / 86400
+
+    least = min(n for n in (8, 16, 24, 32, 40, 48, 56, 64) if days(n) <= 1)
+    assert best["gpus"] == least
+    assert best["steps"] == steps
+    assert best["time_s"] == pytest.approx(days(least) * 86400)
+    assert best["money"] == pytest.approx(least * days(least) * 24 * 2)
+    assert best["proven_least_gpus"] is True
+    assert "the deadline" in str(best["binds"])
+    assert isinstance(document["thriftiest"], dict)
+    assert document["nearest"] is None
+
+
+def test_goodput_lengthens_the_training(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = _document(capsys, *GOAL, "--days", "400")["cheapest"]
+    half = _document(capsys, *GOAL, "--days", "400", "--goodput", "50%")["cheapest"]
+    assert isinstance(whole, dict)
+    assert isinstance(half, dict)
+    assert half["money"] == pytest.approx(2 * whole["money"])
+
+
+def test_nothing_will_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["size", *GOAL, "--days", "0.01", "--budget", "100", "--json"]) == 1
+    out, errors = capsys.readouterr()
+    document = json.loads(out)
+    SizeDocument.model_validate(document)
+    assert document["least_gpus"] is None
+    assert document["nearest"]["gpus"] == 64
+    assert "the nearest miss is 64 GPUs of dgx-h100" in errors
+    assert " late" in errors
+    assert " over the budget" in errors
+    assert document["clusters"][0]["least_money"] > 100
+
+
+def test_the_exported_plan_is_the_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    best = _document(capsys, *GOAL, "--days", "1", "--export", str(file))["least_gpus"]
+    assert isinstance(best, dict)
+    assert run(["estimate", "--plan", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(best["step_time_s"])
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "csv", "yaml"])
+def test_every_form(capsys: pytest.CaptureFixture[str], form: str) -> None:
+    arguments = ("alexnet", "--samples", "1.28M", "--epochs", "90", "--days", "2", "--max-gpus", "8")
+    assert run(["size", *arguments, "--cluster", "dgx1-v100", "--format", form]) == 0
+    out = capsys.readouterr().out
+    assert "dgx1-v100" in out
+    if form == "table":
+        assert "Fewest GPUs: " in out
+        assert "3.06 USD per GPU and hour" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("alexnet", "--days", "1"), "--tokens: is missing"),
+        (("alexnet", "--samples", "1M"), "--days, --budget: give at least one"),
+        (("alexnet", "--tokens", "1T", "--days", "1"), "is no sequence"),
+        (("llama2-7b", "--tokens", "lots", "--days", "1"), "--tokens lots"),
+        (("llama2-7b", "--tokens", "1T", "--samples", "1M", "--days", "1"), "choose one"),
+        (("alexnet", "--samples", "1M", "--budget", "1k", "--cluster", "titan"), "states a price"),
+        (
+            ("alexnet", "--samples", "1M", "--days", "1", "--cluster", "a100,h100", "--price", "2"),
+            "about one kind of GPU",
+        ),
+        (("alexnet", "--samples", "1M", "--days", "1", "--cluster", "a100-v100"), "several kinds of GPUs"),
+        (("alexnet", "--epochs", "3", "--days", "1"), "--epochs: needs --samples"),
+    ],
+)
+def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
+    assert run(["size", *arguments]) == 2
+    assert words in capsys.readouterr().err

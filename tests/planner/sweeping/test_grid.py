@@ -1,0 +1,146 @@
+"""The cells of a grid, questions as plain data, and what identifies an answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.commands.sweep import gpu_counts
+from planner.commands.values import Values
+from planner.errors import PlannerError
+from planner.request import Request
+from planner.sweeping.answer import COLUMNS, DEGREES, answer
+from planner.sweeping.grid import Axes, cells_of, cluster_name, doubling_counts
+from planner.sweeping.question import from_plain, key_of, to_plain
+from strategies.mesh.settings import Bounds, MeshRestriction
+
+FULL = Request(
+    model="llama2-7b",
+    cluster="dgx-a100",
+    gpus=64,
+    batch=256,
+    mesh=MeshRestriction(
+        degrees={"tp": Bounds(values=(1, 2)), "pp": Bounds(low=1, high=4)},
+        names={"schedule": ("1f1b",)},
+        flags={"sequence_parallel": True},
+    ),
+    assume=(("dp_overlap", 0.5),),
+    fix=("conv*:batch",),
+    power_w=(400.0, None),
+    price_per_hour=2.5,
+    paleo_algorithms=Path("/data/algorithms.json"),
+)
+
+
+def test_a_question_survives_as_json() -> None:
+    assert from_plain(json.loads(json.dumps(to_plain(FULL)))) == FULL
+
+
+@given(first=st.integers(1, 5000), last=st.integers(1, 5000))
+def test_a_range_of_gpus_doubles(first: int, last: int) -> None:
+    expected, count = [], first
+    while count <= last:
+        expected.append(count)
+        count *= 2
+    assert doubling_counts(first, last) == tuple(expected)
+
+
+def test_lists_of_gpus() -> None:
+    values = Values()
+    assert gpu_counts("--gpus", "8,16,32..1024", values) == (8, 16, 32, 64, 128, 256, 512, 1024)
+    assert not values.problems
+    gpu_counts("--gpus", "32..8", values)
+    gpu_counts("--gpus", ",", values)
+    gpu_counts("--gpus", "x", values)
+    assert len(values.problems) == 3
+
+
+def test_short_names_of_clusters() -> None:
+    assert [cluster_name(n) for n in ("a100", "dgx-a100", "nonsense", "./no/such.yaml")] == [
+        "dgx-a100",
+        "dgx-a100",
+        "nonsense",
+        "./no/such.yaml",
+    ]
+
+
+def test_cells_in_the_order_of_the_axes() -> None:
+    axes = Axes(clusters=("dgx-a100", "dgx-h100"), gpus=(8, 16), batches=(64, 128), seqs=(None,))
+    cells = cells_of(Request(model="llama2-7b"), axes)
+    assert [(c.question["cluster"], c.question["batch"], c.question["gpus"]) for c in cells][:3] == [
+        ("dgx-a100", 64, 8),
+        ("dgx-a100", 64, 16),
+        ("dgx-a100", 128, 8),
+    ]
+    assert len({cell.key for cell in cells}) == len(cells) == axes.size
+
+
+def test_the_key_follows_the_question_the_files_and_the_version(tmp_path: Path) -> None:
+    plain = to_plain(FULL)
+    key = key_of(plain, {"model": "a"}, "1")
+    assert key_of({**plain, "command_line": "planner sweep again"}, {"model": "a"}, "1") == key
+    different = [
+        key_of({**plain, "gpus": 65}, {"model": "a"}, "1"),
+        key_of(plain, {"model": "b"}, "1"),
+        key_of(plain, {"model": "a"}, "2"),
+    ]
+    assert key not in different
+    source = Path("configs/clusters/pcie4-node.yaml").read_text(encoding="utf-8")
+    file = tmp_path / "mine.yaml"
+    file.write_text(source, encoding="utf-8")
+    axes = Axes(clusters=(str(file),), gpus=(2,))
+    before = cells_of(Request(model="alexnet"), axes)[0].key
+    file.write_text(source.replace("efficiency: 0.", "efficiency: 0.1") + "\n", encoding="utf-8")
+    assert cells_of(Request(model="alexnet"), axes)[0].key != before
+
+
+def test_all_clusters_that_cannot_be_read_are_named() -> None:
+    with pytest.raises(PlannerError) as caught:
+        cells_of(Request(model="alexnet"), Axes(clusters=("nonsense", "dgx-a100", "rubbish")))
+    assert "nonsense" in str(caught.value)
+    assert "rubbish" in str(caught.value)
+
+
+def test_a_row_says_what_optimize_says() -> None:
+    from planner.search import optimize
+
+    request = Request(model="alexnet", gpus=4, cluster="dgx1-v100")
+    row, best = answer(to_plain(request)), optimize(request).plans[0]
+    assert tuple(row) == COLUMNS
+    assert (row["status"], row["plan"], row["step_time_s"]) == ("ok", best.summary, best.step_time_s)
+    assert (row["money_per_step"], row["energy_per_step_j"]) == (best.money_per_step, best.energy_per_step_j)
+    assert all(row[name] is None for name in DEGREES if name != "num_micro_batches")
+
+
+def test_cells_without_a_plan_are_rows_with_the_reason() -> None:
+    tiny = answer(to_plain(Request(model="llama3-70b", gpus=1, batch=8, memory_limit="2 GiB")))
+    assert tiny["status"] == "no_plan"
+    assert "needs" in tiny["reason"]
+    small = answer(to_plain(Request(model="alexnet", gpus=512, cluster="k20-pcie")))
+    assert small["status"] == "refused"
+    assert "more than cluster" in small["reason"]
+
+
+def test_a_defect_is_a_row_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from planner.sweeping import answer as module
+    from planner.sweeping.journal import Journal
+    from planner.sweeping.run import run
+
+    def broken(request: Request) -> object:
+        raise ZeroDivisionError("by nothing")
+
+    cells = cells_of(Request(model="alexnet"), Axes(gpus=(1, 2)))
+    journal = Journal(None)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "search", broken)
+        first = run(cells, journal)
+    assert [row["status"] for row in first.rows] == ["failed", "failed"]
+    assert "ZeroDivisionError: by nothing" in first.rows[0]["reason"]
+    again = run(cells, journal)
+    assert [row["status"] for row in again.rows] == ["ok", "ok"]
+    assert run([dataclasses.replace(cell) for cell in cells], journal).taken == 2

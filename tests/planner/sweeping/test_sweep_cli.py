@@ -1,0 +1,201 @@
+"""`planner sweep` as people run it: killed and continued, interrupted, in processes, to every kind of file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+GRID = ("llama2-7b", "--gpus", "8,16..32", "--cluster", "a100,h100", "--batch", "64,128")  # 12 cells
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "planner", "sweep", *arguments]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+
+
+def run(*arguments: str, cwd: Path, code: int = 0, **more: object) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        _command(*arguments),
+        cwd=cwd,
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **more,
+    )  # type: ignore[call-overload]
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    return done  # type: ignore[no-any-return]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def _wait_for(path: Path, lines: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while _lines(path) < lines and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _lines(path) >= lines
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("whole")
+    run(*GRID, "-o", "out.csv", cwd=folder)
+    return (folder / "out.csv").read_bytes()
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, whole: bytes, jobs: str) -> None:
+    journal = tmp_path / "out.csv.journal"
+    process = subprocess.Popen(
+        _command(*GRID, "-o", "out.csv", "--jobs", jobs), cwd=tmp_path, env=_environment(), start_new_session=True
+    )
+    _wait_for(journal, 4, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = journal.read_bytes()
+    known = kept.count(b"\n") - 1
+    assert 3 <= known < 12
+    assert not (tmp_path / "out.csv").exists()  # complete or not at all
+    done = run(*GRID, "-o", "out.csv", "--jobs", jobs, "--json", cwd=tmp_path, code=0)
+    assert done.stdout == ""
+    document = json.loads((tmp_path / "out.csv").read_text(encoding="utf-8"))
+    assert len(document["rows"]) == 12
+    # Nothing was computed twice: what was there is there, and every key occurs once.
+    now = journal.read_bytes()
+    assert now.startswith(kept[: kept.rfind(b"\n") + 1])
+    keys = [json.loads(line)["key"] for line in now.splitlines()[1:]]
+    assert len(keys) == len(set(keys)) == 12
+    run(*GRID, "-o", "out.csv", cwd=tmp_path)
+    assert (tmp_path / "out.csv").read_bytes() == whole
+    assert journal.read_bytes() == now
+
+
+def _interruptible() -> None:
+    """Some shells start their children with interrupts ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_keeps_what_is_done(tmp_path: Path, jobs: str) -> None:
+    process = subprocess.Popen(
+        _command(*GRID, "-o", "out.csv", "--jobs", jobs),
+        cwd=tmp_path,
+        env=_environment(),
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_interruptible,  # noqa: PLW1509 - no threads here
+    )
+    _wait_for(tmp_path / "out.csv.journal", 3, process)  # type: ignore[arg-type]
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "the same command goes on" in errors
+    rows = _rows(tmp_path / "out.csv")
+    assert 2 <= len(rows) < 12
+    assert all(row["status"] == "ok" for row in rows)
+
+
+def test_processes_give_the_same_file(tmp_path: Path, whole: bytes) -> None:
+    run(*GRID, "-o", "out.csv", "--jobs", "2", cwd=tmp_path)
+    assert (tmp_path / "out.csv").read_bytes() == whole
+
+
+def test_a_larger_grid_takes_what_is_known(tmp_path: Path) -> None:
+    run("alexnet", "--gpus", "1,2", "-o", "out.csv", cwd=tmp_path)
+    before = (tmp_path / "out.csv.journal").read_bytes()
+    run("alexnet", "--gpus", "1..4", "-o", "out.csv", cwd=tmp_path)
+    after = (tmp_path / "out.csv.journal").read_bytes()
+    assert after.startswith(before)
+    assert after.count(b"\n") == before.count(b"\n") + 1
+    run("alexnet", "--gpus", "1,2", "-o", "out.csv", "--fresh", cwd=tmp_path)
+    assert _lines(tmp_path / "out.csv.journal") == 3
+
+
+def test_cells_where_nothing_fits_are_rows(tmp_path: Path) -> None:
+    run("llama3-70b", "--gpus", "1,64", "--batch", "64", "--offload", "none", "-o", "o.csv", cwd=tmp_path)
+    rows = _rows(tmp_path / "o.csv")
+    assert [row["status"] for row in rows] == ["no_plan", "ok"]
+    assert "nothing fits" in rows[0]["reason"]
+    assert rows[0]["step_time_s"] == ""
+
+
+def test_parquet_and_figure(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet", reason="the extra 'parquet' is not installed")
+    run("alexnet", "--gpus", "1,2", "--batch", "128,256", "-o", "o.parquet", "--plot", "o.svg", cwd=tmp_path)
+    table = parquet.read_table(tmp_path / "o.parquet")
+    assert table.num_rows == 4
+    assert str(table.schema.field("step_time_s").type) == "double"
+    assert str(table.schema.field("tp").type) == "int64"
+    root = ET.fromstring((tmp_path / "o.svg").read_text(encoding="utf-8"))  # noqa: S314 - written just now
+    text = "".join(root.itertext())
+    assert "batch 128" in text
+    assert "GPUs at most" in text
+
+
+def test_the_document_follows_its_schema(tmp_path: Path) -> None:
+    from planner.schema.sweep_result import SweepDocument
+
+    done = run("alexnet", "--gpus", "2", "--json", cwd=tmp_path)
+    document = json.loads(done.stdout)
+    assert SweepDocument.model_validate(document).rows[0].status == "ok"
+    assert set(document["rows"][0]) == set(SweepDocument.model_json_schema()["$defs"]["SweepRow"]["properties"])
+    assert not list(tmp_path.iterdir())  # without a file there is no journal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("alexnet",), "--gpus: is missing"),
+        (("alexnet", "--gpus", "8..4,x", "--jobs", "0", "--plot", "a.pdf"), "--gpus 8..4"),
+        (("alexnet", "--gpus", "4", "--cluster", "a10"), "cluster 'a10' is not known"),
+        (("alexnte", "--gpus", "4"), "did you mean 'alexnet'"),
+        (("alexnet", "--gpus", "4", "--jobs", "2", "--dask", "tcp://a:1"), "choose one"),
+        (("alexnet", "--gpus", "4", "-o", "no/such/folder.csv"), "there is no folder"),
+        (("alexnet", "--gpus", "4", "-o", "no/such/folder.parquet"), "there is no folder"),
+        (("alexnet", "--gpus", "4", "--objective", "energy", "--power", "0 W"), "--power 0 W"),
+    ],
+)
+def test_bad_usage(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    assert words in run(*arguments, cwd=tmp_path, code=2).stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a small disk."""
+
+    def small() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    done = run(*GRID, "-o", "out.csv", cwd=tmp_path, code=2, preexec_fn=small)
+    assert done.stderr.strip().splitlines()[-1].startswith("error: out.csv.journal: cannot be written: ")
+    kept = (tmp_path / "out.csv.journal").read_bytes()
+    assert kept.endswith(b"\n")
+    assert 0 < len(kept) <= 2000
+    run(*GRID, "-o", "out.csv", cwd=tmp_path)
+    assert (tmp_path / "out.csv.journal").read_bytes().startswith(kept)
