@@ -79,22 +79,25 @@ def _lagging_s(
     """
     after = np.cumsum(count, axis=1)
     own = time_before(first + 1, count, weight_s) - time_before(first, count, weight_s)
-    bounds = [m - 1, *(after[:, r][:, None] + step for r in range(after.shape[1]) for step in (-1, 0))]
-    bounds.append(np.zeros_like(m))
-    others = [np.minimum(np.maximum(place, 0), after[:, -1:] - 1) for place in bounds]
-    behind = [_behind_s(q, m, count, backward_s, weight_s) for q in others]
-    least = np.full(first.shape, np.inf)
-    for place in (first, last, *bounds):
-        rank = np.minimum(np.maximum(place, first), last)
-        most = np.zeros(rank.shape) - np.inf
-        for q, value in zip(others, behind, strict=True):
-            most = np.where(q <= rank, np.maximum(most, value), most)
-        before = time_before(rank, count, backward_s - weight_s)
-        np.minimum(least, before + most - np.minimum(rank + 1, m) * own, out=least)
-    return np.asarray(np.maximum(least, 0.0))
+    # (n, K): all places where the formula may bend, at once.
+    bends = np.concatenate([m - 1, after - 1, after, np.zeros_like(m)], axis=1)
+    others = np.minimum(np.maximum(bends, 0), after[:, -1:] - 1)
+    behind = _behind_s(others, m, count, backward_s, weight_s)
+    # (n, places, Q): every kind at its own ends and at the bends within it.
+    places = np.concatenate(
+        [np.stack([first, last], axis=1), np.repeat(bends[:, :, None], first.shape[1], axis=2)], axis=1
+    )
+    ranks = np.minimum(np.maximum(places, first[:, None, :]), last[:, None, :])
+    flat = ranks.reshape(len(ranks), -1)
+    most = np.full(flat.shape, -np.inf)
+    for k in range(others.shape[1]):
+        most = np.where(others[:, k : k + 1] <= flat, np.maximum(most, behind[:, k : k + 1]), most)
+    held = time_before(flat, count, backward_s - weight_s) + most
+    lead = held.reshape(ranks.shape) - np.minimum(ranks + 1, m[:, :, None]) * own[:, None, :]
+    return np.asarray(np.maximum(lead.min(axis=1), 0.0))
 
 
 def _behind_s(rank: IntArray, m: IntArray, count: IntArray, backward_s: FloatArray, weight_s: FloatArray) -> FloatArray:
-    """Weight gradients behind a rank's last input gradient, less the input gradients behind that: (n, 1)."""
+    """Weight gradients behind the last input gradient of ranks (n, K), less the input gradients behind that."""
     own = time_before(rank + 1, count, weight_s) - time_before(rank, count, weight_s)
     return np.minimum(rank + 1, m) * own - time_before(rank, count, backward_s - weight_s)
