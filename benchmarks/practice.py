@@ -201,7 +201,7 @@ class Found:
 def look(run: Run) -> Found:
     """Predict a run, and search its question."""
     judge = make_judge(resolve(run.request()))
-    settings = replace(settings_of(judge.resolved), top=_TOP, wall_s=_WALL_S)
+    settings = replace(settings_of(judge.resolved), top=_TOP, wall_s=_WALL_S, distinct=None)
     published = _as_published(run, judge, settings)
     ranked = judge.rank([published.plan])[0]
     by_step = None if run.step_s is None else judge.flop_per_step / (run.step_s * run.gpus * judge.peak_flop_per_s)
