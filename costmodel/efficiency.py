@@ -157,7 +157,6 @@ DEFAULT_EFFICIENCY = Efficiency(
 
 # Algorithms that run outside the matrix cores, and the fraction that applies to them.
 _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attention_backward_fraction"}
-_TILINGS = ("library", "thin", "strided")
 # Lanes (fp32 multiply-adds per clock) of a multiprocessor that the multiples of `Efficiency` are stated for.
 _USUAL_LANES = 128.0
 # 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman).

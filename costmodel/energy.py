@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_IDLE_SHARE",
-    "JOULES_PER_KWH",
     "Power",
     "least_computing_s",
     "mesh_energy_j",
@@ -42,7 +41,6 @@ __all__ = [
 
 FloatArray = NDArray[np.float64]
 
-JOULES_PER_KWH = 3.6e6
 # A waiting device against a computing one, where its file does not say (an assumption): boards without work draw about a tenth to a
 # seventh of their thermal design power, and one that waits inside a collective still runs its kernel.
 DEFAULT_IDLE_SHARE = 0.2

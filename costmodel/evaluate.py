@@ -164,12 +164,11 @@ def _score_layers(tables: CostTables, plans: PlanBatch) -> CostBatch:
 def _pairs(tables: CostTables, row: IntArray) -> IntArray:
     """Pair of layouts of every plan at every edge, (plans, edges)."""
     geometry, edges = tables.geometry, tables.edges
-    count = np.searchsorted(np.array(tables.table.offsets), row[:, :1], side="right") - 1
     layout = geometry.layout_of[row[:, [edge.producer for edge in edges]]]
     consumer = row[:, [edge.consumer for edge in edges]]
     ordinary, channelwise = (kind[consumer] for kind in geometry.need_of)
     need = np.where([edge.channelwise for edge in edges], channelwise, ordinary)
-    return np.asarray(geometry.pair_offset[count] + layout * geometry.needs[count] + need)
+    return geometry.pair(tables.table.count_of(row[:, :1]), layout, need)
 
 
 def _in_order(terms: FloatArray) -> FloatArray:

@@ -74,15 +74,14 @@ class FoldedTables:
             legal &= column.legal[row]
         if self.moves:
             geometry = tables.geometry
-            count = np.searchsorted(np.array(tables.table.offsets), plans.row[:, 0], side="right") - 1
+            count = tables.table.count_of(plans.row[:, 0])
             for move in self.moves:
                 layout = geometry.layout_of[plans.row[:, move.producer]]
                 consumer = plans.row[:, move.consumer]
                 need = geometry.need_of[int(move.channelwise)][
                     consumer if move.follow is None else move.follow[consumer]
                 ]
-                pair = geometry.pair_offset[count] + layout * geometry.needs[count] + need
-                total["reshard"] += m * move.cost_s[pair]
+                total["reshard"] += m * move.cost_s[geometry.pair(count, layout, need)]
         lag = np.zeros(n)
         for c, p, q in self.lag_steps:
             row, collective = plans.row[:, c], plans.collective[:, c]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.links import LinkRow, link_level
+from costmodel.links import LinkRow, link_rows
 from costmodel.network import Cluster
 from costmodel.plan import Plan
 
@@ -37,13 +37,4 @@ def layer_links(cluster: Cluster, plan: Plan, exposed_s: Mapping[int, float], re
         found.append(("between stages", 2, max(stage.replicas for stage in plan.stages), reshard_s))
     else:
         found.append(("activations", plan.workers, 1, reshard_s))
-    rows = []
-    for traffic, group, stride, waiting_s in found:
-        if group > 1:
-            level, rate = link_level(cluster, group, stride)
-            rows.append(
-                LinkRow(
-                    traffic=traffic, group=group, stride=stride, level=level.name, bytes_per_s=rate, waiting_s=waiting_s
-                )
-            )
-    return rows
+    return link_rows(cluster, found)

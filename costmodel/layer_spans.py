@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.network import Cluster
-from costmodel.pipeline_cost import pipeline_arrays
+from costmodel.pipeline_cost import pipeline_arrays, stage_exchange_s
 from costmodel.plan import Plan
-from costmodel.splits import Split, split_table
+from costmodel.splits import split_table
 from costmodel.tables import CostTables
 from costmodel.timeline import STREAMS, TimelineInput, simulate
 from costmodel.tracks import Tracks, TrackSpan
@@ -130,11 +130,9 @@ def _exchanges(
 def _layer_times(tables: CostTables, plan: Plan) -> list[_LayerTimes]:
     rows = [tables.table.row_of(split) for split in plan.splits]
     moved, returned = _moves(tables, rows)
-    names = tables.workload.collectives
     result = []
     for i, layer in enumerate(tables.workload.graph.layers):
-        costs, row, name = tables.layers[i], rows[i], plan.collectives[i]
-        exchange = costs.cheapest_exchange_s if name is None else costs.exchange_s[names.index(name)]
+        costs, row = tables.layers[i], rows[i]
         result.append(
             _LayerTimes(
                 layer.name,
@@ -144,7 +142,7 @@ def _layer_times(tables: CostTables, plan: Plan) -> list[_LayerTimes]:
                 moved[i] + float(costs.inner_forward_s[row]),
                 returned[i] + float(costs.inner_backward_s[row]),
                 float(costs.update_s[row]),
-                float(exchange[row]),
+                float(tables.exchange_s(i, plan.collectives[i])[row]),
             )
         )
     return result
@@ -153,33 +151,19 @@ def _layer_times(tables: CostTables, plan: Plan) -> list[_LayerTimes]:
 def _moves(tables: CostTables, rows: Sequence[int]) -> tuple[list[float], list[float]]:
     """Time to bring each layer its inputs, and to bring their gradients back, of one micro-batch."""
     forward, backward = [0.0] * len(rows), [0.0] * len(rows)
-    geometry = tables.geometry
-    count = int(np.searchsorted(np.array(tables.table.offsets), rows[0], side="right")) - 1
-    for edge in tables.edges:
-        layout = geometry.layout_of[rows[edge.producer]]
-        need = geometry.need_of[int(edge.channelwise)][rows[edge.consumer]]
-        pair = int(geometry.pair(count, layout, need))
+    for edge, pair in tables.placed_edges(rows):
         forward[edge.consumer] += float(edge.forward_s[pair])
         backward[edge.consumer] += float(edge.backward_s[pair])
     return forward, backward
 
 
 def _stages(tables: CostTables, plan: Plan) -> Tracks:
-    arrays, stages, names = pipeline_arrays(tables), plan.stages, tables.workload.collectives
+    arrays, stages = pipeline_arrays(tables), plan.stages
     index = {int(r): k for k, r in enumerate(arrays.replicas)}
     ks = [index[stage.replicas] for stage in stages]
 
     def of(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, ...]:
         return tuple(float(values[k, stage.first : stage.last + 1].sum()) for k, stage in zip(ks, stages, strict=True))
-
-    def exchange(stage_number: int) -> float:
-        stage, total = stages[stage_number], 0.0
-        row = tables.table.row_of(Split(batch=stage.replicas))
-        for i in range(stage.first, stage.last + 1):
-            costs, name = tables.layers[i], plan.collectives[i]
-            times = costs.cheapest_exchange_s if name is None else costs.exchange_s[names.index(name)]
-            total += float(times[row])
-        return total
 
     def cut(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, ...]:
         return tuple(float(values[a, b, stage.first]) for a, b, stage in zip(ks, ks[1:], stages[1:], strict=False))
@@ -193,7 +177,7 @@ def _stages(tables: CostTables, plan: Plan) -> Tracks:
             backward_s=of(arrays.backward_s),
             send_forward_s=cut(arrays.cut_forward_s),
             send_backward_s=cut(arrays.cut_backward_s),
-            exchange_s=tuple(exchange(s) for s in range(len(stages))),
+            exchange_s=tuple(stage_exchange_s(tables, plan, stage) for stage in stages),
             optimizer_s=of(arrays.update_s),
         )
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodel.network import Cluster, Level, span
 
-__all__ = ["LinkRow", "link_level"]
+__all__ = ["LinkRow", "link_level", "link_rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +58,17 @@ def link_level(cluster: Cluster, group: int, stride: int) -> tuple[Level, float]
     spanned = np.flatnonzero(where.is_spanned)
     at = int(spanned[-1]) if len(spanned) else 0
     return cluster.levels[at], float(where.single_bytes_per_s[at])
+
+
+def link_rows(cluster: Cluster, found: Iterable[tuple[str, int, int, float]]) -> list[LinkRow]:
+    """Rows of traffic (what travels, ranks of a group, their stride, seconds waited); groups of one rank have no link and are left out."""
+    rows = []
+    for traffic, group, stride, waiting_s in found:
+        if group > 1:
+            level, rate = link_level(cluster, group, stride)
+            rows.append(
+                LinkRow(
+                    traffic=traffic, group=group, stride=stride, level=level.name, bytes_per_s=rate, waiting_s=waiting_s
+                )
+            )
+    return rows

@@ -28,7 +28,7 @@ from costmodel.plan import Plan, Stage
 from costmodel.splits import Split
 from costmodel.tables import CostTables
 
-__all__ = ["PipelineArrays", "evaluate_pipelines", "pipeline_arrays"]
+__all__ = ["PipelineArrays", "evaluate_pipelines", "pipeline_arrays", "stage_exchange_s"]
 
 IntArray = NDArray[np.int64]
 
@@ -160,15 +160,10 @@ _FIELDS = (
 )
 
 
-def _exchange_s(tables: CostTables, plan: Plan, stage: Stage) -> float:
+def stage_exchange_s(tables: CostTables, plan: Plan, stage: Stage) -> float:
     """Gradient exchanges of a stage by the collectives that the plan names, the cheapest where it names none."""
-    row, names = tables.table.row_of(Split(batch=stage.replicas)), tables.workload.collectives
-    total = 0.0
-    for i in range(stage.first, stage.last + 1):
-        costs, name = tables.layers[i], plan.collectives[i]
-        times = costs.cheapest_exchange_s if name is None else costs.exchange_s[names.index(name)]
-        total += float(times[row])
-    return total
+    row, layers = tables.table.row_of(Split(batch=stage.replicas)), range(stage.first, stage.last + 1)
+    return sum((float(tables.exchange_s(i, plan.collectives[i])[row]) for i in layers), 0.0)
 
 
 def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dict[str, float]:
@@ -186,7 +181,7 @@ def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dic
     if not np.all(np.isfinite(forward)):
         return dict.fromkeys(_FIELDS, float("inf"))  # a micro-batch is smaller than the replicas
     update = np.array([arrays.update_s[k, part].sum() for k, part in zip(ks, parts, strict=True)])
-    exchange = np.array([_exchange_s(tables, plan, stage) for stage in stages])
+    exchange = np.array([stage_exchange_s(tables, plan, stage) for stage in stages])
     times = forward + backward + move_in + move_back
     update_tail = exchange_tail = 0.0
     tail = 0.0

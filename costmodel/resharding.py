@@ -70,7 +70,7 @@ class EdgeGeometry:
     needs: IntArray  # (worker counts,) number of needs
     pairs: LayoutPairs
 
-    def pair(self, count: int, layout: IntArray, need: IntArray) -> IntArray:
+    def pair(self, count: int | IntArray, layout: IntArray, need: IntArray) -> IntArray:
         """Index of pairs of classes of the count-th worker count."""
         return np.asarray(self.pair_offset[count] + layout * self.needs[count] + need)
 

@@ -87,6 +87,14 @@ class SplitTable:
         i = self.worker_counts.index(workers)
         return slice(self.offsets[i], self.offsets[i + 1])
 
+    def count_of(self, row: IntArray) -> IntArray:
+        """Position in ``worker_counts`` of the worker count that rows belong to.
+
+        >>> split_table([1, 2]).count_of(np.array([0, 1, 4])).tolist()
+        [0, 1, 1]
+        """
+        return np.asarray(np.searchsorted(np.array(self.offsets), row, side="right") - 1, dtype=np.int64)
+
     def split(self, row: int) -> Split:
         """One row as a Split."""
         return Split(

@@ -6,7 +6,7 @@ A plan's cost is then gathers and algebra over these tables (`costmodel.evaluate
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -124,6 +124,21 @@ class CostTables:
             self._edges = self._like.edges if same and self._like else self.cost_edges(self.moving_edges())
         return self._edges
 
+    def placed_edges(self, rows: Sequence[int]) -> Iterator[tuple[EdgeCost, int]]:
+        """Every edge, and the pair of layouts that it has where each layer has the split of its row; all of one worker count."""
+        geometry, count = self.geometry, self.table.count_of(np.array(rows[0]))
+        for edge in self.edges:
+            layout = geometry.layout_of[rows[edge.producer]]
+            need = geometry.need_of[int(edge.channelwise)][rows[edge.consumer]]
+            yield edge, int(geometry.pair(count, layout, need))
+
+    def exchange_s(self, layer: int, collective: str | None) -> FloatArray:
+        """Exchange of a layer's gradient under every split by a collective, the cheapest if None."""
+        costs = self.layers[layer]
+        if collective is None:
+            return costs.cheapest_exchange_s
+        return np.asarray(costs.exchange_s[self.workload.collectives.index(collective)])
+
     def _cost_layers(self) -> tuple[LayerCosts, ...]:
         workload, like = self.workload, self._like
         if like is None:
@@ -237,8 +252,8 @@ class _Ground:
         """Pair of every split's layout and its own need; a followed row depends on the table alone, so the answer is kept."""
         if channelwise not in self._same:
             geometry, table = self.geometry, self._table
-            count = np.repeat(np.arange(len(table.worker_counts)), np.diff(table.offsets))
+            count = table.count_of(np.arange(len(table.workers)))
             need = geometry.need_of[1][follow] if channelwise else geometry.need_of[0]
-            index = geometry.pair_offset[count] + geometry.layout_of * geometry.needs[count] + need
+            index = geometry.pair(count, geometry.layout_of, need)
             self._same[channelwise] = place(geometry.pairs.take(index), self._cluster)
         return self._same[channelwise]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from costmodel.layers import Layer, Shard
 from costmodel.network import Cluster
 from costmodel.pipeline_cost import pipeline_arrays
@@ -42,7 +40,7 @@ def layer_costs(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[Layer
     counts = sorted({split.workers for split in plan.splits})
     tables = CostTables(workload, cluster, split_table(counts, batch_only=plan.is_pipeline), plan.num_micro_batches)
     rows = [tables.table.row_of(split) for split in plan.splits]
-    moves = _stage_moves(tables, plan) if plan.is_pipeline else _moves(tables, plan, rows)
+    moves = _stage_moves(tables, plan) if plan.is_pipeline else _moves(tables, rows)
     exchanges = _exchanges(tables, plan, rows)
     m = plan.num_micro_batches
     flops = _forward_flops(workload)
@@ -77,16 +75,10 @@ def layer_costs(workload: Workload, cluster: Cluster, plan: Plan) -> tuple[Layer
     return tuple(result)
 
 
-def _moves(tables: CostTables, plan: Plan, rows: list[int]) -> list[float]:
+def _moves(tables: CostTables, rows: list[int]) -> list[float]:
     """Time to bring each layer its inputs and their gradients back, per micro-batch."""
-    del plan
     moves = [0.0] * len(rows)
-    geometry = tables.geometry
-    count = int(np.searchsorted(np.array(tables.table.offsets), rows[0], side="right")) - 1
-    for edge in tables.edges:
-        layout = geometry.layout_of[rows[edge.producer]]
-        need = geometry.need_of[int(edge.channelwise)][rows[edge.consumer]]
-        pair = int(geometry.pair(count, layout, need))
+    for edge, pair in tables.placed_edges(rows):
         moves[edge.consumer] += float(edge.forward_s[pair] + edge.backward_s[pair])
     return moves
 
@@ -106,7 +98,6 @@ def _exchanges(tables: CostTables, plan: Plan, rows: list[int]) -> list[_Exchang
 
     The serial channel carries the exchanges in the order of the backward pass; a layer's can start when its backward compute is done.
     """
-    names = tables.workload.collectives
     overlaps = tables.workload.compute.overlaps_exchange
     hide = [
         float(costs.backward_input_s[row] + costs.backward_weight_s[row]) if overlaps else 0.0
@@ -117,9 +108,7 @@ def _exchanges(tables: CostTables, plan: Plan, rows: list[int]) -> list[_Exchang
     clock = finish = 0.0
     for i in reversed(range(len(rows))):
         clock += hide[i]
-        name = plan.collectives[i]
-        costs = tables.layers[i]
-        time_s = float((costs.cheapest_exchange_s if name is None else costs.exchange_s[names.index(name)])[rows[i]])
+        time_s = float(tables.exchange_s(i, plan.collectives[i])[rows[i]])
         start = max(clock, finish)
         finish = start + time_s
         result[i] = _Exchange(time_s, max(0.0, finish - max(start, end_of_backward)))

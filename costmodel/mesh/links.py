@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.links import LinkRow, link_level
+from costmodel.links import LinkRow, link_rows
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
@@ -44,13 +44,4 @@ def mesh_links(model: MeshModel, plan: MeshPlan) -> list[LinkRow]:
         ("data parallel, shards", *shared, waiting if widest == 0 else 0.0),
         ("data parallel, copies", *repeated, waiting if widest == 1 else 0.0),
     ]
-    rows = []
-    for traffic, group, apart, waiting_s in (*inner, *outer):
-        if group > 1:
-            level, rate = link_level(model.cluster, group, apart)
-            rows.append(
-                LinkRow(
-                    traffic=traffic, group=group, stride=apart, level=level.name, bytes_per_s=rate, waiting_s=waiting_s
-                )
-            )
-    return rows
+    return link_rows(model.cluster, (*inner, *outer))

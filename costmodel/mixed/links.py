@@ -91,9 +91,10 @@ class Crossing:
     latency_s: float
     bytes_per_s: float  # of each of the messages
 
-    def send_s(self, message_bytes: float) -> float:
-        """One message: B/P + a, as `costmodel.collective_formulas` has it for neighbours."""
-        return message_bytes / self.bytes_per_s + self.latency_s if message_bytes > 0 else 0.0
+    def send_s(self, message_bytes: FloatArray | float) -> FloatArray:
+        """One message each: B/P + a, as `costmodel.collective_formulas` has it for neighbours."""
+        message = np.asarray(message_bytes, dtype=np.float64)
+        return np.where(message > 0, message / self.bytes_per_s + self.latency_s, 0.0)
 
 
 def all_reduce_across_s(

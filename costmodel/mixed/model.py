@@ -216,7 +216,7 @@ class MixedModel:
             link = self.crossing(
                 (sender.group, receiver.group), (sender.tp * pipeline.replicas, receiver.tp * pipeline.replicas)
             )
-            time = np.where(message > 0, message / link.bytes_per_s + link.latency_s, 0.0)
+            time = link.send_s(message)
         return np.asarray(time * (1.0 - self.assumptions.pp_overlap))
 
     def _group_times(self, group: int) -> GroupTimes:

@@ -15,7 +15,7 @@ __all__ = ["Answer", "html_of"]
 
 _WIDTH = 120  # of text where no terminal says otherwise
 _MOST_ROWS = 60  # of a table in a notebook; the rest is counted
-_RIGHT = ' style="text-align: right"'
+_LEFT, _RIGHT = 'style="text-align: left"', 'style="text-align: right"'
 
 
 class Answer:
@@ -120,9 +120,7 @@ def _table(table: Table) -> str:
     rows = []
     for row in range(min(table.num_rows, _MOST_ROWS)):
         cells = "".join(
-            f"<td{' style=' + chr(34) + 'text-align: left' + chr(34) if column.is_text else _RIGHT}>"
-            f"{escape(column.cells[row])}</td>"
-            for column in table.columns
+            f"<td {_LEFT if column.is_text else _RIGHT}>{escape(column.cells[row])}</td>" for column in table.columns
         )
         rows.append(f"<tr>{cells}</tr>")
     left = table.num_rows - _MOST_ROWS

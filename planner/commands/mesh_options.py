@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from planner.commands.options import MESH, option
+from planner.commands.options import MESH, option, takes_table
 from planner.commands.values import MAX_GPUS, Values
 from planner.mesh.flags import FIELD_OF_OPTION, flag_of
 
@@ -74,29 +71,8 @@ _DEGREES = (
 _OFFLOADS = ("optimizer", "activations")
 
 
-def takes_mesh_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option of `MESH_OPTIONS`; it gets their words as the mapping ``mesh``."""
-
-    @functools.wraps(command)
-    def wrapper(**given: Any) -> None:
-        mesh = {name: given.pop(name) for name in MESH_OPTIONS}
-        command(**given, mesh=mesh)
-
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name])
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "mesh"
-    ]
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in MESH_OPTIONS.items()
-    ]
-    signature = inspect.Signature([p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + more)
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-    del wrapper.__wrapped__  # typer would read the annotations of the wrapped function
-    return wrapper
+# Gives a command every option of `MESH_OPTIONS`; it gets their words as the mapping ``mesh``.
+takes_mesh_options = takes_table("mesh", MESH_OPTIONS)
 
 
 def restriction_from(given: Mapping[str, Any], micro_batches: str | None, values: Values) -> MeshRestriction | None:

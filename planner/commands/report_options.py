@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-import inspect
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from planner.commands.files import check_writable
-from planner.commands.options import OUTPUT, option
+from planner.commands.options import OUTPUT, option, takes_table
 from planner.commands.output import Output
 from planner.commands.values import Values
 from planner.errors import OutputError, UsageError
@@ -77,29 +74,8 @@ class ReportFiles:
         return [f"--{name}" for name in ("html", "plot", "trace") if getattr(self, name) is not None]
 
 
-def takes_report_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option of `REPORT_OPTIONS`; it gets their words as the mapping ``report``."""
-
-    @functools.wraps(command)
-    def wrapper(**given: Any) -> None:
-        words = {name: given.pop(name) for name in REPORT_OPTIONS}
-        command(**given, report=words)
-
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "report"
-    ]
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS.get(name), annotation=annotation)
-        for name, annotation in REPORT_OPTIONS.items()
-    ]
-    signature = inspect.Signature(own + more)
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-    del wrapper.__wrapped__  # typer would read the annotations of the wrapped function
-    return wrapper
+# Gives a command every option of `REPORT_OPTIONS`; it gets their words as the mapping ``report``.
+takes_report_options = takes_table("report", REPORT_OPTIONS, _DEFAULTS)
 
 
 def report_files(words: Mapping[str, Any], where: Output, values: Values, options: Mapping[str, Any]) -> ReportFiles:

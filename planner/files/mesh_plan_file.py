@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.mesh.units import MeshError
 from planner.errors import FileProblem, InputFileError
-from planner.files.plan_file import prediction, provenance, question_head
+from planner.files.plan_file import plan_problem, prediction, provenance, question_head
 from planner.mesh.results import MeshResult, RankedMeshPlan
 from planner.request import Request
 from planner.results import Setting
@@ -114,10 +114,7 @@ def mesh_plan_from_document(document: PlanDocument, judge: MeshJudge, source: Do
     problems: list[FileProblem] = []
 
     def note(location: tuple[str, ...], message: str) -> None:
-        if source is not None:
-            problems.append(source.problem(location, message))
-        else:
-            problems.append(FileProblem(path=Path("plan"), where=".".join(location), message=message))
+        problems.append(plan_problem(source, location, message))
 
     degrees = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "dp_replicate", "dp_shard")}
     words = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "no degree above 1"

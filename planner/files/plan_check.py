@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from costmodel.plan import Plan, Stage
 from costmodel.splits import Split, SplitTable, legal_splits
 from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.files.plan_file import plan_problem
 
 if TYPE_CHECKING:
     from costmodel.graph import Graph
@@ -80,11 +80,7 @@ class _Checker:
         self.micro_batch = -(-document.global_batch // document.num_micro_batches)
 
     def _note(self, location: Location, message: str, *, at_key: bool = False) -> None:
-        if self.source is not None:
-            self.problems.append(self.source.problem(location, message, at_key=at_key))
-        else:
-            where = ".".join(map(str, location))
-            self.problems.append(FileProblem(path=Path("plan"), where=where, message=message))
+        self.problems.append(plan_problem(self.source, location, message, at_key=at_key))
 
     def check_layer_names(self) -> None:
         """Every layer of the network once, and no other."""

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.splits import Split
+from planner.errors import FileProblem
 from planner.request import Request
 from planner.results import RankedPlan, SearchResult, Setting
 
 if TYPE_CHECKING:
+    from planner.files.documents import Document, Location
     from planner.loading import Loaded
     from planner.mesh.results import RankedMeshPlan
     from planner.mixed.results import RankedMixedPlan
@@ -25,6 +27,7 @@ __all__ = [
     "changed_inputs",
     "document_from_plan",
     "is_plan_file",
+    "plan_problem",
     "plan_text",
     "prediction",
     "provenance",
@@ -255,6 +258,13 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         calibration=found(document.calibration),
         space="auto" if document.mesh is None else "mesh",
     )
+
+
+def plan_problem(source: Document | None, location: Location, message: str, *, at_key: bool = False) -> FileProblem:
+    """One thing wrong in a plan: with line and column where it came from a file."""
+    if source is not None:
+        return source.problem(location, message, at_key=at_key)
+    return FileProblem(path=Path("plan"), where=".".join(map(str, location)), message=message)
 
 
 def changed_inputs(document: PlanDocument, setting: Setting) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.serving.plan import ServingPlan
 from planner.errors import FileProblem, InputFileError
-from planner.files.plan_file import SCHEMA_VERSION, provenance, reference
+from planner.files.plan_file import SCHEMA_VERSION, plan_problem, provenance, reference
 from planner.request import Request
 from planner.serving.request import ServingRequest
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
@@ -155,10 +155,7 @@ def serving_plan_from_document(
     problems: list[FileProblem] = []
 
     def note(location: tuple[str, ...], message: str) -> None:
-        if source is not None:
-            problems.append(source.problem(location, message))
-        else:
-            problems.append(FileProblem(path=Path("plan"), where=".".join(location), message=message))
+        problems.append(plan_problem(source, location, message))
 
     if plan.workers != document.workers:
         words = f"tp {plan.tp} x pp {plan.pp} x dp {plan.dp}"

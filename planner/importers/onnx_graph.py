@@ -122,7 +122,11 @@ def _no_shapes(model: Any, error: str) -> str:
             f"shapes depend on the tensor '{outside[0]}', which is external data; files beside the model are not opened: save it with "
             "small tensors inside (onnx.save with size_threshold=1024)"
         )
-    return f"its shapes cannot be inferred: {error.strip().partition(chr(10))[0][:300]}"
+    return f"its shapes cannot be inferred: {_first_line(error)}"
+
+
+def _first_line(error: object) -> str:
+    return str(error).strip().partition("\n")[0][:300]
 
 
 def _check(onnx: Any, path: Path, model: Any) -> None:
@@ -215,9 +219,11 @@ class _Graph:
 
     def _shape_of(self, value: Any) -> None:
         tensor = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+        if not value.type.HasField("tensor_type"):
             return
         self.types[value.name] = tensor.elem_type
+        if not tensor.HasField("shape"):
+            return
         dims = tensor.shape.dim
         if all(dim.HasField("dim_value") for dim in dims):
             self.shapes[value.name] = tuple(int(dim.dim_value) for dim in dims)
@@ -283,6 +289,7 @@ class _Graph:
         outputs = [name for name in node.output if name]
         if self._folds(node):
             return
+        self._infer(node)
         missing = [name for name in outputs if name not in self.shapes]
         attributes = {attribute.name: self._attribute(attribute) for attribute in node.attribute}
         is_known = node.domain in ("", "ai.onnx", "com.microsoft") and node.op_type in OPERATORS
@@ -311,6 +318,34 @@ class _Graph:
         OPERATORS[node.op_type](reading)
         self._add(node, reading.kind, operator, reading.inputs, reading.result, shapes, outputs)
 
+    def _infer(self, node: Any) -> None:
+        """Shapes that depend on folded numbers (``Slice(Shape(x))`` of torch's older exporter): onnx's inference of this one node."""
+        inputs = {name for name in node.input if name}
+        if (
+            all(name in self.shapes for name in node.output if name)
+            or not inputs <= self.shapes.keys() & self.types.keys()
+        ):
+            return
+        defs, helper = self.onnx.defs, self.onnx.helper
+        if node.domain not in self.opset or not defs.has(node.op_type, node.domain):
+            return
+        schema = defs.get_schema(node.op_type, self.opset[node.domain], node.domain)
+        types = {name: helper.make_tensor_type_proto(self.types[name], self.shapes[name]) for name in inputs}
+        data = {
+            name: self.onnx.numpy_helper.from_array(self.constants[name], name)
+            for name in inputs & self.constants.keys()
+        }
+        try:
+            made = self.onnx.shape_inference.infer_node_outputs(
+                schema, node, types, data, opset_imports=list(self.model.opset_import)
+            )
+        except Exception as error:
+            raise ProgramFault(
+                f"the shape of '{node.output[0]}' ({node.op_type}) cannot be inferred: {_first_line(error)}"
+            ) from None
+        for value in (helper.make_value_info(name, kind) for name, kind in made.items()):
+            self._shape_of(value)
+
     def _attribute(self, attribute: Any) -> Any:
         value = self.onnx.helper.get_attribute_value(attribute)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -338,6 +373,7 @@ class _Graph:
             return False
         self.constants[output] = value
         self.shapes[output] = tuple(value.shape)
+        self.types.setdefault(output, int(self.onnx.helper.np_dtype_to_tensor_dtype(value.dtype)))
         self.tensors[output] = Tensor(shape=tuple(value.shape), role="constant", name=output, value=value)
         return True
 

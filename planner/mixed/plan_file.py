@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from planner.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.plan_file import prediction, provenance, question_head
+from planner.files.plan_file import plan_problem, prediction, provenance, question_head
 from planner.mixed.results import MixedResult, RankedMixedPlan
 from planner.request import Request
 from planner.results import Setting
@@ -140,11 +140,7 @@ class _Reader:
         return plan
 
     def _note(self, location: Location, message: str) -> None:
-        if self.source is not None:
-            self.problems.append(self.source.problem(location, message))
-        else:
-            where = ".".join(map(str, location))
-            self.problems.append(FileProblem(path=Path("plan"), where=where, message=message))
+        self.problems.append(plan_problem(self.source, location, message))
 
     def _pipeline(self, p: int) -> MixedPipeline:
         entry = self.entry.pipelines[p]

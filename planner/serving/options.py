@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from planner.commands.mesh_options import integers
-from planner.commands.options import SERVING, option
+from planner.commands.options import SERVING, option, takes_table
 from planner.commands.values import Values
 from planner.request import Request
 from planner.serving.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS, ServingRequest
@@ -56,29 +53,8 @@ QUESTION_OPTIONS = {
 }
 
 
-def takes_serving_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command every option of `SERVING_OPTIONS`; it gets their words as the mapping ``serving``."""
-
-    @functools.wraps(command)
-    def wrapper(**given: Any) -> None:
-        words = {name: given.pop(name) for name in SERVING_OPTIONS}
-        command(**given, serving=words)
-
-    hints = typing.get_type_hints(command, include_extras=True)
-    own = [
-        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name != "serving"
-    ]
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in SERVING_OPTIONS.items()
-    ]
-    signature = inspect.Signature(own + more)
-    wrapper.__signature__ = signature  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
-    del wrapper.__wrapped__  # typer would read the annotations of the wrapped function
-    return wrapper
+# Gives a command every option of `SERVING_OPTIONS`; it gets their words as the mapping ``serving``.
+takes_serving_options = takes_table("serving", SERVING_OPTIONS)
 
 
 def serving_from(words: Mapping[str, str | None], base: Request, values: Values) -> ServingRequest:

@@ -1,0 +1,151 @@
+"""What `intervals.py` writes: tables of intervals and lists for docs/accuracy.md, and the bundled calibration."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from interval_fit import Fitted, left_out, model_of, quantile, weights
+from interval_rows import FILES, Rows
+from numpy.typing import NDArray
+
+from costmodel.constants import CONSTANTS
+from costmodel.uncertainty import interval_score, intervals, probability_best, sampled_log_errors, shortest_list
+from planner.uncertainty.bars import LISTED_SHARE, SAME_WITHIN
+
+FloatArray = NDArray[np.float64]
+
+
+def bounds(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+    """Logarithms of the ends of every row's interval, by the fit without it."""
+    low, high = np.zeros(len(rows)), np.zeros(len(rows))
+    for k, fitted in enumerate(fits):
+        for kind in np.unique(rows.kind[fold == k]):
+            mine = (fold == k) & (rows.kind == kind)
+            ends = intervals(rows.take(mine).candidates(fitted.log_sd), model_of(fitted, str(kind)))
+            low[mine], high[mine] = np.log(ends[0]), np.log(ends[1])
+    return low, high
+
+
+def one_width(rows: Rows, fold: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+    """The same with the quantiles of all residuals outside the fold, whatever the row."""
+    low, high, weight = np.zeros(len(rows)), np.zeros(len(rows)), weights(rows)
+    for k in np.unique(fold):
+        rest = fold != k
+        ends = [quantile(rows.residual[rest], weight[rest], share) for share in (0.1, 0.9)]
+        low[fold == k], high[fold == k] = np.log(rows.predicted_s[fold == k])[None] + np.array(ends)[:, None]
+    return low, high
+
+
+def interval_table(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> list[str]:
+    """Coverage, width and interval score of every file, beside one width for all."""
+    measured = np.log(rows.measured_s)
+    low, high = bounds(rows, fits, fold)
+    low_one, high_one = one_width(rows, fold)
+    inside, inside_one = (low <= measured) & (measured <= high), (low_one <= measured) & (measured <= high_one)
+    score, score_one = interval_score(low, high, measured), interval_score(low_one, high_one, measured)
+    lines = [
+        "| left out | rows | coverage | median width | interval score | coverage, one width | median width | interval score |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for name, mine in [("**all**", np.ones(len(rows), dtype=bool)), *((f, rows.file == f) for f in FILES)]:
+        lines.append(
+            f"| {name} | {mine.sum()} | {inside[mine].mean():.1%} | {np.median((high - low)[mine]):.2f} | {score[mine].mean():.3f} "
+            f"| {inside_one[mine].mean():.1%} | {np.median((high_one - low_one)[mine]):.2f} | {score_one[mine].mean():.3f} |"
+        )
+    return lines
+
+
+def list_table(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> list[str]:
+    """Lists to benchmark and chances of the first plan, of questions with at least three measured plans."""
+    found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
+    for question in np.unique(rows.question):
+        index = np.flatnonzero(rows.question == question)
+        if len(index) < 3:
+            continue
+        part = rows.take(index)
+        fitted = fits[int(fold[index[0]])]
+        candidates = part.candidates(fitted.log_sd)
+        errors = sampled_log_errors(candidates, model_of(fitted, str(part.kind[0])))
+        log_times = np.log(part.predicted_s) + errors
+        chances, first, best = probability_best(log_times), int(np.argmin(part.predicted_s)), part.measured_s.min()
+        figures: list[float] = [chances[first], part.measured_s[first] <= best]
+        for tolerance in (0.0, SAME_WITHIN):
+            listed = shortest_list(log_times, LISTED_SHARE, tolerance)
+            figures += [len(listed), part.measured_s[listed].min() <= best * (1 + tolerance)]
+        found[str(part.file[0])].append(tuple(figures))
+    lines = [
+        "| left out | questions | list for the best | holds it | list within 3 % | holds one | P(best) of the first | it is |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    everything = [figures for one in found.values() for figures in one]
+    for name, figures_of in [("**all**", everything), *found.items()]:
+        f = np.array(figures_of, dtype=np.float64)
+        lines.append(
+            f"| {name} | {len(f)} | {np.median(f[:, 2]):g} ({f[:, 2].max():g}) | {f[:, 3].mean():.0%} | {np.median(f[:, 4]):g} "
+            f"({f[:, 4].max():g}) | {f[:, 5].mean():.0%} | {f[:, 0].mean():.0%} | {f[:, 1].mean():.0%} |"
+        )
+    return lines
+
+
+def text_of(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> str:
+    """The section of docs/accuracy.md."""
+    files = np.array([FILES.index(name) for name in rows.file])
+    other, _ = left_out(rows, files)
+    return "\n".join(
+        [
+            "### Intervals: models (vTrain: hidden sizes) left out",
+            "",
+            *interval_table(rows, fits, fold),
+            "",
+            "### Intervals: whole files left out",
+            "",
+            "Framework, machine and models are all new to the fit; nanotron is scored with the error model of transformers.",
+            "",
+            *interval_table(rows, other, files),
+            "",
+            "### What to benchmark: models (vTrain: hidden sizes) left out",
+            "",
+            *list_table(rows, fits, fold),
+        ]
+    )
+
+
+def calibration_text(rows: Rows, fitted: Fitted) -> str:
+    """configs/calibration/default.yaml."""
+    residual = quantile(np.abs(rows.residual), weights(rows), 0.8) / 1.2816
+    lines = [
+        "# Written by benchmarks/intervals.py --write. Factors of 1: the bundled constants; log_sd: how far they are usually off.",
+        "schema_version: 1",
+        "name: default",
+        "description: the bundled constants, and how far predictions of training steps are usually off",
+        "source:",
+        "  note: >-",
+        "    residuals of published training steps (vTrain, Ultra-Scale Playbook, llm-foundry, Megatron-LM, NeMo, InternEvo,",
+        "    tf_cnn_benchmarks, NVIDIA DeepLearningExamples; docs/accuracy.md, Error bars); prior_log_sd as in costmodel/constants.py",
+        f"  rows: {len(rows)}",
+        f"  used: {len(rows)}",
+        "  command: python benchmarks/intervals.py --write",
+        "constants:",
+    ]
+    for (name, constant), log_sd in zip(CONSTANTS.items(), fitted.log_sd, strict=True):
+        lines.append(
+            f"  {name}: {{value: 1.0, log_sd: {log_sd:.3g}, prior: 1.0, prior_log_sd: {constant.prior_log_sd:g}, determined: false}}"
+        )
+    lines += ["residual:", f"  log_sd: {residual:.3g}", "  kinds:"]
+    for kind, model in fitted.models.items():
+        parts = ", ".join(f"{name}: {value:.3g}" for name, value in model.by_part.items())
+        lines += [
+            f"    {kind}:",
+            f"      rows: {int((rows.kind == kind).sum())}",
+            f"      shared_log_sd: {model.shared_log_sd:.3g}",
+            f"      plan_log_sd: {model.plan_log_sd:.3g}",
+            f"      by_part: {{{parts}}}",
+            f"      similarity_steps: {model.similarity_steps:g}",
+            f"      typical_log_sd: {model.typical_log_sd:.3g}",
+            f"      sharpness: {model.sharpness:g}",
+            f"      low: {model.low:.3f}",
+            f"      high: {model.high:.3f}",
+        ]
+    return "\n".join(lines) + "\n"

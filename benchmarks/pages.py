@@ -1,0 +1,26 @@
+"""Sections of the documentation that benchmarks write, and the folder of the measurements that they read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+__all__ = ["measurements", "put"]
+
+
+def measurements() -> Path:
+    """The folder with the tables of measurements; PLANNER_REFERENCE_DATA names it or the folder above it."""
+    given = os.environ.get("PLANNER_REFERENCE_DATA")
+    if not given:
+        raise SystemExit("PLANNER_REFERENCE_DATA names no folder with the tables of measurements")
+    folder = Path(given)
+    return folder / "measurements" if (folder / "measurements").is_dir() else folder
+
+
+def put(page: Path, begin: str, text: str, end: str) -> None:
+    """Replace what stands between two marks of a page."""
+    head, mark, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, close, tail = rest.partition(end)
+    if not mark or not close:
+        raise SystemExit(f"{page} lacks the marks {begin} ... {end}")
+    page.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}", encoding="utf-8")
