@@ -37,10 +37,10 @@ BEGIN, END = "<!-- tables: python benchmarks/accuracy.py --write -->", "<!-- end
 EFFICIENCY = ("attention_fraction", "attention_backward_fraction", "sustained_fraction", "elementwise_fraction")
 Point = tuple[tuple[str, float], ...]
 
+# The rates of kernels stay as other files found them.
 _HOST: Mapping[str, Sequence[float]] = {
-    "host_launch_s": (48e-6, 56e-6, 62e-6, 70e-6),
-    "host_collective_s": (0.0, 50e-6, 100e-6),
-    "sustained_fraction": (0.85, 0.90, 1.0),
+    "host_launch_s": (54e-6, 56e-6, 58e-6, 60e-6, 62e-6, 64e-6, 66e-6, 68e-6, 70e-6),
+    "host_collective_s": (0.0, 12.5e-6, 25e-6, 37.5e-6, 50e-6, 75e-6),
 }
 _KERNELS: Mapping[str, Sequence[float]] = {
     "sustained_fraction": (0.80, 0.85, 0.90),
@@ -50,7 +50,7 @@ _KERNELS: Mapping[str, Sequence[float]] = {
 _NANOTRON: Mapping[str, Sequence[float]] = {
     "host_collective_s": (150e-6, 250e-6, 350e-6),
     "contended_step_s": (200e-6, 260e-6, 320e-6),
-    "update_launches": (4.0, 12.0, 20.0),
+    "update_launches": (4.0, 8.0, 12.0),
 }
 
 
@@ -85,7 +85,7 @@ class Part:
 
 def _is_dense(row: Row) -> bool:
     return not any(
-        word in row.text("model") for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS")
+        word in row.text("model") for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS", "GPT OSS")
     ) and "task=" not in row.text("notes")
 
 
@@ -159,7 +159,10 @@ ABLATIONS: Mapping[str, Point] = {
     "host time of collectives": (("host_collective_s", 0.0),),
     "collectives held up by transfers between nodes": (("contended_step_s", 0.0),),
     "steps of rings between nodes": (("ring_step_s", 0.0),),
+    "latency between nodes": (("latency_s", 0.0),),
     "exchange behind the backward pass under ZeRO-1": (("zero_overlap", 1.0),),
+    "whole gradients under ZeRO-1": (("zero_whole", 0.0),),
+    "pieces of gathered weights": (("shard_piece_s", 0.0),),
     "kernels of the update, tensor by tensor": (("update_launches", 0.0),),
     "traffic of an unfused loss": (("loss_bytes_per_logit", 0.0),),
     "latency of each gradient bucket": (("bucket_bytes", 0.0),),
@@ -202,8 +205,9 @@ def fitted_rows(part: Part, folder: Path) -> list[Row]:
 
 def without_fact(rows: Sequence[Row], change: Mapping[str, Any]) -> list[Outcome]:
     """Predict with every framework profile changed."""
+    fresh = [Row(line=row.line, cells=row.cells) for row in rows]  # those given know their profile by now
     with mock.patch.object(plans, "profile_of", lambda text: replace(profile_of(text), **change)):
-        return predict(rows, DEFAULT)
+        return predict(fresh, DEFAULT)
 
 
 def errors_of(outcomes: Sequence[Outcome]) -> np.ndarray:

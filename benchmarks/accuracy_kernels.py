@@ -1,18 +1,18 @@
 """Kernels, single-device networks and collectives against the model: bundled, on devices and machines left out, and without each piece.
 
-Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/accuracy_kernels.py [--write | TEXT]     (about six minutes)
+Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/accuracy_kernels.py [--write | TEXT]     (about two minutes)
 
 Left out by device: all constants of products and convolutions are found without the rows of a device (from textbook values, block by
 block over a small grid; least mean plus half the median of |log(predicted / measured)|), its own rate is that of the others, and it is
-scored with them. Networks: the K80's rate is found without a network or without a number of GPUs; no constant was fitted to the networks on
-other devices. Collectives: latency and link speed from a cluster file that was not fitted to the machine's rows of 1 MB and more.
+scored with them. Networks: the K80's constants are found without a network or without a number of GPUs; no constant was fitted to the
+networks on other devices. Collectives: latency and link speed from a cluster file that was not fitted to the machine's rows of 1 MB and
+more.
 ``--write`` puts the tables into docs/accuracy.md; TEXT chooses sections with it in their names.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from pages import measurements, put
 
 from planner.validation import collective_rows, convnets, convolutions, hardware, operators, peaks, products, recurrent
 from planner.validation.outcomes import Outcome
@@ -61,7 +62,12 @@ BLOCKS = (
 )
 SWEEPS = 2
 EVERY = 4  # the search looks at every fourth row: it takes a quarter of the time
-K80_RATES = (0.46, 0.51, 0.57, 0.63, 0.69, 0.74)
+# Of the K80, the only device of its generation: the constants that its device file states.
+K80_GRID: Mapping[str, Sequence[float]] = {
+    "matmul_fraction": (0.57, 0.65, 0.75, 0.85),
+    "thin_tile": (0.37, 1.0, 1.5),
+    "thin_fill": (3.0, 8.0, 14.0),
+}
 
 # What is taken away -> constants that do so (the other constants stay).
 ABLATIONS: Mapping[str, Mapping[str, float]] = {
@@ -117,7 +123,7 @@ class Data:
     def rows(self, name: str) -> list[Row]:
         """Rows of a table."""
         if name not in self._known:
-            self._known[name] = list(read_table(self._folder / "measurements" / f"{name}.csv").rows)
+            self._known[name] = list(read_table(self._folder / f"{name}.csv").rows)
         return self._known[name]
 
 
@@ -213,16 +219,25 @@ def networks(data: Data) -> list[str]:
     lines.append(Line(name="ResNet-50, preset `paleo`", errors=_network_errors(resnet, PALEO)))
     k80 = data.rows("tf_cnn_benchmarks")
     lines.append(Line(name="**K80, 1 to 64 dies**, bundled", errors=_network_errors(k80, DEFAULT)))
-    by_rate = {rate: _per_row(k80, with_constants({"matmul_fraction": rate})) for rate in K80_RATES}
-    for what, column in (("network", "model"), ("GPUs", "gpus")):
-        found = np.full(len(k80), np.nan)
-        for group in sorted({row.text(column) for row in k80}):
-            inside = np.array([row.text(column) == group for row in k80])
-            rate = min(by_rate, key=lambda r: float(np.abs(by_rate[r][~inside]).mean()))
-            found[inside] = by_rate[rate][inside]
-        lines.append(Line(name=f"left out by {what}", errors=found))
+    lines += _k80_left_out(k80)
     lines.append(Line(name="K80, preset `paleo`", errors=_network_errors(k80, PALEO)))
     return _table("network", lines)
+
+
+def _k80_left_out(rows: Sequence[Row]) -> list[Line]:
+    """The K80's constants found without a network, and without a number of GPUs."""
+    points = itertools.product(*K80_GRID.values())
+    found = [_per_row(rows, with_constants(dict(zip(K80_GRID, point, strict=True)))) for point in points]
+    off = np.abs(np.expm1(np.stack(found)))
+    lines = []
+    for what, column in (("network", "model"), ("GPUs", "gpus")):
+        group = np.array([row.text(column) for row in rows])
+        errors_of = np.full(len(rows), np.nan)
+        for name in np.unique(group):
+            inside = group == name
+            errors_of[inside] = found[int(np.argmin(off[:, ~inside].mean(axis=1)))][inside]
+        lines.append(Line(name=f"left out by {what}", errors=errors_of))
+    return lines
 
 
 def _network_errors(rows: Sequence[Row], preset: Preset) -> FloatArray:
@@ -330,10 +345,7 @@ SECTIONS: Mapping[str, Callable[[Data], list[str]]] = {
 
 def main(arguments: Sequence[str]) -> None:
     """Print the tables, or put them into the page."""
-    folder = os.environ.get("PLANNER_REFERENCE_DATA")
-    if not folder:
-        sys.exit("set PLANNER_REFERENCE_DATA to the folder of the reference data")
-    data = Data(Path(folder))
+    data = Data(measurements())
     write = "--write" in arguments
     words = [word.lower() for word in arguments if word != "--write"]
     page: list[str] = []
@@ -344,9 +356,7 @@ def main(arguments: Sequence[str]) -> None:
         print("\n".join(text), flush=True)
         page += text
     if write and not words:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n\n" + "\n".join(page) + f"\n{END}{after}")
+        put(PAGE, BEGIN, "\n".join(page).rstrip(), END)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ class PlanBatch:
 class CostBatch:
     """Costs of many plans; every array has shape (plans,).
 
-    ``step_time_s`` is the sum of compute, update, resharding, exposed exchange and bubble. Illegal plans cost infinity.
+    ``step_time_s`` is the sum of compute, update, resharding, exposed exchange and bubble. Illegal plans cost infinity. The
+    parts are those of the slowest worker; ``computing_s`` is what a worker computes, averaged over the workers.
     """
 
     step_time_s: FloatArray
@@ -50,6 +51,7 @@ class CostBatch:
     exposed_exchange_s: FloatArray
     bubble_s: FloatArray
     memory_bytes: FloatArray
+    computing_s: FloatArray  # kernels of forward, backward and optimizer
 
     @property
     def compute_s(self) -> FloatArray:

@@ -158,6 +158,7 @@ def _score_layers(tables: CostTables, plans: PlanBatch) -> CostBatch:
         exposed_exchange_s=lag,
         bubble_s=np.zeros(n),
         memory_bytes=_in_order(stack.memory_bytes[kind, row]) + tables.workload.context_bytes,
+        computing_s=forward + backward + update,
     )
 
 

@@ -97,6 +97,7 @@ class FoldedTables:
             exposed_exchange_s=lag,
             bubble_s=np.zeros(n),
             memory_bytes=total["memory"] + self.tables.workload.context_bytes,
+            computing_s=total["forward"] + total["backward"] + total["update"],
         )
 
 

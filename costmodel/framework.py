@@ -32,7 +32,9 @@ class FrameworkProfile:
     constants : mapping of str to float
         Fields of `MeshAssumptions` that were fitted to its runs, at most four.
     facts : mapping of str to float
-        Fields of `MeshAssumptions` as its code or its documentation has them: nothing is fitted.
+        Fields of `MeshAssumptions` as its code, its documentation or measurements of other things have them: nothing is fitted.
+    picked : tuple of str
+        Facts whose number was chosen among several readings with its runs in view; counted as fitted.
     pipelined : mapping of str to float
         Facts of runs with pipelines that differ from these.
     stages : str
@@ -58,6 +60,7 @@ class FrameworkProfile:
     pattern: str
     constants: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, float] = field(default_factory=dict)
+    picked: tuple[str, ...] = ()
     pipelined: Mapping[str, float] = field(default_factory=dict)
     stages: Literal["balanced", "threshold"] = "balanced"
     memory_rank: Literal["fullest", "first"] = "fullest"
@@ -68,6 +71,9 @@ class FrameworkProfile:
             unknown = [name for name in names if name not in MeshAssumptions.__dataclass_fields__]
             if unknown:
                 raise ValueError(f"framework '{self.name}': '{unknown[0]}' is no assumption of the mesh model")
+        strange = [name for name in self.picked if name not in self.facts]
+        if strange:
+            raise ValueError(f"framework '{self.name}': '{strange[0]}' is picked and is no fact")
         if len(self.constants) > MOST_CONSTANTS:
             raise ValueError(f"framework '{self.name}' has {len(self.constants)} constants, at most {MOST_CONSTANTS}")
         for item in ("constants", "facts", "pipelined"):
@@ -89,29 +95,42 @@ class FrameworkProfile:
 FRAMEWORKS: tuple[FrameworkProfile, ...] = (
     FrameworkProfile(
         name="nanotron",
-        doc="plain autograd; PyTorch DDP, or with ZeRO-1 an exchange behind the backward pass; a loop over tensors in the update; "
-        "tensor-parallel collectives that wait for ranks held up by transfers between nodes; stages cut by thresholds",
-        source="host_collective_s, contended_step_s, update_launches, memory_reserve: fit to the sweep of the Ultra-Scale Playbook "
-        "(Hugging Face, nanotron on H100). autograd_copies: src/nanotron/models/llama.py. bucket_copies, zero_overlap: "
-        "src/nanotron/trainer.py (DDP without ZeRO; sync_gradients_across_dp with). ring_step_s: all-gathers of 256 MB "
-        "on 64 nodes of the same machines take 47 us per rank (Ultra-Scale Playbook, communication bandwidth by number of nodes; on fewer "
-        "nodes 30 to 38 us, the cluster aws-p5 has 40). gathered_copies: runs without pipelines are older than tp_recompute_allgather, "
-        "those with pipelines were repeated with it (scripts/scaling_benchmarks.py). stages: src/nanotron/models/base.py. memory_rank: "
-        "src/nanotron/helpers.py, rank 0 writes the log",
+        doc="plain autograd; PyTorch DDP, or with ZeRO-1 one all-reduce of all gradients behind the backward pass, and "
+        "weights gathered piece by piece; a loop over tensors in the update; tensor-parallel collectives that wait for "
+        "ranks held up by transfers between nodes; stages cut by thresholds",
+        source="host_collective_s, contended_step_s, update_launches, memory_reserve: fit to the sweep of the "
+        "Ultra-Scale Playbook (Hugging Face, nanotron on H100). autograd_copies: src/nanotron/models/llama.py. "
+        "bucket_copies, zero_overlap, zero_whole: src/nanotron/trainer.py (DDP without ZeRO; sync_gradients_across_dp "
+        "with reduce_scatter=False with it). bucket_bytes: DDP's 25 MiB of 16-bit gradients, which are added up in "
+        "fp32 (src/nanotron/optim/gradient_accumulator.py, get_fp32_accum_hook); no matrix is cut, so that buckets of "
+        "8B on 1 to 8 ranks have 60 to 120 MB, 80 MB on average. shard_piece_s: a slice and a copy per weight tensor "
+        "and rank (src/nanotron/distributed.py, all_gather_coalesced), about 10 us of Python and PyTorch. ring_step_s: "
+        "all-gathers of 256 MB on 64 nodes of the same machines take 47 us per rank (Ultra-Scale Playbook, "
+        "communication bandwidth by number of nodes; on fewer nodes 30 to 38 us, the cluster aws-p5 has 40). "
+        "latency_s: its all-reduces of 256 MB, which a pair of trees does in the times of 4 to 16 nodes with 106 to "
+        "218 us a message; and between stages three messages follow each other "
+        "(src/nanotron/parallel/pipeline_parallel/p2p.py). gathered_copies: runs without pipelines are older than "
+        "tp_recompute_allgather, those with pipelines were repeated with it (scripts/scaling_benchmarks.py). stages: "
+        "src/nanotron/models/base.py. memory_rank: src/nanotron/helpers.py, rank 0 writes the log",
         pattern=r"nanotron",
         constants={
             "host_collective_s": 250e-6,
             "contended_step_s": 260e-6,
-            "update_launches": 12.0,
+            "update_launches": 8.0,
             "memory_reserve": 0.18,
         },
         facts={
             "autograd_copies": 1.0,
+            "bucket_bytes": 80e6,
             "bucket_copies": 1.0,
             "gathered_copies": 1.0,
+            "latency_s": 150e-6,
             "ring_step_s": 47e-6,
+            "shard_piece_s": 10e-6,
             "zero_overlap": 0.0,
+            "zero_whole": 1.0,
         },
+        picked=("bucket_bytes", "latency_s", "ring_step_s", "shard_piece_s"),
         pipelined={"gathered_copies": 0.0},
         stages="threshold",
         memory_rank="first",

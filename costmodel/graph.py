@@ -89,7 +89,7 @@ class Graph:
         edges = sorted({(index[p], i) for i, layer in enumerate(layers) for p in layer.inputs})
         return cls(name=name, layers=tuple(layers), edges=tuple(edges))
 
-    @property
+    @cached_property
     def weight_count(self) -> int:
         """Parameters, biases included, attached normalisation and adapters excluded.
 
@@ -103,10 +103,15 @@ class Graph:
         """Parameters of attached normalisations."""
         return sum(layer.norm_count for layer in self.layers)
 
-    @property
+    @cached_property
     def trainable_count(self) -> int:
         """Parameters that get a gradient, those of adapters included; attached normalisation excluded as in ``weight_count``."""
         return sum(layer.trainable_count for layer in self.layers)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        """Kinds of its layers."""
+        return frozenset(layer.kind for layer in self.layers)
 
     @cached_property
     def weighted(self) -> tuple[int, ...]:

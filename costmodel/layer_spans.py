@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from costmodel.network import Cluster
-from costmodel.pipeline_cost import pipeline_arrays, stage_exchange_s
+from costmodel.pipeline_cost import pipeline_arrays, stage_times
 from costmodel.plan import Plan
 from costmodel.splits import split_table
 from costmodel.tables import CostTables
@@ -158,27 +156,18 @@ def _moves(tables: CostTables, rows: Sequence[int]) -> tuple[list[float], list[f
 
 
 def _stages(tables: CostTables, plan: Plan) -> Tracks:
-    arrays, stages = pipeline_arrays(tables), plan.stages
-    index = {int(r): k for k, r in enumerate(arrays.replicas)}
-    ks = [index[stage.replicas] for stage in stages]
-
-    def of(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, ...]:
-        return tuple(float(values[k, stage.first : stage.last + 1].sum()) for k, stage in zip(ks, stages, strict=True))
-
-    def cut(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, ...]:
-        return tuple(float(values[a, b, stage.first]) for a, b, stage in zip(ks, ks[1:], stages[1:], strict=False))
-
+    times, stages = stage_times(pipeline_arrays(tables), plan, tables), plan.stages
     timeline = simulate(
         TimelineInput(
             schedule="1f1b",
             pp=len(stages),
             num_micro_batches=plan.num_micro_batches,
-            forward_s=of(arrays.forward_s),
-            backward_s=of(arrays.backward_s),
-            send_forward_s=cut(arrays.cut_forward_s),
-            send_backward_s=cut(arrays.cut_backward_s),
-            exchange_s=tuple(stage_exchange_s(tables, plan, stage) for stage in stages),
-            optimizer_s=of(arrays.update_s),
+            forward_s=tuple(times.forward_s.tolist()),
+            backward_s=tuple(times.backward_s.tolist()),
+            send_forward_s=tuple(times.receive_s[1:].tolist()),
+            send_backward_s=tuple(times.receive_back_s[:-1].tolist()),
+            exchange_s=tuple(times.exchange_s.tolist()),
+            optimizer_s=tuple(times.update_s.tolist()),
         )
     )
     spans = []

@@ -1,16 +1,23 @@
 """Pipelines: contiguous stages with data-parallel replicas, scheduled one forward, one backward (1F1B) with a flush per step.
 
-With stage times ``t_s = F_s + B_s`` per micro-batch (transfers included), m micro-batches and S stages the step is the longest of
-these paths through the schedule: reach stage s with the first micro-batch, stay for all m, come back with the last, and follow
-the first and the last micro-batch down to the last stage and back where that takes longer:
+Stage s takes ``F_s`` and ``B_s`` for the forward and the backward pass of a micro-batch, ``t_s = F_s + B_s``; the receiver of a tensor
+waits for its transfer, so transfers are included. With S stages, m micro-batches and ``w_s = S-1-s`` stages behind stage s, the last
+backward pass of stage s ends at
 
-    D_s = sum_{j>s} t_j,   w = S-1-s,   G_s(x) = max(0, D_s - w x)
-    g_s = G_s(F_s) + G_s(B_s) if m >= w + 2, else max(0, D_s - (m-1) min(F_s, B_s))
-    step = max_s [ sum_{j<s} t_j + m t_s + g_s ] + tail
+    E_s = max_e [ sum_{j<e} t_j + (m - w_e) t_e + X_e + Y_e ] - sum_{j<s} B_j,   e >= max(0, S - m)
+    X_e = max_{a>=e} [ sum_{e<j<=a} t_j + w_a max_{j<=a} F_j ]
+    Y_e = max_{b>=e, b>=s} [ sum_{e<j<=b} t_j + w_b max_{s<=j<=b} B_j ]
 
-For equal stages this is the familiar ``(m + S - 1) t``. ``tail`` is what gradient exchanges and updates leave after the last backward
-pass of the first stage: stage s ends ``sum_{j<s} B_j`` before it, so from the last stage to the first
-``tail = max(tail - B_s, exchange_s + update_s)``.
+It then exchanges the gradients of its weights and updates them, so
+
+    step = max_s [ E_s + exchange_s + update_s ]
+
+*Why.* Number the forward passes of stage s by ``n = i - w_s``, i being the micro-batch. Every path through the graph of the schedule
+then has one forward pass per n: it stays at its stage, goes down one, or goes up by backward passes. Visits of a stage's forward and
+backward pass pair up, so a path is worth most if it stays at one stage e, but for the ``w_a`` (``w_b``) forward (backward) passes that
+it spends at the slowest stage on the way to the first backward pass (back from the last one), having turned at stage a (b). What ends
+at stage s has spent its backward passes at s or behind it. For equal stages this is the familiar ``(m + S - 1) t``. It is exact: the
+simulation of `costmodel.timeline`, which shares nothing with it, ends at the same time whatever the stages.
 """
 
 from __future__ import annotations
@@ -28,7 +35,14 @@ from costmodel.plan import Plan, Stage
 from costmodel.splits import Split
 from costmodel.tables import CostTables
 
-__all__ = ["PipelineArrays", "evaluate_pipelines", "pipeline_arrays", "stage_exchange_s"]
+__all__ = [
+    "PipelineArrays",
+    "StageTimes",
+    "evaluate_pipelines",
+    "last_backward_s",
+    "pipeline_arrays",
+    "stage_times",
+]
 
 IntArray = NDArray[np.int64]
 
@@ -130,21 +144,49 @@ def evaluate_pipelines(tables: CostTables, plans: Sequence[Plan]) -> dict[str, F
     return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
-def _flush_s(forward_s: FloatArray, backward_s: FloatArray, m: int) -> float:
-    """Longest path through the schedule, by the equation of the module.
+def last_backward_s(forward_s: FloatArray, backward_s: FloatArray, num_micro_batches: int) -> FloatArray:
+    """End of the last backward pass of every stage, by the equation of the module.
 
-    >>> round(_flush_s(np.array([1.0, 1.0]), np.array([2.0, 2.0]), 4), 9)  # (m + S - 1) t
-    15.0
+    Parameters
+    ----------
+    forward_s, backward_s : array of float, shape (stages,)
+        Per micro-batch, transfers included.
+    num_micro_batches : int
+
+    Returns
+    -------
+    array of float, shape (stages,)
+        Seconds; the first is the time of the whole schedule.
+
+    Examples
+    --------
+    Equal stages: (m + S - 1) (F + B) = (4 + 1) x 3, and the second stage is done one backward pass earlier.
+
+    >>> last_backward_s(np.array([1.0, 1.0]), np.array([2.0, 2.0]), 4).tolist()
+    [15.0, 13.0]
+
+    A slow first stage works while the second one does: 4 x 6, not 4 x 6 + 3.
+
+    >>> last_backward_s(np.array([3.0, 1.0]), np.array([3.0, 2.0]), 4).tolist()
+    [24.0, 21.0]
     """
-    times = forward_s + backward_s
-    stages = len(times)
-    after = times.sum() - np.cumsum(times)
-    before = np.cumsum(times) - times
-    later = np.arange(stages)[::-1]
-    if_long = np.maximum(after - later * forward_s, 0.0) + np.maximum(after - later * backward_s, 0.0)
-    if_short = np.maximum(after - (m - 1) * np.minimum(forward_s, backward_s), 0.0)
-    detour = np.where(m >= later + 2, if_long, if_short)
-    return float(np.max(before + m * times + detour))
+    time_s = forward_s + backward_s
+    through_s = np.cumsum(time_s)
+    later = np.arange(len(time_s))[::-1].astype(np.float64)
+    # sum_{j<e} t_j + (m - w_e) t_e, less what X and Y count from the first stage on.
+    stay_s = (num_micro_batches - 1 - later) * time_s - through_s
+    stay_s[later > num_micro_batches - 1] = -np.inf
+    stay_s += _suffix_max(through_s + later * np.maximum.accumulate(forward_s))
+    ends_s = np.empty_like(time_s)
+    for s in range(len(time_s)):
+        turn_s = np.full_like(time_s, -np.inf)
+        turn_s[s:] = through_s[s:] + later[s:] * np.maximum.accumulate(backward_s[s:])
+        ends_s[s] = np.max(stay_s + _suffix_max(turn_s)) - np.sum(backward_s[:s])
+    return ends_s
+
+
+def _suffix_max(values: FloatArray) -> FloatArray:
+    return np.maximum.accumulate(values[::-1])[::-1]
 
 
 _FIELDS = (
@@ -157,59 +199,95 @@ _FIELDS = (
     "exposed_exchange_s",
     "bubble_s",
     "memory_bytes",
+    "computing_s",
 )
 
 
-def stage_exchange_s(tables: CostTables, plan: Plan, stage: Stage) -> float:
-    """Gradient exchanges of a stage by the collectives that the plan names, the cheapest where it names none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Times of the stages of one plan, arrays (stages,); those of passes and transfers are of one micro-batch."""
+
+    forward_s: FloatArray  # infinity where the micro-batch is smaller than the replicas
+    backward_s: FloatArray
+    receive_s: FloatArray  # activations from the stage before, which this one waits for
+    receive_back_s: FloatArray  # gradients from the stage after
+    exchange_s: FloatArray  # once a step, by the collectives that the plan names, the cheapest where it names none
+    update_s: FloatArray  # once a step
+
+
+def stage_times(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> StageTimes:
+    """Add up the layers of every stage.
+
+    Parameters
+    ----------
+    arrays : PipelineArrays
+        Of the tables.
+    plan : Plan
+        With stages.
+    tables : CostTables
+        Must contain every replica count.
+    """
+    stages, rows = plan.stages, _rows(arrays, plan)
+
+    def sums(values: FloatArray) -> FloatArray:
+        return np.array([values[k, stage.first : stage.last + 1].sum() for k, stage in zip(rows, stages, strict=True)])
+
+    receive, receive_back = np.zeros(len(stages)), np.zeros(len(stages))
+    for s in range(1, len(stages)):
+        cut = rows[s - 1], rows[s], stages[s].first
+        receive[s], receive_back[s - 1] = arrays.cut_forward_s[cut], arrays.cut_backward_s[cut]
+    return StageTimes(
+        forward_s=sums(arrays.forward_s),
+        backward_s=sums(arrays.backward_s),
+        receive_s=receive,
+        receive_back_s=receive_back,
+        exchange_s=np.array([_exchange_s(tables, plan, stage) for stage in stages]),
+        update_s=sums(arrays.update_s),
+    )
+
+
+def _rows(arrays: PipelineArrays, plan: Plan) -> list[int]:
+    index = {int(r): k for k, r in enumerate(arrays.replicas)}
+    return [index[stage.replicas] for stage in plan.stages]
+
+
+def _exchange_s(tables: CostTables, plan: Plan, stage: Stage) -> float:
     row, layers = tables.table.row_of(Split(batch=stage.replicas)), range(stage.first, stage.last + 1)
     return sum((float(tables.exchange_s(i, plan.collectives[i])[row]) for i in layers), 0.0)
 
 
+def _memory_bytes(arrays: PipelineArrays, plan: Plan) -> float:
+    """Of the fullest stage; stage s of S keeps min(m, S - s) micro-batches."""
+    used = []
+    for s, (k, stage) in enumerate(zip(_rows(arrays, plan), plan.stages, strict=True)):
+        part = slice(stage.first, stage.last + 1)
+        in_flight = min(plan.num_micro_batches, len(plan.stages) - s)
+        used.append(arrays.static_bytes[k, part].sum() + in_flight * arrays.activation_bytes[k, part].sum())
+    return float(max(used))
+
+
 def _evaluate_one(arrays: PipelineArrays, plan: Plan, tables: CostTables) -> dict[str, float]:
-    m, stages = plan.num_micro_batches, plan.stages
-    index = {int(r): k for k, r in enumerate(arrays.replicas)}
-    ks = [index[stage.replicas] for stage in stages]
-    parts = [slice(stage.first, stage.last + 1) for stage in stages]
-    forward = np.array([arrays.forward_s[k, part].sum() for k, part in zip(ks, parts, strict=True)])
-    backward = np.array([arrays.backward_s[k, part].sum() for k, part in zip(ks, parts, strict=True)])
-    move_in, move_back = np.zeros(len(stages)), np.zeros(len(stages))
-    for s in range(1, len(stages)):
-        # The later stage waits for the activations, the earlier one for their gradients.
-        move_in[s] = arrays.cut_forward_s[ks[s - 1], ks[s], stages[s].first]
-        move_back[s - 1] = arrays.cut_backward_s[ks[s - 1], ks[s], stages[s].first]
-    if not np.all(np.isfinite(forward)):
-        return dict.fromkeys(_FIELDS, float("inf"))  # a micro-batch is smaller than the replicas
-    update = np.array([arrays.update_s[k, part].sum() for k, part in zip(ks, parts, strict=True)])
-    exchange = np.array([stage_exchange_s(tables, plan, stage) for stage in stages])
-    times = forward + backward + move_in + move_back
-    update_tail = exchange_tail = 0.0
-    tail = 0.0
-    for s in reversed(range(len(stages))):
-        hidden = tail - float(backward[s] + move_back[s])
-        own = float(exchange[s] + update[s])
-        if own >= hidden:
-            tail, update_tail, exchange_tail = own, float(update[s]), float(exchange[s])
-        else:
-            tail = hidden
-            update_tail, exchange_tail = min(update_tail, tail), max(tail - min(update_tail, tail), 0.0)
-    slowest = int(np.argmax(times))
-    busy_compute = m * float(forward[slowest] + backward[slowest])
-    busy_move = m * float(move_in[slowest] + move_back[slowest])
-    memory = max(
-        arrays.static_bytes[k, part].sum() + min(m, len(stages) - s) * arrays.activation_bytes[k, part].sum()
-        for s, (k, part) in enumerate(zip(ks, parts, strict=True))
-    )
-    flush = _flush_s(forward + move_in, backward + move_back, m)
+    m, times = plan.num_micro_batches, stage_times(arrays, plan, tables)
+    if not np.all(np.isfinite(times.forward_s)):
+        return dict.fromkeys(_FIELDS, float("inf"))
+    compute, moves = times.forward_s + times.backward_s, times.receive_s + times.receive_back_s
+    ends = last_backward_s(times.forward_s + times.receive_s, times.backward_s + times.receive_back_s, m)
+    flush, last = float(ends[0]), int(np.argmax(ends + times.exchange_s + times.update_s))
+    # What outlives the last backward pass of the first stage, of the stage that ends last: its update, and its exchange before that.
+    tail = float(ends[last] + times.exchange_s[last] + times.update_s[last]) - flush
+    update_tail = min(float(times.update_s[last]), tail)
+    slowest = int(np.argmax(compute + moves))
+    replicas = np.array([stage.replicas for stage in plan.stages], dtype=np.float64)
     return {
         "step_time_s": flush + tail,
-        "forward_s": m * float(forward[slowest]),
-        "backward_s": m * float(backward[slowest]),
+        "forward_s": m * float(times.forward_s[slowest]),
+        "backward_s": m * float(times.backward_s[slowest]),
         "update_s": update_tail,
-        "reshard_s": busy_move,
-        "exchange_s": float(exchange.max()),
-        "exposed_exchange_s": exchange_tail,
+        "reshard_s": m * float(moves[slowest]),
+        "exchange_s": float(times.exchange_s.max()),
+        "exposed_exchange_s": tail - update_tail,
         # Fill and drain: what the slowest stage waits for the others.
-        "bubble_s": flush - busy_compute - busy_move,
-        "memory_bytes": float(memory) + tables.workload.context_bytes,
+        "bubble_s": flush - m * float(compute[slowest] + moves[slowest]),
+        "memory_bytes": _memory_bytes(arrays, plan) + tables.workload.context_bytes,
+        "computing_s": float(replicas @ (m * compute + times.update_s)) / plan.workers,
     }

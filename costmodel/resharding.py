@@ -5,9 +5,16 @@ channelwise needs, on each worker, a block of a (b', i', h') grid, whole along w
 an all-to-all into a (b', i', h')-grid share followed by an all-gather over the o' copies; the gradient comes back by the adjoint, a
 reduce-scatter over the copies and an all-to-all.
 
-Per worker, with W workers, a worker's block and the block it needs overlap in ``1 / (lcm(b,b') lcm(c,c') lcm(h,h'))`` of the tensor
-(exact where one degree divides the other, the mean over workers otherwise), so the all-to-all sends that worker's 1/W to
-``g = W-th part / overlap`` workers. Batch is the outermost index of the ranks in every layout, so the exchange stays inside
+A worker receives what it needs and does not hold. Ranks are in the order of `costmodel.splits` in every layout: samples and rows in
+pieces of neighbouring indices, so that of W workers the one that is worst off already has
+
+    k = 1 / (lcm(b, b') lcm(h, h') n)   of the tensor, and nothing if b != b' and both heights are split,
+    n = c i' / max(1, gcd(c, o' i') / o')   with c = o i
+
+of what it needs: n counts the pairs of a channel share held and one needed that meet on some rank. (Which channels make up a share is
+free, since weights lie where they are used; so every such pair can have as much in common as any other. That holds edge by edge; where
+branches meet again, their shares may not all agree.) The all-to-all therefore brings every worker ``1/W - k``, from about ``1 / (W k)``
+others, and the all-gather the rest of the block. Batch is the outermost index of the ranks in every layout, so the exchange stays inside
 blocks of ``W / gcd(b, b')`` neighbouring ranks.
 """
 
@@ -40,6 +47,7 @@ class LayoutPairs:
     copies: FloatArray  # workers that need the same block
     workers: FloatArray
     exchange_group: FloatArray  # workers that an all-to-all involves
+    moved: FloatArray  # of what a worker holds, the share that the all-to-all moves, over (group - 1) / group
     exchange_stride: FloatArray
 
     def take(self, index: IntArray) -> LayoutPairs:
@@ -50,6 +58,7 @@ class LayoutPairs:
             copies=self.copies[index],
             workers=self.workers[index],
             exchange_group=self.exchange_group[index],
+            moved=self.moved[index],
             exchange_stride=self.exchange_stride[index],
         )
 
@@ -102,10 +111,11 @@ def edge_geometry(table: SplitTable) -> EdgeGeometry:
     source = np.concatenate([np.repeat(layouts, len(needs), axis=0) for layouts, needs, _ in pieces])
     target = np.concatenate([np.tile(needs, (len(layouts), 1)) for layouts, needs, _ in pieces])
     workers_of = np.repeat(np.array([w for _, _, w in pieces], dtype=np.int64), counts)
-    overlap = np.prod(np.lcm(source, target[:, :3]).astype(np.float64), axis=1)
-    # Uneven pairs (2 against 3) can have more pieces than workers; a worker never talks to more than all of them.
-    group = np.minimum(np.maximum(np.rint(overlap / workers_of), 1.0), workers_of)
     block = workers_of // np.gcd(source[:, 0], target[:, 0])
+    cells = _cells(source, target)
+    kept = workers_of / cells  # of what a worker holds
+    # Uneven pairs (2 against 3) can have more cells than workers; a worker never talks to more than all of its block.
+    group = np.clip(np.rint(cells / workers_of), np.where(kept < 1.0, 2.0, 1.0), block)
     return EdgeGeometry(
         table=table,
         layout_of=layout_of,
@@ -119,9 +129,36 @@ def edge_geometry(table: SplitTable) -> EdgeGeometry:
             copies=target[:, 3] * 1.0,
             workers=workers_of.astype(np.float64),
             exchange_group=group,
+            moved=(1.0 - kept) * group / np.maximum(group - 1.0, 1.0),
             exchange_stride=np.maximum(block // group, 1.0),
         ),
     )
+
+
+def _cells(source: IntArray, target: IntArray) -> FloatArray:
+    """Into how many pieces the tensor falls if the worker that is worst off holds one of what it needs: 1 / k of the module's notes.
+
+    Parameters
+    ----------
+    source, target : array (pairs, 3) and (pairs, 4)
+        Degrees (batch, channels, height), and the copies of the block that is needed.
+
+    Returns
+    -------
+    array (pairs,)
+        Infinity where some worker holds nothing of what it needs.
+
+    Examples
+    --------
+    Channels in quarters to a 2 x 2 grid of samples and channels: every worker has half of its quarter. Rows in quarters to a 2 x 2 grid of
+    samples and rows: the second worker holds the second quarter, and needs rows of the second half.
+
+    >>> _cells(np.array([[1, 4, 1], [1, 1, 4]]), np.array([[2, 2, 1, 1], [2, 1, 2, 1]])).tolist()
+    [8.0, inf]
+    """
+    (b, c, h), (b2, i2, h2, o2) = source.T, target.T
+    meeting = c * i2 / np.maximum(np.gcd(c, i2 * o2) / o2, 1.0)
+    return np.where((b != b2) & (h > 1) & (h2 > 1), np.inf, np.lcm(b, b2) * np.lcm(h, h2) * np.rint(meeting))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +204,7 @@ def edge_times(
     channels, height, rest = extents[:, 0], extents[:, 1], extents[:, 2]
     held = _block(micro_batch, channels, height, placed.pairs.source) * rest * element_bytes
     needed = _block(micro_batch, channels, height, placed.pairs.target) * rest * element_bytes
-    exchange = cheapest_s("all_to_all", held, placed.exchange, placed.cluster)
+    exchange = cheapest_s("all_to_all", held * placed.pairs.moved, placed.exchange, placed.cluster)
     gather = cheapest_s("all_gather", needed, placed.gather, placed.cluster)
     scatter = cheapest_s("reduce_scatter", needed, placed.gather, placed.cluster)
     return exchange + gather, exchange + scatter

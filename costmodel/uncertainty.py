@@ -5,7 +5,8 @@
 ``d`` are the errors of the named constants (`costmodel.constants`), which change every plan through ``effects``, the derivatives of
 its log step time; ``u`` are errors of the parts of a step (a collective costs more than its formula says), which change a plan by the
 share that the part has of its step; ``shared`` is common to all plans of a question (the same network, machine and software) and
-``plan`` an error of its own that similar plans share. All have mean 0. Shared errors widen an interval and cancel in a ranking.
+``plan`` an error of its own that similar plans share: plans with like degrees, and plans that run most of their step alike. All have
+mean 0. Shared errors widen an interval and cancel in a ranking.
 
 Everything here is numbers in, numbers out; `ErrorModel` is what a calibration says about the last three.
 """
@@ -13,7 +14,7 @@ Everything here is numbers in, numbers out; `ErrorModel` is what a calibration s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -25,15 +26,14 @@ __all__ = [
     "PARTS",
     "Candidates",
     "ErrorModel",
-    "Overtaking",
     "error_scales",
     "interval_score",
     "intervals",
-    "overtaking",
     "part_shares",
     "probability_best",
     "sampled_log_errors",
     "shortest_list",
+    "similarity",
     "standard_deviations",
 ]
 
@@ -148,8 +148,11 @@ class Candidates:
         Derivative of the logarithm of the step time by the logarithm of each constant.
     covariance : array (k, k)
         Of the logarithms of the constants.
-    coordinates : array (n, c)
-        Where a plan lies; the distance of two plans is the sum of the absolute differences (see `ErrorModel.similarity_steps`).
+    coordinates : array (places, c)
+        Ways to run a layer, or all of them; the distance of two is the sum of the absolute differences (see
+        `ErrorModel.similarity_steps`).
+    mixture : array (n, places), optional
+        Share of each plan's step that is run in each of these ways; without it, plan i is run as place i says.
     """
 
     step_time_s: FloatArray
@@ -157,12 +160,14 @@ class Candidates:
     effects: FloatArray
     covariance: FloatArray
     coordinates: FloatArray
+    mixture: FloatArray | None = None
 
     def __post_init__(self) -> None:
         n, k = len(self.step_time_s), len(self.covariance)
         assert self.shares.shape == (n, len(PARTS)), "shares"
         assert self.effects.shape == (n, k), "effects"
-        assert self.coordinates.shape[0] == n, "coordinates"
+        places = len(self.coordinates)
+        assert places == n if self.mixture is None else self.mixture.shape == (n, places), "coordinates"
 
     def __len__(self) -> int:
         return len(self.step_time_s)
@@ -248,15 +253,39 @@ def sampled_log_errors(candidates: Candidates, model: ErrorModel, *, draws: int 
     generator = np.random.default_rng(seed)
     n, k = candidates.effects.shape
     half = (draws + 1) // 2
-    distance = np.abs(candidates.coordinates[:, None, :] - candidates.coordinates[None, :, :]).sum(axis=2)
     roots = (
         candidates.effects @ _root(candidates.covariance) if k else np.zeros((n, 0)),
         candidates.shares * model.part_log_sd,
-        model.plan_log_sd * _root(np.exp(-distance / model.similarity_steps)),
+        model.plan_log_sd * _root(similarity(candidates, model.similarity_steps)),
     )
     root = np.concatenate(roots, axis=1)
     errors = generator.standard_normal((half, root.shape[1])) @ root.T
     return np.concatenate([errors, -errors])[:draws]
+
+
+def similarity(candidates: Candidates, similarity_steps: float = 1.0) -> FloatArray:
+    """Correlation of the errors that plans have of their own, (n, n).
+
+    Two ways to run a layer agree by ``exp(-distance / similarity_steps)``. The error of a plan that runs its layers in several ways is the
+    mean of theirs, weighted by what they take of its step: with shares ``w_p`` and ``w_q`` and the agreement ``K``, that of plans p and q
+    is ``w_p K w_q / sqrt(w_p K w_p  w_q K w_q)``.
+
+    Examples
+    --------
+    Two ways, far apart. The plans differ in a layer that takes 2 % of the step:
+
+    >>> both = Candidates(step_time_s=np.ones(2), shares=np.zeros((2, len(PARTS))), effects=np.zeros((2, 0)),
+    ...     covariance=np.zeros((0, 0)), coordinates=np.array([[0.0], [9.0]]), mixture=np.array([[1.0, 0.0], [0.98, 0.02]]))
+    >>> float(similarity(both)[0, 1].round(4))
+    0.9998
+    """
+    at = candidates.coordinates
+    agreement = np.exp(-np.abs(at[:, None, :] - at[None, :, :]).sum(axis=2) / similarity_steps)
+    if candidates.mixture is None:
+        return np.asarray(agreement)
+    shared = candidates.mixture @ agreement @ candidates.mixture.T
+    scale = np.sqrt(np.diag(shared))
+    return np.asarray(shared / np.outer(scale, scale))
 
 
 def _root(covariance: FloatArray) -> FloatArray:
@@ -332,84 +361,3 @@ def _greedy(covered: NDArray[np.bool_], needed: int, start: list[int]) -> list[i
         chosen.append(int(np.argmax(covered[open_draws].sum(axis=0))))
         open_draws &= ~covered[:, chosen[-1]]
     return chosen
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overtaking:
-    """The smallest change of one constant at which another plan becomes the first.
-
-    Attributes
-    ----------
-    factor : float
-        Of the constant.
-    winner : int
-        The plan that overtakes.
-    """
-
-    factor: float
-    winner: int
-
-
-def overtaking(
-    step_times_s: Callable[[float], FloatArray], factors: ArrayLike, best: int = 0, *, within: float = 1e-3
-) -> Overtaking | None:
-    """Find the factor nearest to 1 at which a plan takes less time than the best.
-
-    Parameters
-    ----------
-    step_times_s : function of a factor
-        Step times of all plans with the constant multiplied by it.
-    factors : array
-        Tried from 1 outwards, on either side; between the first at which another plan wins and the one before it the place is found by
-        bisection.
-    best : int
-        The plan that is the first at a factor of 1.
-    within : float
-        Relative precision of the factor.
-
-    Returns
-    -------
-    Overtaking or None
-        None: no factor of those tried changes the first plan.
-
-    Examples
-    --------
-    Plan 0 takes 1 s of compute and 1 s on a link, plan 1 takes 1.5 s and 0.75 s. With the bandwidth times f, they
-    take 1 + 1/f and 1.5 + 0.75/f, which are equal at f = 1/2.
-
-    >>> found = overtaking(lambda f: np.array([1 + 1 / f, 1.5 + 0.75 / f]), [0.3, 0.6, 1.7, 3.0])
-    >>> found.winner, round(found.factor, 2)
-    (1, 0.5)
-    """
-    grid = np.asarray(factors, dtype=np.float64)
-    sides = (np.sort(grid[grid < 1.0])[::-1], np.sort(grid[grid > 1.0]))
-    found = [_first_overtaking(step_times_s, side, best, within) for side in sides]
-    known = [one for one in found if one is not None]
-    return min(known, key=lambda one: abs(math.log(one.factor)), default=None)
-
-
-def _first_overtaking(
-    step_times_s: Callable[[float], FloatArray], factors: FloatArray, best: int, within: float
-) -> Overtaking | None:
-    """The same on one side of 1."""
-    inside = 1.0
-    for factor in factors.tolist():
-        winner = _winner(step_times_s(factor), best)
-        if winner is None:
-            inside = factor
-            continue
-        outside = factor
-        while abs(math.log(outside / inside)) > within:
-            middle = math.sqrt(inside * outside)
-            other = _winner(step_times_s(middle), best)
-            if other is None:
-                inside = middle
-            else:
-                outside, winner = middle, other
-        return Overtaking(factor=outside, winner=winner)
-    return None
-
-
-def _winner(times: FloatArray, best: int) -> int | None:
-    first = int(np.argmin(times))
-    return first if times[first] < times[best] * (1.0 - 1e-9) else None

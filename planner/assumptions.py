@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 from costmodel.units import format_bytes
 from costmodel.workload import Workload
 from planner.calibration.files import LoadedCalibration, calibration_in_words
@@ -11,6 +14,10 @@ from planner.request import Request
 from planner.results import Assumption, Setting
 
 __all__ = ["space_assumptions", "stated_assumptions"]
+
+
+# What importers put behind a name that is taken.
+_NUMBER = re.compile(r"_\d+$")
 
 
 def stated_assumptions(
@@ -29,6 +36,7 @@ def stated_assumptions(
     rows = [
         Assumption(name="model", value=f"{model.name} ({workload.graph.weight_count:,} weights)", source=""),
         Assumption(name="cluster", value=setting.cluster, source=source(request.cluster, "default")),
+        *_free_assumptions(model),
         *_size_assumptions(request, setting),
         Assumption(name="device", value=setting.device, source=source(request.device, "cluster file")),
         Assumption(name="global batch", value=str(setting.global_batch), source=source(request.batch, "model file")),
@@ -65,6 +73,16 @@ def space_assumptions(request: Request, model: LoadedModel, space: Space) -> tup
     """Says so where a network with blocks got another space than it would have by itself."""
     why = why_layers(request, model.graph, space)
     return () if why is None else (Assumption(name="plans", value=why, source=""),)
+
+
+def _free_assumptions(model: LoadedModel) -> list[Assumption]:
+    """Operators that the user has assumed to cost nothing, whether now or when the network was imported."""
+    layers = [layer for layer in model.graph.layers if layer.kind == "assumed_free"]
+    if not layers:
+        return []
+    counts = Counter(_NUMBER.sub("", layer.name.rpartition("assumed_free/")[2]) for layer in layers)
+    listed = ", ".join(f"{operator} ({count})" for operator, count in counts.items())
+    return [Assumption(name="assumed free", value=listed, source="--assume-free")]
 
 
 def _size_assumptions(request: Request, setting: Setting) -> list[Assumption]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from costmodel.layers import Layer, Shard
 from costmodel.network import Cluster
-from costmodel.pipeline_cost import pipeline_arrays
+from costmodel.pipeline_cost import pipeline_arrays, stage_times
 from costmodel.plan import Plan
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import SplitTable, shard_of, split_table
@@ -85,11 +85,9 @@ def _moves(tables: CostTables, rows: list[int]) -> list[float]:
 
 def _stage_moves(tables: CostTables, plan: Plan) -> list[float]:
     moves = [0.0] * len(plan.splits)
-    arrays = pipeline_arrays(tables)
-    index = {int(r): k for k, r in enumerate(arrays.replicas)}
-    for before, stage in zip(plan.stages, plan.stages[1:], strict=False):
-        pair = index[before.replicas], index[stage.replicas], stage.first
-        moves[stage.first] += float(arrays.cut_forward_s[pair] + arrays.cut_backward_s[pair])
+    times = stage_times(pipeline_arrays(tables), plan, tables)
+    for s, stage in enumerate(plan.stages[1:], start=1):
+        moves[stage.first] += float(times.receive_s[s] + times.receive_back_s[s - 1])
     return moves
 
 

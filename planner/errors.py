@@ -43,27 +43,73 @@ class PlannerError(ValueError):
     """Anything that a user can put right; ``str()`` is the whole message, no traceback is needed.
 
     A ValueError, so that programs which know nothing of this module can catch it.
+
+    Examples
+    --------
+    >>> import planner
+    >>> try:
+    ...     planner.optimize("alexnet", gpus=0)
+    ... except planner.PlannerError as error:
+    ...     print(error, int(error.exit_code))
+    gpus 0: must be at least 1 2
     """
 
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
 
 class UsageError(PlannerError):
-    """An option has a value that cannot be used."""
+    """An option has a value that cannot be used.
+
+    Examples
+    --------
+    >>> import planner
+    >>> planner.optimize("alexnet", gpus=4, objective="tokens_per_s")
+    Traceback (most recent call last):
+    ...
+    planner.errors.UsageError: objective tokens_per_s: the network reads no tokens; objective step_time ranks its plans so
+    """
 
 
 class OutputError(PlannerError):
-    """The result cannot be written where it should go."""
+    """The result cannot be written where it should go.
+
+    Examples
+    --------
+    >>> import planner
+    >>> planner.optimize("alexnet", gpus=1).save("no/such/folder/plan.yaml")
+    Traceback (most recent call last):
+    ...
+    planner.errors.OutputError: no/such/folder/plan.yaml: cannot be written: there is no folder ...
+    """
 
 
 class NoFeasiblePlan(PlannerError):  # noqa: N818 - named after the situation
-    """No plan of the space is legal and fits into memory; the message names the nearest miss."""
+    """No plan of the space is legal and fits into memory; the message names the nearest miss.
+
+    Examples
+    --------
+    >>> import planner
+    >>> try:
+    ...     planner.optimize("vgg16", gpus=1, batch=4096, memory_limit="1 GiB")
+    ... except planner.NoFeasiblePlan as error:
+    ...     print(str(error).split(":")[0])
+    nothing fits
+    """
 
     exit_code = ExitCode.NO_PLAN
 
 
 class LimitReached(PlannerError):  # noqa: N818 - named after the situation
-    """A time or memory limit stopped the search before it found a plan."""
+    """A time or memory limit stopped the search before it found a plan.
+
+    Examples
+    --------
+    >>> import planner
+    >>> raise planner.LimitReached("the time limit ended the search before it found a plan")
+    Traceback (most recent call last):
+    ...
+    planner.errors.LimitReached: the time limit ended the search before it found a plan
+    """
 
     exit_code = ExitCode.LIMIT
 
@@ -81,6 +127,8 @@ class UnknownName(PlannerError):  # noqa: N818 - named after the situation
         What exists.
     hint : str, optional
         Ends the message: a command that lists what exists.
+    meant : iterable of str, optional
+        What the name may stand for, where it is that of several; without it the nearest names are suggested.
 
     Examples
     --------
@@ -88,16 +136,18 @@ class UnknownName(PlannerError):  # noqa: N818 - named after the situation
     device 'h10' is not known; did you mean 'h100'? (known: a100, h100; list them: planner list devices)
     """
 
-    def __init__(self, *, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(
+        self, *, kind: str, name: str, known: Iterable[str], hint: str = "", meant: Iterable[str] = ()
+    ) -> None:
         self.kind = kind
         self.name = name
         self.known = tuple(sorted(known))
         self.close = tuple(difflib.get_close_matches(name.lower()[:200], self.known, n=3))
         shown = ", ".join(self.known[:_SHOWN_NAMES]) + (", ..." if len(self.known) > _SHOWN_NAMES else "")
         tail = "; ".join(part for part in (f"known: {shown}" if shown else "", hint) if part)
-        super().__init__(
-            f"{kind} '{name}' is not known{did_you_mean(name, self.known)}" + (f" ({tail})" if tail else "")
-        )
+        several = " or ".join(f"'{one}'" for one in meant)
+        suggested = f"; did you mean {several}?" if several else did_you_mean(name, self.known)
+        super().__init__(f"{kind} '{name}' is not known{suggested}" + (f" ({tail})" if tail else ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -122,7 +172,17 @@ class FileProblem:
 
 
 class InputFileError(PlannerError):
-    """A file cannot be used; ``problems`` holds everything wrong with it, in the order of the file."""
+    """A file cannot be used; ``problems`` holds everything wrong with it, in the order of the file.
+
+    Examples
+    --------
+    >>> import planner
+    >>> try:
+    ...     planner.load_model({"schema_version": 1, "name": "net", "layers": []})
+    ... except planner.InputFileError as error:
+    ...     print(len(error.problems) > 0)
+    True
+    """
 
     def __init__(self, problems: Sequence[FileProblem]) -> None:
         assert problems, "an error without a problem"

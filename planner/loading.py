@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -12,6 +12,7 @@ from costmodel.graph import Graph, GraphError, GraphProblem
 from costmodel.network import ClusterError
 from planner.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_document, read_json
+from planner.files.printed import Printed
 from planner.files.resources import resolve
 from planner.files.validation import validate
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from costmodel.network import Cluster
     from planner.files.expansion import Expansion
     from planner.importers.documents import ImportedDocument
-    from planner.importers.sources import ImportOptions
+    from planner.report.blocks import Block
     from planner.schema.model import NetworkFile
 
 __all__ = [
@@ -56,11 +57,11 @@ class Loaded(Generic[_Model]):
     document: Document
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadedModel(Printed):
     """A network ready for planning."""
 
-    graph: Graph = field(repr=False)
+    graph: Graph
     global_batch: int  # usual samples per training step, all workers together
     name: str
     path: Path
@@ -70,38 +71,41 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     seq: int | None = None  # positions of a sample, where the file says so
     # The network file that an importer made of another program's file.
-    content: Mapping[str, Any] | None = field(default=None, repr=False)
+    content: Mapping[str, Any] | None = None
 
-    def __str__(self) -> str:
-        length = "" if self.seq is None else f", {self.seq:,} positions"
-        return (
-            f"{self.name}: {len(self.graph.layers):,} layers, {self.graph.weight_count:,} weights, "
-            f"global batch {self.global_batch:,}{length}"
-        )
+    def _blocks(self) -> Sequence[Block]:
+        from planner.report.hardware import network_blocks
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<div>{escape(str(self))}</div>"
+        return network_blocks(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedDevice:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadedDevice(Printed):
     """A device and the file it comes from."""
 
-    device: Device = field(repr=False)
+    device: Device
     path: Path
     sha256: str
 
+    def _blocks(self) -> Sequence[Block]:
+        from planner.report.hardware import device_blocks
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedCluster:
+        return device_blocks(self.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadedCluster(Printed):
     """A cluster and the files it comes from; several devices have their hashes joined by commas."""
 
-    cluster: Cluster = field(repr=False)
+    cluster: Cluster
     path: Path
     sha256: str
     device_sha256: str
+
+    def _blocks(self) -> Sequence[Block]:
+        from planner.report.hardware import cluster_blocks
+
+        return cluster_blocks(self.cluster)
 
 
 def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
@@ -126,7 +130,7 @@ def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
     return Loaded(content=validate(model, document), document=document)
 
 
-def load_model(text: str, *, seq: int | None = None, options: ImportOptions | None = None) -> LoadedModel:
+def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str] = ()) -> LoadedModel:
     """Load a network.
 
     Parameters
@@ -136,8 +140,8 @@ def load_model(text: str, *, seq: int | None = None, options: ImportOptions | No
         name with or without its suffix.
     seq : int, optional
         Positions of a sample, in place of the file's ``seq``.
-    options : ImportOptions, optional
-        What the user decides about another program's file.
+    assume_free : collection of str
+        Operators of another program's file that are not known and are taken to cost nothing.
 
     Returns
     -------
@@ -150,7 +154,7 @@ def load_model(text: str, *, seq: int | None = None, options: ImportOptions | No
     InputFileError
         Every problem of the file.
     UsageError
-        ``seq`` is given and the network has none.
+        ``seq`` is given and the network has none; ``assume_free`` names what the file does not have.
 
     Examples
     --------
@@ -158,6 +162,10 @@ def load_model(text: str, *, seq: int | None = None, options: ImportOptions | No
     50303912
     """
     path = network_path(resolve("models", text))
+    if assume_free and path.suffix.lower() in (".json", ".yaml", ".yml"):
+        raise UsageError(
+            f"--assume-free: {path.name} has no operators that are not known; ONNX, torch and Caffe files may have"
+        )
     imported: ImportedDocument | None = None
     if path.suffix.lower() == ".json":
         from planner.importers.documents import network_document_of
@@ -168,7 +176,7 @@ def load_model(text: str, *, seq: int | None = None, options: ImportOptions | No
                 raise UsageError(_no_seq(path.stem))
             return _load_json(path)
         document, imported = made
-    elif (foreign := _foreign(path, options)) is not None:
+    elif (foreign := _foreign(path, assume_free)) is not None:
         document, imported = foreign
     document = parse_document(path, keep_faults=True) if imported is None else document
     return model_of(document, imported, seq=seq)
@@ -213,24 +221,34 @@ def model_of(document: Document, imported: ImportedDocument | None = None, *, se
     )
 
 
-def _foreign(path: Path, options: ImportOptions | None) -> tuple[Document, ImportedDocument] | None:
+def _foreign(path: Path, assume_free: Collection[str]) -> tuple[Document, ImportedDocument] | None:
     """Another program's file that is no JSON, by its content; YAML is not looked into."""
     if path.suffix.lower() in (".yaml", ".yml"):
         return None
-    from planner.importers.sources import ImportOptions as Options
-    from planner.importers.sources import foreign_document_of
+    from planner.importers.sources import ImportOptions, foreign_document_of
 
-    return foreign_document_of(path, options or Options())
+    return foreign_document_of(path, ImportOptions(assume_free=frozenset(assume_free)))
 
 
 def network_path(path: Path) -> Path:
     """The file that is meant: a folder stands for its ``config.json``, as published networks come.
 
+    Raises
+    ------
+    InputFileError
+        A folder without one.
+
+    Examples
+    --------
     >>> network_path(Path("alexnet.yaml")).name
     'alexnet.yaml'
     """
+    if not path.is_dir():
+        return path
     config = path / "config.json"
-    return config if path.is_dir() and config.is_file() else path
+    if not config.is_file():
+        raise InputFileError([FileProblem(path=path, message="is a folder without a config.json")])
+    return config
 
 
 def _no_seq(name: str) -> str:

@@ -33,6 +33,7 @@ OVERRIDES = (
     "device",
     "batch",
     "seq",
+    "assume_free",
     "precision",
     "optimizer",
     "mode",
@@ -120,7 +121,9 @@ def _plan(document: PlanDocument, request: Request, loaded: Loaded[PlanDocument]
         from planner.files.plan_check import plan_from_document
         from planner.loading import load_model
 
-        return plan_from_document(document, load_model(request.model, seq=request.seq).graph, loaded.document)
+        return plan_from_document(
+            document, load_model(request.model, seq=request.seq, assume_free=request.assume_free).graph, loaded.document
+        )
     from planner.files.mesh_plan_file import mesh_plan_from_document
     from planner.mesh.judge import make_judge
     from planner.resolve import resolve

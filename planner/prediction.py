@@ -31,9 +31,7 @@ def breakdown_of(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Bre
 
     resolved = _with_named_collectives(resolved, plan)
     known = KnownCosts(resolved.workload, resolved.cluster)
-    ranked = rank(resolved, [plan], best.step_time_s if best is not None else 1.0, known)[0]
-    if best is None:
-        ranked = dataclasses.replace(ranked, gap=0.0)
+    ranked = rank(resolved, [plan] if best is None else [best.plan, plan], known=known)[-1]
     if not math.isfinite(ranked.step_time_s):
         raise UsageError("the plan is not legal: a degree is larger than what it divides, or than the micro-batch")
     notes = []
@@ -49,6 +47,7 @@ def breakdown_of(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Bre
     exposed = {i: layer.exposed_exchange_s for i, layer in enumerate(layers) if layer.collective}
     return Breakdown(
         setting=resolved.setting,
+        objective=resolved.request.objective or "step_time",
         ranked=with_bars([ranked], bars)[0],
         error_bars=bars,
         layers=layers,

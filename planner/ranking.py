@@ -14,18 +14,47 @@ from costmodel.splits import Split, divisors
 from planner.resolve import Resolved
 from planner.results import RankedPlan
 from planner.wording import plan_in_words
+from strategies.score import Score, score_of
 
-__all__ = ["rank"]
+__all__ = ["layer_score", "rank"]
 
 
-def rank(resolved: Resolved, plans: Sequence[Plan], best_s: float, known: KnownCosts | None = None) -> list[RankedPlan]:
-    """Judge plans and describe them; the order is kept. ``known``: what is known of the costs of layers."""
+def layer_score(resolved: Resolved) -> Score:
+    """What the question asks to minimise, of plans with a split per layer."""
+    objective = resolved.request.objective or "step_time"
+    return score_of(objective, Power.of(resolved.cluster.device, resolved.cluster.host))
+
+
+def rank(
+    resolved: Resolved, plans: Sequence[Plan], best: float | None = None, known: KnownCosts | None = None
+) -> list[RankedPlan]:
+    """Judge plans and describe them; the order is kept.
+
+    Parameters
+    ----------
+    resolved : Resolved
+    plans : sequence of Plan
+    best : float, optional
+        Score that the gaps are measured against; that of the first plan where left out.
+    known : KnownCosts, optional
+        What is known of the costs of layers.
+    """
     known = KnownCosts(resolved.workload, resolved.cluster) if known is None else known
     costs = evaluate(resolved.workload, resolved.cluster, plans, known)
     single = _one_worker_s(resolved, known)
+    scores = layer_score(resolved).of(costs.step_time_s, costs.computing_s, [plan.workers for plan in plans])
+    best = float(scores[0]) if best is None else best
     compute_bound = _compute_bound(known, plans, costs)
     return [
-        _ranked(resolved, plan, costs, n, best_s=best_s, single_s=single, compute_bound=compute_bound[n])
+        _ranked(
+            resolved,
+            plan,
+            costs,
+            n,
+            gap=float(scores[n]) / best - 1.0,
+            single_s=single,
+            compute_bound=compute_bound[n],
+        )
         for n, plan in enumerate(plans)
     ]
 
@@ -36,7 +65,7 @@ def _ranked(
     costs: CostBatch,
     n: int,
     *,
-    best_s: float,
+    gap: float,
     single_s: float | None,
     compute_bound: bool,
 ) -> RankedPlan:
@@ -44,8 +73,7 @@ def _ranked(
     step = float(costs.step_time_s[n])
     speedup = None if single_s is None else single_s / step
     power = Power.of(resolved.cluster.device, resolved.cluster.host)
-    # Of the slowest worker: the others compute no longer.
-    busy = min(float(costs.compute_s[n] + costs.update_s[n]), step)
+    computing = min(float(costs.computing_s[n]), step)
     terms = {
         "compute" if compute_bound else "memory bandwidth": float(costs.compute_s[n]),
         "optimizer": float(costs.update_s[n]),
@@ -73,9 +101,9 @@ def _ranked(
         exchange_s=float(costs.exchange_s[n]),
         exposed_communication_s=float(costs.exposed_communication_s[n]),
         bottleneck=max(terms, key=lambda name: terms[name]),
-        gap=step / best_s - 1.0,
+        gap=gap,
         money_per_step=money_of(resolved.cluster.device, step, plan.workers),
-        energy_per_step_j=None if power is None else float(power.energy_j(step, busy, plan.workers)),
+        energy_per_step_j=None if power is None else float(power.energy_j(step, computing, plan.workers)),
     )
 
 

@@ -35,6 +35,9 @@ class Request:
     whole_cluster: bool = False  # gpus was left out and is the size of the cluster
     batch: int | None = None  # global, in samples
     seq: int | None = None  # positions of a sample; overrides the network's
+    assume_free: tuple[
+        str, ...
+    ] = ()  # operators of another program's file that are not known and are taken to cost nothing
     lora_rank: int | None = None  # all weights frozen, with adapters of this rank on the linear layers of the blocks
     precision: str | None = None
     optimizer: str | None = None
@@ -58,6 +61,9 @@ class Request:
     solver: SolverName = "auto"
     space: SpaceChoice = "auto"
     mesh: MeshRestriction | None = None  # what is fixed of a plan over a device mesh; None: nothing
+    stages: str = (
+        ""  # estimate only: blocks of every chunk ("20 20 21 19"), or "equal"; empty: as the planner balances them
+    )
     assume: tuple[tuple[str, float], ...] = ()  # fields of costmodel.mesh.assumptions.MeshAssumptions that differ
     objective: str | None = None  # a name of strategies.mesh.settings.OBJECTIVES; None: step_time
     price_per_hour: float | None = None  # of a device, in USD; None: the cluster's or the device's own

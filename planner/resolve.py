@@ -27,6 +27,7 @@ from planner.errors import PlannerError, UnknownName, UsageError
 from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
 from planner.mesh.space import Space, choose_space, is_transformer
 from planner.mixed.options import lead_device
+from planner.objectives import check_layer_objective
 from planner.request import Request
 from planner.results import Assumption, Setting
 from strategies.space import FAMILY_NAMES, Restriction, fixed_by_patterns
@@ -86,6 +87,8 @@ def resolve(request: Request) -> Resolved:
         cluster = cluster_with(cluster, calibrated.calibration.values)
         inputs = {**inputs, "calibration": calibrated.sha256}
     space = choose_space(request, model.graph, cluster)
+    if space == "layers":
+        check_layer_objective(request.objective, cluster.device, reads_tokens=model.seq is not None)
     device = cluster.groups[lead_device(cluster, request.precision)].device
     paleo = request.cost_model == "paleo"
     usual = default_precision(device.peak_flop_per_s, is_transformer=is_transformer(model.graph))
@@ -143,7 +146,7 @@ def resolve(request: Request) -> Resolved:
             *stated_assumptions(request, model, workload, setting, calibrated),
             *space_assumptions(request, model, space),
         ),
-        free_layers=tuple(layer.name for layer in model.graph.layers if compute.is_free(layer)),
+        free_layers=_free_layers(model, compute),
         mesh_assumptions=_mesh_assumptions(cluster, calibrated),
     )
 
@@ -160,6 +163,14 @@ def check_trainable(model: LoadedModel) -> None:
         f"network '{model.name}' has nothing to train: all of its {count:,} weights are frozen; leave a layer that is not, "
         "train adapters (lora_rank of a linear layer, or --lora-rank), or use --mode inference"
     )
+
+
+def _free_layers(model: LoadedModel, compute: ComputeModel) -> tuple[str, ...]:
+    """Names of the layers that take no time; a network of these alone has no step to speak of."""
+    free = tuple(layer.name for layer in model.graph.layers if compute.is_free(layer))
+    if len(free) == len(model.graph.layers):
+        raise UsageError(f"network '{model.name}' has nothing to compute: all of its layers are counted as free")
+    return free
 
 
 def _look_up(
@@ -198,7 +209,7 @@ def _look_up(
 
 
 def _model(request: Request) -> LoadedModel:
-    model = load_model(request.model, seq=request.seq)
+    model = load_model(request.model, seq=request.seq, assume_free=request.assume_free)
     return model if request.lora_rank is None else _with_adapters(model, request.lora_rank)
 
 

@@ -70,7 +70,7 @@ class RankedPlan:
     exchange_s: float  # all gradient exchange, hidden or not
     exposed_communication_s: float  # reshard_s + exposed_exchange_s
     bottleneck: str  # "compute", "memory bandwidth", "gradient exchange", "resharding", "bubble", "optimizer"
-    gap: float  # step time over the best plan's, minus 1
+    gap: float  # score over the best plan's, minus 1; the score is the step time unless another objective is asked for
     money_per_step: float | None = None  # in USD; None: no price is stated
     energy_per_step_j: float | None = None  # of the devices in use and their hosts; None: no power is stated
     step_time_low_s: float | None = None  # a measurement lies between these with a chance of 80 %; None: no error model
@@ -92,7 +92,7 @@ class SearchResult:
     proven_optimal: bool  # the first plan is the best of the whole stated space
     proven_top: bool  # the whole list is the K best with different keys
     bound_s: float  # no plan of the space is faster
-    gap: float  # (best - bound) / best
+    gap: float  # (best - bound) / best, of the objective
     space_size: int  # distinct plans in the stated space
     searched: Mapping[
         str, int
@@ -105,6 +105,7 @@ class SearchResult:
     notes: tuple[str, ...]  # sentences for people: limits hit, options that change nothing
     solver: str  # which exact methods proved the answer
     error_bars: ErrorBars | None = None
+    objective: str = "step_time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,7 @@ class Breakdown:
     error_bars: ErrorBars | None = None
     sensitivity: tuple[Sensitivity, ...] | None = None  # None: not asked for
     links: tuple[LinkRow, ...] = ()  # what the step waits for the network, by the links that are used
+    objective: str = "step_time"  # what the best plan is the best by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

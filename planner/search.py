@@ -12,7 +12,8 @@ from costmodel.known_costs import KnownCosts
 from costmodel.plan import Plan
 from costmodel.units import format_bytes, format_seconds, parse_quantity
 from planner.errors import LimitReached, NoFeasiblePlan, UsageError
-from planner.ranking import rank
+from planner.objectives import stated_rates
+from planner.ranking import layer_score, rank
 from planner.request import Request
 from planner.resolve import Resolved, resolve
 from planner.results import Breakdown, RankedPlan, SearchResult
@@ -83,7 +84,7 @@ def _optimize_layers(
         plans = result.plans
         # Plans that are chosen to differ are compared with one another.
         if not resolved.request.diverse and len(compared) > len(plans):
-            plans = tuple(rank(resolved, [c.plan for c in compared], plans[0].step_time_s, known))
+            plans = tuple(rank(resolved, [c.plan for c in compared], compared[0].score, known))
         bars = layer_bars(resolved, plans, known)
         result = dataclasses.replace(result, plans=with_bars(result.plans, bars), error_bars=bars)
     if outcome.interrupted:
@@ -192,6 +193,7 @@ def _settings(resolved: Resolved) -> SearchSettings:
 
     request = resolved.request
     return SearchSettings(
+        score=layer_score(resolved),
         max_workers=request.gpus,
         capacity_bytes=resolved.setting.memory_capacity_bytes,
         top=request.top,
@@ -239,34 +241,42 @@ def _result(resolved: Resolved, outcome: Outcome, known: KnownCosts, started: fl
 
     candidates = outcome.candidates
     chosen = _diverse(resolved, outcome, started) if resolved.request.diverse else candidates
-    best = candidates[0].step_time_s
+    score, best = layer_score(resolved), candidates[0].score
     data_all, data_best = best_data_parallel(
-        resolved.workload, resolved.cluster, resolved.request.gpus, resolved.setting.memory_capacity_bytes, known
+        resolved.workload, resolved.cluster, resolved.request.gpus, resolved.setting.memory_capacity_bytes, known, score
     )
     references = [plan for plan in (data_best, data_all) if plan is not None]
     ranked = rank(resolved, [*[c.plan for c in chosen], *references], best, known)
     plans = tuple(dataclasses.replace(plan, rank=n + 1) for n, plan in enumerate(ranked[: len(chosen)]))
     extra = iter(ranked[len(chosen) :])
-    bound = min(outcome.bound_s, best)
+    bound = min(outcome.bound, best)
     proven = bound >= best * (1 - _PROOF_SLACK)
-    last = candidates[-1].step_time_s
+    last = candidates[-1].score
     return SearchResult(
         setting=resolved.setting,
+        objective=resolved.request.objective or "step_time",
         plans=plans,
         proven_optimal=proven,
-        proven_top=proven and outcome.rest_bound_s >= last * (1 - _PROOF_SLACK) and not resolved.request.diverse,
-        bound_s=best if proven else bound,
+        proven_top=proven and outcome.rest_bound >= last * (1 - _PROOF_SLACK) and not resolved.request.diverse,
+        bound_s=_bound_s(resolved, best if proven else bound, plans[0].step_time_s),
         gap=0.0 if proven else (best - bound) / best,
         space_size=outcome.space_size,
         searched=outcome.searched,
         wall_s=time.monotonic() - started,
-        assumptions=resolved.assumptions,
+        assumptions=(*resolved.assumptions, *stated_rates(resolved.request, resolved.cluster)),
         free_layers=resolved.free_layers,
         data_parallel=next(extra) if data_best is not None else None,
         data_parallel_all=next(extra) if data_all is not None else None,
         notes=(*_why(plans[0], ranked[len(chosen)] if data_best is not None else None), *_notes(resolved, outcome)),
         solver=", ".join(outcome.methods),
     )
+
+
+def _bound_s(resolved: Resolved, bound: float, best_s: float) -> float:
+    """Least step time of any plan, from the least score: that is of all devices, of which no plan has more than there are."""
+    if not layer_score(resolved).per_device:
+        return bound
+    return min(bound / resolved.request.gpus, best_s)
 
 
 _TERMS = {
@@ -340,7 +350,7 @@ def _diverse(resolved: Resolved, outcome: Outcome, started: float) -> list[Candi
         outcome.out_of_time |= result.out_of_time
         if result.candidates:
             found[family] = result.candidates[0]
-    return sorted(found.values(), key=lambda c: (c.step_time_s, c.plan.workers, c.family))
+    return sorted(found.values(), key=lambda c: (c.score, c.plan.workers, c.family))
 
 
 def _no_plan(resolved: Resolved, outcome: Outcome) -> Exception:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from costmodel.plan import Plan
 from costmodel.tables import CostTables
 from strategies.per_layer.problem import ChoiceProblem, Edge
+from strategies.score import STEP_TIME, Score
 from strategies.space import Restriction
 
 __all__ = ["LayerChoice", "choice_problem", "lower_bounds", "memory_extremes"]
@@ -38,10 +39,15 @@ class LayerChoice:
         )
 
 
-def _base_s(tables: CostTables, layer: int) -> FloatArray:
+def _base_s(tables: CostTables, layer: int, score: Score) -> FloatArray:
+    """What a layer adds to the score over the devices in use, without moves and exchanges."""
     costs, m = tables.layers[layer], float(tables.num_micro_batches)
     inner = costs.inner_forward_s + costs.inner_backward_s
-    return m * (costs.forward_s + costs.backward_input_s + costs.backward_weight_s + inner) + costs.update_s
+    kernels = costs.forward_s + costs.backward_input_s + costs.backward_weight_s
+    step_s = m * (kernels + inner) + costs.update_s
+    if not score.computing_weight:
+        return score.step_weight * step_s
+    return score.step_weight * step_s + score.computing_weight * (m * kernels + costs.update_s)
 
 
 def _allowed(tables: CostTables, restriction: Restriction) -> list[NDArray[np.bool_]]:
@@ -52,19 +58,19 @@ def _allowed(tables: CostTables, restriction: Restriction) -> list[NDArray[np.bo
     ]
 
 
-def lower_bounds(tables: CostTables, restriction: Restriction) -> FloatArray:
+def lower_bounds(tables: CostTables, restriction: Restriction, score: Score = STEP_TIME) -> FloatArray:
     """Bound every worker count from below: each layer at its cheapest, nothing moved, nothing exchanged.
 
     Returns
     -------
     array, shape (worker counts,)
-        Seconds; infinity where some layer has no legal split.
+        Scores: seconds, unless devices count; infinity where some layer has no legal split.
     """
     starts = np.array(tables.table.offsets[:-1])
     total = np.zeros(len(starts))
     for i, mask in enumerate(_allowed(tables, restriction)):
-        total += np.minimum.reduceat(np.where(mask, _base_s(tables, i), np.inf), starts)
-    return total
+        total += np.minimum.reduceat(np.where(mask, _base_s(tables, i, score), np.inf), starts)
+    return score.factor(tables.table.worker_counts) * total
 
 
 def memory_extremes(tables: CostTables, restriction: Restriction) -> tuple[FloatArray, FloatArray]:
@@ -80,7 +86,7 @@ def memory_extremes(tables: CostTables, restriction: Restriction) -> tuple[Float
 
 
 def choice_problem(
-    tables: CostTables, workers: int, capacity_bytes: float, restriction: Restriction
+    tables: CostTables, workers: int, capacity_bytes: float, restriction: Restriction, score: Score = STEP_TIME
 ) -> LayerChoice | None:
     """Build the per-layer problem of one worker count.
 
@@ -92,6 +98,8 @@ def choice_problem(
     capacity_bytes : float
         Memory of a worker; the context is taken off here.
     restriction : Restriction
+    score : Score
+        What is minimised; the costs of the problem are its over the devices in use, since these are fixed.
 
     Returns
     -------
@@ -111,13 +119,13 @@ def choice_problem(
         if not len(chosen):
             return None
         rows.append(chosen)
-    overlaps = tables.workload.compute.overlaps_exchange
+    overlaps, weight = tables.workload.compute.overlaps_exchange, score.step_weight
     base, hide, exchange, memory, keys = [], [], [], [], []
     for i, (costs, layer, chosen) in enumerate(zip(tables.layers, tables.workload.graph.layers, rows, strict=True)):
-        base.append(_base_s(tables, i)[chosen])
+        base.append(_base_s(tables, i, score)[chosen])
         backward = (costs.backward_input_s + costs.backward_weight_s)[chosen]
-        hide.append(backward if overlaps else np.zeros(len(chosen)))
-        exchange.append(costs.cheapest_exchange_s[chosen])
+        hide.append(weight * backward if overlaps else np.zeros(len(chosen)))
+        exchange.append(weight * costs.cheapest_exchange_s[chosen])
         memory.append((costs.static_bytes + costs.activation_bytes)[chosen])
         weighted = layer.has_weights
         keys.append(np.arange(len(chosen)) if weighted else np.zeros(len(chosen), dtype=np.int64))
@@ -126,7 +134,7 @@ def choice_problem(
         hide_s=tuple(hide),
         exchange_s=tuple(exchange),
         memory_bytes=tuple(memory),
-        edges=tuple(_edges(tables, count, rows)),
+        edges=tuple(_edges(tables, count, rows, weight)),
         memory_capacity_bytes=capacity_bytes - tables.workload.context_bytes,
         key_class=tuple(keys),
         node_names=tuple(layer.name for layer in tables.workload.graph.layers),
@@ -134,8 +142,8 @@ def choice_problem(
     return LayerChoice(problem=problem, rows=tuple(rows), tables=tables, workers=workers)
 
 
-def _edges(tables: CostTables, count: int, rows: list[IntArray]) -> list[Edge]:
-    geometry, m = tables.geometry, float(tables.num_micro_batches)
+def _edges(tables: CostTables, count: int, rows: list[IntArray], weight: float) -> list[Edge]:
+    geometry, m = tables.geometry, weight * float(tables.num_micro_batches)
     first = int(geometry.pair_offset[count])
     shape = (int(geometry.layouts[count]), int(geometry.needs[count]))
     block = slice(first, first + shape[0] * shape[1])

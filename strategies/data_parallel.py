@@ -11,6 +11,7 @@ from costmodel.plan import Plan
 from costmodel.splits import Split, divisors, split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
+from strategies.score import STEP_TIME, Score
 
 __all__ = ["best_data_parallel", "data_parallel_plan"]
 
@@ -33,8 +34,9 @@ def best_data_parallel(
     max_workers: int,
     capacity_bytes: float,
     known: KnownCosts | None = None,
+    score: Score = STEP_TIME,
 ) -> tuple[Plan | None, Plan | None]:
-    """Plain data parallelism on exactly ``max_workers``, and on the best number up to it.
+    """Plain data parallelism on exactly ``max_workers``, and on the number up to it with the best score.
 
     Micro-batches are as many as is fastest within the memory. More take no less time than one, nor than a number that divides
     the batch evenly over the workers; others are tried further: 6 samples on 2 workers take 2 x 2 in 2 micro-batches, 3 x 1 in 3.
@@ -47,7 +49,7 @@ def best_data_parallel(
     known = KnownCosts(workload, cluster) if known is None else known
     most = min(max_workers, workload.global_batch)
     open_counts = list(range(1, most + 1))
-    best: dict[int, tuple[float, Plan]] = {}  # worker count -> step and plan
+    best: dict[int, tuple[float, Plan]] = {}  # worker count -> score and plan
     for m in divisors(workload.global_batch):
         counts = [w for w in open_counts if w <= workload.micro_batch(m)]
         if not counts:
@@ -58,11 +60,12 @@ def best_data_parallel(
         costs = evaluate_on(
             tables, PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=(0,) * layers)
         )
+        scores = score.of(costs.step_time_s, costs.computing_s, counts)
         fits = (costs.memory_bytes <= capacity_bytes) & np.isfinite(costs.step_time_s)
         for k in np.flatnonzero(fits):
-            step, w = float(costs.step_time_s[k]), counts[k]
-            if w not in best or step < best[w][0]:
-                best[w] = (step, data_parallel_plan(tables, w))
+            value, w = float(scores[k]), counts[k]
+            if w not in best or value < best[w][0]:
+                best[w] = (value, data_parallel_plan(tables, w))
         open_counts = [
             w for w, fit in zip(counts, fits, strict=True) if not fit or (m > 1 and workload.global_batch % (m * w))
         ]

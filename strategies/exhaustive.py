@@ -10,6 +10,7 @@ from costmodel.folding import fold
 from costmodel.plan import Plan
 from costmodel.splits import divisors, factorisations
 from costmodel.tables import CostTables
+from strategies.score import STEP_TIME, Score
 from strategies.space import Restriction, uniform_batches, uniform_columns
 
 __all__ = ["blocks", "enumerate_uniform"]
@@ -33,7 +34,7 @@ def blocks(counts: Sequence[int], *, grids: bool = False) -> Iterator[tuple[int,
 
 
 def enumerate_uniform(
-    tables: CostTables, restriction: Restriction, capacity_bytes: float, top: int
+    tables: CostTables, restriction: Restriction, capacity_bytes: float, top: int, score: Score = STEP_TIME
 ) -> tuple[int, list[Plan]]:
     """Score every uniform plan of the tables; return how many, and the best as plans.
 
@@ -57,9 +58,10 @@ def enumerate_uniform(
     for batch in uniform_batches(tables, columns, allowed):
         costs = folded.score(batch)
         count += len(batch)
-        step = np.where(costs.memory_bytes <= capacity_bytes, costs.step_time_s, np.inf)
-        leading = np.argsort(step, kind="stable")[: top * len(tables.workload.collectives)]
-        best.extend((float(step[n]), tuple(int(r) for r in batch.row[n])) for n in leading if np.isfinite(step[n]))
+        scores = score.of(costs.step_time_s, costs.computing_s, tables.table.workers[batch.row[:, 0]])
+        scores = np.where((costs.memory_bytes <= capacity_bytes) & np.isfinite(costs.step_time_s), scores, np.inf)
+        leading = np.argsort(scores, kind="stable")[: top * len(tables.workload.collectives)]
+        best.extend((float(scores[n]), tuple(int(r) for r in batch.row[n])) for n in leading if np.isfinite(scores[n]))
     best.sort()
     chosen = list(dict.fromkeys(rows for _, rows in best))[:top]
     return count, [_uniform_plan(tables, columns, rows) for rows in chosen]

@@ -11,6 +11,7 @@ from costmodel.evaluate import batch_of, evaluate, evaluate_on
 from costmodel.known_costs import KnownCosts
 from costmodel.plan import Plan, family_of_plan, plan_key
 from costmodel.tables import CostTables
+from strategies.score import STEP_TIME, Score
 
 __all__ = ["Candidate", "Pool"]
 
@@ -21,6 +22,7 @@ class Candidate:
 
     plan: Plan
     step_time_s: float
+    score: float  # what is compared; the step time, unless another objective is asked for
     memory_bytes: float
     family: str
 
@@ -28,9 +30,11 @@ class Candidate:
 class Pool:
     """The K best different plans so far."""
 
-    def __init__(self, known: KnownCosts, *, top: int, capacity_bytes: float, family: str | None) -> None:
+    def __init__(
+        self, known: KnownCosts, *, top: int, capacity_bytes: float, family: str | None, score: Score = STEP_TIME
+    ) -> None:
         self._known, self._workload = known, known.workload
-        self._top, self._capacity_bytes, self._family = top, capacity_bytes, family
+        self._top, self._capacity_bytes, self._family, self._score = top, capacity_bytes, family, score
         self._found: dict[tuple[object, ...], Candidate] = {}
         self.nearest_miss: Candidate | None = None
 
@@ -48,13 +52,16 @@ class Pool:
             if tables is None
             else evaluate_on(tables, batch_of(tables, plans))
         )
+        scores = self._score.of(costs.step_time_s, costs.computing_s, [plan.workers for plan in plans])
         for n, plan in enumerate(plans):
             step, memory = float(costs.step_time_s[n]), float(costs.memory_bytes[n])
             family = family_of_plan(graph, plan)
             if not np.isfinite(step) or self._family not in (None, family):
                 continue
             accepted += 1
-            candidate = Candidate(plan=plan, step_time_s=step, memory_bytes=memory, family=family)
+            candidate = Candidate(
+                plan=plan, step_time_s=step, score=float(scores[n]), memory_bytes=memory, family=family
+            )
             if memory > self._capacity_bytes:
                 if self.nearest_miss is None or memory < self.nearest_miss.memory_bytes:
                     self.nearest_miss = candidate
@@ -71,17 +78,17 @@ class Pool:
         return list(self._found.values())
 
     @property
-    def cutoff_s(self) -> float:
-        """Cost of the K-th plan: what a further plan must beat."""
+    def cutoff(self) -> float:
+        """Score of the K-th plan: what a further plan must beat."""
         ranked = self.best()
-        return ranked[-1].step_time_s if len(ranked) == self._top else float("inf")
+        return ranked[-1].score if len(ranked) == self._top else float("inf")
 
 
 def _order(candidate: Candidate) -> tuple[object, ...]:
     plan = candidate.plan
     # Rounding keeps equal times computed in another order equal, so that ties are broken the same way everywhere.
     return (
-        float(f"{candidate.step_time_s:.11e}"),
+        float(f"{candidate.score:.11e}"),
         plan.workers,
         plan.num_micro_batches,
         plan.stages,

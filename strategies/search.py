@@ -22,6 +22,7 @@ from strategies.per_layer.problem import Limits, Solution, Status
 from strategies.per_layer.search import Method, solve
 from strategies.pipeline.search import search_pipelines
 from strategies.pool import Candidate, Pool
+from strategies.score import STEP_TIME, Score
 from strategies.space import (
     Restriction,
     count_layer_plans,
@@ -55,6 +56,7 @@ class SearchSettings:
     max_workers: int
     capacity_bytes: float
     top: int = 10
+    score: Score = STEP_TIME
     restriction: Restriction = field(default_factory=Restriction)
     worker_counts: tuple[int, ...] | None = None  # None: all up to max_workers
     micro_batches: tuple[int, ...] | None = None  # None: the divisors of the batch
@@ -70,8 +72,8 @@ class Outcome:
     """Best plans with different keys, and what was proved about the rest."""
 
     candidates: list[Candidate]
-    bound_s: float  # no plan of the space is faster
-    rest_bound_s: float  # no plan with another key than the candidates' is faster
+    bound: float  # no plan of the space has a lower score (seconds, unless devices count)
+    rest_bound: float  # no plan with another key than the candidates' has
     space_size: int
     searched: dict[str, int]
     nearest_miss: Candidate | None  # least memory over the capacity, when nothing fits
@@ -128,14 +130,15 @@ class _Run:
             top=settings.top,
             capacity_bytes=settings.capacity_bytes,
             family=settings.restriction.family,
+            score=settings.score,
         )
         counts = settings.worker_counts or tuple(range(1, settings.max_workers + 1))
         self.counts = counts
         self.micro_batches = settings.micro_batches or micro_batch_counts(self.workload.global_batch)
         self.outcome = Outcome(
             candidates=[],
-            bound_s=float("inf"),
-            rest_bound_s=float("inf"),
+            bound=float("inf"),
+            rest_bound=float("inf"),
             space_size=0,
             searched={"enumerated": 0, "solved": 0, "bounded": 0, "dominated": 0, "infeasible": 0, "open": 0},
             nearest_miss=None,
@@ -167,7 +170,11 @@ class _Run:
             for m in self.micro_batches:
                 tables = self.known.tables(table, m)
                 count, best = enumerate_uniform(
-                    tables, self.settings.restriction, self.settings.capacity_bytes, self.settings.top
+                    tables,
+                    self.settings.restriction,
+                    self.settings.capacity_bytes,
+                    self.settings.top,
+                    self.settings.score,
                 )
                 self.outcome.searched["enumerated"] += count
                 self.pool.add(best, tables)
@@ -192,7 +199,7 @@ class _Run:
                 self._layers_block(counts, m, all_fit)
                 done += len(counts)
             for w in waiting[done:]:
-                # More micro-batches never take less time, so the bounds at one hold; none is known before that.
+                # More micro-batches never take less time, nor compute less, so the bounds at one hold; none is known before that.
                 self._leave_open(self.floors.get(w, 0.0))
         skipped = sum(len(all_fit) for m in self.micro_batches if m > 1)
         self.outcome.searched["dominated"] += skipped
@@ -203,7 +210,7 @@ class _Run:
         if m == self.micro_batches[0]:
             self._count_layer_plans(table)
         tables = self.known.tables(table, m)
-        bounds = lower_bounds(tables, settings.restriction)
+        bounds = lower_bounds(tables, settings.restriction, settings.score)
         least, most = memory_extremes(tables, settings.restriction)
         open_counts: list[tuple[float, int]] = []
         for k, w in enumerate(counts):
@@ -238,7 +245,7 @@ class _Run:
         position = 0
         while position < len(open_counts):
             bound, _ = open_counts[position]
-            if bound > self.pool.cutoff_s * (1 + _TIE):
+            if bound > self.pool.cutoff * (1 + _TIE):
                 for rest, _ in open_counts[position:]:
                     self.outcome.searched["bounded"] += 1
                     self.rests.append(rest)
@@ -262,7 +269,7 @@ class _Run:
         size = 0
         for bound, w in open_counts[position : position + 8]:
             pairs = tensors * len(factorisations(w, 3)) * len(factorisations(w, 4))
-            if bound > self.pool.cutoff_s * (1 + _TIE) or (group and size + pairs > _GROUP_PAIRS):
+            if bound > self.pool.cutoff * (1 + _TIE) or (group and size + pairs > _GROUP_PAIRS):
                 break
             if pairs > _MOST_PAIRS:
                 break
@@ -272,7 +279,7 @@ class _Run:
 
     def _solve_one(self, tables: CostTables, workers: int, bound: float) -> None:
         settings = self.settings
-        cutoff = self.pool.cutoff_s
+        cutoff = self.pool.cutoff
         if bound > cutoff * (1 + _TIE):
             self.outcome.searched["bounded"] += 1
             self.bounds.append(bound)
@@ -281,16 +288,16 @@ class _Run:
         if self.remaining_s() <= 0:
             self._leave_open(bound)
             return
-        choice = choice_problem(tables, workers, settings.capacity_bytes, settings.restriction)
+        choice = choice_problem(tables, workers, settings.capacity_bytes, settings.restriction, settings.score)
         if choice is None:
             self.outcome.searched["infeasible"] += 1
             return
-        wanted = settings.top
+        wanted, factor = settings.top, float(settings.score.factor(workers))
         while True:
             limits = Limits(
                 wall_s=max(self.remaining_s(), 0.0),
                 gap=settings.gap,
-                cutoff_s=self.pool.cutoff_s * (1 + 1e-9),
+                cutoff_s=self.pool.cutoff / factor * (1 + 1e-9),
                 num_solutions=wanted,
                 seed=settings.seed,
             )
@@ -304,19 +311,19 @@ class _Run:
             wanted *= 4
         if accepted and self.pool.best()[0].plan.workers == workers and not self.pool.best()[0].plan.is_pipeline:
             self.best_choice = choice
-        self._close(solution, bound, accepted)
+        self._close(solution, bound, accepted, factor)
 
-    def _close(self, solution: Solution, bound: float, accepted: int) -> None:
+    def _close(self, solution: Solution, bound: float, accepted: int, factor: float) -> None:
         """Record what one solved worker count proves."""
         if solution.status is Status.INFEASIBLE:
             self.outcome.searched["infeasible"] += 1
             return
-        rest = max(solution.rest_bound_s if solution.choices else solution.bound_s, bound)
+        rest = max(factor * (solution.rest_bound_s if solution.choices else solution.bound_s), bound)
         foreign = accepted < len(solution.choices)
         # Where plans of other families were found, those are no bound: the ones found count by themselves, the rest is bounded.
-        self.bounds.append(rest if foreign else max(solution.bound_s, bound))
+        self.bounds.append(rest if foreign else max(factor * solution.bound_s, bound))
         self.rests.append(rest)
-        settled = solution.status in (Status.OPTIMAL, Status.CUT_OFF) and (not foreign or rest >= self.pool.cutoff_s)
+        settled = solution.status in (Status.OPTIMAL, Status.CUT_OFF) and (not foreign or rest >= self.pool.cutoff)
         self.outcome.searched["solved" if settled else "open"] += 1
         self.outcome.out_of_time |= solution.status in (Status.FEASIBLE, Status.LIMIT)
 
@@ -353,13 +360,14 @@ class _Run:
                 num_micro_batches=m,
                 worker_counts=[w for w in self.counts if w >= 2],
                 capacity_bytes=settings.capacity_bytes,
-                cutoff_s=lambda: self.pool.cutoff_s,
+                cutoff=lambda: self.pool.cutoff,
+                score=settings.score,
                 top=settings.top,
                 wall_s=max(self.remaining_s(), 0.0),
                 found=self.pool.add,
             )
-            self.bounds.append(result.bound_s)
-            self.rests.append(result.rest_bound_s)
+            self.bounds.append(result.bound)
+            self.rests.append(result.rest_bound)
             for name, value in result.searched.items():
                 self.outcome.searched[name] = self.outcome.searched.get(name, 0) + value
             if result.searched.get("open", 0):
@@ -381,13 +389,13 @@ class _Run:
         pairs = sum(sizes[edge.producer] * sizes[edge.consumer] for edge in choice.problem.edges)
         if pairs > _CONFIRMED_PAIRS or self.remaining_s() < 1.0:
             return
-        limits = Limits(wall_s=min(self.remaining_s(), 5.0), cutoff_s=best[0].step_time_s * 1.001)
+        found = best[0].score / float(self.settings.score.factor(choice.workers))
+        limits = Limits(wall_s=min(self.remaining_s(), 5.0), cutoff_s=found * 1.001)
         solution = solve(choice.problem, limits, method="program")
         if solution.status is not Status.OPTIMAL:
             return
-        found = best[0].step_time_s
         if not found * (1 - _CONFIRMED_WITHIN) <= solution.objectives_s[0] <= found * (1 + _CONFIRMED_WITHIN):
-            raise AssertionError(f"elimination found {found!r} s and the program {solution.objectives_s[0]!r} s")
+            raise AssertionError(f"elimination found {found!r} and the program {solution.objectives_s[0]!r}")
         self.methods.add("program")
 
     # -- the end ---------------------------------------------------------------------------------------------------------
@@ -400,10 +408,10 @@ class _Run:
     def finish(self) -> Outcome:
         outcome = self.outcome
         outcome.candidates = self.pool.best()
-        best = outcome.candidates[0].step_time_s if outcome.candidates else float("inf")
-        last = outcome.candidates[-1].step_time_s if outcome.candidates else float("inf")
-        outcome.bound_s = min([*self.bounds, best])
-        outcome.rest_bound_s = min(
+        best = outcome.candidates[0].score if outcome.candidates else float("inf")
+        last = outcome.candidates[-1].score if outcome.candidates else float("inf")
+        outcome.bound = min([*self.bounds, best])
+        outcome.rest_bound = min(
             [*self.rests, *([last] if len(outcome.candidates) == self.settings.top else [])], default=last
         )
         outcome.nearest_miss = self.pool.nearest_miss

@@ -67,6 +67,14 @@ def test_nothing_evaluates_data(package: str) -> None:
         assert not imported_modules(path) & {"pickle", "shelve", "marshal", "dill"}, path
 
 
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_folders_of_tests_mirror_the_sources(package: str) -> None:
+    """What a folder of a room holds is tested in the folder of the same name."""
+    folders = {path.name for path in (ROOT / "tests" / package).iterdir() if list(path.glob("test_*.py"))}
+    assert folders
+    assert not {name for name in folders if not (ROOT / package / name / "__init__.py").is_file()}
+
+
 def test_solver_library_is_known_in_one_place() -> None:
     users = {
         path.relative_to(ROOT).as_posix()

@@ -6,9 +6,8 @@ The projections before and after are linear layers of their own. A share holds w
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -17,17 +16,22 @@ from costmodel.layers.base import (
     InnerExchange,
     Kernel,
     Layer,
-    LayerFamily,
     LayerWork,
-    PassWork,
     Shape,
     ShapeError,
     Shard,
-    SplitLimits,
     param,
     positions_of,
     register,
     shape_text,
+)
+from costmodel.layers.dot_product import (
+    DotProductAttention,
+    Sizes,
+    check_features,
+    check_heads,
+    held_heads,
+    pairs_of_positions,
 )
 
 __all__ = [
@@ -41,135 +45,6 @@ __all__ = [
 ]
 
 
-def pairs_of_positions(queries: float, keys: float, *, causal: bool, window: int) -> float:
-    """Pairs (query, key) that attention computes, per sample and head.
-
-    All of them; half under a causal mask (the diagonal counts half, as in the published FLOP counts); with a window of w at most w
-    keys per query, the first w queries of a causal one fewer.
-
-    Examples
-    --------
-    >>> pairs_of_positions(8, 8, causal=False, window=0), pairs_of_positions(8, 8, causal=True, window=0)
-    (64.0, 32.0)
-    >>> pairs_of_positions(8, 8, causal=True, window=2), pairs_of_positions(8, 8, causal=True, window=100)
-    (14.0, 32.0)
-    """
-    seen = min(float(window), keys) if window else keys
-    return queries * seen - (0.5 * seen * seen if causal else 0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sizes:
-    """One worker's share of an attention; counts are per step share, batch included."""
-
-    heads: FloatArray
-    queries: FloatArray  # positions of the queries in the share
-    keys: float  # positions of the keys, all of them
-    score_dim: float  # features behind a score
-    value_dim: float
-    # Elements of the tensors.
-    q: FloatArray
-    k: FloatArray
-    v: FloatArray
-    out: FloatArray
-    pairs: FloatArray  # computed by a fused kernel, over all heads and samples
-    scores: FloatArray  # all pairs, which an unfused one writes out
-
-
-class _DotProductAttention(LayerFamily):
-    """softmax(Q K') V per head."""
-
-    keeps_inside = True
-
-    def limits(self, layer: Layer) -> SplitLimits:
-        """Heads; fewer heads of keys and values are repeated."""
-        return SplitLimits(out_channels=layer.params.heads, channelwise=True)
-
-    def is_recomputable(self, layer: Layer) -> bool:
-        """Attention that is written out keeps every score; a fused one keeps hardly anything."""
-        return not layer.params.fused
-
-    @abstractmethod
-    def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
-        """What the share holds."""
-
-    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """The kernels; see `_fused_passes` and `_written_out_passes`."""
-        size = self._sizes(layer, shard)
-        has_dropout: bool = getattr(layer.params, "dropout", False)
-        passes = _fused_passes(size) if layer.params.fused else _written_out_passes(size, has_dropout=has_dropout)
-        return LayerWork(forward=passes[0], backward_input=passes[1])
-
-    def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
-        """Fused: the logarithm of every row's sum, in fp32. Else the probabilities, and under dropout its mask and result.
-
-        Korthikanti et al. (arXiv:2205.05198, section 4.1): ``5 a s^2 b`` bytes per layer with dropout.
-        """
-        size = self._sizes(layer, shard)
-        # Norms keep what they read (the layer's input) and what they make.
-        normed = size.q + size.k if getattr(layer.params, "qk_norm", None) else 0.0
-        if layer.params.fused:
-            return np.asarray(2.0 * shard.batch * size.heads * size.queries + normed)
-        return np.asarray(size.scores * (2.5 if getattr(layer.params, "dropout", False) else 1.0) + normed)
-
-
-def _fused_passes(size: _Sizes) -> tuple[PassWork, PassWork]:
-    """FlashAttention-2 (Dao, arXiv:2307.08691): scores never leave the chip.
-
-    Forward ``2 pairs (score_dim + value_dim)`` FLOP (``4 b h s^2 d`` without mask); backward computes the scores again and four
-    gradients, 5 products instead of 2: 2.5 times as much where both dimensions are equal. Only the inputs, the output and their
-    gradients pass through memory.
-    """
-    depth = 0.5 * (size.score_dim + size.value_dim)
-    gemm = (size.queries, size.keys + 0.0 * size.queries, depth + 0.0 * size.queries)
-    inputs = size.q + size.k + size.v
-    forward = Kernel(
-        flop=2.0 * size.pairs * (size.score_dim + size.value_dim),
-        elements=inputs + size.out,
-        gemm=gemm,
-        algorithm="attention",
-    )
-    backward = Kernel(
-        flop=2.0 * size.pairs * (3.0 * size.score_dim + 2.0 * size.value_dim),
-        elements=2.0 * (inputs + size.out),
-        gemm=gemm,
-        algorithm="attention_backward",
-        launches=2,  # the rows' sums of gradient times output come first
-    )
-    return ((forward,),), ((backward,),)
-
-
-def _written_out_passes(size: _Sizes, *, has_dropout: bool) -> tuple[PassWork, PassWork]:
-    """Scores, softmax, dropout and context as kernels of their own: every pair is computed, written and read, mask or not."""
-    scores = size.scores
-    keys = size.keys + 0.0 * size.queries
-
-    def product(depth: float, moved: FloatArray, gemm: tuple[Any, Any, Any]) -> Kernel:
-        return Kernel(flop=2.0 * scores * depth, elements=moved + scores, gemm=gemm)
-
-    deep, wide = size.score_dim + 0.0 * keys, size.value_dim + 0.0 * keys
-    score = product(size.score_dim, size.q + size.k, (size.queries, keys, deep))
-    context = product(size.value_dim, size.v + size.out, (size.queries, wide, keys))
-    # A fused kernel scales, masks and normalises: 5 operations per score; backward 4, from probabilities and their gradient.
-    softmax = Kernel(flop=5.0 * scores, elements=2.0 * scores)
-    softmax_backward = Kernel(flop=4.0 * scores, elements=3.0 * scores)
-    # Value and a mask of a byte, as in the layer of that name.
-    dropout = (Kernel(flop=2.0 * scores, elements=2.5 * scores),) if has_dropout else ()
-    dropout_backward = (Kernel(flop=scores, elements=2.5 * scores),) if has_dropout else ()
-    of_probabilities = product(size.value_dim, size.v + size.out, (size.queries, keys, wide))
-    of_values = product(size.value_dim, size.v + size.out, (keys, wide, size.queries))
-    of_queries = product(size.score_dim, size.q + size.k, (size.queries, deep, keys))
-    of_keys = product(size.score_dim, size.q + size.k, (keys, deep, size.queries))
-    forward = (score, softmax, *dropout, context)
-    backward = (of_probabilities, of_values, *dropout_backward, softmax_backward, of_queries, of_keys)
-    return (forward,), (backward,)
-
-
-def _held(heads: int, shard: Shard) -> FloatArray:
-    """Heads of a share; where there are fewer than workers, several workers hold the same one."""
-    return np.ceil(heads / shard.split_out)
-
-
 def _grouped_sizes(
     params: SelfAttentionParams | CrossAttentionParams,
     shard: Shard,
@@ -177,14 +52,14 @@ def _grouped_sizes(
     *,
     causal: bool,
     window: int,
-) -> _Sizes:
+) -> Sizes:
     """Sizes where keys and values have their own number of heads; ``positions`` are shapes of the queries and the keys."""
-    heads, kv_heads = _held(params.heads, shard), _held(params.kv_heads or params.heads, shard)
+    heads, kv_heads = held_heads(params.heads, shard), held_heads(params.kv_heads or params.heads, shard)
     queries, keys, dim = positions_of(positions[0], shard), float(positions[1][1]), float(params.head_dim)
     fraction = pairs_of_positions(positions[0][1], keys, causal=causal, window=window) / (positions[0][1] * keys)
     per_query, per_key = shard.batch * queries * dim, shard.batch * keys * dim
     scores = shard.batch * heads * queries * keys
-    return _Sizes(
+    return Sizes(
         heads=heads,
         queries=queries,
         keys=keys,
@@ -199,18 +74,6 @@ def _grouped_sizes(
     )
 
 
-def _check_heads(heads: int, kv_heads: int) -> None:
-    if kv_heads and heads % kv_heads:
-        raise ShapeError(f"heads {heads} is not a multiple of kv_heads {kv_heads}")
-
-
-def _check_features(what: str, shape: Shape, formula: str, wanted: int) -> None:
-    if len(shape) != 2 or shape[0] != wanted:
-        raise ShapeError(
-            f"{what}: {formula} = {wanted} features x positions are needed, its input is {shape_text(shape)}"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfAttentionParams:
     """Parameters of self-attention."""
@@ -223,18 +86,23 @@ class SelfAttentionParams:
     fused: bool = param(doc="FlashAttention; otherwise every score is written to memory", default=True)
     dropout: bool = param(doc="dropout of the attention probabilities", default=False)
     relative_buckets: int = param(doc="learned biases per head by distance (T5); 0: none", default=0, minimum=0)
-    qk_norm: Literal["rms", "layer"] | None = param(
-        doc="normalisation of every head's queries and of its keys, weights shared by all heads (Qwen3: rms)",
+    qk_norm: Literal["rms", "layer", "layer_own", "rms_wide"] | None = param(
+        doc="normalisation of every head's queries and of its keys, weights shared by all heads (Qwen3: rms); layer_own: a scale of "
+        "its own for every head (Command R+); rms_wide: over all heads together (OLMo 2)",
         default=None,
     )
+    sinks: bool = param(doc="a learned score per head beside those of the keys (gpt-oss)", default=False)
 
 
 # Operations per element of a norm over a head: forward, gradient of the input, gradient of the weights; as in `normalisation`.
-_HEAD_NORM_FLOP = {"rms": (4.0, 8.0, 2.0), "layer": (7.0, 12.0, 3.0)}
+_RMS_FLOP, _LAYER_FLOP = (4.0, 8.0, 2.0), (7.0, 12.0, 3.0)
+_HEAD_NORM_FLOP = {"rms": _RMS_FLOP, "rms_wide": _RMS_FLOP, "layer": _LAYER_FLOP, "layer_own": _LAYER_FLOP}
+# Scales and shifts of queries and keys: of one head each, or of all heads.
+_SHARED_BY_HEADS = {"rms": 2, "layer": 4}
 
 
 @register
-class SelfAttention(_DotProductAttention):
+class SelfAttention(DotProductAttention):
     """Multi-head, grouped-query or multi-query attention of a sequence over itself.
 
     Vaswani et al. (arXiv:1706.03762); Ainslie et al. (arXiv:2305.13245) for fewer heads of keys and values. Rotations of queries and
@@ -248,8 +116,8 @@ class SelfAttention(_DotProductAttention):
     def output_shape(self, params: SelfAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
         """(heads x head_dim, positions)."""
         kv_heads = params.kv_heads or params.heads
-        _check_heads(params.heads, kv_heads)
-        _check_features(
+        check_heads(params.heads, kv_heads)
+        check_features(
             "queries, keys and values",
             inputs[0],
             f"({params.heads} + 2 x {kv_heads}) heads x head_dim {params.head_dim}",
@@ -258,44 +126,56 @@ class SelfAttention(_DotProductAttention):
         return (params.heads * params.head_dim, inputs[0][1])
 
     def weight_count(self, layer: Layer) -> int:
-        """Biases by distance and head norms.
+        """Biases by distance, sinks and head norms.
 
-        ``relative_buckets heads`` (Raffel et al., arXiv:1910.10683, section 2.1); scales of queries and of keys, ``2 head_dim``, and as
-        many shifts for layer normalisation.
+        ``relative_buckets heads`` (Raffel et al., arXiv:1910.10683, section 2.1); ``heads`` sinks (arXiv:2508.10925, section 2.2); scales
+        of queries and of keys, ``2 head_dim``, and as many shifts for layer normalisation, or ``(heads + kv_heads) head_dim`` scales
+        where heads do not share them.
         """
         p: SelfAttentionParams = layer.params
-        norms = {"rms": 2, "layer": 4}[p.qk_norm] * p.head_dim if p.qk_norm else 0
-        return p.relative_buckets * p.heads + norms
+        own = p.heads + (p.kv_heads or p.heads)
+        norms = _SHARED_BY_HEADS.get(p.qk_norm, own) * p.head_dim if p.qk_norm else 0
+        return (p.relative_buckets + p.sinks) * p.heads + norms
 
-    def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
+    def _sizes(self, layer: Layer, shard: Shard) -> Sizes:
         p: SelfAttentionParams = layer.params
         shape = layer.input_shapes[0]
         return _grouped_sizes(p, shard, (shape, shape), causal=p.causal, window=p.window)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """Adds what has weights: norms of queries and keys before the scores, and the biases by distance.
+        """Adds what has weights: norms of queries and keys before the scores, sinks, and the biases by distance.
 
-        These are read per score; the gradient of a bias sums over the samples.
+        These are read per score; the gradient of a bias sums over the samples. A sink is one more key in the kernel; its gradient sums
+        a number per row, which the backward pass has.
         """
-        work = _DotProductAttention.trained_work(self, layer, shard)
+        work = DotProductAttention.trained_work(self, layer, shard)
         size = self._sizes(layer, shard)
         if layer.params.qk_norm:
-            work = _with_head_norms(work, layer.params.qk_norm, size)
+            work = _with_head_norms(work, layer.params.qk_norm, size, shard.batch)
+        if layer.params.sinks:
+            rows = shard.batch * size.heads * size.queries
+            work = _with_gradient(work, Kernel(flop=2.0 * rows, elements=2.0 * rows))
         if not layer.params.relative_buckets:
             return work
         bias = size.scores / shard.batch
         add = Kernel(flop=size.scores, elements=2.0 * size.scores + bias)
         gradient = Kernel(flop=size.scores, elements=size.scores + bias)
-        return LayerWork(
-            forward=((*work.forward[0], add),),
-            backward_input=work.backward_input,
-            backward_weight=tuple((*kernels, gradient) for kernels in work.backward_weight) or ((gradient,),),
-        )
+        return _with_gradient(replace(work, forward=((*work.forward[0], add),)), gradient)
 
 
-def _with_head_norms(work: LayerWork, norm: str, size: _Sizes) -> LayerWork:
-    """Queries and keys are read and written once more each way; the weights' gradient reads them and their gradient."""
+def _with_gradient(work: LayerWork, kernel: Kernel) -> LayerWork:
+    return replace(work, backward_weight=tuple((*kernels, kernel) for kernels in work.backward_weight) or ((kernel,),))
+
+
+def _with_head_norms(work: LayerWork, norm: str, size: Sizes, batch: FloatArray) -> LayerWork:
+    """Queries and keys are read and written once more each way; the weights' gradient reads them and their gradient.
+
+    A norm over all heads sums a number for the queries and one for the keys of every position over the workers that divide the heads.
+    """
     elements = size.q + size.k
+    sums = InnerExchange(
+        operation="all_reduce", over="out_channels", elements=batch * size.queries, phase="forward", repeats=2
+    )
     forward, to_input, to_weights = _HEAD_NORM_FLOP[norm]
     before = Kernel(flop=forward * elements, elements=2.0 * elements, launches=2)
     after = Kernel(flop=to_input * elements, elements=3.0 * elements, launches=2)
@@ -305,6 +185,7 @@ def _with_head_norms(work: LayerWork, norm: str, size: _Sizes) -> LayerWork:
         forward=tuple((before, *kernels) for kernels in work.forward),
         backward_input=tuple((*kernels, after) for kernels in work.backward_input),
         backward_weight=((weights,),),
+        exchanges=(sums, replace(sums, phase="input_gradient")) if norm == "rms_wide" else (),
     )
 
 
@@ -319,7 +200,7 @@ class CrossAttentionParams:
 
 
 @register
-class CrossAttention(_DotProductAttention):
+class CrossAttention(DotProductAttention):
     """Attention of one sequence (queries) over another (keys and values), without mask (arXiv:1706.03762, section 3.2.3)."""
 
     kind = "cross_attention"
@@ -331,13 +212,13 @@ class CrossAttention(_DotProductAttention):
     def output_shape(self, params: CrossAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
         """(heads x head_dim, positions of the queries)."""
         kv_heads = params.kv_heads or params.heads
-        _check_heads(params.heads, kv_heads)
+        check_heads(params.heads, kv_heads)
         size = params.head_dim
-        _check_features("queries", inputs[0], f"{params.heads} heads x head_dim {size}", params.heads * params.head_dim)
-        _check_features("keys and values", inputs[1], f"2 x {kv_heads} heads x head_dim {size}", 2 * kv_heads * size)
+        check_features("queries", inputs[0], f"{params.heads} heads x head_dim {size}", params.heads * params.head_dim)
+        check_features("keys and values", inputs[1], f"2 x {kv_heads} heads x head_dim {size}", 2 * kv_heads * size)
         return inputs[0]
 
-    def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
+    def _sizes(self, layer: Layer, shard: Shard) -> Sizes:
         queries, keys = layer.input_shapes
         return _grouped_sizes(layer.params, shard, (queries, keys), causal=False, window=0)
 
@@ -357,7 +238,7 @@ class LatentAttentionParams:
 
 
 @register
-class LatentAttention(_DotProductAttention):
+class LatentAttention(DotProductAttention):
     """Attention whose keys and values come from a compressed vector per position (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
     Inputs: queries, keys and values per head, and the compressed vector, whose last ``rope_dim`` features belong to the keys of all
@@ -373,13 +254,13 @@ class LatentAttention(_DotProductAttention):
     def output_shape(self, params: LatentAttentionParams, inputs: tuple[Shape, ...]) -> Shape:
         """(heads x value_dim, positions)."""
         p = params
-        _check_features(
+        check_features(
             "queries",
             inputs[0],
             f"{p.heads} heads x ({p.nope_dim} + {p.rope_dim})",
             p.heads * (p.nope_dim + p.rope_dim),
         )
-        _check_features(
+        check_features(
             "keys and values",
             inputs[1],
             f"{p.heads} heads x ({p.nope_dim} + {p.value_dim})",
@@ -394,16 +275,16 @@ class LatentAttention(_DotProductAttention):
             raise ShapeError(f"the inputs differ in their positions: {', '.join(map(shape_text, inputs))}")
         return (p.heads * p.value_dim, inputs[0][1])
 
-    def _sizes(self, layer: Layer, shard: Shard) -> _Sizes:
+    def _sizes(self, layer: Layer, shard: Shard) -> Sizes:
         p: LatentAttentionParams = layer.params
-        heads, positions = _held(p.heads, shard), layer.output_shape[1]
+        heads, positions = held_heads(p.heads, shard), layer.output_shape[1]
         queries, dim, value = (
             positions_of(layer.output_shape, shard),
             float(p.nope_dim + p.rope_dim),
             float(p.value_dim),
         )
         scores = shard.batch * heads * queries * positions
-        return _Sizes(
+        return Sizes(
             heads=heads,
             queries=queries,
             keys=float(positions),
@@ -419,10 +300,10 @@ class LatentAttention(_DotProductAttention):
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
         """Copies the common part of the keys to every head before, and sums its gradient after."""
-        work = _DotProductAttention.trained_work(self, layer, shard)
+        work = DotProductAttention.trained_work(self, layer, shard)
         positions = shard.batch * positions_of(layer.output_shape, shard)
         common = positions * layer.params.rope_dim
-        held = positions * _held(layer.params.heads, shard) * (layer.params.nope_dim + layer.params.rope_dim)
+        held = positions * held_heads(layer.params.heads, shard) * (layer.params.nope_dim + layer.params.rope_dim)
         copy = Kernel(flop=0.0 * held, elements=2.0 * held)
         exchanges = (
             InnerExchange(operation="all_gather", over="out_channels", elements=common, phase="forward"),
@@ -436,5 +317,5 @@ class LatentAttention(_DotProductAttention):
 
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """As in other attention, and the copies of the common part of the keys."""
-        copies = shard.batch * positions_of(layer.output_shape, shard) * _held(layer.params.heads, shard)
+        copies = shard.batch * positions_of(layer.output_shape, shard) * held_heads(layer.params.heads, shard)
         return np.asarray(super().saved_elements(layer, shard) + copies * layer.params.rope_dim)

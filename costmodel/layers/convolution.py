@@ -275,6 +275,7 @@ class DeconvolutionParams:
     padding: int | tuple[int, int] | Literal["same", "valid"] = param(
         doc="rows and columns dropped at the border; 'same' gives input x stride", default=0, minimum=0
     )
+    output_padding: Size2 = param(doc="rows and columns added at the end, less than the stride", default=0, minimum=0)
     groups: int = param(doc="independent groups of channels", default=1, minimum=1)
     bias: bool = param(doc="add a bias per output channel", default=True)
     norm: Norm = param(doc="normalisation that follows", default=None)
@@ -291,7 +292,7 @@ class Deconvolution(LayerFamily):
     input_for_weights_only = True
 
     def output_shape(self, params: DeconvolutionParams, inputs: tuple[Shape, ...]) -> Shape:
-        """``(extent - 1) stride + kernel - 2 padding``; 'same' gives ``extent stride``."""
+        """``(extent - 1) stride + kernel - 2 padding + output_padding``; 'same' gives ``extent stride``."""
         if len(inputs[0]) != 3:
             raise ShapeError(f"a deconvolution needs an image, its input is {shape_text(inputs[0])}")
         _check_groups(params.groups, inputs[0][0], params.out_channels)
@@ -300,10 +301,15 @@ class Deconvolution(LayerFamily):
             zip(inputs[0][1:], pair(params.kernel), pair(params.stride), strict=True)
         ):
             if params.padding == "same":
+                if params.output_padding not in (0, (0, 0)):
+                    raise ShapeError("output_padding has no meaning beside padding 'same', which says the output")
                 out.append(extent * s)
                 continue
             pad = 0 if params.padding == "valid" else pair(params.padding)[axis]
-            out.append((extent - 1) * s + k - 2 * pad)
+            more = pair(params.output_padding)[axis]
+            if more >= s and more:
+                raise ShapeError(f"output_padding {more} is not less than the stride {s}")
+            out.append((extent - 1) * s + k - 2 * pad + more)
             if out[-1] < 1:
                 raise ShapeError(f"padding {pad} leaves nothing of its input {shape_text(inputs[0])}")
         return (params.out_channels, out[0], out[1])

@@ -139,7 +139,7 @@ class AssumedFree(_StatedShape):
     """An operation of an imported program that is not known, and that the user assumes to cost nothing: every output lists it."""
 
     kind = "assumed_free"
-    summary = "an unknown operation that the user assumed to cost nothing (--assume-free of planner import)"
+    summary = "an unknown operation that the user assumed to cost nothing (--assume-free)"
     is_view = True
     max_inputs = 1 << 30
 

@@ -62,7 +62,9 @@ class _FeatureNorm(LayerFamily):
         return LayerWork(
             forward=((Kernel(flop=self.flop[0] * elements, elements=2.0 * elements),),),
             backward_input=((Kernel(flop=self.flop[1] * elements, elements=3.0 * elements),),),
-            backward_weight=((Kernel(flop=self.flop[2] * elements, elements=2.0 * elements),),),
+            backward_weight=((Kernel(flop=self.flop[2] * elements, elements=2.0 * elements),),)
+            if self.weight_count(layer)
+            else (),
             exchanges=tuple(sums),
         )
 
@@ -71,7 +73,8 @@ class _FeatureNorm(LayerFamily):
 class LayerNormParams:
     """Parameters of a layer normalisation."""
 
-    bias: bool = param(doc="a shift per feature beside the scale", default=True)
+    bias: bool = param(doc="a shift per feature", default=True)
+    scale: bool = param(doc="a scale per feature", default=True)
 
 
 @register
@@ -85,8 +88,8 @@ class LayerNorm(_FeatureNorm):
     flop = (7.0, 12.0, 3.0)  # mean, variance, difference, scale, shift
 
     def weight_count(self, layer: Layer) -> int:
-        """``2 d``, or ``d`` without shift."""
-        return layer.output_shape[0] * (2 if layer.params.bias else 1)
+        """``2 d``; ``d`` without shift or scale, none without both (OLMo, arXiv:2402.00838, section 2.1)."""
+        return int(layer.output_shape[0] * (layer.params.bias + layer.params.scale))
 
 
 @register

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -29,20 +29,41 @@ __all__ = ["Attention", "AttentionParams", "Lstm", "LstmParams"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LstmParams:
-    """Parameters of a long short-term memory layer."""
+    """Parameters of a recurrent layer."""
 
+    cell: Literal["lstm", "gru", "rnn"] = param(
+        doc="long short-term memory, gated recurrent unit, or one tanh or ReLU of a sum", default="lstm"
+    )
     hidden: int = param(doc="features of the state, per direction", minimum=1)
     bidirectional: bool = param(
         doc="a second cell reads the sequence backwards; the outputs are concatenated", default=False
     )
+    biases: int = param(doc="bias vectors per gate; cuDNN and PyTorch have 2", default=1, minimum=0, maximum=2)
+
+
+class _Cell(NamedTuple):
+    gates: int  # products with the input, and with the state
+    flop: float  # per unit and step beside the products
+    moved: float  # elements read and written for that
+    saved: float  # elements kept for the backward pass
+
+
+# Hochreiter and Schmidhuber (1997): four gates and the cell, 10 operations. Cho et al. (arXiv:1406.1078): three gates, and the state's part
+# of the candidate by itself, as its gate multiplies it (reset after the product, cuDNN's and PyTorch's form): 10 operations too (three
+# functions, three products, four sums). Elman (1990): a sum and a function; the state itself is what is kept.
+_CELLS = {
+    "lstm": _Cell(gates=4, flop=10.0, moved=8.0, saved=5.0),
+    "gru": _Cell(gates=3, flop=10.0, moved=7.0, saved=4.0),
+    "rnn": _Cell(gates=1, flop=2.0, moved=3.0, saved=1.0),
+}
 
 
 @register
 class Lstm(LayerFamily):
-    """LSTM over a sequence: one input product for all steps, one recurrent product per step."""
+    """LSTM, GRU or plain recurrence over a sequence: one input product for all steps, one recurrent product per step."""
 
     kind = "lstm"
-    summary = "long short-term memory over a sequence, optionally bidirectional"
+    summary = "long short-term memory (or a GRU, or a plain recurrence) over a sequence, optionally bidirectional"
     Params = LstmParams
 
     def output_shape(self, params: LstmParams, inputs: tuple[Shape, ...]) -> Shape:
@@ -52,27 +73,29 @@ class Lstm(LayerFamily):
         return (params.hidden * _directions(params), inputs[0][1])
 
     def weight_count(self, layer: Layer) -> int:
-        """``4 H (I + H + 1)`` per direction."""
+        """``G H (I + H + biases)`` per direction, G gates: 4 of an LSTM, 3 of a GRU, 1 of a plain recurrence."""
         p: LstmParams = layer.params
-        return _directions(p) * 4 * p.hidden * (layer.input_shapes[0][0] + p.hidden + 1)
+        return _directions(p) * _CELLS[p.cell].gates * p.hidden * (layer.input_shapes[0][0] + p.hidden + p.biases)
 
     def limits(self, layer: Layer) -> SplitLimits:
         """Units of the state; every step then gathers the state."""
         return SplitLimits(out_channels=layer.params.hidden)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """Gates: ``2 N T 4H (I + H)`` FLOP; the recurrent product runs step by step with N rows."""
+        """Gates: ``2 N T G H (I + H)`` FLOP; the recurrent product runs step by step with N rows."""
         p: LstmParams = layer.params
+        kind = _CELLS[p.cell]
         steps = layer.input_shapes[0][1]
         directions = float(_directions(p))
         units = shard.out_channels / directions
         inputs, state = shard.in_channels, float(p.hidden)
         rows = shard.batch * steps
-        gates = 4.0 * units
+        gates = kind.gates * units
         in_flop, in_elements = 2.0 * rows * inputs * gates, rows * inputs + inputs * gates + rows * gates
         step_flop = 2.0 * rows * state * gates
         step_elements = rows * state + steps * state * gates + rows * gates  # the weights are read at every step
-        cell = Kernel(flop=10.0 * rows * units * directions, elements=8.0 * rows * units * directions)
+        done = rows * units * directions
+        cell = Kernel(flop=kind.flop * done, elements=kind.moved * done)
         launches = int(directions)
         forward = (
             Kernel(
@@ -136,8 +159,8 @@ class Lstm(LayerFamily):
         )
 
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
-        """Four gates and the cell of every step."""
-        return np.asarray(5.0 * share_of_output(layer, shard))
+        """Of every step: the gates, and an LSTM's cell or the state's part of a GRU's candidate; of a plain recurrence the state."""
+        return np.asarray(_CELLS[layer.params.cell].saved * share_of_output(layer, shard))
 
 
 def _directions(params: LstmParams) -> int:

@@ -179,6 +179,12 @@ class ToSequenceParams:
     """Parameters of the step from an image to a sequence."""
 
     class_token: bool = param(doc="a learned position before the others, from which the class is read", default=False)
+    distillation_token: bool = param(doc="another one, from which the teacher's class is read (DeiT)", default=False)
+
+    @property
+    def tokens(self) -> int:
+        """Learned positions."""
+        return self.class_token + self.distillation_token
 
 
 @register
@@ -191,32 +197,32 @@ class ToSequence(LayerFamily):
     keeps_input = False
 
     def output_shape(self, params: ToSequenceParams, inputs: tuple[Shape, ...]) -> Shape:
-        """(channels, height x width, and one for the class token)."""
+        """(channels, height x width, and one for each learned token)."""
         if len(inputs[0]) != 3:
             raise ShapeError(
                 f"to_sequence needs an image (channels x height x width), its input is {shape_text(inputs[0])}"
             )
         channels, height, width = inputs[0]
-        return (channels, height * width + (1 if params.class_token else 0))
+        return (channels, height * width + params.tokens)
 
     def weight_count(self, layer: Layer) -> int:
-        """The class token, ``c``."""
-        return layer.output_shape[0] if layer.params.class_token else 0
+        """The learned tokens, ``c`` each (DeiT has two: Touvron et al., arXiv:2012.12877, section 4)."""
+        return int(layer.output_shape[0] * layer.params.tokens)
 
     def limits(self, layer: Layer) -> SplitLimits:
         """Channels."""
         return SplitLimits(out_channels=layer.output_shape[0], channelwise=True)
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """A transposed copy; the gradient of the class token sums over the samples."""
+        """A transposed copy; the gradient of a learned token sums over the samples."""
         elements = share_of_output(layer, shard)
         copy = Kernel(flop=0.0 * elements, elements=2.0 * elements)
-        token = shard.batch * shard.out_channels
-        summed = Kernel(flop=token, elements=token + shard.out_channels)
+        token = shard.batch * shard.out_channels * layer.params.tokens
+        summed = Kernel(flop=token, elements=token + shard.out_channels * layer.params.tokens)
         return LayerWork(
             forward=((copy,),),
             backward_input=((copy,),),
-            backward_weight=((summed,),) if layer.params.class_token else (),
+            backward_weight=((summed,),) if layer.params.tokens else (),
         )
 
 

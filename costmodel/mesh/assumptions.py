@@ -86,6 +86,11 @@ class MeshAssumptions:
         "time of one step of a ring between nodes, which collectives wait for beside their volume, n - 1 steps for n ranks",
         "none unless a framework profile says otherwise: collectives run at the latency of the links",
     )
+    latency_s: float = _assumption(
+        0.0,
+        "least latency of links between nodes",
+        "none unless a framework profile says otherwise: that of the cluster",
+    )
     contended_step_s: float = _assumption(
         0.0,
         "delay of a tensor-parallel collective per rank that takes part, while stages on several nodes exchange tensors: the processes "
@@ -101,6 +106,16 @@ class MeshAssumptions:
         1.0,
         "share of dp_overlap that exchanges keep where ZeRO-1 or 2 shards the optimizer; 0: they run behind the backward pass",
         "Megatron-LM --overlap-grad-reduce --overlap-param-gather",
+    )
+    zero_whole: float = _assumption(
+        0.0,
+        "1: ranks that share the optimizer under ZeRO-1 add up whole gradients at once; 0: they scatter the sums bucket by bucket",
+        "Megatron-LM's distributed optimizer scatters",
+    )
+    shard_piece_s: float = _assumption(
+        0.0,
+        "time of the host per weight tensor and rank that shares the optimizer, to put gathered pieces in their places (ZeRO-1 and 2)",
+        "none unless a framework profile says otherwise: weights are gathered into their places",
     )
     loss_bytes_per_logit: float = _assumption(
         36.0,

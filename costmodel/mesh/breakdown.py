@@ -120,6 +120,7 @@ def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
     layouts = stack_layouts([layout])
     batch = MeshBatch.from_plans([plan])
     cores = model.cores(batch, layouts)
+    parts = cores.rank_parts()
     division = Division.of(batch, mesh_strides(batch))
     memory = model.core_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
     total = memory.total_bytes[0]
@@ -132,8 +133,8 @@ def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
                 blocks="+".join(str(n) for n in layout.blocks[rank :: plan.pp]),
                 forward_s=float(cores.rank_forward_s[0, place]),
                 backward_s=float(cores.rank_backward_s[0, place]),
-                recompute_s=float(cores.rank_parts["recompute_s"][0, place]),
-                transfer_s=float(cores.rank_parts["transfer_s"][0, place]),
+                recompute_s=float(parts["recompute_s"][0, place]),
+                transfer_s=float(parts["transfer_s"][0, place]),
                 memory_bytes=float(total[place]),
                 **{
                     name: float(memory.parts[name][0, place])

@@ -59,10 +59,7 @@ _PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """Times of many cores.
-
-    ``rank_parts`` holds the busy time of every kind of rank per micro-batch by what it is spent on.
-    """
+    """Times of many cores."""
 
     batch: MeshBatch  # of the cores; fields outside CORE_FIELDS and dp mean nothing
     layouts: LayoutArrays
@@ -73,11 +70,13 @@ class Cores:
     transfer_s: FloatArray  # (c, R)
     chunks: ChunkPasses  # (c, R)
     flush_s: FloatArray  # (c,)
-    rank_parts: dict[str, FloatArray]  # name -> (c, Q)
+    busy_s: FloatArray  # (c, Q) busy time of every kind of rank per micro-batch; 0 for padding
     rank_forward_s: FloatArray  # (c, Q)
     rank_backward_s: FloatArray
     rank_hiding_s: FloatArray  # (c, Q) backward pass of one micro-batch behind which exchanges hide
-    rank_slack_s: FloatArray  # (c, Q) from the last pass of a rank to that of the first; gathering of ZeRO-3 adds to it
+    # (c, Q) from the last pass of a rank to that of the first; gathering of ZeRO-3 adds to it. 0 where the times are bounds: those look at
+    # the end of the first rank alone.
+    rank_slack_s: FloatArray
     run_share: FloatArray  # (c, R) of the blocks of a chunk that is recomputed
     rank_again: FloatArray  # (c, Q, K) units of a rank that are recomputed
     is_block: NDArray[np.bool_]  # (K,)
@@ -85,10 +84,22 @@ class Cores:
     def __len__(self) -> int:
         return len(self.flush_s)
 
-    @property
-    def busy_s(self) -> FloatArray:
-        """Busy time of every kind of rank per micro-batch, (c, Q); 0 for padding."""
-        return np.asarray(sum(self.rank_parts.values()))
+    def rank_parts(self) -> dict[str, FloatArray]:
+        """Busy time of every kind of rank per micro-batch by what it is spent on, (c, Q) each."""
+        passes, units = self.passes, self.layouts.rank_units
+        zero = np.zeros_like(self.busy_s)
+
+        def sum_of(values: FloatArray, counted: FloatArray = units) -> FloatArray:
+            return weigh(counted, values, self.pass_of) if np.any(values) else zero
+
+        return {
+            "compute_s": sum_of(passes.compute_forward_s + passes.compute_backward_s),
+            "recompute_s": sum_of(passes.recompute_s, self.rank_again),
+            "tp_s": sum_of(passes.tp_forward_s + passes.tp_backward_s),
+            "cp_s": sum_of(passes.cp_forward_s + passes.cp_backward_s),
+            "ep_s": sum_of(passes.ep_forward_s + passes.ep_backward_s),
+            "transfer_s": _received_s(passes, self.pass_of, self.layouts, self.batch, self.transfer_s),
+        }
 
     def runs(self, index: IntArray, forward_extra_s: FloatArray, backward_extra_s: FloatArray) -> ChunkRuns:
         """Chunks of a selection of the cores with some time added to their passes (n, R)."""
@@ -144,12 +155,13 @@ def build_cores(
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
     rank_again = recomputed_units(layouts, batch.recompute, batch.recompute_blocks)
-    parts = _rank_parts(passes, pass_of, layouts, batch, transfer_s, rank_again)
-    flush = pipeline_s(
-        batch, layouts.rank_last, runs, chunks.weight_s, np.add.reduce(list(parts.values())), exact=exact
-    )
     forward = weigh(layouts.rank_units, passes.forward_s, pass_of)
     backward = weigh(layouts.rank_units, passes.backward_s, pass_of)
+    busy = forward + backward
+    busy += _received_s(passes, pass_of, layouts, batch, transfer_s)
+    if np.any(passes.recompute_s):
+        busy += weigh(rank_again, passes.recompute_s, pass_of)
+    flush = pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=exact)
     # Weight gradients of a zero-bubble schedule lag behind: they hide nothing.
     lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
     hiding = backward
@@ -165,7 +177,7 @@ def build_cores(
         transfer_s=transfer_s,
         chunks=chunks,
         flush_s=flush,
-        rank_parts=parts,
+        busy_s=busy,
         rank_forward_s=forward,
         rank_backward_s=backward,
         rank_hiding_s=hiding,
@@ -177,7 +189,9 @@ def build_cores(
             layouts.run_chunks,
             chunks.backward_s,
             chunks.weight_s,
-        ),
+        )
+        if exact
+        else np.zeros_like(busy),
         run_share=recomputed_share(
             layouts.run_units, is_block, batch.recompute, batch.recompute_blocks, layouts.run_recompute
         ),
@@ -259,31 +273,16 @@ def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:
     return stride
 
 
-def _rank_parts(
-    passes: UnitPasses,
-    pass_of: IntArray,
-    layouts: LayoutArrays,
-    batch: MeshBatch,
-    transfer_s: FloatArray,
-    again: FloatArray,
-) -> dict[str, FloatArray]:
+def _received_s(
+    passes: UnitPasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch, transfer_s: FloatArray
+) -> FloatArray:
+    """What every kind of rank receives from its neighbours, of one micro-batch: (n, Q)."""
     units = layouts.rank_units
     # The first chunk of the network receives no input, and the last no gradient.
     received = np.maximum(batch.vpp[:, None] - units[:, :, 0], 0.0)
     received += np.maximum(_chunks_with_backward(passes, pass_of, layouts, batch) - units[:, :, -1], 0.0)
-    zero = np.zeros_like(received)
-
-    def sum_of(values: FloatArray) -> FloatArray:
-        return weigh(units, values, pass_of) if np.any(values) else zero
-
-    return {
-        "compute_s": sum_of(passes.compute_forward_s + passes.compute_backward_s),
-        "recompute_s": weigh(again, passes.recompute_s, pass_of) if np.any(passes.recompute_s) else zero,
-        "tp_s": sum_of(passes.tp_forward_s + passes.tp_backward_s),
-        "cp_s": sum_of(passes.cp_forward_s + passes.cp_backward_s),
-        "ep_s": sum_of(passes.ep_forward_s + passes.ep_backward_s),
-        "transfer_s": received * _least(transfer_s),
-    }
+    received *= _least(transfer_s)
+    return received
 
 
 def _chunks_with_backward(passes: UnitPasses, pass_of: IntArray, layouts: LayoutArrays, batch: MeshBatch) -> FloatArray:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from costmodel.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import ORDERS
-from costmodel.network import Cluster, span
+from costmodel.network import Cluster, Level, span
 
 __all__ = ["GroupTimes", "strides"]
 
@@ -90,7 +90,8 @@ class _Known:
 class GroupTimes:
     """Times of collectives in any group of a cluster, as a library runs them, and what is assumed about them.
 
-    Steps of rings between nodes take the longer of what the level and the assumptions (`MeshAssumptions.ring_step_s`) say.
+    Steps of rings and latencies between nodes are the longer of what the level and the assumptions say (`MeshAssumptions.ring_step_s`,
+    `MeshAssumptions.latency_s`).
 
     Examples
     --------
@@ -170,6 +171,12 @@ class GroupTimes:
         best[message <= 0.0] = 0.0
         return best
 
+    def least_law(self, operation: str, group: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Latency and seconds per byte of which the first plus the second times its bytes is no more than any message takes: (n,) each."""
+        laws = self._laws(operation)
+        latency_s, rate = (np.minimum.reduce([law[part] for law in laws]) for part in (0, 1))
+        return latency_s[group], rate[group]
+
     def _laws(self, operation: str) -> list[_Law]:
         """Per algorithm: the three numbers of every known group, in order of arrival."""
         known = self._known
@@ -186,11 +193,18 @@ class GroupTimes:
         assert done is not None
         return done
 
+    def _waiting(self, level: Level) -> Level:
+        """A level between nodes with what the assumptions say of it."""
+        return replace(
+            level,
+            latency_s=max(level.latency_s, self.assumptions.latency_s),
+            ring_step_s=max(level.ring_step_s, self.assumptions.ring_step_s),
+        )
+
     def _table(self, operation: str, keys: IntArray) -> list[_Law]:
         size, stride = keys // _RADIX, np.maximum(keys % _RADIX, 1)
-        step_s = self.assumptions.ring_step_s
         node, *beyond = self.cluster.levels
-        waiting = (node, *(replace(level, ring_step_s=max(level.ring_step_s, step_s)) for level in beyond))
+        waiting = (node, *(self._waiting(level) for level in beyond))
         cluster = replace(self.cluster, levels=waiting)
         where = span(cluster, size.astype(np.float64), stride.astype(np.float64))
         result = []

@@ -72,6 +72,7 @@ class CoreMemory:
     gradient_bytes: FloatArray  # (c, 1) gradients of a unit before they are scattered
     buffer_bytes: FloatArray  # (c, 1)
     tensors: FloatArray  # (c, Q) weight tensors that are trained
+    front_trainable: FloatArray  # (c, Q) the part of dense_trainable before the blocks
     blocks: FloatArray  # (c, Q) blocks per chunk: as many as free what all free, if each frees what the first of every chunk does
     host_share_bytes: (
         FloatArray  # (c, 1) room for a rank on the host of its node; infinite where nothing is known of it
@@ -151,6 +152,7 @@ class CoreMemory:
             * np.max(table.dense_trainable + table.expert_trainable, axis=1)[row][:, None],
             "buffer_bytes": _buffers(assumptions, table, row, batch, is_block)[:, None],
             "tensors": weigh(units, table.tensors, row),
+            "front_trainable": units[:, :, 0] * table.dense_trainable[row, :1],
             "blocks": saved.blocks(),
             "host_share_bytes": _host_share_bytes(host, batch)[:, None],
         }
@@ -188,7 +190,7 @@ class CoreMemory:
         back, back_away = _without_room(hosted, away, room)
         parts["optimizer_bytes"] += back
         hosted, away, activations = hosted - back, away - back_away, activations + back_away
-        working = rows_of(self.again_bytes, index) + self._gathered(index, division) + np.zeros_like(activations)
+        working = rows_of(self.again_bytes, index) + self.gathered(index, division) + np.zeros_like(activations)
         logits = rows_of(self.logits_bytes, index)
         parts["activation_bytes"] = activations
         parts["working_bytes"] = working
@@ -235,7 +237,7 @@ class CoreMemory:
         """What depends on how dp is divided: all of it, and the optimizer state therein; (n, Q) each, padding not cleared."""
         states = self._states(index, division)
         slack = 1.0 + self.assumptions.allocator_slack
-        return sum(states.values()) + slack * self._gathered(index, division), states["optimizer_bytes"]
+        return sum(states.values()) + slack * self.gathered(index, division), states["optimizer_bytes"]
 
     def lasting_bytes(self, on_host: int) -> tuple[FloatArray, FloatArray]:
         """What does not depend on it, and what of the activations is on the host if there is room; (c, Q) each, padding not cleared."""
@@ -285,7 +287,7 @@ class CoreMemory:
             "optimizer_bytes": share(self.dense_trainable, self.expert_trainable, 1, float(state)),
         }
 
-    def _gathered(self, index: IntArray, division: Division) -> FloatArray:
+    def gathered(self, index: IntArray, division: Division) -> FloatArray:
         """Whole weights and gradients of the unit at hand, (n, 1)."""
         copies = division.copies
         sharded = ((copies.shard > 1) | (copies.expert_shard > 1))[:, None]

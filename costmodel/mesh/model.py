@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.mesh.balance import unit_weights
 from costmodel.mesh.cores import Cores, build_cores, core_columns, end_columns, mesh_strides
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.groups import GroupTimes
@@ -142,12 +143,9 @@ class MeshModel:
         return known
 
     def _unit_weights(self) -> tuple[float, ...]:
-        """Kind of unit -> time of one sample on one device."""
+        """Kind of unit -> what it weighs when stages are cut, whatever the cluster."""
         if not self._cache.weights:
-            one = np.ones(1, dtype=np.int64)
-            keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=one)
-            table = unit_table(self.workload, self.cluster, self.units, keys, assumptions=self.assumptions)
-            self._cache.weights = tuple(float(x) for x in (table.forward_s + table.backward_s)[0])
+            self._cache.weights = unit_weights(self.workload, self.cluster, self.units, self.assumptions)
         return self._cache.weights
 
     def rows(self, batch: MeshBatch) -> UnitTable:
@@ -272,10 +270,10 @@ class MeshModel:
             self.cluster.host,
         )
 
-    def work_s(self, batch: MeshBatch, *, experts: bool = True) -> tuple[FloatArray, FloatArray]:
-        """What one micro-batch takes through the whole network, and the forward pass of its quickest block: (n,) each.
+    def work_s(self, batch: MeshBatch, *, experts: bool = True) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """What one micro-batch takes: through the network (n,), forward through its quickest block (n,), through one block (n, blocks).
 
-        Forward, backward, and what the plan recomputes (full: all blocks).
+        Forward, backward, and what the plan recomputes (full: all blocks); the last of every kind of block.
         Ranks are numbered as well as they can be (context-parallel and expert ranks next to the tensor-parallel
         ones), and stages cost no transfers. Without ``experts``, as if mixtures of experts cost nothing, a bound for all their layouts.
         """
@@ -284,8 +282,9 @@ class MeshModel:
         table = self.rows(bare) if experts else self._rows_without_experts(bare)
         passes = unit_passes(table, bare, mesh_strides(bare), self.groups, is_block=self.is_block)
         counts = np.bincount(self.units.kind_of, minlength=len(self.units.kinds)).astype(np.float64)
-        total = (passes.forward_s + passes.backward_s + passes.recompute_s) @ counts
-        return total, np.min(np.where(self.is_block, passes.forward_s, np.inf), axis=1)
+        both = passes.forward_s + passes.backward_s + passes.recompute_s
+        forward = np.min(np.where(self.is_block, passes.forward_s, np.inf), axis=1)
+        return both @ counts, forward, both[:, self.is_block]
 
     # -- plans --------------------------------------------------------------------------------------------------------------
 
@@ -370,11 +369,22 @@ class MeshModel:
         """
         for splits, tp in {(plan.block_splits, plan.tp) for plan in plans if plan.block_splits}:
             check_splits(self.workload.graph, self.units, MeshPlan(tp=tp, block_splits=splits))
-        layouts = stack_layouts([self.layout_of_plan(plan) for plan in plans])
+        layouts = stack_layouts(self.layouts_of_plans(plans))
         batch = MeshBatch.from_plans(plans)
         division = Division.of(batch, mesh_strides(batch))
         cores, memory = self.cores(batch, layouts), self.core_memory(batch, layouts)
         return self.divided(cores, memory, np.arange(len(plans)), division)
+
+    def layouts_of_plans(self, plans: Sequence[MeshPlan], *, every_rank: bool = False) -> list[Layout]:
+        """Layout of each plan; plans with the same stages share one."""
+        known: dict[tuple[object, ...], Layout] = {}
+        layouts = []
+        for plan in plans:
+            stages = (plan.pp, plan.vpp, plan.stage_blocks, plan.stage_recompute, plan.recompute)
+            if stages not in known:
+                known[stages] = self.layout_of_plan(plan, every_rank=every_rank)
+            layouts.append(known[stages])
+        return layouts
 
     def layout_of_plan(self, plan: MeshPlan, *, every_rank: bool = False) -> Layout:
         """Where a plan puts the units, its own layout or the uniform one.

@@ -150,6 +150,10 @@ class CopyTimes:
             "reduce_scatter", self.shard, self.expert_shard, dense_bytes, expert_bytes, in_buckets=in_buckets
         )
 
+    def whole_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
+        """Time to add up whole gradients over the ranks that share the optimizer, all at once."""
+        return self._both("all_reduce", self.shard, self.expert_shard, dense_bytes, expert_bytes)
+
     def replicate_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
         """Time to add up the gradients of the copies, each rank its shard."""
         dense = dense_bytes / self.copies.shard[:, None]
@@ -180,9 +184,15 @@ class CopyTimes:
 
 
 def exposed_exchange(
-    assumptions: MeshAssumptions, exchange_s: FloatArray, exchanged_bytes: FloatArray, compute_s: FloatArray
+    assumptions: MeshAssumptions,
+    exchange_s: FloatArray,
+    exchanged_bytes: FloatArray,
+    compute_s: FloatArray,
+    last_bytes: FloatArray | float = 0.0,
 ) -> FloatArray:
     """What compute does not hide of an exchange: at least the last bucket, which only then is complete.
+
+    ``last_bytes`` come together at the end, all in the last bucket: gradients of an embedding.
 
     >>> from costmodel.mesh.assumptions import MeshAssumptions
     >>> a = MeshAssumptions(dp_overlap=0.5, bucket_bytes=1e6)
@@ -191,5 +201,6 @@ def exposed_exchange(
     >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([9.0])).tolist()  # all but the last of ten buckets
     [0.1]
     """
-    last = exchange_s * np.minimum(assumptions.bucket_bytes / np.maximum(exchanged_bytes, 1.0), 1.0)
+    bucket = np.maximum(assumptions.bucket_bytes, last_bytes)
+    last = exchange_s * np.minimum(bucket / np.maximum(exchanged_bytes, 1.0), 1.0)
     return np.asarray(np.maximum(exchange_s - assumptions.dp_overlap * compute_s, last))

@@ -53,7 +53,7 @@ def mesh_tracks(model: MeshModel, plan: MeshPlan, *, inside: bool = True) -> Tra
     """
     passes = _Passes.of(model, plan)
     timeline = simulate(passes.case)
-    spans = [_shown(span) for span in timeline.spans]
+    spans = [_shown(span, plan) for span in timeline.spans]
     per_stage = plan.workers // plan.pp
     ending = timeline.makespan_s
     for name, kind, seconds in passes.common:
@@ -70,9 +70,11 @@ def mesh_tracks(model: MeshModel, plan: MeshPlan, *, inside: bool = True) -> Tra
     return Tracks.of(names, STREAMS, spans)
 
 
-def _shown(span: Span) -> TrackSpan:
+def _shown(span: Span, plan: MeshPlan) -> TrackSpan:
     letter, _, rest = span.name.partition(" ")
     kind = _KINDS.get(letter)
+    if span.stream == "optimizer" and plan.offload_optimizer:
+        return _track(span, "optimizer on the host, with its transfers", _OFFLOAD)
     if kind is None:  # exchange and optimizer
         name = {"exchange": "gradients and weights over data-parallel ranks"}.get(span.name, span.name)
         return _track(span, name, span.stream)

@@ -66,7 +66,7 @@ def step_costs(
     totals = _Totals.of(workload, groups, cores, memory, index, division, exact=exact)
     m = cores.batch.num_micro_batches[index]
     exists = rows_of(cores.layouts.rank_first, index) >= 0
-    parts = {name: rows_of(value, index) for name, value in cores.rank_parts.items()}
+    parts = {name: rows_of(value, index) for name, value in cores.rank_parts().items()}
     load = sum(parts.values()) + totals.gathering_s
     slowest = np.argmax(np.where(exists, load, -1.0), axis=1)
     rows = np.arange(len(index))

@@ -50,6 +50,8 @@ class StepEnd:
         self.ranks = ranks  # kinds of ranks that are looked at
         self.dense = rows_of(memory.dense_trainable[:, ranks], index)
         self.experts = rows_of(memory.expert_trainable[:, ranks], index)
+        # Their gradients come last and share a bucket: PyTorch DDP and Megatron-LM cut no weight tensor.
+        self.front = rows_of(memory.front_trainable[:, ranks], index)
 
     def parts(self, on_host: IntArray, slack_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Exchange, update on the device, update on the host: (n,) each, of plans that update where ``on_host`` says.
@@ -103,23 +105,29 @@ class StepEnd:
         """Exposed reduction of gradients: (n, Q)."""
         assumptions = self.groups.assumptions
         reduce = np.where(stage < 3, self.times.reduce_s(dense, experts), 0.0)
+        if assumptions.zero_whole:
+            reduce = np.where(stage == 1, self.times.whole_s(dense, experts), reduce)
         exchange = reduce + self.times.replicate_s(dense, experts)
         hiding = np.where((stage == 1) | (stage == 2), assumptions.zero_overlap, 1.0) * backward
-        exposed = exposed_exchange(assumptions, exchange, dense + experts, hiding)
+        last = self.front * gradient_width(self.workload, self.groups)
+        exposed = exposed_exchange(assumptions, exchange, dense + experts, hiding, last)
         if np.any(stage == 2):
             # ZeRO-2 keeps a share of the gradients only, so it reduces after every micro-batch.
-            each = exposed_exchange(assumptions, reduce, dense + experts, hiding)
+            each = exposed_exchange(assumptions, reduce, dense + experts, hiding, last)
             others = (self.cores.batch.num_micro_batches[self.index] - 1)[:, None]
             exposed += np.where(stage == 2, others * each, 0.0)
         return exposed
 
     def _gathering(self, dense: FloatArray, experts: FloatArray, stage: IntArray) -> FloatArray:
         """Exposed gathering of updated weights behind the next forward pass (ZeRO-1 and 2): (n, Q)."""
-        width = self.workload.precision.weight_bytes
+        assumptions, width = self.groups.assumptions, self.workload.precision.weight_bytes
         gather = self.times.gather_s(dense * width, experts * width)
         forward = rows_of(self.cores.rank_forward_s[:, self.ranks], self.index)
-        forward = self.groups.assumptions.zero_overlap * forward
-        exposed = exposed_exchange(self.groups.assumptions, gather, (dense + experts) * width, forward)
+        forward = assumptions.zero_overlap * forward
+        exposed = exposed_exchange(assumptions, gather, (dense + experts) * width, forward, self.front * width)
+        if assumptions.shard_piece_s:
+            pieces = self.division.copies.shard[:, None] * rows_of(self.memory.tensors[:, self.ranks], self.index)
+            exposed = exposed + assumptions.shard_piece_s * np.where(self.division.copies.shard[:, None] > 1, pieces, 0)
         return np.where((stage == 1) | (stage == 2), exposed, 0.0)
 
     def updates_s(self) -> tuple[FloatArray, FloatArray]:

@@ -31,6 +31,7 @@ __all__ = [
     "StageReport",
     "cost_plans",
     "evaluate_mixed",
+    "move_s",
     "pipeline_flush_s",
     "slack_s",
     "stage_reports",
@@ -191,7 +192,7 @@ def _precision(model: MixedModel, name: str) -> Precision:
 def _report(model: MixedModel, plan: MixedPlan, p: int, s: int, costs: StageCosts, i: int) -> StageReport:
     pipeline = plan.pipelines[p]
     stage = pipeline.stages[s]
-    received, returned = (_move_s(model, plan, pipeline, x) for x in (s, s + 1))
+    received, returned = (move_s(model, plan, pipeline, x) for x in (s, s + 1))
     backward = float(costs.backward_s[i])
     returned = returned if backward > 0 else 0.0
     return StageReport(
@@ -213,7 +214,7 @@ def _report(model: MixedModel, plan: MixedPlan, p: int, s: int, costs: StageCost
     )
 
 
-def _move_s(model: MixedModel, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> float:
+def move_s(model: MixedModel, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> float:
     """Transfer into stage s of a pipeline; its gradient takes as long on the way back."""
     if not 0 < s < len(pipeline.stages):
         return 0.0

@@ -228,6 +228,8 @@ def _step_end(
     width = max(assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
     gradients = ((dense + experts) * width)[:, 0]
     reduce = (times.reduce_s(dense * width, experts * width) + times.replicate_s(dense * width, experts * width))[:, 0]
+    if assumptions.zero_whole:
+        reduce = np.where(sharded & ~unlike, times.whole_s(dense * width, experts * width)[:, 0], reduce)
     if np.any(unlike):
         shares = gradients * rows.tp / rows.fewest_ranks
         across = all_reduce_across_s(
@@ -235,12 +237,14 @@ def _step_end(
         )
         back = np.where(sharded, 0.0, times.gather_s(dense * width, experts * width)[:, 0])
         reduce = reduce + np.where(unlike, across + back, 0.0)
-    kept = np.where(sharded, assumptions.zero_overlap, 1.0)
-    exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s)
+    kept, front = np.where(sharded, assumptions.zero_overlap, 1.0), memory.front_trainable[:, 0]
+    exposed = exposed_exchange(assumptions, reduce, gradients, kept * backward_s, front * width)
     width = float(workload.precision.weight_bytes)
     gather = times.gather_s(dense * width, experts * width)[:, 0]
     weights = ((dense + experts) * width)[:, 0]
-    exposed = exposed + np.where(sharded, exposed_exchange(assumptions, gather, weights, kept * forward_s), 0.0)
+    gathering = exposed_exchange(assumptions, gather, weights, kept * forward_s, front * width)
+    pieces = assumptions.shard_piece_s * rows.replicas * memory.tensors[:, 0]
+    exposed = exposed + np.where(sharded, gathering + np.where(rows.replicas > 1, pieces, 0.0), 0.0)
     update = workload.compute.update_s((dense + experts)[:, 0] / np.where(sharded, rows.replicas, 1))
     started = assumptions.host_launch_s * assumptions.update_launches * memory.tensors[:, 0]
     return exposed, np.maximum(update, started)

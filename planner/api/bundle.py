@@ -78,22 +78,27 @@ def _listing(kind: str) -> Listing:
     return Listing(kind=kind, rows=tuple(dict(row) for row in rows_of(kind)))
 
 
-def _lister(kind: str) -> Callable[[], Listing]:
+def _lister(kind: str, example: str) -> Callable[[], Listing]:
     def lists() -> Listing:
         return _listing(kind)
 
     lists.__name__ = lists.__qualname__ = f"list_{kind}"
-    lists.__doc__ = f"List the {kind}, as ``planner list {kind}`` does."
+    lists.__doc__ = (
+        f"List the {kind}, as ``planner list {kind}`` does.\n\n"
+        "    Returns\n    -------\n    Listing\n\n"
+        "    Examples\n    --------\n    >>> import planner\n"
+        f"    >>> {example!r} in planner.list_{kind}()\n    True\n    "
+    )
     return lists
 
 
-list_models = _lister("models")
-list_devices = _lister("devices")
-list_clusters = _lister("clusters")
-list_calibrations = _lister("calibrations")
-list_collectives = _lister("collectives")
-list_importers = _lister("importers")
-list_exporters = _lister("exporters")
+list_models = _lister("models", "llama3-70b")
+list_devices = _lister("devices", "h100-sxm")
+list_clusters = _lister("clusters", "dgx-h100")
+list_calibrations = _lister("calibrations", "default")
+list_collectives = _lister("collectives", "ring")
+list_importers = _lister("importers", "onnx")
+list_exporters = _lister("exporters", "megatron")
 
 
 def load_model(
@@ -157,6 +162,15 @@ def load_device(device: str | os.PathLike[str]) -> LoadedDevice:
     Raises
     ------
     PlannerError
+
+    Examples
+    --------
+    >>> import planner
+    >>> print(planner.load_device("v100-32gb"))
+    v100-32gb
+    <BLANKLINE>
+    Memory:      32.0 GiB at 900 GB/s
+    ...
     """
     from planner import loading
 

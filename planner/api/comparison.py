@@ -32,6 +32,13 @@ class Comparison(Answer):
     warnings : tuple of str
         What no longer holds of plan files.
     raw : planner.comparison.differences.Comparison
+
+    Examples
+    --------
+    >>> import planner
+    >>> search = planner.optimize("alexnet", gpus=4, diverse=True)
+    >>> planner.compare(search[0], search[1]).labels
+    ('plan 1', 'plan 2')
     """
 
     labels: tuple[str, ...]

@@ -28,6 +28,13 @@ class Export(Answer):
         Where they were written; None where they were not.
     warnings : tuple of str
         What no longer holds of a plan file.
+
+    Examples
+    --------
+    >>> import planner
+    >>> files = planner.optimize("alexnet", gpus=2).export("torch")
+    >>> files.folder is None, len(files.files) > 1
+    (True, True)
     """
 
     folder: Path | None

@@ -58,6 +58,7 @@ class _CostOptions(TypedDict, total=False):
     collective: str | None
     cost_model: Literal["roofline", "paleo"] | None
     calibration: PathLike | None
+    assume_free: str | Sequence[str] | None
     ppp_comp: float | str | None
     ppp_comm: float | str | None
     paleo_pipeline: bool
@@ -137,6 +138,9 @@ class OptimizeOptions(EstimateOptions, total=False):
     seed: int
 
 
+Amount: TypeAlias = float | str  # a number, or 1T, 300B, 2M
+
+
 class ScaleOptions(_CostOptions, _MeshOptions, total=False):
     """Keywords of `planner.scale`."""
 
@@ -147,17 +151,17 @@ class ScaleOptions(_CostOptions, _MeshOptions, total=False):
     lora_rank: int | None
     family: str | None
     epochs: float | None
-    samples: float | None
+    samples: Amount | None
     micro_batches: int | None
 
 
 Several: TypeAlias = "ClusterLike | Sequence[ClusterLike]"
-Amount: TypeAlias = float | str  # a number, or 1T, 300B, 2M
 
 
 class _StudyOptions(_MeshOptions, total=False):
     """What many searches have in common."""
 
+    assume_free: str | Sequence[str] | None
     cluster: Several | None
     device: DeviceLike | None
     precision: str | None
@@ -210,6 +214,7 @@ class PlaceOptions(TypedDict, total=False):
 
     cluster: ClusterLike | None
     batch: int | None
+    assume_free: str | Sequence[str] | None
     mode: Literal["training", "inference"] | None
     objective: Literal["throughput", "latency"] | None
     contiguous: bool | None
@@ -245,7 +250,7 @@ FLAGS = frozenset(
 )
 _SIZES = frozenset({"memory_limit", "memory"})
 _TIMES = frozenset({"time_limit", "max_ttft", "max_tpot"})
-_LISTS = frozenset({"fix", "assume"})
+_LISTS = frozenset({"fix", "assume", "assume_free"})
 
 
 def names_of(options: type) -> tuple[str, ...]:

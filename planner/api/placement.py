@@ -32,6 +32,13 @@ class Placement(Answer):
     ----------
     raw : object
         The planner's own record of the answer.
+
+    Examples
+    --------
+    >>> import planner
+    >>> placed = planner.place("alexnet", cluster="dgx1-v100", devices=2)
+    >>> placed.proven, placed.objective >= placed.bound
+    (True, True)
     """
 
     raw: Any

@@ -161,6 +161,16 @@ class Plan:
         seq = self._answer.setting.seq
         return None if seq is None else self.samples_per_s * seq
 
+    @property
+    def money_per_step(self) -> float | None:
+        """What a step costs, in USD; None where no price is stated, and of serving."""
+        return getattr(self.ranked, "money_per_step", None)
+
+    @property
+    def energy_per_step_j(self) -> float | None:
+        """What a step draws, in joules; None where no power is stated, and of serving."""
+        return getattr(self.ranked, "energy_per_step_j", None)
+
     # -- what can be done with it
 
     def to_dict(self) -> dict[str, Any]:

@@ -290,17 +290,18 @@ def _predict(
                 if run_from is not None:
                     raise UsageError("run_from and plan: each names a plan; leave one of them out")
                 return _of_plan(kind, command, plan, words, call, progress)
+            notes: list[str] = []
             if run_from is not None:
                 from planner.importers.runs.merge import with_run
 
                 words = {**dict.fromkeys(("gpus", "batch", "micro_batches"), None), **words}
-                words, _notes = with_run(words, run_from[0], Path(run_from[1]))
+                words, notes = with_run(words, run_from[0], Path(run_from[1]))
             values = Values()
             request = _request(words, values, call)
             served = serving_request(words["serving"], request, values)
             if served is not None:
-                return _predicted(kind, served, _ask_serving(command, progress)(served, None), ())
-            return _predicted(kind, request, _ask(command, request, None, progress), ())
+                return _predicted(kind, served, _ask_serving(command, progress)(served, None), tuple(notes))
+            return _predicted(kind, request, _ask(command, request, None, progress), tuple(notes))
         except SearchInterrupted:
             raise Interrupted(None) from None
 

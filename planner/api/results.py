@@ -138,7 +138,7 @@ class Estimate(Answer, Written):
     ----------
     plan : Plan
     warnings : tuple of str
-        What no longer holds of a plan file.
+        What no longer holds of a plan file; of what is run today (``run_from``), what was read otherwise than it is written.
     raw : object
         The planner's own record of the answer, of the type of its space.
 
@@ -248,6 +248,13 @@ class ScalingCurve(Answer):
     Attributes
     ----------
     points : tuple of planner.results.ScalePoint
+
+    Examples
+    --------
+    >>> import planner
+    >>> curve = planner.scale("alexnet", workers=[1, 2, 4])
+    >>> [point.workers for point in curve.points], curve.points[0].speedup
+    ([1, 2, 4], 1.0)
     """
 
     raw: Any

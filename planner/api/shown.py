@@ -15,7 +15,8 @@ __all__ = ["Answer", "html_of"]
 
 _WIDTH = 120  # of text where no terminal says otherwise
 _MOST_ROWS = 60  # of a table in a notebook; the rest is counted
-_LEFT, _RIGHT = 'style="text-align: left"', 'style="text-align: right"'
+# A number with its unit stays on one line.
+_LEFT, _RIGHT = 'style="text-align: left"', 'style="text-align: right; white-space: nowrap"'
 
 
 class Answer:

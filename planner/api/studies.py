@@ -34,6 +34,12 @@ class Sweep(Answer):
     command : str
         The call.
     raw : planner.sweeping.run.Swept
+
+    Examples
+    --------
+    >>> import planner
+    >>> [(row["gpus"], row["status"]) for row in planner.sweep("alexnet", gpus="1..4")]
+    [(1, 'ok'), (2, 'ok'), (4, 'ok')]
     """
 
     command: str
@@ -83,6 +89,13 @@ class Sizing(Answer):
     Attributes
     ----------
     raw : planner.sizing.search.Sized
+
+    Examples
+    --------
+    >>> import planner
+    >>> sizing = planner.size("alexnet", samples="1.28M", epochs=90, days=1, max_gpus=8)
+    >>> sizing.least_gpus["gpus"], sizing.least_gpus["time_s"] <= 86400
+    (1, True)
     """
 
     raw: Any

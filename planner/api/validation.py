@@ -20,7 +20,22 @@ __all__ = ["Validation", "validate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Validation(Answer):
-    """How wrong the predictions of tables of measurements are."""
+    r"""How wrong the predictions of tables of measurements are.
+
+    Examples
+    --------
+    A run that took 1.5 s a step:
+
+    >>> import planner
+    >>> from pathlib import Path
+    >>> header, row = "model,device,gpus,global_batch,seq,tp,precision,step_time_ms", "llama3-8b,h100-sxm,8,8,8192,8,bf16,1500"
+    >>> runs = Path("runs.csv")
+    >>> size = runs.write_text(f"{header}\n{row}\n")
+    >>> found = planner.validate(runs)
+    >>> found.to_dict()["files"][0]["scored"], found.to_dict()["files"][0]["mape"] < 0.2
+    (1, True)
+    >>> runs.unlink()
+    """
 
     by: str | None
     raw: Any
@@ -54,6 +69,14 @@ def validate(
     ------
     PlannerError
         A file cannot be read or is of no known kind; every bad file is named.
+
+    Examples
+    --------
+    >>> import planner
+    >>> planner.validate("no-such-table.csv")
+    Traceback (most recent call last):
+    ...
+    planner.errors.InputFileError: no-such-table.csv: cannot be read: No such file or directory
     """
     from planner.commands.validate import constants_of
     from planner.validation.run import validate_files

@@ -27,6 +27,15 @@ class Interrupted(KeyboardInterrupt):
     ----------
     result : SearchResult, Placement, Sweep, Sizing or None
         The best so far.
+
+    Examples
+    --------
+    >>> import planner
+    >>> try:
+    ...     raise planner.Interrupted(None)  # as a search does when it is stopped
+    ... except planner.Interrupted as stopped:
+    ...     print(stopped.result)
+    None
     """
 
     def __init__(self, result: SearchResult | Placement | Sweep | Sizing | None) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,10 +13,12 @@ from costmodel.network import Cluster
 from planner.errors import PlannerError, UsageError
 from planner.files.resources import bundled
 from planner.loading import load_cluster, load_device
-from planner.validation.hardware import Links, device_name, machine_of
+from planner.validation.hardware import Links, device_name, links_of, machine_of
 from planner.validation.tables import Row, RowSkipped, Table
 
-__all__ = ["Machinery", "cluster_of", "machinery_of"]
+__all__ = ["Machinery", "cluster_of", "link_remark", "machinery_of"]
+
+_OTHER_LINKS = 1.5  # times as fast or as slow: no matter of how a datasheet is read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,41 @@ def cluster_of(machinery: Machinery) -> Cluster | None:
     try:
         return machine_of(row, Links()).cluster
     except RowSkipped:
+        return None
+
+
+def link_remark(machinery: Machinery, table: Table) -> str:
+    """What to say of a table whose rows state other links between nodes than the cluster that they are said to have run on; else empty.
+
+    Parameters
+    ----------
+    machinery : Machinery
+    table : Table
+        Of training runs, with the column ``inter_bw_Gbps_per_node``.
+    """
+    cluster = cluster_of(machinery) if machinery.cluster else None
+    if cluster is None or "inter_bw_Gbps_per_node" not in table.columns or len(cluster.levels) < 2:
+        return ""
+    outer = cluster.levels[-1]
+    devices = math.prod(level.size or 1 for level in cluster.levels[:-1])
+    known = outer.bandwidth_bytes_per_s * devices  # that of a level is each device's share
+    stated = Counter(_inter_node(row) for row in table.rows if not machinery.refusal(row))
+    others = {
+        rate: rows for rate, rows in stated.items() if rate and not 1 / _OTHER_LINKS <= rate / known <= _OTHER_LINKS
+    }
+    if not others:
+        return ""
+    rates = ", ".join(f"{rate * 8e-9:,.4g}" for rate in sorted(others))
+    return (
+        f"{table.path.name}: {sum(others.values()):,} rows state {rates} Gb/s per node between nodes, cluster {machinery.cluster} has "
+        f"{known * 8e-9:,.4g}. The cluster counts; without --cluster every row has its own links"
+    )
+
+
+def _inter_node(row: Row) -> float | None:
+    try:
+        return links_of(row).inter_bytes_per_s
+    except RowSkipped:  # counted when the row is predicted
         return None
 
 

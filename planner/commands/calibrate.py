@@ -118,22 +118,39 @@ def _run(
     command_line: str,
 ) -> None:
     from planner.calibration.documents import calibration_text
-    from planner.calibration.machine import cluster_of, machinery_of
+    from planner.calibration.machine import cluster_of, link_remark, machinery_of
     from planner.calibration.report import calibration_report
     from planner.calibration.run import calibrate as fit
+    from planner.validation.tables import read_table
 
     machinery = machinery_of(options["device"], options["cluster"], options["framework"])
+    if options["framework"] is not None:
+        _remark_on_framework(where, options["framework"])
     progress = Progress(where)
     try:
         found = fit(files, machinery, name=called, folds=folds_and_seed[0], seed=folds_and_seed[1], progress=progress)
     finally:
         progress.close()
+    for name in files:
+        doubt = link_remark(machinery, read_table(Path(name)))
+        if doubt:
+            remark(where, doubt)
     if path is not None:
         write_atomically(path, calibration_text(found, command_line))
         remark(where, f"wrote {path}; use it with --calibration {path}")
     else:
         remark(where, "the calibration is not written; -o FILE does that")
     emit(calibration_report(found, cluster_of(machinery), command_line), where)
+
+
+def _remark_on_framework(where: Output, name: str) -> None:
+    """Any software may be named; say so where the name looks like a slip."""
+    from costmodel.framework import FRAMEWORKS, profile_of
+    from planner.errors import did_you_mean
+
+    near = did_you_mean(name, [profile.name for profile in FRAMEWORKS if profile.name != "default"])
+    if near and profile_of(name).name == "default":
+        remark(where, f"--framework {name} has no profile of its own, the default's constants count{near}")
 
 
 def _path(values: Values, text: str | None) -> Path | None:

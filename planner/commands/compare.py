@@ -58,6 +58,7 @@ def compare(
     device: o.Device = None,
     batch: o.Batch = None,
     seq: o.Seq = None,
+    assume_free: o.AssumeFree = None,
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     memory_limit: o.MemoryLimit = None,

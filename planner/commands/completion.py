@@ -13,7 +13,8 @@ import typer
 
 __all__ = ["COMPLETED", "command_to_complete", "completion_of", "words_from"]
 
-# Option -> where its words are: "kind:models" for bundled files, "module:NAME" for a tuple, mapping or set, else the words themselves.
+# Option -> where its words are: "kind:models" for bundled files, "module:NAME" for a tuple, mapping or set, "module:NAME:ARGUMENT" for a
+# function of one, else the words themselves.
 COMPLETED: dict[str, str] = {
     "--model": "kind:models",
     "--cluster": "kind:clusters",
@@ -25,7 +26,7 @@ COMPLETED: dict[str, str] = {
     "--objective": "strategies.mesh.settings:OBJECTIVES",
     "--space": "planner.commands.question:SPACES",
     "--family": "planner.commands.question:FAMILIES",
-    "--collective": "costmodel.collectives:ALL_REDUCE_NAMES",
+    "--collective": "costmodel.collectives:names_of:all_reduce",
     "--cost-model": "roofline paleo",
     "--solver": "auto program elimination",
     "--format": "planner.commands.output:FORMATS",
@@ -49,6 +50,7 @@ _OF_COMMAND = {
 _OF_SERVING = {"--objective": "strategies.serving.settings:SERVING_OBJECTIVES"}
 # Several words with commas between them.
 _LISTS = frozenset({"--zero", "--schedule", "--recompute", "--cp-kind", "--order", "--offload"})
+_LISTS_OF_COMMAND = frozenset({("sweep", "--cluster"), ("size", "--cluster")})
 
 
 def completion_of(flags: Iterable[str]) -> Callable[[typer.Context, str], list[str]] | None:
@@ -62,7 +64,8 @@ def completion_of(flags: Iterable[str]) -> Callable[[typer.Context, str], list[s
         return None
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",") if flag in _LISTS else ("", "", incomplete)
+        is_list = flag in _LISTS or (str(getattr(ctx, "info_name", None)), flag) in _LISTS_OF_COMMAND
+        before, comma, last = incomplete.rpartition(",") if is_list else ("", "", incomplete)
         return [f"{before}{comma}{word}" for word in words_from(_source(ctx, flag)) if word.startswith(last)]
 
     return complete
@@ -89,7 +92,9 @@ def words_from(source: str) -> list[str]:
         from planner.files.resources import bundled
 
         return list(bundled(name))
-    return [str(word) for word in getattr(importlib.import_module(module), name)]
+    name, called, argument = name.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    return [str(word) for word in (found(argument) if called else found)]
 
 
 def command_to_complete(environment: Mapping[str, str], commands: Iterable[str]) -> str | None:

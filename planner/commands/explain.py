@@ -63,6 +63,7 @@ def estimate(
     optimizer: o.Optimizer = None,
     mode: o.Mode = None,
     memory_limit: o.MemoryLimit = None,
+    assume_free: o.AssumeFree = None,
     lora_rank: o.LoraRank = None,
     space: o.Space = None,
     family: o.Family = None,
@@ -122,6 +123,7 @@ def explain(
     optimizer: o.Optimizer = None,
     mode: o.Mode = None,
     memory_limit: o.MemoryLimit = None,
+    assume_free: o.AssumeFree = None,
     lora_rank: o.LoraRank = None,
     objective: o.Objective = None,
     space: o.Space = None,
@@ -210,6 +212,10 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
         answer_plan_file(loaded, base, options["serving"], where, command, is_changed=bool(changes))
         return
     document, merged, plan = plan_question(loaded, path, _changes(options, request), request.command_line)
+    # How the best plan is searched for is no part of the file's question.
+    merged = dataclasses.replace(
+        merged, sensitivity=request.sensitivity, time_limit_s=request.time_limit_s, solver=request.solver
+    )
     _answer(merged, plan, document, where, command, files)
 
 

@@ -43,20 +43,9 @@ Document = Annotated[
 ]
 
 
-AssumeFree = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--assume-free",
-        metavar="OP",
-        help="An operator that is not known costs nothing, which every output says. Repeatable.",
-        show_default=False,
-    ),
-]
-
-
 def import_(
     source: Source,
-    assume_free: AssumeFree = None,
+    assume_free: o.AssumeFree = None,
     json: o.Json = False,
     format: o.Format = None,  # noqa: A002 - the option's name
     output: o.Output = None,

@@ -169,6 +169,7 @@ def place(
     cluster: Cluster = None,
     batch: Batch = None,
     mode: Mode = None,
+    assume_free: o.AssumeFree = None,
     objective: Objective = None,
     contiguous: Contiguous = None,
     contiguity: Contiguity = None,
@@ -264,14 +265,15 @@ def place_request(workload: str, options: Mapping[str, Any], values: Values) -> 
         values.add("--contiguity, --contiguous: have no meaning for --objective latency (see --subgraphs)")
     _check_contiguity_of_method(method, get, values)
     if get("cluster") is None:
-        for name in ("batch", "mode"):
-            if get(name) is not None:
-                values.add(f"--{name}: only has a meaning for a network with --cluster")
+        for name in ("batch", "mode", "assume_free"):
+            if get(name):
+                values.add(f"--{name.replace('_', '-')}: only has a meaning for a network with --cluster")
     bandwidth = _quantity(values, "--bandwidth", get("bandwidth"), "bytes_per_s")
     return PlaceRequest(
         workload=Path(workload),
         cluster=get("cluster"),
         batch=values.count("--batch", get("batch") or "1"),
+        assume_free=tuple(dict.fromkeys(get("assume_free") or ())),
         mode=values.choice("--mode", get("mode") or "training", ("training", "inference")),
         objective=values.choice("--objective", get("objective") or "throughput", OBJECTIVES),
         contiguity=_contiguity(values, get("contiguous"), get("contiguity")),
@@ -364,15 +366,20 @@ def _check(files: list[str], options: Mapping[str, Any], where: Output, values: 
         )
     cluster = options["cluster"]
     if cluster is None:
-        for name in ("batch", "mode"):
-            if options[name] is not None:
-                values.add(f"--{name}: only has a meaning for a network with --cluster")
+        for name in ("batch", "mode", "assume_free"):
+            if options[name]:
+                values.add(f"--{name.replace('_', '-')}: only has a meaning for a network with --cluster")
     mode = values.choice("--mode", options["mode"] or "training", ("training", "inference"))
     batch = values.count("--batch", options["batch"] or "1")
     values.check()
     model = None
     if cluster is not None:
-        model = ModelOfCheck(cluster=cluster, batch=batch, mode="training" if mode == "training" else "inference")
+        model = ModelOfCheck(
+            cluster=cluster,
+            batch=batch,
+            mode="training" if mode == "training" else "inference",
+            assume_free=tuple(options["assume_free"] or ()),
+        )
     report, ok = check_files(files[0], Path(files[1]), model)
     emit(report, where)
     if not ok:

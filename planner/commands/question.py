@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from planner.commands.mesh_options import restriction_from
-from planner.commands.output import Output, output_from
+from planner.commands.output import Output, output_from, remark
 from planner.commands.values import MAX_GPUS, Values
 from planner.errors import did_you_mean
 from planner.request import CostModelName, Mode, Request, SolverName, SpaceChoice
@@ -43,6 +43,8 @@ def output_of(options: Mapping[str, Any], values: Values) -> Output:
     for flag, path in (("--output", where.path), ("--export", where.export)):
         if path is not None:
             refuse_inputs(values, flag, path, options)
+    if options.get("assume_free"):  # rows of numbers (csv) have no place for it
+        remark(where, f"ASSUMED FREE by --assume-free: {', '.join(dict.fromkeys(options['assume_free']))}")
     return where
 
 
@@ -99,6 +101,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         whole_cluster=bool(get("whole_cluster")),
         batch=values.optional_count("--batch", get("batch")),
         seq=values.optional_count("--seq", get("seq")),
+        assume_free=tuple(dict.fromkeys(get("assume_free") or ())),
         lora_rank=values.optional_count("--lora-rank", get("lora_rank")),
         precision=_known_precision(get("precision"), values),
         optimizer=_known_optimizer(get("optimizer"), values),
@@ -130,6 +133,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         power_w=_power(get("power_w"), values),
         calibration=get("calibration"),
         sensitivity=bool(get("sensitivity")),
+        stages=get("stages") or "",
         command_line=command_line_of(options.get("context")),
     )
 
@@ -196,13 +200,13 @@ def _known_optimizer(text: str | None, values: Values) -> str | None:
 
 
 def _objective(text: str | None, mode: str | None, values: Values) -> str | None:
-    """Inference has objectives of its own: those of serving."""
+    """Networks that generate text are served by objectives of their own; the network says later which kind it is."""
     if text is None:
         return None
     from strategies.mesh.settings import OBJECTIVES
     from strategies.serving.settings import SERVING_OBJECTIVES
 
-    known = SERVING_OBJECTIVES if mode == "inference" else OBJECTIVES
+    known = tuple(dict.fromkeys((*SERVING_OBJECTIVES, *OBJECTIVES))) if mode == "inference" else OBJECTIVES
     return values.choice("--objective", text.strip().replace("-", "_"), known)
 
 

@@ -55,7 +55,7 @@ def write_search_files(
     Raises
     ------
     PlannerError
-        A figure or a trace that plans of this kind do not have; files that can no longer be written.
+        A figure that the answer does not have; files that can no longer be written.
     """
     import dataclasses
 
@@ -192,13 +192,9 @@ def _page(view: AnswerView, resolved: Resolved, study: Study, blocks: Sequence[B
     if fronts:
         note = "Plans of this answer, and the best ones on fewer GPUs and in less memory."
         sections.append(Section(title="Pareto fronts", figures=tuple(fronts), note=note))
-    try:
-        steps = timeline(tracks_of(resolved, view.best.plan), view.best.summary)
-        sections.append(
-            Section(title="Timeline", figures=(steps,), note="--trace FILE writes it with every layer for Perfetto.")
-        )
-    except UsageError as error:
-        sections.append(Section(title="Timeline", note=f"{error}."))
+    steps = timeline(tracks_of(resolved, view.best.plan), view.best.summary)
+    note = "--trace FILE writes it with all that is known of it for Perfetto."
+    sections.append(Section(title="Timeline", figures=(steps,), note=note))
     curves = scaling(study.curves)
     if curves or study.note:
         sections.append(Section(title="Scaling", figures=tuple(curves), note=study.note))

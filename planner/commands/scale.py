@@ -42,6 +42,7 @@ def scale(
     optimizer: o.Optimizer = None,
     mode: o.Mode = None,
     memory_limit: o.MemoryLimit = None,
+    assume_free: o.AssumeFree = None,
     lora_rank: o.LoraRank = None,
     fix: o.Fix = None,
     collective: o.Collective = None,
@@ -94,7 +95,7 @@ def curve_of(options: Mapping[str, Any], values: Values) -> Curve:
         values.add("--weak and --strong: choose one")
     if (epochs is None) != (samples is None):
         values.add("--epochs and --samples: give both, for the hours of a training")
-    num_epochs, num_samples = values.positive("--epochs", epochs), values.positive("--samples", samples)
+    num_epochs, num_samples = values.positive("--epochs", epochs), values.amount("--samples", samples)
     family = get("family")
     chosen = None if family is None else values.choice("--family", family, o.SCALE_FAMILIES)
     request = request_from({**options, "family": None, "gpus": str(max(counts, default=1))}, values)

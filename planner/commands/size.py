@@ -85,6 +85,7 @@ def size(
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     memory_limit: o.MemoryLimit = None,
+    assume_free: o.AssumeFree = None,
     lora_rank: o.LoraRank = None,
     space: o.Space = None,
     family: o.Family = None,
@@ -200,18 +201,10 @@ def _show(sized: Sized, where: Output) -> None:
 
 
 def _goal(options: Mapping[str, Any], values: Values) -> Goal:
-    from planner.sizing.goal import SECONDS_PER_DAY, Goal, amount
-
-    def number(flag: str, text: str | None) -> float | None:
-        if text is None:
-            return None
-        value = amount(text)
-        if value is None:
-            values.add(f"{flag} {text}: must be a number above 0, such as 1T, 300B, 2M, 500k or 1.5e12")
-        return value
+    from planner.sizing.goal import SECONDS_PER_DAY, Goal
 
     given = {name: options.get(name) for name in ("tokens", "samples", "epochs", "days", "budget")}
-    tokens, samples = number("--tokens", given["tokens"]), number("--samples", given["samples"])
+    tokens, samples = values.amount("--tokens", given["tokens"]), values.amount("--samples", given["samples"])
     epochs = values.positive("--epochs", given["epochs"])
     if given["tokens"] is None and given["samples"] is None:
         values.add("--tokens: is missing; say how long the training is: --tokens 1T, or --samples 1.28M --epochs 90")
@@ -221,7 +214,7 @@ def _goal(options: Mapping[str, Any], values: Values) -> Goal:
         values.add("--epochs: needs --samples, those of one epoch")
     if given["days"] is None and given["budget"] is None:
         values.add("--days, --budget: give at least one; without a limit one GPU that holds the network will do")
-    days, budget = values.positive("--days", given["days"]), number("--budget", given["budget"])
+    days, budget = values.positive("--days", given["days"]), values.amount("--budget", given["budget"])
     return Goal(
         tokens=tokens,
         samples=None if samples is None or tokens is not None else samples * (epochs or 1.0),

@@ -99,6 +99,7 @@ def sweep(
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     memory_limit: o.MemoryLimit = None,
+    assume_free: o.AssumeFree = None,
     lora_rank: o.LoraRank = None,
     objective: o.Objective = None,
     space: o.Space = None,

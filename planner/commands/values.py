@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 
+from planner.amounts import amount, is_ambiguous
 from planner.errors import UsageError, did_you_mean
 
 __all__ = ["MAX_GPUS", "Values"]
@@ -14,6 +15,7 @@ MAX_GPUS = 1_000_000
 _MAX_COUNT = 10**9
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}\Z")
+_SUFFIXED = re.compile(r"[0-9.]{1,30} *[kKmMgGbBtT]\Z")
 _TIME = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?) *([a-zµμ]*)\Z", re.IGNORECASE)
 _SECONDS = {
     "": 1.0,
@@ -61,11 +63,11 @@ class Values:
         self.problems.append(problem)
 
     def count(self, flag: str, text: str, *, least: int = 1, most: int = _MAX_COUNT) -> int:
-        """Read a whole number; ``least`` stands in for a wrong one."""
-        if not _WHOLE.match(text.strip()):
-            self.add(f"{flag} {text}: must be a whole number{_without_separators(text)}")
+        """Read a whole number, as in 4096 or 1.5M; ``least`` stands in for a wrong one."""
+        number = _whole(text.strip())
+        if number is None:
+            self.add(f"{flag} {text}: {_not_whole(text.strip())}")
             return least
-        number = int(text)
         if number < least:
             self.add(f"{flag} {text}: must be at least {least}")
             return least
@@ -77,6 +79,13 @@ class Values:
     def optional_count(self, flag: str, text: str | None, *, least: int = 1, most: int = _MAX_COUNT) -> int | None:
         """Read a whole number that may be left out."""
         return None if text is None else self.count(flag, text, least=least, most=most)
+
+    def amount(self, flag: str, text: str | None) -> float | None:
+        """Read a large number above 0 that may be left out: 1T, 300B, 2M."""
+        value = None if text is None else amount(text)
+        if text is not None and value is None:
+            self.add(f"{flag} {text}: must be a number above 0, such as 1T, 300B, 2M, 500k or 1.5e12")
+        return value
 
     def share(self, flag: str, text: str | None) -> float:
         """Read an efficiency, above 0 and at most 1 (as a number or in percent); 1 when it is left out."""
@@ -171,6 +180,25 @@ class Values:
         if len(counts) > _MAX_WORKER_COUNTS:
             self.add(f"{flag}: more than {_MAX_WORKER_COUNTS:,} worker counts")
         return tuple(sorted(counts))
+
+
+def _whole(text: str) -> int | None:
+    """Read a whole number, with a suffix where that says one.
+
+    >>> _whole("4096"), _whole("1.5M"), _whole("1.5"), _whole("8k")
+    (4096, 1500000, None, None)
+    """
+    if _WHOLE.match(text):
+        return int(text)
+    value = amount(text) if _SUFFIXED.match(text) and not is_ambiguous(text) else None
+    return round(value) if value is not None and abs(value - round(value)) < 1e-6 else None
+
+
+def _not_whole(text: str) -> str:
+    if is_ambiguous(text):
+        thousands = int(text[:-1])
+        return f"may be {1000 * thousands} or {1024 * thousands}; write the number"
+    return f"must be a whole number{_without_separators(text)}"
 
 
 def _without_separators(text: str) -> str:

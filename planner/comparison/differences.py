@@ -21,6 +21,12 @@ _HASHES = {"model file": "model", "cluster file": "cluster"}
 _NOISE = 1e-9
 
 
+def _less(value: float, first: float) -> float:
+    """A difference, where it is more than the noise of the two."""
+    difference = value - first
+    return difference if abs(difference) > _NOISE * max(abs(value), abs(first)) else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One thing of every plan, in the order of the plans; None where a plan has no such thing."""
@@ -33,7 +39,7 @@ class Row:
     def differences(self) -> tuple[float | None, ...]:
         """Against the first plan."""
         first = self.values[0]
-        return tuple(None if value is None or first is None else value - first for value in self.values)
+        return tuple(None if value is None or first is None else _less(value, first) for value in self.values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

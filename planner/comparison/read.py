@@ -76,12 +76,18 @@ def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "
         asked = request_from_document(loaded.content, path.resolve().parent)
         base = dataclasses.replace(asked, command_line=command_line, **changes)
         served, estimate, warnings = serving_prediction(loaded, base, {}, estimate_serving, is_changed=bool(changes))
-        return Predicted(question=served, prediction=estimate, warnings=tuple(warnings))
+        return Predicted(question=served, prediction=estimate, warnings=(*warnings, *_assumed_free(base)))
     from planner.search import estimate as predict
 
     document, request, plan = plan_question(loaded, path, changes, command_line)
     breakdown = predict(request, plan)
-    return Predicted(question=request, prediction=breakdown, warnings=tuple(plan_warnings(document, breakdown)))
+    remarks = (*plan_warnings(document, breakdown), *_assumed_free(request))
+    return Predicted(question=request, prediction=breakdown, warnings=remarks)
+
+
+def _assumed_free(request: Request) -> tuple[str, ...]:
+    """Operators that a plan's times leave out, which the comparison says even where all plans do."""
+    return (f"assumed free: {', '.join(request.assume_free)}",) if request.assume_free else ()
 
 
 def predicted_question(question: Request | ServingRequest) -> Predicted:

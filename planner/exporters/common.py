@@ -41,6 +41,8 @@ def header(origin: Origin, account: Account, program: str, *, with_account: bool
         *(f"Predicted: {sentence}" for sentence in origin.prediction),
     ]
     if with_account:
+        if account.cannot:
+            lines.append("The prediction is of the whole plan; without what is not expressed the run differs from it.")
         lines += [f"NOT EXPRESSED {setting}: {why}" for setting, why in account.cannot.items()]
         lines += [f"LEFT TO YOU {setting}: {what}" for setting, what in account.by_hand.items()]
     return lines

@@ -19,6 +19,7 @@ AnyJob = Job | LayerJob | ServingJob
 README, MANIFEST = "README.md", "export.json"
 # Version of the manifest.
 _MANIFEST_VERSION = 1
+_OF_THE_WHOLE = "The prediction is of the whole plan; without these settings the run differs from it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +116,17 @@ def _readme(job: AnyJob, account: Account, title: str, checked: str, files: Mapp
         "Arguments are passed on to the program.",
         "",
     ]
-    lines += _section("Not expressed", account.cannot, f"{title} has every setting of the plan that has an effect.")
+    lines += _section(
+        "Not expressed", account.cannot, f"{title} has every setting of the plan that has an effect.", _OF_THE_WHOLE
+    )
     lines += _section("Left to you", account.by_hand, "Nothing.")
     lines += _section("Written", account.written, "Nothing.")
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(heading: str, entries: Mapping[str, str], empty: str) -> list[str]:
+def _section(heading: str, entries: Mapping[str, str], empty: str, lead: str = "") -> list[str]:
     rows = [f"- `{name}`: {_inline(text)}" for name, text in entries.items()]
-    return [f"## {heading}", "", *(rows or [empty]), ""]
+    return [f"## {heading}", "", *([lead, ""] if lead and rows else []), *(rows or [empty]), ""]
 
 
 def _inline(text: str) -> str:

@@ -108,8 +108,12 @@ def _block_sizes(layers: Sequence[Layer]) -> dict[str, Any] | None:
     linears = [layer for layer in layers if layer.kind == "linear"]
     if not _PLAIN.issuperset(kinds) or len(attentions) != 1 or len(norms) != 1:
         return None
+    # Two parts, one after the other, each normalised before and added to what it read.
+    sums = [len(layer.inputs) for layer in layers if layer.kind == "add"]
+    if sums != [2, 2] or kinds[0] not in _NORMS or sum(kind in _NORMS for kind in kinds) != 2:
+        return None
     attention = attentions[0]
-    if not attention.causal or attention.window or attention.relative_buckets or attention.qk_norm:
+    if not attention.causal or attention.window or attention.relative_buckets or attention.qk_norm or attention.sinks:
         return None
     if len({layer.params.bias for layer in linears}) != 1 or any(layer.params.norm for layer in linears):
         return None

@@ -28,6 +28,7 @@ __all__ = [
     "Location",
     "Node",
     "parse_document",
+    "read_bytes",
     "read_json",
     "read_text",
 ]
@@ -135,6 +136,40 @@ def location_text(location: Iterable[str | int]) -> str:
     return text
 
 
+def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
+    """Read a regular file within a size limit.
+
+    Parameters
+    ----------
+    path : Path
+    most_bytes : int
+    what : str
+        What the limit is of, for the message.
+
+    Raises
+    ------
+    InputFileError
+        Missing, a folder, unreadable or too large.
+    """
+    try:
+        if path.is_dir():
+            raise _failure(path, "is a folder, not a file")
+        if not path.is_file() and path.exists():
+            raise _failure(path, "is not a regular file")
+        with path.open("rb") as stream:
+            data = stream.read(most_bytes + 1)
+    except FileNotFoundError:
+        raise _failure(path, "no such file") from None
+    except InputFileError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise _failure(path, f"cannot be read: {reason}") from None
+    if len(data) > most_bytes:
+        raise _failure(path, f"is larger than {most_bytes // 2**20} MiB, the limit of {what}")
+    return data
+
+
 def read_text(path: Path) -> tuple[str, str]:
     """Read a text file within the size limit.
 
@@ -148,22 +183,7 @@ def read_text(path: Path) -> tuple[str, str]:
     InputFileError
         Missing, a folder, unreadable, too large or not UTF-8.
     """
-    try:
-        if path.is_dir():
-            raise _failure(path, "is a folder, not a file")
-        if not path.is_file() and path.exists():
-            raise _failure(path, "is not a regular file")
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise _failure(path, "no such file") from None
-    except InputFileError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _failure(path, f"cannot be read: {reason}") from None
-    if len(data) > MAX_BYTES:
-        raise _failure(path, f"is larger than {MAX_BYTES // 2**20} MiB, the limit of a file that is read here")
+    data = read_bytes(path, MAX_BYTES, "a file that is read here")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise _failure(path, "is UTF-16 text; save it as UTF-8")
     try:

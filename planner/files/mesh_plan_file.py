@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.mesh.units import MeshError
 from planner.errors import FileProblem, InputFileError
-from planner.files.plan_file import plan_problem, prediction, provenance, question_head
+from planner.files.plan_file import finished, plan_problem, prediction, provenance, question_head
 from planner.mesh.results import MeshResult, RankedMeshPlan
 from planner.request import Request
 from planner.results import Setting
@@ -85,10 +85,8 @@ def document_from_mesh_plan(
         "provenance": provenance(setting, assumptions),
     }
     # The proof is about the uniform space: it says nothing about a plan with stages or splits of its own.
-    if result is not None and not (ranked.plan.stage_blocks or ranked.plan.block_splits):
-        is_best = ranked.rank == 1
-        document["prediction"] |= {"proven_optimal": result.proven_optimal and is_best, "bound_s": result.bound_s}
-    return {key: value for key, value in document.items() if value not in (None, [], {})}
+    is_uniform = not (ranked.plan.stage_blocks or ranked.plan.block_splits)
+    return finished(document, ranked.rank, result if is_uniform else None)
 
 
 def mesh_plan_from_document(document: PlanDocument, judge: MeshJudge, source: Document | None = None) -> MeshPlan:

@@ -10,7 +10,7 @@ from typing import Any
 
 from costmodel.graph import Graph
 from costmodel.layers import Layer
-from planner.errors import FileProblem, InputFileError, UsageError
+from planner.errors import FileProblem, InputFileError
 from planner.loading import LoadedModel, load_model
 from planner.report.yaml_text import yaml_text
 from planner.schema.model import TRAINING_KEYS
@@ -38,16 +38,14 @@ def import_network(path: Path, *, assume_free: Sequence[str] = ()) -> LoadedMode
     UsageError
         ``assume_free`` names what the file does not have.
     """
-    from planner.importers.sources import FORMATS, ImportOptions, format_of
+    from planner.importers.sources import FORMATS, format_of
 
     if not path.exists():
         raise InputFileError([FileProblem(path=path, message="no such file")])
     if path.suffix.lower() == ".json":
-        if assume_free:
-            raise UsageError("--assume-free: JSON files have no operators that are not known")
-        return load_model(str(path))
+        return load_model(str(path), assume_free=assume_free)
     if path.is_file() and path.suffix.lower() not in (".yaml", ".yml") and format_of(path) is not None:
-        return load_model(str(path), options=ImportOptions(assume_free=frozenset(assume_free)))
+        return load_model(str(path), assume_free=assume_free)
     known = "; ".join(f"{entry.description} ({entry.files})" for entry in FORMATS)
     message = f"cannot be imported: its content is none of these: {known}"
     raise InputFileError([FileProblem(path=path, message=message)])

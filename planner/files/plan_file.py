@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.splits import Split
 from planner.errors import FileProblem
+from planner.files.resources import Kind, bundled, bundled_name
 from planner.request import Request
 from planner.results import RankedPlan, SearchResult, Setting
 
 if TYPE_CHECKING:
     from planner.files.documents import Document, Location
     from planner.loading import Loaded
-    from planner.mesh.results import RankedMeshPlan
-    from planner.mixed.results import RankedMixedPlan
+    from planner.mesh.results import MeshResult, RankedMeshPlan
+    from planner.mixed.results import MixedResult, RankedMixedPlan
     from planner.schema.plan import PlanDocument
 
 __all__ = [
     "SCHEMA_VERSION",
     "changed_inputs",
     "document_from_plan",
+    "finished",
     "is_plan_file",
     "plan_problem",
     "plan_text",
@@ -92,9 +94,18 @@ def document_from_plan(
         "prediction": prediction(ranked),
         "provenance": provenance(setting, assumptions),
     }
+    return finished(document, ranked.rank, result)
+
+
+def finished(
+    document: dict[str, Any], rank: int, result: SearchResult | MeshResult | MixedResult | None
+) -> dict[str, Any]:
+    """Add to a plan file what the search proves of the plan of this rank, if it does, and leave out entries that say nothing."""
     if result is not None:
-        is_best = ranked.rank == 1
-        document["prediction"] |= {"proven_optimal": result.proven_optimal and is_best, "bound_s": result.bound_s}
+        proven = result.proven_optimal and rank == 1
+        # The proof is about the objective: without it, a plan that saves energy would read as the fastest one.
+        about = {} if result.objective == "step_time" else {"objective": result.objective}
+        document["prediction"] |= {**about, "proven_optimal": proven, "bound_s": result.bound_s}
     return {key: value for key, value in document.items() if value not in (None, [], {})}
 
 
@@ -102,19 +113,20 @@ def question_head(request: Request, setting: Setting, folder: Path | None) -> di
     """First entries of every plan file of training: the version and what was asked."""
     return {
         "schema_version": SCHEMA_VERSION,
-        "model": reference(request.model, folder),
+        "model": reference("models", request.model, folder),
         # The default is written out, so that the plan keeps its meaning when the default changes.
-        "cluster": setting.cluster if request.cluster is None else reference(request.cluster, folder),
-        "device": reference(request.device, folder) if request.device is not None else None,
+        "cluster": setting.cluster if request.cluster is None else reference("clusters", request.cluster, folder),
+        "device": reference("devices", request.device, folder) if request.device is not None else None,
         "gpus": setting.gpus,
         "global_batch": setting.global_batch,
         "seq": setting.seq,
+        "assume_free": list(request.assume_free),
         "lora_rank": request.lora_rank,
         "precision": setting.precision,
         "optimizer": setting.optimizer,
         "mode": setting.mode,
         "cost_model": setting.cost_model,
-        "calibration": None if request.calibration is None else reference(request.calibration, folder),
+        "calibration": None if request.calibration is None else reference("calibrations", request.calibration, folder),
         "memory_limit": request.memory_limit,
     }
 
@@ -157,9 +169,17 @@ def provenance(setting: Setting, assumptions: Sequence[str]) -> dict[str, Any]:
     return entry
 
 
-def reference(text: str, folder: Path | None) -> str:
-    """Name a file in a plan file: what exists as a path is a path, relative to the plan file; anything else is a bundled name."""
+def reference(kind: Kind, text: str, folder: Path | None) -> str:
+    """Name a file in a plan file: what exists as a path is a path, relative to the plan file; anything else is a bundled name.
+
+    >>> reference("models", "meta-llama/Meta-Llama-3-8B", None)
+    'llama3-8b'
+    """
     path = Path(text)
+    if not path.exists() and text not in bundled(kind):
+        meant = bundled_name(kind, text)
+        if meant is not None:
+            return meant
     is_path = path.name != text or path.is_file()
     return _relative(path, folder) if is_path else text
 
@@ -254,6 +274,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         micro_batches=document.num_micro_batches if document.layers else None,
         seq=document.seq,
         lora_rank=document.lora_rank,
+        assume_free=tuple(document.assume_free),
         assume=tuple(document.assume.items()),
         calibration=found(document.calibration),
         space="auto" if document.mesh is None else "mesh",

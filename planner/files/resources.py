@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from planner.errors import FileProblem, InputFileError, UnknownName
 
-__all__ = ["KINDS", "Kind", "bundled", "config_folder", "resolve"]
+__all__ = ["KINDS", "Kind", "bundled", "bundled_name", "config_folder", "resolve"]
 
 Kind = Literal["models", "devices", "clusters", "calibrations"]
 KINDS: tuple[Kind, ...] = ("models", "devices", "clusters", "calibrations")
 _FOLDERS = {"calibrations": "calibration"}  # a kind is its folder's name unless it stands here
 
 _SUFFIXES = (".yaml", ".yml")
+_FILES = (*_SUFFIXES, ".json", ".onnx", ".pt2", ".pt")
 # Other names that people use for bundled files; lists show the names on the right only.
 _ALIASES: dict[str, dict[str, str]] = {
     "clusters": {"dgx-v100": "dgx1-v100", "dgx-p100": "dgx1-p100", "dgx1": "dgx1-v100"}
@@ -54,6 +56,9 @@ def bundled(kind: Kind) -> dict[str, Path]:
 def resolve(kind: Kind, text: str) -> Path:
     """Turn what the user typed into a file: a path that exists, else a bundled name with or without its suffix.
 
+    A model or device may be named as others name it ("meta-llama/Meta-Llama-3-8B", "NVIDIA A100-SXM4-80GB"), where that means one bundled
+    file and nothing else.
+
     Parameters
     ----------
     kind : "models", "devices", "clusters" or "calibrations"
@@ -68,12 +73,14 @@ def resolve(kind: Kind, text: str) -> Path:
     InputFileError
         It is written as a path (it has a folder) and there is no such file.
     UnknownName
-        Neither a file nor a bundled name; the nearest name is suggested.
+        Neither a file nor a bundled name; the nearest name is suggested. Or a name of several bundled devices, which are listed.
 
     Examples
     --------
     >>> resolve("clusters", "dgx-v100").name  # an alias
     'dgx1-v100.yaml'
+    >>> resolve("devices", "Tesla V100-SXM2-32GB").name, resolve("models", "meta-llama/Llama-2-7b-hf").name
+    ('v100-32gb.yaml', 'llama2-7b.yaml')
     >>> resolve("models", "alexnet") == resolve("models", "alexnet.yaml") == bundled("models")["alexnet"]
     True
     """
@@ -87,11 +94,55 @@ def resolve(kind: Kind, text: str) -> Path:
     if is_bare and name in known:
         return known[name]
     singular = kind.removesuffix("s")
+    meant, several = _meant(kind, text) if path.suffix not in _SUFFIXES else (None, ())
+    if meant is not None:
+        return known[meant]
     if not is_bare:
-        raise InputFileError([FileProblem(path=path, message=f"no such {singular} file")])
+        raise InputFileError([FileProblem(path=path, message=f"no such {singular} file{_nearest(kind, text)}")])
     raise UnknownName(
-        kind=singular, name=text, known=known, hint=f"'planner list {kind}' shows them, and a path to a file works too"
+        kind=singular,
+        name=text,
+        known=known,
+        hint=f"'planner list {kind}' shows them, and a path to a file works too",
+        meant=several,
     )
+
+
+def bundled_name(kind: Kind, text: str) -> str | None:
+    """Name of the bundled file that a text means, whatever files there are; None where it means none, or several.
+
+    >>> bundled_name("devices", "Tesla V100-SXM2-32GB"), bundled_name("clusters", "dgx-v100"), bundled_name("models", "abacus")
+    ('v100-32gb', 'dgx1-v100', None)
+    """
+    known = bundled(kind)
+    name = text.removesuffix(".yaml").removesuffix(".yml")
+    name = _ALIASES.get(kind, {}).get(name, name)
+    return name if name in known else _meant(kind, text)[0]
+
+
+def _meant(kind: Kind, text: str) -> tuple[str | None, tuple[str, ...]]:
+    """The bundled file that people call so, or those that it leaves open."""
+    if kind == "models" and text.count("/") <= 1 and not text.startswith((".", "/", "~")):
+        from planner.naming.models import named_model
+
+        return named_model(text), ()
+    if kind == "devices" and "/" not in text:
+        from planner.naming.devices import named_device
+
+        return named_device(text)
+    same = re.sub(r"[^a-z0-9]", "", text.lower())
+    names = {re.sub(r"[^a-z0-9]", "", name): name for name in bundled(kind)} if "/" not in text else {}
+    return names.get(same), ()
+
+
+def _nearest(kind: Kind, text: str) -> str:
+    """End of a sentence about a file that is not there, where its path looks like a name of Hugging Face."""
+    organisation, _, name = text.partition("/")
+    if kind != "models" or "/" in name or organisation in (".", "..", "~", "") or Path(name).suffix in _FILES:
+        return ""
+    from planner.naming.models import nearest_models
+
+    return nearest_models(name)
 
 
 def _exists(path: Path) -> bool:

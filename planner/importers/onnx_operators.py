@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from planner.importers.traced.program import ProgramFault
+
 __all__ = ["CONTROL_FLOW", "OPERATORS", "Node"]
 
 # Which of their branches runs, or how often, is known only when they run.
@@ -94,6 +96,14 @@ def _expand(n: Node) -> None:
     n.become("expand", n.inputs[:1])
 
 
+@_operators("Tile")
+def _tile(n: Node) -> None:
+    """Repetitions of dimensions of one element are views."""
+    source, out = n.shape(n.inputs[0] or ""), n.shapes[0]
+    is_view = len(source) == len(out) and all(one in (1, extent) for one, extent in zip(source, out, strict=True))
+    n.become("expand" if is_view else "copy", n.inputs[:1])
+
+
 @_operators("Slice")
 def _slice(n: Node) -> None:
     """One axis after the other is not needed: exporters cut one."""
@@ -152,6 +162,40 @@ def _gemm(n: Node) -> None:
         n.become("copy", n.inputs[:1])
         return
     n.become("linear", [n.input(0), n.input(1), n.input(2)], transposed=bool(n.get("transB", 0)))
+
+
+_CELLS = {"LSTM": ("lstm", 2, 4), "GRU": ("gru", 1, 3), "RNN": ("rnn", 1, 1)}  # cell, initial states, gates
+
+
+@_operators(*_CELLS)
+def _recurrent(n: Node) -> None:
+    """One layer; W, R and B hold both directions, and B the biases of input and state."""
+    cell, states, gates = _CELLS[n.operator]
+    directions = 2 if n.get("direction", "forward") == "bidirectional" else 1
+    features, hidden = n.shape(n.inputs[0] or "")[-1:], n.shape(n.inputs[2] or "")[-1]
+    wanted = ((directions, gates * hidden, *features), (directions, gates * hidden, hidden))
+    if (n.shape(n.inputs[1] or ""), n.shape(n.inputs[2] or "")) != wanted or n.get("hidden_size", hidden) != hidden:
+        raise ProgramFault(f"{n.operator}: W and R are not (directions, {gates} x hidden_size, inputs and hidden_size)")
+    initial = [n.input(5 + index) for index in range(states)]
+    if n.input(4) is not None and n.constant(n.input(4) or "") is None:
+        raise ProgramFault(f"{n.operator}: lengths of sequences that depend on the data are not known")
+    n.become(
+        "recurrent",
+        [n.input(0), *initial, n.input(1), n.input(2), n.input(3)],
+        states=states,
+        cell=cell,
+        hidden=hidden,
+        layers=1,
+        directions=directions,
+        time=1 if n.get("layout", 0) else 0,
+        biases=2 if n.input(3) is not None else 0,
+        is_split=True,
+    )
+
+
+@_operators("Einsum")
+def _einsum(n: Node) -> None:
+    n.become("einsum", n.inputs, equation=n.get("equation", ""))
 
 
 @_operators("MatMul")
@@ -328,7 +372,7 @@ def _resize(n: Node) -> None:
     n.become("upsample", n.inputs[:1], mode="nearest" if n.get("mode", "nearest") == "nearest" else "bilinear")
 
 
-@_operators("Pad", "Tile", "DepthToSpace", "SpaceToDepth", "CumSum", "Trilu", "ReverseSequence")
+@_operators("Pad", "DepthToSpace", "SpaceToDepth", "CumSum", "Trilu", "ReverseSequence")
 def _copy(n: Node) -> None:
     n.become("copy", n.inputs[:1])
 

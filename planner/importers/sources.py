@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from planner.errors import FileProblem, InputFileError, PlannerError
+from planner.errors import FileProblem, InputFileError, PlannerError, UsageError, did_you_mean
 from planner.files.documents import Document
 from planner.importers.attaching import attach
 from planner.importers.documents import ImportedDocument, document_of
@@ -25,6 +25,7 @@ __all__ = [
     "Format",
     "ImportOptions",
     "MissingExtra",
+    "check_assumed",
     "foreign_document_of",
     "format_of",
     "format_rows",
@@ -72,7 +73,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         name="onnx",
-        module="planner.importers.onnx_graph",
+        module="planner.importers.onnx_file",
         files="*.onnx",
         description="ONNX graphs; only shapes are read, weights need not be there",
         extra="onnx",
@@ -184,13 +185,35 @@ def network_content(drafts: Drafts, *, header: Mapping[str, Any], outputs: Seque
     return content
 
 
+def check_assumed(path: Path, unknown: Counter[str], options: ImportOptions) -> None:
+    """Refuse operators that are not known, but those that the user assumes to cost nothing; and assumptions about nothing.
+
+    Raises
+    ------
+    InputFileError
+        With how often each operator occurs.
+    UsageError
+        An operator is assumed free that the file does not have, or that is known.
+    """
+    refused = Counter({op: count for op, count in unknown.items() if op not in options.assume_free})
+    if refused:
+        raise unknown_operators(path, refused, "")
+    pointless = sorted(options.assume_free - unknown.keys())
+    if pointless:
+        known = f" (not known are: {', '.join(unknown)})" if unknown else "; all of its operators are known"
+        raise UsageError(
+            f"--assume-free {', '.join(pointless)}: {path.name} has no such operator that is not known"
+            f"{did_you_mean(pointless[0], list(unknown))}{known}"
+        )
+
+
 def unknown_operators(path: Path, counts: Counter[str], known: str) -> InputFileError:
     """Refuse operators that no layer describes, with how often each occurs."""
     shown = ", ".join(f"{name} ({count})" for name, count in counts.most_common(40))
     more = f", and {len(counts) - 40} more" if len(counts) > 40 else ""
     first = counts.most_common(1)[0][0]
     message = (
-        f"has operators that are not known: {shown}{more}; 'planner import {path} --assume-free {first} "
-        f"-o model.yaml' takes one to cost nothing, which every output then says{known}"
+        f"has operators that are not known: {shown}{more}; --assume-free {first} takes one to cost nothing, which every output then "
+        f"says{known}"
     )
     return InputFileError([FileProblem(path=path, message=message)])

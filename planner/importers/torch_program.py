@@ -17,16 +17,18 @@ from typing import Any
 
 from planner.errors import FileProblem, InputFileError, UsageError
 from planner.importers.documents import ImportedDocument
-from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, unknown_operators
-from planner.importers.torch_operators import OPERATORS, Reading
+from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, check_assumed
+from planner.importers.torch_constants import Constants
+from planner.importers.torch_operators import OPERATORS
+from planner.importers.torch_reading import Reading
 from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
 
 __all__ = ["FORMAT", "detect", "document_of_module", "load", "program_of"]
 
 FORMAT = "torch.export archive"
 
+_HINT = "; a decision depends on the data: give torch's transformer layers is_causal (tgt_is_causal) and write loops with fixed shapes"
 _ZIP = b"PK\x03\x04"
-_MAX_FOLDED = 1 << 20  # elements of a constant whose numbers are looked at
 # The first whose loader reads tensors without unpickling anything else (weights_only by default).
 _MIN_TORCH = (2, 6)
 
@@ -95,8 +97,9 @@ def document_of_module(
             exported = torch.export.export(module, moved)
     except Exception as error:  # dynamic control flow, wrong inputs, ...
         reason = next((line for line in str(error).splitlines() if line.strip()), "")[:300]
+        hint = _HINT if "DataDependent" in type(error).__name__ else ""
         raise UsageError(
-            f"torch.export cannot trace {type(module).__name__}: {type(error).__name__}: {reason}"
+            f"torch.export cannot trace {type(module).__name__}: {type(error).__name__}: {reason}{hint}"
         ) from error
     title = name or type(module).__name__
     source = f"torch.export of {type(module).__name__}"
@@ -156,9 +159,7 @@ def _document(exported: Any, *, name: str, source: str, options: ImportOptions, 
 
     try:
         program, unknown = program_of(exported)
-        refused = Counter({op: count for op, count in unknown.items() if op not in options.assume_free})
-        if refused:
-            raise unknown_operators(path, refused, "")
+        check_assumed(path, unknown, options)
         return document_of_program(program, name=name, source=source, assume_free=options.assume_free)
     except ProgramFault as fault:
         raise _failure(path, str(fault)) from None
@@ -199,6 +200,7 @@ class _Export:
         self.unknown: Counter[str] = Counter()
         self.notes: list[str] = []
         self._storages: dict[int, str] = {}
+        self._constants = Constants()
 
     def run(self) -> tuple[Program, Counter[str]]:
         outputs: tuple[str, ...] = ()
@@ -252,18 +254,11 @@ class _Export:
         if node.name in signature.inputs_to_buffers or node.name in signature.inputs_to_lifted_tensor_constants:
             name = signature.inputs_to_buffers.get(node.name) or signature.inputs_to_lifted_tensor_constants[node.name]
             stored = self.exported.state_dict.get(name, self.exported.constants.get(name))
-            numbers = self._numbers(stored)
-            self.tensors[node.name] = Tensor(shape=shape, role="constant", name=name, value=numbers)
+            self.tensors[node.name] = Tensor(
+                shape=shape, role="constant", name=name, value=self._constants.keep(node.name, stored)
+            )
             return
         self.tensors[node.name] = Tensor(shape=shape, role="input", name=node.name, is_integer=is_integer)
-
-    def _numbers(self, stored: Any) -> Any:
-        if stored is None or stored.device.type != "cpu" or stored.numel() > _MAX_FOLDED or stored.dtype.is_complex:
-            return None
-        try:
-            return stored.detach().float().numpy() if stored.dtype.is_floating_point else stored.detach().numpy()
-        except (RuntimeError, TypeError):  # fake tensors have no numbers
-            return None
 
     def _shape(self, node: Any) -> tuple[int, ...]:
         return self._extents(node.meta.get("val"), node.name)
@@ -278,7 +273,8 @@ class _Export:
             hint = getattr(extent.node, "hint", None)
             if hint is None:
                 raise ProgramFault(
-                    f"tensor '{name}' has an extent that is not known ({extent}); export with fixed shapes"
+                    f"tensor '{name}' has an extent that depends on the data ({extent}), such as the tokens that a router sends to an "
+                    "expert; write the layer so that its shapes are fixed"
                 )
             result.append(int(hint))
         return tuple(result)
@@ -312,6 +308,10 @@ class _Export:
         for own, shape in zip(names, shapes, strict=True):
             self.shapes[own] = shape
         self.shapes[node.name] = shapes[0]
+        if space in _NAMESPACES and not several and self._constants.works_out(node, operator, shapes[0]):
+            value = self._constants.numbers(node.name)
+            self.tensors[node.name] = Tensor(shape=shapes[0], role="constant", name=node.name, value=value)
+            return
         arguments = self._arguments(node)
         if operator not in OPERATORS or space not in _NAMESPACES:
             inputs = [item for item in arguments.values() if isinstance(item, Ref)]

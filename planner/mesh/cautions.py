@@ -12,6 +12,7 @@ from costmodel.units import format_bytes, format_seconds
 from planner.mesh.judge import MeshJudge
 from planner.mesh.results import RankedMeshPlan
 from planner.mesh.wording import mesh_plan_in_words
+from planner.report.numbers import percent
 from strategies.mesh.incumbents import DISTINCT
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshSettings
@@ -64,8 +65,8 @@ def cautions(judge: MeshJudge, ranked: RankedMeshPlan) -> list[str]:
     if ranked.fits and share > FULL_SHARE:
         room = format_bytes(FULL_SHARE * ranked.memory_capacity_bytes)
         notes.append(
-            f"{ranked.summary}: fills {share:.1%} of the memory; what drivers, libraries and fragmentation take differs from machine to "
-            f"machine, and --memory-limit '{room}' leaves 5 % free"
+            f"{ranked.summary}: fills {percent(share)} of the memory; what drivers, libraries and fragmentation take differs from machine "
+            f"to machine, and --memory-limit '{room}' leaves 5 % free"
         )
     plan = ranked.plan
     if judge.resolved.cluster.host is None and (plan.offload_optimizer or plan.offload_activations):

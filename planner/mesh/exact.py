@@ -83,10 +83,30 @@ class _Builder:
         self.problems += self.judge.broken(plan, self.unknown)
         if self.problems:
             raise UsageError("\n".join(self.problems))
+        plan, misfit = self._with_stages(plan)
         if plan.pp > 1:
             self._note("schedule", plan.schedule)
         defaults = ", ".join(f"{name} {value}" for name, value in self.chosen.items())
-        return plan, (Assumption(name="plan", value=f"with {defaults}", source="left open"),) if defaults else ()
+        left_open = (Assumption(name="plan", value=f"with {defaults}", source="left open"),) if defaults else ()
+        return plan, (*left_open, *misfit)
+
+    def _with_stages(self, plan: MeshPlan) -> tuple[MeshPlan, tuple[Assumption, ...]]:
+        """The stages that a run states, where the planner would have others; what is said where they do not fit the network."""
+        model, wanted = self.judge.model, self.judge.resolved.request.stages
+        chunks = plan.pp * plan.vpp
+        if not wanted:
+            return plan, ()
+        if wanted == "equal":
+            even = model.num_blocks % chunks == 0
+            blocks = (model.num_blocks // chunks,) * chunks if even else ()
+        else:
+            blocks = tuple(int(word) for word in wanted.split())
+        if len(blocks) != chunks or sum(blocks) != model.num_blocks:
+            said = wanted if wanted == "equal" else f"{sum(blocks)} blocks in {len(blocks)} chunks"
+            value = f"as the planner balances them: the run's ({said}) do not fit {model.num_blocks} blocks in {chunks} chunks"
+            return plan, (Assumption(name="stages", value=value),)
+        is_usual = blocks == tuple(model.blocks_of(chunks))
+        return plan if is_usual else dataclasses.replace(plan, stage_blocks=blocks), ()
 
     def _note(self, field: str, value: str) -> None:
         given = field in self.degrees or field in self.names or field in self.restriction.flags

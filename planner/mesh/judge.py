@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.energy import DEFAULT_IDLE_SHARE, Power, money_of, plans_energy_j
+from costmodel.energy import Power, money_of, plans_energy_j
 from costmodel.graph import Graph
 from costmodel.host import USABLE_SHARE
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -22,8 +22,11 @@ from costmodel.units import format_bytes
 from planner.errors import UsageError
 from planner.mesh.results import RankedMeshPlan
 from planner.mesh.wording import bottleneck_in_words, family_of_mesh_plan, mesh_plan_in_words
+from planner.objectives import check_rates, stated_rates
+from planner.report.numbers import percent
 from planner.resolve import Resolved
 from planner.results import Assumption
+from strategies import score
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import MeshOutcome, MeshSettings
 
@@ -33,13 +36,11 @@ __all__ = ["COMMUNICATION", "MeshJudge", "is_per_device", "make_judge"]
 COMMUNICATION = ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "pp_exposed_s", "dp_exposed_s")
 # Relative room below which a host is full.
 _FULL = 1e-6
-# Energy is nearly proportional to it.
-_PER_DEVICE = ("tokens_per_s_per_gpu", "mfu", "gpu_hours", "money", "energy")
 
 
 def is_per_device(objective: str) -> bool:
     """Whether an objective ranks by device-seconds (step time x devices in use) rather than by step time."""
-    return objective in _PER_DEVICE
+    return objective == "mfu" or score.is_per_device(objective)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +197,9 @@ class MeshJudge:
         host = self.resolved.cluster.host
         if host is None:
             return Assumption(name="host memory", value="without a limit (the cluster file states none)")
-        value = f"{format_bytes(host.memory_bytes)} per {host.devices} GPUs, of which {USABLE_SHARE:.0%} for tensors"
+        value = (
+            f"{format_bytes(host.memory_bytes)} per {host.devices} GPUs, of which {percent(USABLE_SHARE)} for tensors"
+        )
         return Assumption(name="host memory", value=value, source="cluster file")
 
     def host_in_words(self, ranked: RankedMeshPlan) -> str:
@@ -208,18 +211,7 @@ class MeshJudge:
 
     def rates(self) -> tuple[Assumption, ...]:
         """What a GPU costs and draws, where that is what plans are ranked by."""
-        device = self.resolved.cluster.device
-        asked = self.resolved.request
-        if self.objective == "money" and device.price_per_hour is not None:
-            source = "given" if asked.price_per_hour is not None else "cluster or device file"
-            return (Assumption(name="price", value=f"{device.price_per_hour:g} USD per GPU and hour", source=source),)
-        if self.objective == "energy" and self.power is not None:
-            power = self.power
-            idle = "" if device.idle_power_w is not None else f" ({DEFAULT_IDLE_SHARE:.0%} of that, an assumption)"
-            value = f"{power.busy_w:g} W of a computing GPU, {power.idle_w:g} W of a waiting one{idle}, {power.host_w:g} W of its host"
-            source = "given" if asked.power_w is not None else "device file"
-            return (Assumption(name="power", value=value, source=source),)
-        return ()
+        return stated_rates(self.resolved.request, self.resolved.cluster)
 
     def convention(self) -> Assumption:
         """How MFU is counted."""
@@ -245,16 +237,7 @@ def make_judge(resolved: Resolved) -> MeshJudge:
         The network cannot be laid over a mesh, or the objective needs a price or a power that nobody stated.
     """
     workload, device = resolved.workload, resolved.cluster.device
-    if resolved.request.objective == "money" and device.price_per_hour is None:
-        raise UsageError(
-            f"--objective money: device '{device.name}' states no price; write 'price_per_hour: X' (USD per device) in a device file "
-            "and name it with --device, give --price, or use --objective gpu_hours"
-        )
-    if resolved.request.objective == "energy" and device.busy_power_w is None:
-        raise UsageError(
-            f"--objective energy: device '{device.name}' states no power; write 'power: {{busy: 700 W, idle: 100 W}}' in a device file "
-            "and name it with --device, or give --power"
-        )
+    check_rates(resolved.request.objective, [device])
     assumptions = dataclasses.replace(resolved.mesh_assumptions, **dict(resolved.request.assume))
     try:
         model = MeshModel.build(workload, resolved.cluster, assumptions)

@@ -110,6 +110,4 @@ def _mesh_options(request: Request) -> list[str]:
     if restriction is not None:
         fields = (*restriction.degrees, *restriction.names, *restriction.flags)
         names = [flag_of(field) for field in fields]
-    if request.objective not in (None, "step_time"):
-        names.append(f"--objective {request.objective}")
     return names + (["--assume"] if request.assume else [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from costmodel.mesh.plan import LayerSplit, MeshPlan
+from planner.report.numbers import percent
 
 __all__ = [
     "HOST_WORDS",
@@ -63,8 +64,8 @@ def bottleneck_in_words(time_parts: Mapping[str, float], host_s: float) -> str:
 def host_note(host_share: float) -> str:
     """Say how much of a step hosts take."""
     return (
-        f"{host_share:.0%} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are small. "
-        "Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "
+        f"{percent(host_share)} of the step, devices wait for their hosts to start kernels and collectives: the layers of a rank are "
+        "small. Larger micro-batches, less splitting, or CUDA graphs and fused kernels help; what is assumed of hosts (eager PyTorch) is "
         "--assume host_launch_s=... and host_collective_s=..."
     )
 

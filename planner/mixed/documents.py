@@ -35,6 +35,8 @@ _KEYS = (
     "memory_capacity_bytes",
     "gpu_hours_per_million_tokens",
     "money_per_million_tokens",
+    "money_per_step",
+    "energy_per_step_j",
     "bottleneck",
     "gap",
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.units import MeshError
+from costmodel.mixed.energy import mixed_energy_j, mixed_money
 from costmodel.mixed.evaluate import MixedCosts, StageReport, cost_plans, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, describe, group_names
@@ -100,6 +101,8 @@ class MixedJudge:
             gpu_hours_per_million_tokens=gpu_hours,
             money_per_million_tokens=None if None in prices.values() else gpu_hours * price,
             gap=step / reference_s - 1.0,
+            money_per_step=mixed_money(self.model.cluster, plan, step),
+            energy_per_step_j=mixed_energy_j(self.model.cluster, plan, reports, step),
         )
 
     def _use(self, plan: MixedPlan, reports: Sequence[StageReport]) -> tuple[GroupUse, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from planner.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.plan_file import plan_problem, prediction, provenance, question_head
+from planner.files.plan_file import finished, plan_problem, prediction, provenance, question_head
 from planner.mixed.results import MixedResult, RankedMixedPlan
 from planner.request import Request
 from planner.results import Setting
@@ -90,10 +90,7 @@ def document_from_mixed_plan(
         "prediction": prediction(ranked),
         "provenance": provenance(setting, assumptions),
     }
-    if result is not None:
-        is_best = ranked.rank == 1
-        document["prediction"] |= {"proven_optimal": result.proven_optimal and is_best, "bound_s": result.bound_s}
-    return {key: value for key, value in document.items() if value not in (None, [], {})}
+    return finished(document, ranked.rank, result)
 
 
 def mixed_plan_from_document(document: PlanDocument, judge: MixedJudge, source: Document | None = None) -> MixedPlan:

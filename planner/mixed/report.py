@@ -104,7 +104,7 @@ def _table(plans: Sequence[RankedMixedPlan], *, ranks: bool = True) -> Table:
 
 def _proof(result: MixedResult) -> str:
     if result.proven_optimal:
-        return "no plan of the stated space that fits is faster than the first (gap 0)"
+        return "no plan of the stated space that fits is faster than the first"
     if result.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     return (

@@ -62,6 +62,8 @@ class RankedMixedPlan:
     gpu_hours_per_million_tokens: float
     money_per_million_tokens: float | None  # in USD; None: a device file in use states no price
     gap: float  # step time over the best plan's, minus 1
+    money_per_step: float | None = None  # in USD; None: a device file in use states no price
+    energy_per_step_j: float | None = None  # of the devices in use and their hosts; None: one states no power
     step_time_low_s: float | None = None  # a measurement lies between these with a chance of 80 %; None: no error model
     step_time_high_s: float | None = None
     probability_best: float | None = None  # None: not compared
@@ -137,6 +139,7 @@ class MixedResult:
     model_assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
     error_bars: ErrorBars | None = None
+    objective: str = "step_time"  # the only one that is looked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

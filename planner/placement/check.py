@@ -150,7 +150,7 @@ def check_throughput(
     workload = _Workload(content)
     names = [f"acc{i + 1}" for i in range(workload.accelerators)] + [f"cpu{i + 1}" for i in range(workload.cpus)]
     violations = _assignment_violations(workload, device_of, names)
-    devices = _devices(workload, names, device_of, device_of)
+    devices = _devices(workload, names, device_of, device_of, workload.communication(device_of))
     violations += _memory_violations(workload, devices)
     known = {v: device_of[v] for v in workload.nodes if v in device_of}
     is_chain = _is_chain(workload, known)
@@ -212,9 +212,10 @@ def check_latency(
             violations.append(f"{unit[0]} runs subgraph {unit[1]}; only 0 to {num_subgraphs - 1} are allowed")
         if not _is_convex(workload, set(inside)):
             violations.append(f"not contiguous: a path leaves subgraph {unit[1]} of {unit[0]} and comes back")
-    devices = _devices(workload, (*names, "cpu"), folded, units)
+    moved = workload.communication(units)
+    devices = _devices(workload, (*names, "cpu"), folded, units, moved)
     violations += _memory_violations(workload, devices)
-    latency, waits = _finish(workload, units, members)
+    latency, waits = _finish(workload, units, members, moved)
     if waits:
         violations.append("subgraphs wait for each other in a circle")
     return CheckedPlacement(
@@ -227,7 +228,10 @@ def check_latency(
 
 
 def _finish(
-    workload: _Workload, units: Mapping[Any, tuple[Any, ...]], members: Mapping[tuple[Any, ...], Sequence[Any]]
+    workload: _Workload,
+    units: Mapping[Any, tuple[Any, ...]],
+    members: Mapping[tuple[Any, ...], Sequence[Any]],
+    moved: Mapping[Hashable, float],
 ) -> tuple[float, bool]:
     """Time when the last result is there, and whether something waits for itself."""
     edges = [(units[u], units[v]) for u, v in workload.edges if units[u] != units[v]]
@@ -238,7 +242,6 @@ def _finish(
     for first, second in edges:
         after[first].append(second)
         waits[second] += 1
-    moved = workload.communication(units)
     start = dict.fromkeys(members, 0.0)
     ready = [unit for unit, count in waits.items() if count == 0]
     latency, done = 0.0, 0
@@ -297,9 +300,13 @@ def _memory_violations(workload: _Workload, devices: Iterable[CheckedDevice]) ->
 
 
 def _devices(
-    workload: _Workload, names: Sequence[str], device_of: Mapping[Any, str], unit_of: Mapping[Any, Hashable]
+    workload: _Workload,
+    names: Sequence[str],
+    device_of: Mapping[Any, str],
+    unit_of: Mapping[Any, Hashable],
+    moved: Mapping[Hashable, float],
 ) -> list[CheckedDevice]:
-    """Sum up the devices that hold operators; communication is that of the units on each: the device itself, or its subgraphs."""
+    """Sum up the devices that hold operators; communication ``moved`` is that of the units on each: the device itself, or its subgraphs."""
     held = set(device_of.values())
     names = [name for name in names if name in held]
     nodes: dict[str, list[Any]] = {name: [] for name in names}
@@ -309,7 +316,6 @@ def _devices(
         if name in nodes:
             nodes[name].append(v)
             units[name][unit_of[v]] = None
-    moved = workload.communication(unit_of)
     return [
         CheckedDevice(
             name=name,

@@ -28,6 +28,7 @@ class ModelOfCheck:
     cluster: str
     batch: int = 1
     mode: Mode = "training"
+    assume_free: tuple[str, ...] = ()
 
 
 def check_files(workload: str, placement: Path, model: ModelOfCheck | None = None) -> tuple[Report, bool]:
@@ -81,6 +82,7 @@ def _of_model(name: str, model: ModelOfCheck, claim: PlacementFile) -> JsonFile:
             cluster=model.cluster,
             mode=model.mode,
             batch=model.batch,
+            assume_free=model.assume_free,
             num_devices=None if several or not devices else int(devices),
         )
     )

@@ -8,7 +8,7 @@ from planner.placement.request import PlaceRequest
 from planner.report.numbers import Unit, percent, significant, time_unit
 from planner.report.optimize import ratio_text
 
-__all__ = ["TimeWords", "bound_facts", "times_text"]
+__all__ = ["TimeWords", "bound_facts", "free_facts", "times_text"]
 
 _DIGITS = 6
 # Smaller and larger numbers are written with an exponent: nobody counts so many zeros.
@@ -22,6 +22,11 @@ def bound_facts(
     text = "proven optimal" if proven else f"at least {(words or TimeWords()).text(bound)}, gap {percent(gap)}"
     facts = [("Bound", f"{text} ({proof})")]
     return [*facts, ("Stopped", stopped)] if stopped else facts
+
+
+def free_facts(request: PlaceRequest) -> list[tuple[str, str]]:
+    """Operators of the network that the user takes to cost nothing."""
+    return [("Assumed free", f"{', '.join(request.assume_free)} (--assume-free)")] if request.assume_free else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import FileProblem, InputFileError
-from planner.files.documents import Location, location_text
+from planner.files.documents import Location, location_text, read_bytes
 
 __all__ = ["MAX_BYTES", "JsonFile", "read_json_file"]
 
@@ -53,7 +53,7 @@ def read_json_file(path: Path) -> JsonFile:
     InputFileError
         Missing, unreadable, larger than `MAX_BYTES`, not UTF-8, not JSON (with line and column), or with a key given twice.
     """
-    data = _bytes_of(path)
+    data = read_bytes(path, MAX_BYTES, "a workload")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -106,26 +106,6 @@ class _DuplicateError(Exception):
 
 def _line_and_column(text: str, offset: int) -> tuple[int, int]:
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
-
-
-def _bytes_of(path: Path) -> bytes:
-    try:
-        if path.is_dir():
-            raise _failure(path, "is a folder, not a file")
-        if not path.is_file() and path.exists():
-            raise _failure(path, "is not a regular file")
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
-    except FileNotFoundError:
-        raise _failure(path, "no such file") from None
-    except InputFileError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _failure(path, f"cannot be read: {reason}") from None
-    if len(data) > MAX_BYTES:
-        raise _failure(path, f"is larger than {MAX_BYTES // 2**20} MiB, the limit of a workload")
-    return data
 
 
 def _whole(digits: str) -> int | float:

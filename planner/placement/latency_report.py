@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from planner.placement.answers import LatencyAnswer
-from planner.placement.facts import TimeWords, bound_facts, times_text
+from planner.placement.facts import TimeWords, bound_facts, free_facts, times_text
 from planner.placement.placement_file import assignment_of
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Table
 from planner.report.numbers import byte_text, duration_text, used_of_total
@@ -75,6 +75,7 @@ def _document(answer: LatencyAnswer) -> dict[str, Any]:
         "subgraphs": subgraphs(answer),
         "cpu_nodes": [problem.node_ids[v] for v in on_cpu.tolist()],
         "available": {str(node): float(timing.available[v]) for v, node in enumerate(problem.node_ids)},
+        "assumed_free": list(answer.request.assume_free),
         "seed": answer.request.seed,
         "wall_s": result.wall_s,
     }
@@ -90,6 +91,7 @@ def _blocks(answer: LatencyAnswer) -> list[Block]:
     facts = [
         ("Objective", f"{words.text(result.objective)}, the latency{words.note}"),
         *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped, words),
+        *free_facts(answer.request),
         ("Placement", f"{_count(calls, 'convex subgraph')} per accelerator at most"),
         ("CPUs", f"{_count(on_cpu, 'operator')}, each as soon as it can"),
         ("Method", f"{result.method}, {duration_text(result.wall_s)}"),

@@ -22,11 +22,13 @@ from strategies.placement.latency.start import latency_greedy, latency_one_devic
 from strategies.placement.problem import PlacementProblem, PlacementResult
 from strategies.placement.spare import without_spare_devices
 
-__all__ = ["place_for_latency"]
+__all__ = ["before_judging", "place_for_latency"]
 
 # An operator on a CPU that does not exist takes so many times the time of everything.
 _PROHIBITIVE = 1e3
 _HINT = "; raise --time-limit"
+# Of the time that is left when the workload has been read, what is kept for the checker and the report at most.
+_JUDGING_SHARE = 0.3
 Solver = Callable[[PlacementProblem, PlaceRequest, Clock], PlacementResult]
 
 
@@ -39,6 +41,11 @@ _METHODS: dict[str, Solver] = {
     "one-device": lambda problem, _request, _clock: latency_one_device(problem),
     "greedy": lambda problem, _request, clock: latency_greedy(problem, clock=clock),
 }
+
+
+def before_judging(clock: Clock) -> Clock:
+    """A clock for the search, so that the checker and the report end within the limit: they take about as long as reading did."""
+    return clock.leaving(min(clock.elapsed_s, _JUDGING_SHARE * clock.left_s))
 
 
 def place_for_latency(file: JsonFile, request: PlaceRequest, clock: Clock) -> LatencyAnswer:
@@ -71,7 +78,7 @@ def place_for_latency(file: JsonFile, request: PlaceRequest, clock: Clock) -> La
     few, _ = without_spare_devices(
         problem
     )  # accelerators come first, and operators on CPUs carry the first CPU's number
-    result = solver(few if few.num_cpus else _without_cpus(few), request, clock)
+    result = solver(few if few.num_cpus else _without_cpus(few), request, before_judging(clock))
     if result.placement is not None:
         on_cpu = result.placement.device >= few.num_accelerators
         device = np.where(on_cpu, problem.num_accelerators, result.placement.device)

@@ -27,7 +27,7 @@ class Baseline:
 
 
 def _chain(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> PlacementResult:
-    return solve_contiguous(problem, seed=request.seed, clock=clock)
+    return solve_contiguous(problem, seed=request.seed, gap=request.gap, clock=clock)
 
 
 def _convex(problem: PlacementProblem, request: PlaceRequest, clock: Clock) -> PlacementResult:

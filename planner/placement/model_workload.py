@@ -51,6 +51,7 @@ class ModelQuestion:
     mode: Mode = "training"
     batch: int = 1  # samples of one micro-batch
     seq: int | None = None
+    assume_free: tuple[str, ...] = ()
     num_devices: int | None = None  # None: one node, or all devices of a cluster of several kinds
 
 
@@ -62,7 +63,10 @@ def workload_of_model(question: ModelQuestion) -> JsonFile:
     PlannerError
         Unknown names, files with problems, more devices than there are.
     """
-    model, cluster = load_model(question.model, seq=question.seq), load_cluster(question.cluster).cluster
+    model, cluster = (
+        load_model(question.model, seq=question.seq, assume_free=question.assume_free),
+        load_cluster(question.cluster).cluster,
+    )
     content = _content(_workload(model, cluster, question), cluster, question)
     text = json.dumps(content)
     return JsonFile(

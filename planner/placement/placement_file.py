@@ -48,6 +48,8 @@ def placement_text(answer: PlaceAnswer | LatencyAnswer | PiperAnswer) -> str:
         "workload": answer.request.workload.name,
         "workload_sha256": answer.sha256,
     }
+    if answer.request.assume_free:
+        head["assumed_free"] = list(answer.request.assume_free)
     claim = {
         "objective_value": answer.result.objective,
         "bound": answer.result.bound,

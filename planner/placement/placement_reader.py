@@ -40,6 +40,7 @@ _HEAD_KEYS = (
     "schema_version",
     "workload",
     "workload_sha256",
+    "assumed_free",
     "objective",
     "limits",
     "objective_value",

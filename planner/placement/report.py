@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
-from planner.placement.facts import TimeWords, bound_facts, times_text
+from planner.placement.facts import TimeWords, bound_facts, free_facts, times_text
 from planner.placement.latency_report import latency_report
 from planner.placement.placement_file import assignment_of, piper_stages
 from planner.placement.placement_reader import PlacementFile
@@ -101,6 +101,7 @@ def _document(answer: PlaceAnswer) -> dict[str, Any]:
         else _ratio(answer.contiguous.objective, result.objective),
         "assignment": {str(node): name for node, name in assignment_of(problem, result.placement).items()},
         "devices": _devices(answer),
+        "assumed_free": list(answer.request.assume_free),
         "seed": answer.request.seed,
         "wall_s": result.wall_s,
     }
@@ -120,6 +121,7 @@ def _blocks(answer: PlaceAnswer) -> list[Block]:
     facts = [
         ("Objective", f"{words.text(result.objective)}, the largest load{words.note}"),
         *bound_facts(result.bound, result.gap, result.proven_optimal, result.proof, result.stopped, words),
+        *free_facts(request),
         ("Placement", _CONTIGUITY[request.contiguity]),
         ("Method", f"{result.method}, {duration_text(result.wall_s)}"),
         ("Against one device", _speedup_text(answer.one_device, result.objective, answer, words)),

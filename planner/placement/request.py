@@ -15,6 +15,7 @@ class PlaceRequest:
     workload: Path  # a network's name where a cluster is given
     cluster: str | None = None
     batch: int = 1  # samples of a micro-batch, with a cluster
+    assume_free: tuple[str, ...] = ()  # with a cluster: operators that are not known and are taken to cost nothing
     mode: str = "training"  # or inference, with a cluster
     objective: str = "throughput"
     contiguity: str = "chain"  # chain, convex or none

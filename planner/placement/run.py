@@ -14,7 +14,7 @@ from planner.placement.check import check_throughput
 from planner.placement.check_piper import check_piper
 from planner.placement.expert_file import expert_placement
 from planner.placement.json_file import JsonFile, read_json_file
-from planner.placement.latency_run import place_for_latency
+from planner.placement.latency_run import before_judging, place_for_latency
 from planner.placement.methods import BASELINES, BEST
 from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
 from planner.placement.placement_file import assignment_of, piper_stages
@@ -74,7 +74,7 @@ def place(
         raise UsageError(
             "--method, --contiguity convex: not for workloads with deviceTypes (chain and --non-contiguous are)"
         )
-    result, contiguity = _solved(loaded, request, clock)
+    result, contiguity = _solved(loaded, request, before_judging(clock))
     if result.placement is None:
         raise _nothing_found(result, problem, contiguity, request)
     found = _judge(loaded, result, contiguity)
@@ -106,6 +106,7 @@ def _of_model(request: PlaceRequest, cluster: str) -> JsonFile:
             cluster=cluster,
             mode="training" if request.mode == "training" else "inference",
             batch=request.batch,
+            assume_free=request.assume_free,
             num_devices=request.num_devices,
         )
     )
@@ -188,7 +189,7 @@ def _place_piper(file: JsonFile, request: PlaceRequest, clock: Clock) -> PiperAn
         raise UsageError("--method, --contiguity, --cpus: have no meaning for workloads of Piper's format")
     if request.objective != "throughput" or request.num_subgraphs is not None:
         raise UsageError("--objective latency, --subgraphs: have no meaning for workloads of Piper's format")
-    result = solve_piper(loaded.problem, clock=clock)
+    result = solve_piper(loaded.problem, clock=before_judging(clock))
     if result.plan is None:
         if result.stopped == "interrupted":
             raise SearchInterrupted(None)

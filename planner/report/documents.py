@@ -74,7 +74,7 @@ def layer_names(request: Request) -> tuple[str, ...]:
     """Names of the network's layers, in its order."""
     from planner.loading import load_model
 
-    return tuple(layer.name for layer in load_model(request.model).graph.layers)
+    return tuple(layer.name for layer in load_model(request.model, assume_free=request.assume_free).graph.layers)
 
 
 def ranked_record(ranked: RankedPlan) -> dict[str, Any]:
@@ -112,6 +112,7 @@ def search_document(request: Request, result: SearchResult) -> dict[str, Any]:
     ]
     return {
         **_head(result.setting),
+        "objective": result.objective,
         "plans": plans,
         "proven_optimal": result.proven_optimal,
         "proven_top": result.proven_top,

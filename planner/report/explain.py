@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from planner.objectives import cost_text
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import breakdown_document, layer_totals, ranked_record
 from planner.report.links import link_blocks
@@ -14,6 +15,7 @@ from planner.report.ranking import gap_text, ranking_table
 from planner.report.uncertainty import bars_facts, sensitivity_blocks
 from planner.report.waterfall import waterfall
 from planner.results import Breakdown, LayerCost, RankedPlan
+from strategies.score import is_per_device
 
 __all__ = ["estimate_report", "explain_report"]
 
@@ -135,15 +137,17 @@ def _comparison_blocks(breakdown: Breakdown) -> list[Block]:
     best, ranked = breakdown.best, breakdown.ranked
     if best is None:
         return []
-    if ranked.step_time_s <= best.step_time_s * (1 + 1e-12):
+    if ranked.gap <= 1e-12 and ranked.memory_bytes_per_gpu <= ranked.memory_capacity_bytes:
         return [Sentence("This is the best plan of the stated space.", strong=True)]
     unit = time_unit(best.step_time_s)
     rows = [(term, a, b) for term, a, b in breakdown.comparison if a > 0 or b > 0]
     rows.append(("step", ranked.step_time_s, best.step_time_s))
+    cost = duration_text(best.step_time_s)
+    if is_per_device(breakdown.objective):
+        cost += f" on {best.workers} of {breakdown.setting.gpus} GPUs"
+        cost += cost_text(breakdown.objective, money=best.money_per_step, joules=best.energy_per_step_j)
     return [
-        Heading(
-            f"Why it is not the best: {gap_text(ranked.gap)} against {duration_text(best.step_time_s)} of {best.summary}"
-        ),
+        Heading(f"Why it is not the best: {gap_text(ranked.gap)} against {cost} of {best.summary}"),
         Table(
             columns=(
                 Column(title="term", cells=tuple(term for term, _, _ in rows), is_text=True),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
+from planner.objectives import BETTER, cost_text
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.links import link_blocks
 from planner.report.mesh_documents import mesh_breakdown_document, mesh_record, mesh_search_document
@@ -37,16 +38,6 @@ __all__ = ["mesh_estimate_report", "mesh_explain_report", "mesh_search_report"]
 
 # Parts below this share of their sum are rounding errors.
 _NOISE = 1e-12
-# Objective -> what a better plan is.
-_BETTER = {
-    "step_time": "faster",
-    "tokens_per_s": "faster",
-    "tokens_per_s_per_gpu": "more efficient",
-    "mfu": "more efficient",
-    "gpu_hours": "cheaper",
-    "money": "cheaper",
-    "energy": "thriftier",
-}
 
 
 def mesh_search_report(result: MeshResult) -> Report:
@@ -88,7 +79,8 @@ def mesh_explain_report(breakdown: MeshBreakdown, warnings: Sequence[str] = ()) 
 def search_blocks(result: MeshResult) -> list[Block]:
     """Table, answer and facts."""
     best = result.plans[0]
-    better = _BETTER[result.objective]
+    better = BETTER[result.objective]
+    cost = cost_text(result.objective, money=best.money_per_step, joules=best.energy_per_step_j)
     first = "Best" if result.refined is None else "Best uniform plan"
     facts = [
         ("Proof", _proof(result, better)),
@@ -104,7 +96,7 @@ def search_blocks(result: MeshResult) -> list[Block]:
         mesh_table(result.plans, result.objective),
         *benchmark_sentence(result.error_bars, len(result.plans)),
         *_refined_blocks(result, better),
-        Sentence(f"{first}: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
+        Sentence(f"{first}: {best.summary}: {duration_text(best.step_time_s)}{cost} per step.", strong=True),
         Facts(tuple(facts)),
     ]
 

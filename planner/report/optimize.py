@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from planner.objectives import BETTER, cost_text
 from planner.report.blocks import Block, Facts, Report, Sentence
 from planner.report.documents import assumption_text, ranked_record, search_document
 from planner.report.numbers import big_count, byte_text, duration_text, percent, significant
@@ -27,12 +28,13 @@ def search_report(request: Request, result: SearchResult) -> Report:
 
 def search_blocks(result: SearchResult) -> list[Block]:
     """Table, answer and facts."""
-    best = result.plans[0]
+    best, better = result.plans[0], BETTER[result.objective]
+    cost = cost_text(result.objective, money=best.money_per_step, joules=best.energy_per_step_j)
     facts = [
-        ("Proof", _proof(result)),
+        ("Proof", _proof(result, better)),
         *bars_facts(result.error_bars),
         ("Space", space_text(result.space_size, result.searched, result.wall_s)),
-        ("Workers", workers_text(best.workers, result.setting.gpus, proven=result.proven_optimal)),
+        ("Workers", workers_text(best.workers, result.setting.gpus, proven=result.proven_optimal, better=better)),
         *_versus_data_parallel(result, best),
         *_single_worker(best),
         ("Assumed", assumed(result.assumptions, result.setting)),
@@ -40,24 +42,26 @@ def search_blocks(result: SearchResult) -> list[Block]:
         *(("Note", note) for note in result.notes),
     ]
     return [
-        ranking_table(result.plans),
+        ranking_table(result.plans, result.objective),
         *benchmark_sentence(result.error_bars, len(result.plans)),
-        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
+        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)}{cost} per step.", strong=True),
         Facts(tuple(facts)),
     ]
 
 
-def _proof(result: SearchResult) -> str:
+def _proof(result: SearchResult, better: str) -> str:
     if result.proven_optimal:
         more = ""
         if len(result.plans) > 1 and result.proven_top:
             more = f", and these are its {len(result.plans)} best"
         solver = f" ({result.solver})" if result.solver else ""
+        if better != "faster":
+            return f"no plan of the stated space that fits is {better} than the first{more}{solver}"
         return f"the first plan is the fastest of the stated space{more}{solver}"
     if result.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
     return (
-        f"not proven: a plan could be up to {percent(result.gap)} faster "
+        f"not proven: a plan could be up to {percent(result.gap)} {better} "
         f"(no plan takes less than {duration_text(result.bound_s)})"
     )
 

@@ -18,7 +18,7 @@ _STYLE = """\
 @media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;--back:#0d1117;--band:#161b22;
 --mark:#6cb0ff;--bad:#ff9d5c}}
 *{box-sizing:border-box}
-body{margin:0 auto;max-width:1180px;padding:16px;font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--back)}
+body{margin:0 auto;max-width:1320px;padding:16px;font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--back)}
 h1{font-size:1.5em;margin:.2em 0}
 h2{font-size:1.2em;margin:1.8em 0 .4em;padding-top:.8em;border-top:1px solid var(--line);overflow-wrap:anywhere}
 h3{font-size:1em;margin:1.4em 0 .4em}
@@ -26,7 +26,7 @@ p{margin:.5em 0;max-width:75ch}.soft,figcaption{color:var(--soft);font-size:.9em
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9em}
 th,td{padding:.3em .6em;border-bottom:1px solid var(--line);text-align:right;vertical-align:top;white-space:nowrap}
-th.text,td.text{text-align:left;white-space:normal;min-width:9em;overflow-wrap:anywhere}
+th.text,td.text{text-align:left;white-space:normal;min-width:9em;overflow-wrap:anywhere}td.text:first-child{overflow-wrap:normal}
 td.text:last-child{min-width:22em}
 thead th{vertical-align:bottom;border-bottom:2px solid var(--line);white-space:normal}
 tbody tr:nth-child(even){background:var(--band)}
@@ -39,6 +39,20 @@ figure{margin:0}svg[role=img]{display:block;width:100%;height:auto;max-width:620
 svg[role=img] text{fill:var(--soft);font:13px system-ui,sans-serif}svg .grid{stroke:var(--line)}
 svg .same{stroke:var(--ink)}svg .near{stroke:var(--soft)}svg .points,svg .bars{fill:var(--mark)}
 svg .bad{fill:var(--bad)}svg .other{stroke:var(--bad)}
+.cards th,.cards td{padding:.3em .5em}.cards td.text,.cards td.text:last-child{min-width:0}.cards td:first-child{white-space:normal}
+.cards th{overflow-wrap:normal}.cards td:nth-child(2){min-width:15em}
+@media screen and (max-width:1400px){.cards{font-size:.84em}.cards td:nth-child(2){min-width:12em}}
+@media screen and (max-width:900px){.cards{font-size:.9em}}
+@media screen and (max-width:900px){.cards,.cards thead,.cards tbody,.cards tr,.cards td{display:block}
+.cards thead tr{display:flex;flex-wrap:wrap;gap:.1em 1em}.cards thead th{position:static;border:0;padding:.1em 0}
+.cards thead th{text-align:left;min-width:0}.cards thead span{text-decoration:underline dotted}
+.cards tbody tr{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,11.5em),1fr));gap:.1em 1.2em;padding:.5em}
+.cards tbody tr{border-bottom:1px solid var(--line)}
+.cards tbody td{display:flex;justify-content:space-between;gap:.6em;border:0;padding:0;position:static;background:none}
+.cards tbody td{white-space:normal;overflow-wrap:normal}
+.cards tbody td::before{content:attr(data-t);color:var(--soft);text-align:left;overflow-wrap:normal}
+.cards tbody td:first-child{font-weight:600}.cards tbody td:first-child::before,.cards tbody td.broad::before{content:none}
+.cards tbody td.broad{grid-column:1/-1;order:-1}.cards tbody td:first-child{grid-column:1/-1;order:-2}.cards tbody td:empty{display:none}}
 @media (max-width:560px){body{padding:10px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5em}}
 @page{size:landscape;margin:12mm}
 @media print{:root{color-scheme:light;--ink:#000;--soft:#444;--line:#bbb;--back:#fff;--band:#f4f4f4;--mark:#0b62c4;--bad:#c2410c}
@@ -75,7 +89,13 @@ def escaped(text: str) -> str:
     return html.escape("".join(c for c in text if c in "\n\t" or (c >= " " and not "\ud800" <= c <= "\udfff")))
 
 
-def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Cell]], *, text: Sequence[int] = (0,)) -> str:
+def table(
+    columns: Sequence[tuple[str, str]],
+    rows: Sequence[Sequence[Cell]],
+    *,
+    text: Sequence[int] = (0,),
+    broad: int | None = None,
+) -> str:
     """A table that can be sorted.
 
     Parameters
@@ -86,6 +106,8 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Cell]], *,
         As many in each as there are columns.
     text : sequence of int
         Columns of words; the others are numbers.
+    broad : int, optional
+        The column that says what a row is. With one, rows become cards on narrow screens, where every number keeps its title.
     """
     assert all(len(row) == len(columns) for row in rows)
     kind = ["text" if n in text else "number" for n in range(len(columns))]
@@ -93,18 +115,23 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Cell]], *,
         f'<th scope="col" class="{name}"{_title(meaning)}><span role="button" tabindex="0">{escaped(title)}</span></th>'
         for (title, meaning), name in zip(columns, kind, strict=True)
     )
+    titles = ["" if broad is None else title for title, _ in columns]
+    if broad is not None:
+        kind[broad] += " broad"
     body = "\n".join(
-        "<tr>" + "".join(_cell(cell, name) for cell, name in zip(row, kind, strict=True)) + "</tr>" for row in rows
+        "<tr>" + "".join(_cell(*one) for one in zip(row, kind, titles, strict=True)) + "</tr>" for row in rows
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
+    cards = "" if broad is None else ' class="cards"'
+    return f'<div class="wide"><table{cards}><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
 
 
 def _title(meaning: str) -> str:
     return f' title="{escaped(meaning)}"' if meaning else ""
 
 
-def _cell(cell: Cell, kind: str) -> str:
+def _cell(cell: Cell, kind: str, title: str) -> str:
     value = "" if cell.value is None else f' data-v="{escaped(str(cell.value))}"'
+    value += f' data-t="{escaped(title)}"' if title else ""
     return f'<td class="{kind}"{value}>{escaped(cell.text)}</td>'
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from planner.report.blocks import Column, Table
-from planner.report.numbers import NOT_AVAILABLE, percent, significant, time_unit, used_of_total
+from planner.report.numbers import NOT_AVAILABLE, energy_text, percent, significant, time_unit, used_of_total
 from planner.report.uncertainty import bars_columns
 from planner.results import RankedPlan
 
@@ -14,12 +14,14 @@ __all__ = ["gap_text", "ranking_table"]
 _DOES_NOT_FIT = f"{NOT_AVAILABLE}: does not fit"
 
 
-def ranking_table(plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
+def ranking_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, ranks: bool = True) -> Table:
     """Columns of the ranked plans; the further right, the sooner a narrow terminal drops them (but for the gap).
 
     Parameters
     ----------
     plans : sequence of RankedPlan
+    objective : str
+        Decides about a column for what a step costs.
     ranks : bool
         Whether rank and gap have a meaning: not for a single plan that was not searched for.
     """
@@ -53,10 +55,29 @@ def ranking_table(plans: Sequence[RankedPlan], *, ranks: bool = True) -> Table:
         column("exposed", lambda plan: percent(plan.exposed_communication_share), 5, unit="comm."),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=7),
     ]
+    cost = _cost_of(objective)
+    if cost is not None:
+        title, unit_name, cell = cost
+        columns.append(column(title, cell, 1, unit=unit_name))
     if ranks:
         columns.insert(0, column("#", lambda plan: str(plan.rank), 0))
         columns.append(column("gap to", lambda plan: "-" if plan.rank == 1 else gap_text(plan.gap), 1, unit="first"))
     return Table(columns=tuple(columns), highlight=0 if ranks else None)
+
+
+def _cost_of(objective: str) -> tuple[str, str, Callable[[RankedPlan], str]] | None:
+    """Title, unit and cells of the column that an objective other than time adds."""
+
+    def per_million(plan: RankedPlan, of_a_step: float) -> str:
+        return significant(1e6 * of_a_step / (plan.throughput_samples_per_s * plan.step_time_s))
+
+    if objective in ("gpu_hours", "tokens_per_s_per_gpu"):
+        return "GPU hours", "per M samples", lambda p: per_million(p, p.workers * p.step_time_s / 3600.0)
+    if objective == "money":
+        return "USD", "per M samples", lambda p: per_million(p, p.money_per_step or 0.0)
+    if objective == "energy":
+        return "energy", "per step", lambda p: energy_text(p.energy_per_step_j)
+    return None
 
 
 def gap_text(gap: float) -> str:

@@ -61,6 +61,11 @@ class MixedPlanCost(BaseModel):
     money_per_million_tokens: Number | None = Field(
         description="In USD; null where a device file in use states no `price_per_hour`."
     )
+    money_per_step: Number | None = Field(default=None, description="In USD; null as above.")
+    energy_per_step_j: Number | None = Field(
+        default=None,
+        description="Of the GPUs in use and their hosts; null where a device file in use states no `power`.",
+    )
     bottleneck: str = Field(description="The part of the step that takes longest, in words.")
     gap: Number = Field(description="Step time over the best plan's, minus 1.")
     compute_s: Seconds = Field(description="Forward and backward pass of the busiest stage of the slowest pipeline.")

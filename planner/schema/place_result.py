@@ -68,6 +68,9 @@ class PlaceDocument(_Claim):
     )
     assignment: dict[str, str] = Field(description="Operator to device.")
     devices: list[PlaceDevice]
+    assumed_free: list[str] = Field(
+        description="Operators of another program's network that are not known and are taken to cost nothing (`--assume-free`)."
+    )
     seed: Count
 
 
@@ -101,6 +104,9 @@ class LatencyDocument(_Claim):
     subgraphs: list[PlaceSubgraph]
     cpu_nodes: list[NodeId] = Field(description="Operators on CPUs, by id.")
     available: dict[str, Amount] = Field(description="Operator to the time when its output is there.")
+    assumed_free: list[str] = Field(
+        description="Operators of another program's network that are not known and are taken to cost nothing (`--assume-free`)."
+    )
     seed: Count
 
 

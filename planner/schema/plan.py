@@ -114,7 +114,12 @@ class Prediction(FileModel):
     memory_bytes_per_gpu: Number | None = Field(
         default=None, description="Peak memory of the fullest worker, in bytes."
     )
-    proven_optimal: bool | None = Field(default=None, description="Whether no plan of the stated space is faster.")
+    objective: Word | None = Field(
+        default=None, description="What the search made least; the step time where it is left out."
+    )
+    proven_optimal: bool | None = Field(
+        default=None, description="Whether no plan of the stated space is better by the objective."
+    )
     bound_s: Number | None = Field(default=None, description="No plan of the stated space is faster, in seconds.")
 
 
@@ -142,6 +147,10 @@ class PlanDocument(FileModel):
     )
     seq: Count | None = Field(
         default=None, description="Positions of a sample; the network's own where it is left out."
+    )
+    assume_free: list[Word] = Field(
+        default_factory=list,
+        description="Operators of another program's network that are not known and are taken to cost nothing.",
     )
     lora_rank: Count | None = Field(
         default=None, description="All weights are frozen; the linear layers of the blocks train adapters of this rank."

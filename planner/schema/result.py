@@ -165,11 +165,14 @@ class SensitivityEntry(_Result):
 class ResultDocument(Compared, Tail, Head):
     """Answer of `planner optimize --json`."""
 
+    objective: str = Field(
+        description="What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, gpu_hours, money or energy."
+    )
     plans: list[RankedPlanEntry] = Field(description="Best first.")
-    proven_optimal: bool = Field(description="Whether the first plan is the fastest of the stated space.")
+    proven_optimal: bool = Field(description="Whether no plan of the stated space is better than the first.")
     proven_top: bool = Field(description="Whether the list is the best of the space.")
     bound_s: Seconds = Field(description="No plan of the space is faster.")
-    gap: Number = Field(ge=0, description="(best - bound) / best.")
+    gap: Number = Field(ge=0, description="(best - bound) / best, of the objective.")
     space_size: int = Field(ge=0, description="Distinct plans in the stated space, exact; may exceed 64 bits.")
     space_size_log10: Number | None
     wall_s: Seconds = Field(description="Time of the search.")

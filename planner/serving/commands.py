@@ -41,7 +41,7 @@ def serving_request(words: Mapping[str, str | None], base: Request, values: Valu
     from planner.loading import load_model
     from planner.serving.judge import is_serving
 
-    return request if is_serving(request, load_model(base.model).graph) else None
+    return request if is_serving(request, load_model(base.model, assume_free=base.assume_free).graph) else None
 
 
 def answer_optimize(request: ServingRequest, where: Output, files: ReportFiles | None = None) -> None:

@@ -25,7 +25,7 @@ from planner.serving.request import DEFAULT_OUTPUT_TOKENS, DEFAULT_PROMPT_TOKENS
 from planner.serving.results import RankedServingPlan
 from planner.serving.wording import TPOT_WORDS, family_of_serving_plan, serving_plan_in_words
 from strategies.mesh.settings import Bounds
-from strategies.serving.settings import MOST_BATCH
+from strategies.serving.settings import MOST_BATCH, SERVING_OBJECTIVES
 
 __all__ = ["ServingJudge", "is_serving", "make_serving_judge"]
 
@@ -247,6 +247,15 @@ def _check_options(request: ServingRequest) -> None:
             for name in fields
             if name not in _DEGREES
         ]
+    if base.objective not in (None, *SERVING_OBJECTIVES):
+        problems.append(f"--objective {base.objective}: serving has {', '.join(SERVING_OBJECTIVES)}")
+    if request.output_tokens == 1:
+        asked = [
+            flag
+            for flag, given in (("--objective tpot", base.objective == "tpot"), ("--max-tpot", request.max_tpot_s))
+            if given
+        ]
+        problems += [f"{flag}: an answer of 1 token (--output-tokens 1) has no token after the first" for flag in asked]
     known = {item.name for item in dataclasses.fields(ServingAssumptions)}
     problems += [
         f"--assume {name}: is for training; serving has {', '.join(sorted(known))}"

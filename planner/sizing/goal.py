@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SECONDS_PER_DAY", "Goal", "amount"]
+__all__ = ["SECONDS_PER_DAY", "Goal"]
 
 SECONDS_PER_DAY = 86_400.0
-_AMOUNT = re.compile(r"\$? *([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?) *([kKmMgGbBtT]?)\Z")
-_SIZES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
-_MOST = 1e18
-
-
-def amount(text: str) -> float | None:
-    """Read a large number: ``1T``, ``300B``, ``$2M``, ``500k``, ``1.2e6``; None where it is none, or not above 0.
-
-    >>> amount("1T"), amount("$2M"), amount("300 B"), amount("-1"), amount("2X")
-    (1000000000000.0, 2000000.0, 300000000000.0, None, None)
-    """
-    match = _AMOUNT.match(text.strip())
-    if match is None:
-        return None
-    value = float(match[1]) * _SIZES[match[2].lower()]
-    return value if 0 < value <= _MOST else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -243,7 +243,7 @@ def _answers(sized: Sized) -> list[Block]:
 
 def _facts(sized: Sized) -> list[tuple[str, str]]:
     goal = sized.goal
-    length = f"{goal.tokens:,.4g} tokens" if goal.tokens is not None else f"{goal.samples:,.4g} samples"
+    length = f"{_count(goal.tokens)} tokens" if goal.tokens is not None else f"{_count(goal.samples or 0.0)} samples"
     limits = [
         f"in {_days(goal.deadline_s)}" if goal.deadline_s is not None else "",
         f"for {_usd(goal.budget)}" if goal.budget is not None else "",
@@ -267,9 +267,23 @@ def _facts(sized: Sized) -> list[tuple[str, str]]:
     )
     if any(trial.row["tp"] is not None for answer in sized.clusters for trial in answer.trials):  # a mesh
         facts.append(("Plans", "uniform over stages; --export and planner optimize refine the one that is chosen"))
+    if sized.request.assume_free:
+        facts.append(("Assumed free", f"{', '.join(sized.request.assume_free)} (--assume-free)"))
     if sized.interrupted:
         facts.append(("Note", "interrupted: what was tried until then is shown"))
     return facts
+
+
+def _count(number: float) -> str:
+    """A length of training in the words that the command line takes.
+
+    >>> _count(1e12), _count(1.152e8), _count(1.5e13), _count(900.0)
+    ('1 T', '115.2 M', '15 T', '900')
+    """
+    for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
+        if number >= size:
+            return f"{number / size:,.6g}{suffix}"
+    return f"{number:,.6g}"
 
 
 def _charged(sized: Sized) -> list[str]:
@@ -278,7 +292,9 @@ def _charged(sized: Sized) -> list[str]:
 
 def _powered(sized: Sized) -> list[str]:
     known = any(trial.energy_j is not None for answer in sized.clusters for trial in answer.trials)
-    return [f"a waiting GPU draws {DEFAULT_IDLE_SHARE:.0%} of a busy one unless its file says more"] if known else []
+    return (
+        [f"a waiting GPU draws {percent(DEFAULT_IDLE_SHARE)} of a busy one unless its file says more"] if known else []
+    )
 
 
 def _tried(sized: Sized) -> list[Block]:

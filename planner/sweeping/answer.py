@@ -106,7 +106,10 @@ def answer(plain: Mapping[str, Any]) -> dict[str, Any]:
         return row | {"status": "refused", "reason": str(error)}
     except Exception as error:
         return row | {"status": "failed", "reason": f"internal error: {type(error).__name__}: {error}"[:1000]}
-    return dict(finite(row | row_of(result)))
+    found = row | row_of(result)
+    if request.assume_free:  # wherever a row goes, it says so
+        found["model"] = f"{found['model']} (assumed free: {', '.join(request.assume_free)})"
+    return dict(finite(found))
 
 
 def search(request: Request) -> SearchResult | MeshResult | MixedResult:

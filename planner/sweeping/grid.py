@@ -122,7 +122,7 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
         from planner.loading import load_algorithms
 
         common["algorithms"] = str(sorted(load_algorithms(base.paleo_algorithms).items()))
-    models = {seq: load_model(base.model, seq=seq).sha256 for seq in axes.seqs}
+    models = {seq: load_model(base.model, seq=seq, assume_free=base.assume_free).sha256 for seq in axes.seqs}
     cells = []
     for cluster, batch, seq, gpus in itertools.product(axes.clusters, axes.batches, axes.seqs, axes.gpus):
         name = cluster or DEFAULT_CLUSTER

@@ -6,6 +6,7 @@ without its newline was torn when the program died, and is cut off when the jour
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -37,6 +38,7 @@ class Journal:
         self.path = path
         self.rows: dict[str, dict[str, Any]] = {}
         self._file: int | None = None
+        self._opened = False  # it is a journal, and no other sweep's
         if path is None:
             return
         try:
@@ -45,6 +47,7 @@ class Journal:
             if fresh:
                 os.ftruncate(self._file, 0)
             self._read()
+            self._opened = True
         except OSError as error:
             self.close()
             raise self._error(error) from None
@@ -61,10 +64,17 @@ class Journal:
         self.close()
 
     def close(self) -> None:
-        """Let other sweeps in."""
+        """Let other sweeps in; a journal without a row is removed."""
         if self._file is not None:
+            if self._opened and not self.rows:
+                self._remove()
             os.close(self._file)
             self._file = None
+
+    def _remove(self) -> None:
+        assert self.path is not None
+        with contextlib.suppress(OSError):  # another may have removed it, or the folder may not be written to any more
+            self.path.unlink()
 
     def add(self, key: str, row: dict[str, Any]) -> None:
         """Keep a row, on the disk before this returns.
@@ -103,6 +113,8 @@ class Journal:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise OutputError(f"{self.path}: another sweep is writing to it") from None
+        if not os.fstat(self._file).st_nlink:  # the other ended, and removed it, just before
+            raise OutputError(f"{self.path}: another sweep is writing to it")
 
     def _read(self) -> None:
         assert self._file is not None

@@ -43,6 +43,7 @@ def from_plain(plain: Mapping[str, Any]) -> Request:
     """
     fields = dict(plain)
     fields["fix"] = tuple(fields["fix"])
+    fields["assume_free"] = tuple(fields["assume_free"])
     fields["assume"] = tuple((name, value) for name, value in fields["assume"])
     if fields["power_w"] is not None:
         fields["power_w"] = tuple(fields["power_w"])

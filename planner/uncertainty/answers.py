@@ -15,7 +15,7 @@ from costmodel.uncertainty import Candidates
 from planner.mesh.space import is_transformer
 from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, without_model
 from planner.uncertainty.effects import Times, constants_of, effects_of, layer_times, mesh_times
-from planner.uncertainty.features import layer_coordinates, mesh_coordinates, node_size, shares_of
+from planner.uncertainty.features import layer_mixture, mesh_coordinates, node_size, shares_of
 
 if TYPE_CHECKING:
     from planner.mesh.judge import MeshJudge
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from planner.resolve import Resolved
     from planner.results import RankedPlan
 
-__all__ = ["layer_bars", "mesh_bars", "parts_bars"]
+__all__ = ["layer_bars", "layer_weights", "mesh_bars", "mesh_weights", "parts_bars"]
 
 FloatArray = NDArray[np.float64]
 
@@ -44,8 +44,6 @@ class _Timed(Protocol):
 
 def mesh_bars(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> ErrorBars:
     """Error bars of ranked plans over a mesh."""
-    from planner.mesh.judge import is_per_device
-
     resolved = judge.resolved
     if not isinstance(resolved.workload.compute, RooflineCompute):
         return without_model()
@@ -59,8 +57,12 @@ def mesh_bars(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> ErrorBars:
         times=mesh_times(judge.model, [plan.plan for plan in plans], exact=False),
         coordinates=mesh_coordinates([plan.plan for plan in plans]),
     )
-    weight = [plan.workers if is_per_device(judge.objective) else 1 for plan in plans]
-    return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=weight)
+    return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=mesh_weights(judge, plans))
+
+
+def mesh_weights(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> FloatArray:
+    """What the steps of plans over a mesh are multiplied by to be compared: (plans,)."""
+    return np.array([judge.score(plan) / plan.step_time_s for plan in plans])
 
 
 def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: KnownCosts | None = None) -> ErrorBars:
@@ -75,14 +77,25 @@ def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: KnownCost
     steps = np.array([plan.step_time_s for plan in plans])
     terms = {name: np.array([getattr(plan, name) for plan in plans]) for name in _LAYER_TERMS}
     nodes = np.array([plan.workers for plan in plans]) / node_size(resolved.cluster)
+    coordinates, mixture = layer_mixture(known, [plan.plan for plan in plans])
     candidates = Candidates(
         step_time_s=steps,
         shares=shares_of(steps, terms, nodes),
         effects=effects_of(layer_times(known, [plan.plan for plan in plans]), names, steps),
         covariance=knowledge.covariance,
-        coordinates=layer_coordinates([plan.plan for plan in plans]),
+        coordinates=coordinates,
+        mixture=mixture,
     )
-    return bars_of(candidates, knowledge, seed=resolved.request.seed)
+    return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=layer_weights(resolved, plans))
+
+
+def layer_weights(resolved: Resolved, plans: Sequence[RankedPlan]) -> FloatArray:
+    """What the steps of plans with a split per layer are multiplied by to be compared: (plans,)."""
+    from planner.ranking import layer_score
+
+    if resolved.request.objective == "energy":
+        return np.array([(plan.energy_per_step_j or 0.0) / plan.step_time_s for plan in plans])
+    return layer_score(resolved).factor([plan.workers for plan in plans])
 
 
 def parts_bars(resolved: Resolved, plans: Sequence[_Timed]) -> ErrorBars:

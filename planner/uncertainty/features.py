@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodel.known_costs import KnownCosts
 from costmodel.network import Cluster
 from costmodel.plan import Plan
+from costmodel.splits import split_table
 from costmodel.uncertainty import part_shares
 
 if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan  # plans per layer do without
 
-__all__ = ["TIME_TERMS", "layer_coordinates", "mesh_coordinates", "node_size", "shares_of"]
+__all__ = ["TIME_TERMS", "layer_mixture", "layer_times_s", "mesh_coordinates", "node_size", "shares_of"]
 
 FloatArray = NDArray[np.float64]
 
@@ -81,11 +83,49 @@ def mesh_coordinates(plans: Sequence[MeshPlan]) -> FloatArray:
     return np.array(columns, dtype=np.float64).T
 
 
-def layer_coordinates(plans: Sequence[Plan]) -> FloatArray:
-    """The same for a split per layer: the degrees of every layer, averaged over the layers, and workers, stages and micro-batches."""
-    rows = []
-    for plan in plans:
-        degrees = np.log2(np.array([split.degrees for split in plan.splits], dtype=np.float64))
+def layer_mixture(known: KnownCosts, plans: Sequence[Plan]) -> tuple[FloatArray, FloatArray]:
+    """Ways in which plans with a split per layer run their layers, and what each takes of the time of their layers.
+
+    A way is the degrees of a split, in doublings, with the workers, stages and micro-batches of the plan. Layers that take no time do not
+    count.
+
+    Returns
+    -------
+    coordinates : array (ways, c)
+    mixture : array (plans, ways)
+        Rows sum to 1.
+    """
+    ways: dict[tuple[float, ...], int] = {}
+    shares: list[dict[int, float]] = []
+    for plan, times in zip(plans, layer_times_s(known, plans), strict=True):
         whole = (plan.workers, max(len(plan.stages), 1), plan.num_micro_batches)
-        rows.append([*(degrees / len(plan.splits)).ravel().tolist(), *(math.log2(count) for count in whole)])
-    return np.array(rows, dtype=np.float64)
+        own: dict[int, float] = {}
+        for split, time_s in zip(plan.splits, times.tolist(), strict=True):
+            way = tuple(math.log2(count) for count in (*split.degrees, *whole))
+            place = ways.setdefault(way, len(ways))
+            own[place] = own.get(place, 0.0) + time_s
+        shares.append(own)
+    mixture = np.array([[own.get(place, 0.0) for place in range(len(ways))] for own in shares], dtype=np.float64)
+    return np.array(list(ways), dtype=np.float64), mixture / mixture.sum(axis=1, keepdims=True)
+
+
+def layer_times_s(known: KnownCosts, plans: Sequence[Plan]) -> list[FloatArray]:
+    """What each layer takes of a step of its plan: kernels, communication inside it, update, and gradient exchange (hidden or not)."""
+    result = []
+    for plan in plans:
+        counts = sorted({stage.replicas for stage in plan.stages}) if plan.is_pipeline else [plan.workers]
+        tables = known.tables(split_table(counts, batch_only=plan.is_pipeline), plan.num_micro_batches)
+        times = []
+        for i, split in enumerate(plan.splits):
+            costs, row = tables.layers[i], tables.table.row_of(split)
+            each_s = (
+                costs.forward_s[row]
+                + costs.backward_input_s[row]
+                + costs.backward_weight_s[row]
+                + costs.inner_forward_s[row]
+                + costs.inner_backward_s[row]
+            )
+            once_s = costs.update_s[row] + tables.exchange_s(i, plan.collectives[i])[row]
+            times.append(float(plan.num_micro_batches * each_s + once_s))
+        result.append(np.array(times))
+    return result

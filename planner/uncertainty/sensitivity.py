@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from costmodel.constants import CONSTANTS, stated_values
 from costmodel.known_costs import KnownCosts
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network import Cluster
+from costmodel.overtaking import overtaking
 from costmodel.roofline import RooflineCompute
-from costmodel.uncertainty import overtaking
 from planner.mesh.space import is_transformer
+from planner.uncertainty.answers import layer_weights, mesh_weights
 from planner.uncertainty.bars import Knowledge, knowledge_of
 from planner.uncertainty.effects import Times, constants_of, layer_times, mesh_times
 
@@ -69,15 +68,12 @@ class Sensitivity:
 
 def mesh_sensitivity(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> tuple[Sensitivity, ...] | None:
     """Sensitivity of the ranking of plans over a mesh; None for a cost model without constants."""
-    from planner.mesh.judge import is_per_device
-
     resolved = judge.resolved
     if not isinstance(resolved.workload.compute, RooflineCompute):
         return None
-    workers = np.array([plan.workers for plan in plans])
     times = mesh_times(judge.model, [plan.plan for plan in plans])
-    weight = workers if is_per_device(judge.objective) else np.ones(len(plans))
-    names = constants_of(resolved.workload, resolved.cluster, int(workers.max()), judge.assumptions)
+    weight = mesh_weights(judge, plans)
+    names = constants_of(resolved.workload, resolved.cluster, max(plan.workers for plan in plans), judge.assumptions)
     return sensitivity_of(
         lambda name, factor: times(name, factor) * weight,
         knowledge_of(resolved.request, is_transformer=True, names=names),
@@ -93,8 +89,10 @@ def layer_sensitivity(resolved: Resolved, plans: Sequence[RankedPlan]) -> tuple[
     if not isinstance(workload.compute, RooflineCompute):
         return None
     names = constants_of(workload, resolved.cluster, max(plan.workers for plan in plans))
+    times = layer_times(KnownCosts(workload, resolved.cluster), [plan.plan for plan in plans])
+    weight = layer_weights(resolved, plans)
     return sensitivity_of(
-        layer_times(KnownCosts(workload, resolved.cluster), [plan.plan for plan in plans]),
+        lambda name, factor: times(name, factor) * weight,
         knowledge_of(resolved.request, is_transformer=is_transformer(workload.graph), names=names),
         [plan.summary for plan in plans],
         resolved.cluster,

@@ -15,11 +15,13 @@ from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
 from costmodel.graph import Graph
 from costmodel.input_pipeline import copy_s, with_storage_s
 from costmodel.mesh.flops import model_flops_per_step
+from costmodel.network import Cluster
 from costmodel.parameter_server import exposed_server_s
 from costmodel.precision import OPTIMIZERS
 from costmodel.splits import split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
+from planner.naming.models import image_network_called, nearest_models, transformer_called
 from planner.uncertainty.features import node_size, shares_of
 from planner.validation.facts import is_measured, measured_bytes, not_measured, step_time_s
 from planner.validation.fitted import fitted_links, fitted_of
@@ -32,49 +34,43 @@ __all__ = ["graph_of", "network_name", "predict"]
 
 _LONGEST = 1e5  # times what the devices need at their peak
 
-# Model texts in lower case, without blanks and signs -> bundled network.
-_NAMES = (
-    (r"alexnet.*torchvision", "alexnet-torchvision"),
-    (r"alexnet", "alexnet"),
-    (r"overfeat", "overfeat"),
-    (r"oxfordnet.*a$|vgg.*(a|11)$", "vgg-a"),
-    (r"vgg.?16|vggd", "vgg16"),
-    (r"vgg.?19|vgge", "vgg19"),
-    (r"googlenet|inceptionv1", "googlenet"),
-    (r"inceptionv?3", "inception_v3"),
-    (r"inceptionv?4", "inception_v4"),
-    (r"^(?!.*se.?res).*resnet(v[12])?.?50", "resnet50"),
-    (r"^(?!.*se.?res).*resnet(v[12])?.?101", "resnet101"),
-    (r"^(?!.*se.?res).*resnet(v[12])?.?152", "resnet152"),
-    (r"^(?!.*se.?res).*resnet(v[12])?.?18$|resnet.?18v", "resnet18"),
-    (r"^(?!.*se.?res).*resnet(v[12])?.?34$|resnet.?34v", "resnet34"),
-    (r"densenet.?121", "densenet121"),
-    (r"densenet.?169", "densenet169"),
-    (r"^mobilenet(s|v1|1|10)?(224)?$", "mobilenet-v1"),
-    (r"mobilenetv?2", "mobilenet-v2"),
-    (r"^nin$|networkinnetwork", "nin"),
+# What a bundled network is called elsewhere: text in the columns ``source`` and ``framework`` -> name in their files -> bundled network.
+# Networks of one name differ: the maps of "AlexNet" end at 6x6 in both, its conv4 has 256 and 384 filters (alexnet.lua, alexnet.prototxt
+# and overfeat.lua of convnet-benchmarks; alexnet_model.py of tf_cnn_benchmarks); the bundled "alexnet" and "overfeat" are PALEO's.
+_ELSEWHERE = (
+    ("convnet-benchmarks", {"alexnet": "alexnet-torchvision", "overfeat": "overfeat-fast"}),
+    ("tf_cnn_benchmarks", {"alexnet": "alexnet-tf-cnn-benchmarks"}),
 )
 
 
 def network_name(row: Row) -> str | None:
-    """Bundled network that a row names in ``model`` or ``net``; None where it is not known."""
+    """Bundled network that a row names in ``model`` or ``net``; None where it is not known.
+
+    >>> def named(**cells: str) -> str | None:
+    ...     return network_name(Row(line=2, cells=cells))
+    >>> named(model="AlexNet"), named(model="AlexNet", source="soumith/convnet-benchmarks"), named(net="ResNet-50 v1.5")
+    ('alexnet', 'alexnet-torchvision', 'resnet50')
+    """
+    name = _plain_name(row)
+    software = f"{row.text('source')} {row.text('framework')}".lower().replace(" ", "_")
+    for text, meant in _ELSEWHERE:
+        if text in software:
+            return meant.get(name or "", name)
+    return name
+
+
+def _plain_name(row: Row) -> str | None:
     from planner.files.resources import bundled
 
     known = bundled("models")
     for column in ("model", "net"):
         text = row.text(column)
-        if text in known and not re.search(r"bert|gpt|llama|mpt|bloom|t5|mixtral|qwen|deepseek|megatron|vit", text):
+        if text in known and transformer_called(text) is None:
             return text
-        name = _name_of(text)
-        if name in known:
+        name = image_network_called(text)
+        if name is not None:
             return name
     return None
-
-
-@cache
-def _name_of(text: str) -> str | None:
-    word = re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*?\)|\[fast\]", "", text.lower()))
-    return next((name for pattern, name in _NAMES if re.search(pattern, word)), None)
 
 
 @cache
@@ -87,11 +83,10 @@ def graph_of(name: str) -> Graph:
 
 def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
-    known: dict[Hashable, tuple[CostBatch, float]] = {}
     outcomes = []
     for row in rows:
         try:
-            outcomes.append(_outcome(row, known, preset))
+            outcomes.append(_outcome(row, preset))
         except RowSkipped as trouble:
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
         except OverflowError:
@@ -99,7 +94,12 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     return outcomes
 
 
-def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: Preset) -> Outcome:
+# Steps that rows asked for: their costs, and the time of their FLOPs at the peak; with the cluster, so that no other has its id.
+_KNOWN: dict[Hashable, tuple[Cluster, CostBatch, float]] = {}
+_MOST_KNOWN = 4096
+
+
+def _outcome(row: Row, preset: Preset) -> Outcome:
     if row.says("suspect"):
         raise RowSkipped("marked suspect")
     failed = row.says("oom")
@@ -109,7 +109,7 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
         raise not_measured()
     name = network_name(row)
     if name is None:
-        raise RowSkipped("no bundled network has this name", usable=True)
+        raise RowSkipped(f"no bundled network has this name{nearest_models(row.text('model'))}", usable=True)
     machine = machine_of(row)
     workers = row.count("gpus") or row.default("gpus", 1)
     batch = _global_batch(row, workers)
@@ -121,6 +121,7 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
     number_format = format_of(row, "fp32")
     accumulated = row.count("grad_accum") or 1
     key = (
+        preset,
         name,
         machine.device.name,
         machine.device.efficiency,
@@ -130,9 +131,12 @@ def _outcome(row: Row, known: dict[Hashable, tuple[CostBatch, float]], preset: P
         batch,
         accumulated,
     )
-    if key not in known:
-        known[key] = _costs(graph_of(name), machine, number_format, workers, batch, accumulated, preset)
-    costs, ideal_s = known[key]
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        found = _costs(graph_of(name), machine, number_format, workers, batch, accumulated, preset)
+        _KNOWN[key] = (machine.cluster, *found)
+    _, costs, ideal_s = _KNOWN[key]
     no_update = passes[0] is not None and passes[1] is not None
     predicted_s = float(costs.compute_s[0] if no_update else costs.step_time_s[0])
     exchange_s = float(costs.exposed_exchange_s[0])

@@ -56,6 +56,6 @@ def reported_bytes(
     if profile.memory_rank == "fullest" or not plans:
         return fullest_bytes
     batch = MeshBatch.from_plans(plans)
-    layouts = stack_layouts([model.layout_of_plan(plan, every_rank=True) for plan in plans])
+    layouts = stack_layouts(model.layouts_of_plans(plans, every_rank=True))
     memory = model.core_memory(batch, layouts).divided(np.arange(len(plans)), Division.of(batch, mesh_strides(batch)))
     return np.asarray(memory.total_bytes[:, 0] - memory.parts["context_bytes"][:, 0])

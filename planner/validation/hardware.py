@@ -14,101 +14,13 @@ from costmodel.device import Device
 from costmodel.mixed.links import group_cluster
 from costmodel.network import Cluster, Level
 from costmodel.precision import PRECISIONS, Precision
-from planner.errors import PlannerError
+from planner.errors import PlannerError, did_you_mean
+from planner.naming.devices import SPARE_CLUSTER, device_called
 from planner.validation.tables import Row, RowSkipped, short_name
 
 __all__ = ["Links", "Machine", "device_name", "format_of", "links_of", "machine_of", "precision_of", "with_stated_math"]
 
 _GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """Names of a device: a pattern in lower case, what it means by memory (GB), and the cluster that it usually stands in."""
-
-    pattern: str
-    device: str
-    cluster: str
-    by_memory: tuple[tuple[float, str], ...] = ()
-
-
-# The first pattern that is found decides, so that "gh200" and "dgx-2" come before "h200" and "v100".
-_KNOWN: tuple[_Known, ...] = (
-    _Known(pattern=r"gb\s?300", device="gb300", cluster="gb200-nvl72"),
-    _Known(pattern=r"gb\s?200", device="gb200", cluster="gb200-nvl72"),
-    _Known(pattern=r"h\s?100.*(\befa\b|\bp5)|\bp5(en)?\b", device="h100-sxm", cluster="aws-p5"),
-    _Known(
-        pattern=r"a\s?100.*(\befa\b|\bp4d)|\bp4de?\b",
-        device="a100-80gb",
-        cluster="aws-p4d",
-        by_memory=((40, "a100-40gb"), (80, "a100-80gb")),
-    ),
-    _Known(pattern=r"gh\s?200", device="gh200", cluster="dgx-h100"),
-    _Known(pattern=r"b\s?300", device="b300", cluster="dgx-b200"),
-    _Known(pattern=r"b\s?200", device="b200", cluster="dgx-b200"),
-    _Known(pattern=r"h\s?200", device="h200", cluster="dgx-h100"),
-    _Known(pattern=r"h\s?20\b", device="h20", cluster="dgx-h100"),
-    _Known(pattern=r"h\s?100.*(pcie|nvl\b)", device="h100-pcie", cluster="pcie5-node"),
-    _Known(pattern=r"h\s?800", device="h100-sxm", cluster="hgx-h800"),
-    _Known(pattern=r"h\s?100", device="h100-sxm", cluster="dgx-h100"),
-    _Known(pattern=r"a\s?800", device="a100-80gb", cluster="hgx-a800"),
-    _Known(
-        pattern=r"a\s?100.*pcie",
-        device="a100-pcie-80gb",
-        cluster="pcie4-node",
-        by_memory=((40, "a100-pcie-40gb"), (80, "a100-pcie-80gb")),
-    ),
-    _Known(
-        pattern=r"a\s?100|selene",
-        device="a100-80gb",
-        cluster="dgx-a100",
-        by_memory=((40, "a100-40gb"), (80, "a100-80gb")),
-    ),
-    _Known(
-        pattern=r"v\s?100|dgx-?[12]\b|volta|\bp3\.",
-        device="v100-16gb",
-        cluster="dgx1-v100",
-        by_memory=((16, "v100-16gb"), (32, "v100-32gb")),
-    ),
-    _Known(pattern=r"p\s?100.*(dgx|sxm|nvlink)", device="p100", cluster="dgx1-p100"),
-    _Known(pattern=r"p\s?100", device="p100", cluster="pcie3-fdr"),
-    _Known(pattern=r"\bp\s?40\b", device="p40", cluster="pcie3-fdr"),
-    _Known(pattern=r"m\s?40\b", device="m40", cluster="pcie3-fdr"),
-    _Known(pattern=r"k\s?80", device="k80", cluster="k80-10gbe"),
-    _Known(pattern=r"k\s?40", device="k40", cluster="pcie3-fdr"),
-    _Known(pattern=r"k\s?20\s?x", device="k20x", cluster="titan"),
-    _Known(pattern=r"k\s?20", device="k20", cluster="k20-pcie"),
-    _Known(pattern=r"titan\s?v\b", device="titan-v", cluster="pcie3-fdr"),
-    _Known(pattern=r"titan\s?xp", device="titan-xp", cluster="pcie3-fdr"),
-    _Known(pattern=r"titan\s?x.*pascal", device="titan-x-pascal", cluster="pcie3-fdr"),
-    _Known(pattern=r"titan\s?rtx|rtx\s?titan", device="titan-rtx", cluster="pcie3-fdr"),
-    _Known(pattern=r"titan\s?black(?!/x)", device="titan-black", cluster="pcie3-fdr"),
-    _Known(pattern=r"titan\s?(x|black/x)", device="titan-x", cluster="pcie3-fdr"),
-    _Known(pattern=r"1080\s?ti", device="gtx-1080ti", cluster="pcie3-fdr"),
-    _Known(pattern=r"2080\s?ti", device="rtx-2080ti", cluster="pcie3-fdr"),
-    _Known(pattern=r"3090", device="rtx-3090", cluster="pcie4-node"),
-    _Known(pattern=r"4090", device="rtx-4090", cluster="pcie4-node"),
-    _Known(pattern=r"5090", device="rtx-5090", cluster="pcie5-node"),
-    _Known(pattern=r"6000\s?ada|ada\s?6000", device="rtx-6000-ada", cluster="pcie4-node"),
-    _Known(pattern=r"(quadro\s)?rtx\s?6000", device="quadro-rtx-6000", cluster="pcie3-fdr"),
-    _Known(pattern=r"\ba\s?5000\b", device="rtx-a5000", cluster="pcie4-node"),
-    _Known(pattern=r"a\s?6000|rtx\s?a6000", device="rtx-a6000", cluster="pcie4-node"),
-    _Known(pattern=r"l\s?40\s?s", device="l40s", cluster="pcie4-node"),
-    _Known(pattern=r"\bl\s?4\b", device="l4", cluster="pcie4-node"),
-    _Known(pattern=r"\ba\s?30\b", device="a30", cluster="pcie4-node"),
-    _Known(pattern=r"\ba\s?40\b", device="a40", cluster="pcie4-node"),
-    _Known(pattern=r"\ba\s?10g?\b", device="a10g", cluster="pcie4-node"),
-    _Known(pattern=r"\bt\s?4\b", device="t4", cluster="pcie3-fdr"),
-    _Known(pattern=r"mi\s?355", device="mi355x", cluster="mi300x-node"),
-    _Known(pattern=r"mi\s?325", device="mi325x", cluster="mi300x-node"),
-    _Known(pattern=r"mi\s?300", device="mi300x", cluster="mi300x-node"),
-    _Known(pattern=r"mi\s?210", device="mi210", cluster="pcie4-node"),
-    _Known(pattern=r"mi\s?250", device="mi250x-gcd", cluster="frontier"),
-    _Known(pattern=r"gaudi\s?3", device="gaudi3", cluster="pcie5-node"),
-    _Known(pattern=r"gaudi\s?2", device="gaudi2", cluster="pcie4-node"),
-)
-# Used where a bundled cluster of the table above does not exist (an older installation): better than a row that is not scored.
-_SPARE_CLUSTER = "dgx-h100"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,9 +62,12 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
         return _stated(row, text, memory, wanted)
     if not text:
         raise RowSkipped("no device is stated", usable=True, needs=(("device", "device_file"),))
-    name, cluster_name = _names(text, memory)
+    name, cluster_name = device_called(text, memory)
     if name is None:
-        raise RowSkipped(f"device '{short_name(text)}' is not known (planner list devices)", usable=True)
+        from planner.files.resources import bundled
+
+        near = did_you_mean(short_name(text), bundled("devices"))
+        raise RowSkipped(f"device '{short_name(text)}' is not known{near} (planner list devices)", usable=True)
     device = _as_used_by(row.text("library"), _device(name))
     cluster = _cluster(name, cluster_name, wanted)
     if wanted.gpus_per_node is None and not row.defaults.get("gpus_per_node"):
@@ -166,7 +81,7 @@ def device_name(text: str, memory_gb: float | None = None) -> str | None:
     >>> device_name("NVIDIA H100 80GB HBM3"), device_name("abacus")
     ('h100-sxm', None)
     """
-    return _names(text, memory_gb)[0]
+    return device_called(text, memory_gb)[0]
 
 
 def _stated(row: Row, text: str, memory: float | None, links: Links) -> Machine:
@@ -191,8 +106,8 @@ def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links
         raise RowSkipped(f"cluster '{known.name}' has several kinds of devices", usable=True)
     if known is None:
         assert device is not None
-        name, base = _names(device.name, None)
-        known = _cluster(name or _names(text, None)[0] or "h100-sxm", base, links)  # the links count, not the device
+        name, base = device_called(device.name)
+        known = _cluster(name or device_called(text)[0] or "h100-sxm", base, links)  # the links count, not the device
     if known.groups[0].levels:
         known = replace(group_cluster(known, 0), name=known.name)  # its links as it has them
     own = replace(known.groups[0], device=device or known.device, num_devices=None, levels=())
@@ -225,27 +140,6 @@ def links_of(row: Row) -> Links:
 
 
 @cache
-def _names(text: str, memory: float | None) -> tuple[str | None, str]:
-    """Bundled device and cluster of a name; the device is None where it is not known."""
-    from planner.files.resources import bundled
-
-    devices = bundled("devices")
-    word = re.sub(r"[_\s]+", " ", text.lower())
-    if text in devices:
-        usual = next((k.cluster for k in _KNOWN if re.search(k.pattern, word)), _SPARE_CLUSTER)
-        return text, usual
-    for known in _KNOWN:
-        if not re.search(known.pattern, word):
-            continue
-        name = known.device
-        stated = memory or next((float(size) for size in re.findall(r"(\d+)\s?gb\b", word)), None)
-        if stated is not None and known.by_memory:
-            name = min(known.by_memory, key=lambda pair: abs(pair[0] - stated))[1]
-        return (name if name in devices else None), known.cluster
-    return None, _SPARE_CLUSTER
-
-
-@cache
 def _device(name: str) -> Device:
     from planner.loading import load_device
 
@@ -261,7 +155,7 @@ def _cluster(device: str, base: str, links: Links) -> Cluster:
     from planner.files.resources import bundled
     from planner.loading import load_cluster
 
-    known = load_cluster(base if base in bundled("clusters") else _SPARE_CLUSTER).cluster
+    known = load_cluster(base if base in bundled("clusters") else SPARE_CLUSTER).cluster
     size = links.gpus_per_node or _node_size(known)
     levels = [*known.levels[:-1]] if len(known.levels) > 1 else [known.levels[0]]
     outer = known.levels[-1] if len(known.levels) > 1 else _lone_network(known.levels[0])

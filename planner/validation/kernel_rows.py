@@ -21,6 +21,7 @@ __all__ = ["RowPredictor", "Unit", "compared", "kernel_outcomes", "unit_of"]
 _LEAST_OF_IDEAL = 0.1
 # Times the larger of what the FLOPs need and what is predicted: a wrong unit (seconds are the measured kernels of other tables in us).
 _LONGEST = 1e5
+_TOO_SHORT = "time far below what the peak of the device allows: wrong unit?"
 # Nothing that runs on a device is shorter than a clock period.
 _SHORTEST_S = 1e-9
 
@@ -39,6 +40,10 @@ class Unit:
         return self.device.peak(self.precision.compute)
 
 
+# Units that rows asked for, by the device (it is kept with the unit, so that no other has its id), precision and cost model.
+_UNITS: dict[tuple[int, Precision, Preset], Unit] = {}
+_MOST_UNITS = 256
+
 RowPredictor = Callable[[Row, Preset], tuple[tuple[Comparison, ...], Device]]
 
 
@@ -52,7 +57,14 @@ def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
     """
     device = machine_of(row, Links(gpus_per_node=1)).device
     precision = with_stated_math(row, precision_of(format_of(row, default), device.formats))
-    return Unit(device=device, precision=precision, compute=preset.compute(device, precision, "sgd", alone=True))
+    key = (id(device), precision, preset)
+    if key not in _UNITS:
+        if len(_UNITS) >= _MOST_UNITS:
+            _UNITS.clear()
+        _UNITS[key] = Unit(
+            device=device, precision=precision, compute=preset.compute(device, precision, "sgd", alone=True)
+        )
+    return _UNITS[key]
 
 
 def compared(
@@ -69,7 +81,7 @@ def compared(
         return ()
     ideal_s = flop / peak
     if measured_s < max(_SHORTEST_S, _LEAST_OF_IDEAL * ideal_s):
-        raise RowSkipped("time far below what the peak of the device allows: wrong unit?")
+        raise RowSkipped(_TOO_SHORT)
     if measured_s > _LONGEST * max(ideal_s, predicted_s):
         raise RowSkipped(f"time above {_LONGEST:,.0f} times what the device needs: wrong unit?")
     return (Comparison(what=what, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s),)
@@ -87,7 +99,10 @@ def kernel_outcomes(rows: Sequence[Row], preset: Preset, one: RowPredictor) -> l
                 raise RowSkipped("no measured time")
             outcomes.append(Outcome(row=row, comparisons=comparisons, fitted=fitted_of(device)))
         except RowSkipped as trouble:
-            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
+            # What looks like a wrong unit is often a format that the row does not state.
+            is_assumed = trouble.reason == _TOO_SHORT and "precision" in row.defaults
+            reason = f"{trouble.reason} (or another precision than {row.defaults['precision']})" if is_assumed else ""
+            outcomes.append(skipped(row, reason or trouble.reason, usable=trouble.usable, needs=trouble.needs))
         except OverflowError:
             outcomes.append(skipped(row, TOO_LARGE, usable=False))
         except ShapeError:

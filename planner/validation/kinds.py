@@ -13,7 +13,7 @@ from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, Preset
 from planner.validation.tables import Row, Table
 
-__all__ = ["KINDS", "Kind", "check_columns", "predict_table", "recognise", "template"]
+__all__ = ["KINDS", "Kind", "check_columns", "predict_by", "predict_table", "recognise", "template"]
 
 Predictor = Callable[[Sequence[Row], Preset], list[Outcome]]
 
@@ -33,6 +33,8 @@ class Kind:
         Module of this package with ``predict(rows, preset) -> outcomes``; imported when it is needed.
     example : str
         A row of the template, with the columns of its header.
+    named : tuple of tuples of str
+        What a table needs where it names its networks in place of their widths, looked at if it is of no kind otherwise.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Kind:
     columns: tuple[tuple[str, ...], ...]
     module: str
     example: tuple[tuple[str, str], ...]
+    named: tuple[tuple[str, ...], ...] = ()
 
     def missing(self, columns: Sequence[str]) -> list[str]:
         """Columns that a table lacks, alternatives joined by "or"."""
@@ -55,6 +58,14 @@ def _example(text: str) -> tuple[tuple[str, str], ...]:
     """``column=value`` pairs, separated by blanks."""
     return tuple((name, value) for name, _, value in (pair.partition("=") for pair in text.split()))
 
+
+# What every run of a transformer states.
+_OF_A_RUN = (
+    ("device", "device_file"),
+    ("gpus", "dp", "nodes"),
+    ("global_batch", "micro_batch", "batch_per_gpu"),
+    ("step_time_ms", "tokens_per_s_per_gpu", "samples_per_s", "oom"),
+)
 
 # The first kind whose columns are all there is the table's; where rows of a table are of two kinds, `predict_table` tells them apart.
 KINDS: tuple[Kind, ...] = (
@@ -133,11 +144,9 @@ KINDS: tuple[Kind, ...] = (
             ("hidden",),
             ("layers",),
             ("heads",),
-            ("device",),
-            ("gpus", "dp"),
-            ("global_batch", "micro_batch", "batch_per_gpu"),
-            ("step_time_ms", "tokens_per_s_per_gpu", "samples_per_s", "oom"),
+            *_OF_A_RUN,
         ),
+        named=(("model", "net"), *_OF_A_RUN),
         module="training",
         example=_example(
             "model=GPT net=GPT hidden=2048 layers=24 heads=16 ffn=8192 vocab=50304 seq=2048 precision=bf16 device=a100-80gb "
@@ -185,6 +194,9 @@ def recognise(table: Table) -> Kind:
     """
     lacking = {kind.name: kind.missing(table.columns) for kind in KINDS}
     found = next((kind for kind in KINDS if not lacking[kind.name]), None)
+    if found is None:
+        names = set(table.columns)
+        found = next((kind for kind in KINDS if kind.named and all(names & set(group) for group in kind.named)), None)
     if found is not None:
         return found
     cased = _with_case(table.columns)
@@ -258,8 +270,12 @@ _NAMES = frozenset(name for kind in KINDS for names in kind.columns for name in 
 
 
 def _with_case(columns: Sequence[str]) -> dict[str, str]:
-    """Columns that are needed but for capitals and blanks -> their names, where a kind would then be complete; else empty."""
-    plain = {re.sub(r"[\s-]+", "_", column.lower()): column for column in columns}
+    """Columns that are needed but for capitals, blanks and brackets -> their names, where a kind would then be complete; else empty.
+
+    >>> _with_case(["M", "N", "K", "Device", "Time (ms)"])
+    {'M': 'm', 'N': 'n', 'K': 'k', 'Device': 'device', 'Time (ms)': 'time_ms'}
+    """
+    plain = {re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_"): column for column in columns}
     known = {name.lower(): name for name in _NAMES}
     renamed = {column: known.get(word, column) for word, column in plain.items()}
     if not any(not kind.missing(list(renamed.values())) for kind in KINDS):
@@ -285,14 +301,33 @@ def predict_table(
     InputFileError
         The table is of no known kind, has no rows, or lacks a column that every row needs.
     """
+    kind, (outcomes,) = predict_by(table, (preset,), progress)
+    return kind, outcomes
+
+
+def predict_by(
+    table: Table, presets: Sequence[Preset], progress: Callable[[float], None] | None = None
+) -> tuple[Kind, tuple[list[Outcome], ...]]:
+    """The same by several cost models, for each the outcomes; what the cells of a row mean is found out once.
+
+    Raises
+    ------
+    InputFileError
+        As `predict_table`, by the first cost model.
+    """
     kind = recognise(table)
     if not table.rows:
         raise InputFileError([FileProblem(path=table.path, message="has a header and no rows")])
-    predict, outcomes = kind.predictor(), list[Outcome]()
+    predict = kind.predictor()
+    found: tuple[list[Outcome], ...] = tuple([] for _ in presets)
     for first in range(0, len(table.rows), _ROWS_AT_A_TIME):
-        if progress is not None:
-            progress(first / len(table.rows))
-        outcomes += predict(table.rows[first : first + _ROWS_AT_A_TIME], preset)
-    assert len(outcomes) == len(table.rows), "one outcome per row"
-    check_columns(table, kind, outcomes)
-    return kind, outcomes
+        rows = table.rows[first : first + _ROWS_AT_A_TIME]
+        for n, preset in enumerate(presets):
+            if progress is not None:
+                progress((first + len(rows) * n / len(presets)) / len(table.rows))
+            found[n].extend(predict(rows, preset))
+        for row in rows:
+            row.meaning = None
+    assert all(len(outcomes) == len(table.rows) for outcomes in found), "one outcome per row"
+    check_columns(table, kind, found[0])
+    return kind, found

@@ -62,6 +62,8 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     if here is not None:
         return kernel_outcomes([row], preset, here)[0]
     if kernel not in _ELSEWHERE:
+        if not kernel:
+            return skipped(row, "no kernel is stated (put rows of another kind into a file of their own)", usable=True)
         return skipped(row, f"kernel '{short_name(kernel)}' is not known ({', '.join(KERNELS)})", usable=True)
     module, passes = _ELSEWHERE[kernel]
     name = _pass(row)

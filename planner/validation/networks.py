@@ -1,4 +1,4 @@
-"""Transformers from the columns of a row: hidden size, layers, heads, ... become a graph, in the style of GPT, Llama, Nemotron or BERT."""
+"""Transformers from the columns of a row: hidden size, layers, heads, ... become a graph, in the style of GPT, Llama, BERT or ViT."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 from costmodel.graph import Graph, GraphError, LayerSpec
 from costmodel.layers.base import params_from
+from planner.naming.models import nearest_models, transformer_called
+from planner.validation.experts import ExpertShape, agrees, experts_of, is_particular, widths_of
 from planner.validation.facts import has_dropout, yes_or_no
 from planner.validation.tables import Row, RowSkipped
 
@@ -17,44 +19,19 @@ __all__ = ["TransformerShape", "bundled_name", "bundled_transformer", "shape_of"
 # Model and net texts in lower case -> style; the first that is found decides.
 _STYLES = (
     (r"bert", "bert"),
+    (r"\b(?:vit|deit)\b|vision transformer", "vit"),
     (r"nemotron", "nemotron"),
-    (r"llama|mistral|internlm|qwen|yi\b|baichuan|vicuna|gemma|deepseek|smollm|olmo", "llama"),
-    (r"mpt|gpt|opt|bloom|megatron|turing|chinchilla|neox|pythia", "gpt"),
+    (
+        r"llama|mi[sx]tral|internlm|qwen|\byi\b|baichuan|vicuna|gemma|deepseek|smollm|olmo|phi.?[34]|\bglm|chatglm|aquila",
+        "llama",
+    ),
+    (r"mpt|gpt|opt|bloom|megatron|turing|chinchilla|neox|pythia|falcon|phi.?[12]|starcoder", "gpt"),
 )
 # Vocabulary where none is stated. GPT-2's 50,257 rows are padded by Megatron-LM to a multiple of 128; the others are those of the published
-# configurations (Devlin et al., arXiv:1810.04805; Touvron et al., arXiv:2302.13971; NVIDIA Nemotron-4, arXiv:2402.16819).
-_VOCABULARY = {"gpt": 50304, "llama": 32000, "nemotron": 256000, "bert": 30522}
-# Model texts in lower case, without signs between words (`_plain`) -> bundled network, for rows without a shape.
-_BUNDLED = (
-    (r"qwen ?3.*235b", "qwen3-235b-a22b"),
-    (r"qwen ?3.*30b", "qwen3-30b-a3b"),
-    (r"mixtral.*8x7b", "mixtral-8x7b"),
-    (r"^(?!.*distill).*deep ?seek.*(v3|r1)\b", "deepseek-v3"),
-    (r"gpt ?oss.*120b", "gpt-oss-120b"),
-    (r"gpt ?oss.*20b", "gpt-oss-20b"),
-    (r"\bbloom(?!z? ?\d+(\.\d+)?b)|bloom.*176b", "bloom-176b"),
-    (r"bert.?large|bert.*\b24 ?layers", "bert-large"),
-    (r"bert.?base", "bert-base"),
-    (r"llama ?3( ?\.?[0-3])?\b.*405b|llama ?3.*405b", "llama3-405b"),
-    (r"llama ?3.*70b", "llama3-70b"),
-    (r"llama ?3( \d|\.\d)?\b.*\b8b", "llama3-8b"),
-    (r"llama ?2.*70b", "llama2-70b"),
-    (r"llama ?2.*13b", "llama2-13b"),
-    (r"llama ?2.*\b7b", "llama2-7b"),
-    (r"gpt ?3.*175b|\bgpt ?3$", "gpt3-175b"),
-    (r"gpt ?3.*13b", "gpt3-13b"),
-    (r"gpt ?3.*1\.3b|gpt ?3.*\bxl\b", "gpt3-1.3b"),
-    (r"gpt ?2.*(xl\b|1\.5b|1\.56b|1558m)", "gpt2-1.5b"),
-    (r"(megatron|mt ?nlg).*530b|megatron ?turing|mt ?nlg", "megatron-530b"),
-    (r"megatron.*\b22b", "megatron-22b"),
-    (r"megatron.*\b(1t|1008b)", "megatron-1t"),
-    (r"\bt5.*(11b|xxl)", "t5-11b"),
-    (r"\bmpt.*\b(70|30|13|7|1)b", "mpt-{}b"),
-    (r"\bvit ?(l\b|large)", "vit-l"),
-    (r"\bvit ?(b\b|base|b ?16)", "vit-b16"),
-)
-
-
+# configurations (Devlin et al., arXiv:1810.04805; Touvron et al., arXiv:2302.13971; NVIDIA Nemotron-4, arXiv:2402.16819). ViT: the classes
+# and the positions (16 x 16 patches of 14 x 14, and the class token) of ImageNet at 224 x 224 (Dosovitskiy et al., arXiv:2010.11929).
+_VOCABULARY = {"gpt": 50304, "llama": 32000, "nemotron": 256000, "bert": 30522, "vit": 1000}
+_POSITIONS = {"vit": 197}
 # Dense models that are no bundled networks, for rows without a shape: hidden, layers, heads, kv_heads, ffn. Sources: NVIDIA, Nemotron-4
 # 340B (arXiv:2406.11704, table 1) and 15B (arXiv:2402.16819, table 1); Nemotron-3 as in NVIDIA NeMo (nemo/collections/llm/gpt/model,
 # nemotron.py).
@@ -70,7 +47,7 @@ _PUBLISHED = (
 class TransformerShape:
     """What decides the graph of a transformer."""
 
-    style: str  # "gpt", "llama", "nemotron" or "bert"
+    style: str  # "gpt", "llama", "nemotron", "bert" or "vit"
     hidden: int
     layers: int
     heads: int
@@ -83,6 +60,7 @@ class TransformerShape:
     dropout: bool
     tied: bool
     lora_rank: int = 0  # adapters beside the products of queries, keys and values; everything else is frozen then
+    experts: ExpertShape | None = None  # in place of every feed-forward part
 
 
 def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> TransformerShape:
@@ -97,16 +75,19 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
     if not (hidden and layers and heads):
         row = _with_published_shape(row)
         hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
+    elif _style(row, hidden) == "llama":  # whose widths follow no rule
+        row = _with_known_widths(row)
     if not (hidden and layers and heads):
         raise RowSkipped(
-            "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name",
+            "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name"
+            + nearest_models(row.text("model")),
             usable=bool(row.text("model")),
             needs=(("hidden",), ("layers",), ("heads",)),
         )
     style = _style(row, hidden)
     if hidden % heads and not row.count("head_dim"):
         raise RowSkipped("heads do not divide hidden, and head_dim is not stated")
-    kv_heads = row.count("kv_heads") or (heads if style in ("gpt", "bert") else row.default("kv_heads", heads))
+    kv_heads = row.count("kv_heads") or (heads if style in ("gpt", "bert", "vit") else row.default("kv_heads", heads))
     if heads % kv_heads:
         raise RowSkipped("kv_heads do not divide heads")
     shape = TransformerShape(
@@ -118,10 +99,11 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         head_dim=row.count("head_dim") or hidden // heads,
         ffn=row.count("ffn") or row.default("ffn", _inner_width(style, hidden)),
         vocab=row.count("vocab") or row.default("vocab", _VOCABULARY[style]),
-        seq=row.count("seq") or row.default("seq", 2048),
+        seq=row.count("seq") or row.default("seq", _POSITIONS.get(style, 2048)),
         fused=fused,
         dropout=has_dropout(row, style, fused=fused) if dropout is None else dropout,
         tied=style in ("gpt", "bert"),  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
+        experts=experts_of(row),
     )
     _check_size(shape)
     return replace(shape, tied=_is_tied(row, shape))
@@ -148,7 +130,7 @@ def _is_tied(row: Row, shape: TransformerShape) -> bool:
     if stated is not None:
         return stated
     billions = row.positive("params_b")
-    if billions is None or shape.style in ("gpt", "bert") or len(re.sub(r"\D", "", row.text("params_b"))) < 2:
+    if billions is None or shape.style in ("gpt", "bert", "vit") or len(re.sub(r"\D", "", row.text("params_b"))) < 2:
         return shape.tied
     head = shape.vocab * shape.hidden
     untied = transformer(replace(shape, tied=False)).weight_count
@@ -165,6 +147,21 @@ def _with_published_shape(row: Row) -> Row:
             stated = {name: cell for name, cell in row.cells.items() if cell}
             return Row(line=row.line, cells={**row.cells, **known, **stated}, defaults=row.defaults)
     return row
+
+
+def _with_known_widths(row: Row) -> Row:
+    """The row with the other widths of the bundled network that it names and whose hidden size, layers and heads it states."""
+    if row.has("kv_heads", "ffn", "vocab"):
+        return row
+    name = bundled_name(row)
+    known = None if name is None else bundled_transformer(name, None)
+    if known is None or is_particular(known) or not agrees(row, known):
+        return row
+    taken = {column: text for column, text in widths_of(known).items() if not row.text(column)}
+    for column, text in taken.items():
+        if column != "head_dim":
+            row.default(column, int(text))
+    return Row(line=row.line, cells={**row.cells, **taken}, defaults=row.defaults)
 
 
 def _style(row: Row, hidden: int) -> str:
@@ -192,23 +189,10 @@ def bundled_name(row: Row) -> str | None:
         text = row.text(column)
         if text in known:
             return text
-        word = _plain(text)
-        for pattern, name in _BUNDLED:
-            found = re.search(pattern, word)
-            if found:
-                full = name.format(*found.groups()) if "{}" in name else name
-                return full if full in known else None
+        name = transformer_called(text)
+        if name is not None:
+            return name
     return None
-
-
-def _plain(text: str) -> str:
-    """A name without what people write in different ways.
-
-    >>> _plain("meta-llama/Llama-2-7b-hf"), _plain("GPT2_XL (1.5 B params)"), _plain("Megatron 530 billion")
-    ('meta llama llama 2 7b hf', 'gpt2 xl 1.5b params', 'megatron 530b')
-    """
-    word = re.sub(r"[^a-z0-9.]+", " ", text.lower()).strip()
-    return re.sub(r"(\d) ?(b|billion)\b", r"\1b", word)
 
 
 @cache
@@ -230,7 +214,7 @@ def bundled_transformer(name: str, seq: int | None) -> Graph:
         return known.graph
     if known.seq is None:
         own = {layer.output_shape[1] for layer in known.graph.layers if layer.kind == "self_attention"}
-        if seq in own:
+        if seq in own or seq + 1 in own:  # with or without the class token
             return known.graph
         raise RowSkipped(f"network '{name}' has {min(own, default=0)} positions, whatever column seq says", usable=True)
     try:
@@ -346,7 +330,7 @@ def _attention(b: _Builder, *, bias: bool) -> None:
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
-        causal=shape.style != "bert",
+        causal=shape.style not in ("bert", "vit"),
         fused=shape.fused,
         dropout=shape.dropout,
     )
@@ -357,15 +341,22 @@ def _attention(b: _Builder, *, bias: bool) -> None:
 
 def _feed_forward(b: _Builder, *, bias: bool) -> None:
     shape = b.shape
-    if shape.style == "llama":
+    gated = shape.style == "llama"
+    if shape.experts is not None:
+        known = shape.experts
+        b.add(
+            "experts", "moe", experts=known.count, top_k=known.top_k, ffn=known.ffn or shape.ffn, gated=gated, bias=bias
+        )
+    elif gated:
         b.add("up", "linear", out_features=2 * shape.ffn, bias=bias)
         b.add("glu", "glu", function="silu")
+        b.add("down", "linear", out_features=shape.hidden, bias=bias)
     else:
         b.add("up", "linear", out_features=shape.ffn, bias=bias)
         b.add(
             "gelu", "activation", function="relu" if shape.style == "nemotron" else "gelu"
         )  # squared ReLU moves what ReLU moves
-    b.add("down", "linear", out_features=shape.hidden, bias=bias)
+        b.add("down", "linear", out_features=shape.hidden, bias=bias)
     if shape.dropout:
         b.add("dropout2", "dropout", keep=0.9)
 

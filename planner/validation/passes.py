@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,8 +59,23 @@ def _whole(layer: Layer, batch: float, out_share: float = 1.0) -> Shard:
     )
 
 
+# What was timed, by layer, batch, share and cost model (the two are kept with the times, so that no others have their ids): tables repeat
+# their kernels.
+_TIMED: dict[tuple[int, float, float, int], tuple[Layer, ComputeModel, LayerTimes]] = {}
+_MOST_TIMED = 20_000
+
+
 def layer_times(layer: Layer, batch: float, compute: ComputeModel, out_share: float = 1.0) -> LayerTimes:
     """Time the passes of a layer on one device."""
+    key = (id(layer), batch, out_share, id(compute))
+    if key not in _TIMED:
+        if len(_TIMED) >= _MOST_TIMED:
+            _TIMED.clear()
+        _TIMED[key] = (layer, compute, _layer_times(layer, batch, compute, out_share))
+    return _TIMED[key][2]
+
+
+def _layer_times(layer: Layer, batch: float, compute: ComputeModel, out_share: float) -> LayerTimes:
     shard = _whole(layer, batch, out_share)
     times = compute.pass_times(layer, shard, needs_input_gradient=True)
     work = layer.family.work(layer, shard)
@@ -82,6 +97,7 @@ def pass_flop(work: PassWork) -> float:
     return float(sum(np.sum(kernel.flop) for kernel in products or work[0]))
 
 
+@lru_cache(maxsize=4096)  # the same layer for the same one
 def through_input(layer: Layer) -> Layer:
     """The layer with its weights frozen: the gradient of its input is all that is left of its backward pass."""
     return replace(layer, frozen=True)

@@ -21,6 +21,7 @@ from costmodel.mesh.units import MeshError
 from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.workload import Workload
 from planner.uncertainty.features import node_size, shares_of
+from planner.validation.experts import agrees, is_particular
 from planner.validation.facts import (
     computed_positions,
     flash_attention,
@@ -81,11 +82,11 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
     groups: dict[Hashable, list[tuple[int, _Question]]] = {}
     for n, row in enumerate(rows):
-        try:
-            question = _question(row)
-            groups.setdefault(question.key, []).append((n, question))
-        except RowSkipped as trouble:
-            outcomes[n] = skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs)
+        asked = row.meaning = row.meaning or _asked(row)
+        if isinstance(asked, RowSkipped):
+            outcomes[n] = skipped(row, asked.reason, usable=asked.usable, needs=asked.needs)
+        else:
+            groups.setdefault(asked.key, []).append((n, asked))
     for members in groups.values():
         try:
             found = _answers([question for _, question in members], preset)
@@ -96,6 +97,14 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
 
 
 # -- from a row to a question -------------------------------------------------------------------------------------------------
+
+
+def _asked(row: Row) -> _Question | RowSkipped:
+    """What a row asks, or why it asks nothing."""
+    try:
+        return _question(row)
+    except RowSkipped as trouble:
+        return trouble.with_traceback(None)
 
 
 def _question(row: Row) -> _Question:
@@ -155,15 +164,28 @@ def _assumptions(profile: FrameworkProfile, main_gradient_bytes: float, *, is_pi
 def _network(row: Row) -> tuple[Graph, str]:
     """The graph and the number format."""
     number_format = format_of(row, "bf16")
-    if not row.has("hidden", "layers", "heads"):
-        name = bundled_name(row)
-        if name is not None:
-            return bundled_transformer(name, row.count("seq")), number_format
+    name = bundled_name(row)
+    if name is not None and (not row.has("hidden", "layers", "heads") or _is_particular(row, name)):
+        return bundled_transformer(name, row.count("seq")), number_format
     shape = shape_of(row, fused=flash_attention(row, number_format))
     shape = replace(shape, seq=computed_positions(row, shape.seq))
     if trains_adapters_only(row, _block_weights(shape)):
         shape = replace(shape, lora_rank=row.count("lora_rank") or row.default("lora_rank", _LORA_RANK))
     return transformer(shape), number_format
+
+
+def _is_particular(row: Row, name: str) -> bool:
+    """Whether a row with a shape means a bundled network that a shape does not describe."""
+    if row.count("experts") is not None:
+        return False
+    known = bundled_transformer(name, None)
+    if not is_particular(known) or not agrees(row, known):
+        return False
+    try:
+        bundled_transformer(name, row.count("seq"))
+    except RowSkipped:
+        return False  # images of another size: its blocks are those that the columns state
+    return True
 
 
 @cache  # asked for every row
@@ -214,7 +236,7 @@ def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:
     batches, global_batch = _batches(row, dp)
     stage, replicate, shard = sharding_of(row, dp, cp)
     ep = row.count("ep") or 1
-    has_experts = any(layer.kind == "moe" for layer in graph.layers)
+    has_experts = "moe" in graph.kinds
     sequence_parallel = tp > 1 and framework_default(row, "sequence_parallel", "sp", has_experts)
     recompute = recompute_of(row)
     vpp = row.count("vpp") or 1
@@ -292,24 +314,20 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
         model = MeshModel.build(workload, preset.cluster(first.machine.cluster), preset.assumptions(first.assumptions))
     except MeshError as error:
         return [skipped(question.row, str(error), usable=True) for question in questions]
-    flat = [
-        (n, framework_plan(question.profile, model, _cut(plan, model.num_blocks)))
-        for n, question in enumerate(questions)
-        for plan in question.plans
-    ]
-    batch = MeshBatch.from_plans([plan for _, plan in flat])
+    # A table repeats its plans: each is costed once.
+    numbers: dict[MeshPlan, int] = {}
+    members = [[numbers.setdefault(plan, len(numbers)) for plan in question.plans] for question in questions]
+    plans = [framework_plan(first.profile, model, _cut(plan, model.num_blocks)) for plan in numbers]
+    batch = MeshBatch.from_plans(plans)
     broken = _broken(NetworkShape.of(first.graph, model.units, 1), batch)
     legal = np.flatnonzero([not message for message in broken])
-    costs, reported = _costs(model, first.profile, [flat[int(index)][1] for index in legal])
+    costs, reported = _costs(model, first.profile, [plans[int(index)] for index in legal])
     step_shares = [] if costs is None else _shares(costs, batch.workers[legal] / node_size(first.machine.cluster))
     position = {int(index): k for k, index in enumerate(legal)}
     flop = model_flops_per_step(workload)
     peak = first.machine.device.peak(first.precision.compute)
     fitted = fitted_of(first.machine.device, first.assumptions, first.profile)
     cluster = first.machine.cluster
-    members: list[list[int]] = [[] for _ in questions]
-    for index, (n, _) in enumerate(flat):
-        members[n].append(index)
     outcomes = []
     for question, indices in zip(questions, members, strict=True):
         usable = question.machine.capacity_bytes * (1.0 - model.assumptions.memory_reserve)
@@ -318,8 +336,8 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
             outcomes.append(_impossible(question, broken[indices[0]]))
             continue
         assert costs is not None
-        ideal_s = flop * question.global_batch / (flat[indices[0]][1].workers * peak)
-        plan, shares = flat[int(legal[chosen])][1], step_shares[chosen]
+        ideal_s = flop * question.global_batch / (plans[indices[0]].workers * peak)
+        plan, shares = plans[int(legal[chosen])], step_shares[chosen]
         memory = MemoryComparison(
             predicted_bytes=float(costs.memory_bytes[chosen]),
             capacity_bytes=usable,

@@ -29,11 +29,42 @@ class RankingSummary:
     regret_top3_mean: float | None = None
 
 
-def _pair_signs(predicted: ArrayLike, measured: ArrayLike) -> tuple[FloatArray, FloatArray]:
-    """Sign of the difference of every pair, in both."""
-    first, second = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
-    i, j = np.triu_indices(len(first), k=1)
-    return np.sign(first[i] - first[j]), np.sign(second[i] - second[j])
+def _pair_counts(predicted: ArrayLike, measured: ArrayLike) -> tuple[int, int, int]:
+    """Concordant less discordant pairs, pairs whose predictions differ, and pairs whose measurements differ, in n log n time.
+
+    W. Knight, A computer method for calculating Kendall's tau with ungrouped data, JASA 61(314), 1966: after sorting by the predictions
+    (equal ones by the measurements) the discordant pairs are the inversions of the measurements.
+    """
+    first = np.unique(np.asarray(predicted, dtype=np.float64), return_inverse=True)[1].reshape(-1)
+    second = np.unique(np.asarray(measured, dtype=np.float64), return_inverse=True)[1].reshape(-1)
+    n = len(first)
+    pairs = n * (n - 1) // 2
+    tied = [_equal_pairs(values) for values in (first, second, first * (n + 1) + second)]
+    discordant = _inversions(second[np.lexsort((second, first))])
+    return pairs - tied[0] - tied[1] + tied[2] - 2 * discordant, pairs - tied[0], pairs - tied[1]
+
+
+def _equal_pairs(values: NDArray[np.int64]) -> int:
+    counts = np.unique(values, return_counts=True)[1]
+    return int(np.sum(counts * (counts - 1) // 2))
+
+
+def _inversions(values: NDArray[np.int64]) -> int:
+    """Pairs out of order, of whole numbers from 0: those that differ first in one binary digit, digit by digit.
+
+    >>> _inversions(np.array([2, 0, 1, 1]))
+    3
+    """
+    total = 0
+    for digit in range(int(values.max(initial=0)).bit_length()):
+        prefix = values >> (digit + 1)
+        ordered = values[np.argsort(prefix, kind="stable")] >> digit  # equal prefixes side by side, in their order
+        ones = ordered & 1
+        before = np.cumsum(ones) - ones
+        new = np.flatnonzero(np.diff(ordered >> 1, prepend=-1))
+        start = np.repeat(before[new], np.diff(np.append(new, len(ordered))))
+        total += int(np.sum((before - start)[ones == 0]))
+    return total
 
 
 def kendall_tau(predicted: ArrayLike, measured: ArrayLike) -> float | None:
@@ -46,11 +77,10 @@ def kendall_tau(predicted: ArrayLike, measured: ArrayLike) -> float | None:
     >>> kendall_tau([1, 2, 3], [10, 30, 20])  # two pairs right, one wrong
     0.3333333333333333
     """
-    a, b = _pair_signs(predicted, measured)
-    if not np.any(b != 0):
+    agreed, made, real = _pair_counts(predicted, measured)
+    if not real:
         return None
-    untied = math.sqrt(float(np.sum(a != 0)) * float(np.sum(b != 0)))
-    return float(np.sum(a * b)) / untied if untied > 0 else 0.0
+    return agreed / math.sqrt(float(made) * float(real)) if made else 0.0
 
 
 def pair_accuracy(predicted: ArrayLike, measured: ArrayLike) -> float | None:
@@ -59,9 +89,8 @@ def pair_accuracy(predicted: ArrayLike, measured: ArrayLike) -> float | None:
     >>> pair_accuracy([1, 2, 3], [10, 30, 20])
     0.6666666666666666
     """
-    a, b = _pair_signs(predicted, measured)
-    told = b != 0
-    return float(np.mean(0.5 + 0.5 * (a * b)[told])) if np.any(told) else None
+    agreed, _, real = _pair_counts(predicted, measured)
+    return 0.5 + 0.5 * agreed / real if real else None
 
 
 def regret(predicted: ArrayLike, measured: ArrayLike, top: int = 1) -> float:

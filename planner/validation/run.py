@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.errors import FileProblem, InputFileError, UsageError, did_you_mean
-from planner.validation.kinds import predict_table
+from planner.validation.kinds import predict_by
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, PALEO
 from planner.validation.scores import ComparedRow, Score, baseline_factor, compared_rows, score, split_by
@@ -96,21 +96,12 @@ def validate_files(
     for n, (name, table) in enumerate(zip(files, tables, strict=False)):
         say = _said(progress, name, n, len(tables))
         try:
-            kind, outcomes = predict_table(table, preset, lambda share, say=say: say(0.5 * share))  # type: ignore[misc]
+            kind, (outcomes, paleo) = predict_by(table, (preset, PALEO), say)
         except InputFileError as error:
             problems.extend(error.problems)
             continue
         column = by if by is not None and by in table.columns else None
-        scores.append(
-            _file_score(
-                name,
-                kind.name,
-                outcomes,
-                predict_table(table, PALEO, lambda share, say=say: say(0.5 + 0.5 * share))[1],  # type: ignore[misc]
-                column,
-                with_rows=with_rows,
-            )
-        )
+        scores.append(_file_score(name, kind.name, outcomes, paleo, column, with_rows=with_rows))
     if problems:
         raise InputFileError(problems)
     if not scores:

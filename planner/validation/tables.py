@@ -71,6 +71,8 @@ class Row:
         Column -> text, without surrounding blanks; empty where it is not stated.
     defaults : dict
         Fact that the row lacks -> the value taken for it.
+    meaning : object
+        What a predictor made of the cells, kept for the next cost model; None before.
 
     Examples
     --------
@@ -86,6 +88,11 @@ class Row:
     line: int
     cells: Mapping[str, str]
     defaults: dict[str, object] = field(default_factory=dict)
+    meaning: Any = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """For other processes, which find out the meaning themselves."""
+        return None, {"line": self.line, "cells": self.cells, "defaults": self.defaults, "meaning": None}
 
     def text(self, name: str) -> str:
         """Text of a cell; empty where there is none."""

@@ -1,10 +1,13 @@
 """The cells of a space that may matter, with bounds of their scores: found in large pieces, before any pipeline is built.
 
-    bound(cell) = m work / pp + (pp - 1) forward of the quickest block
+    bound(cell) = max(m work / pp + (pp - 1) forward, max_k [ m c_k block_k + min(last_k forward, m block_k) ])
+    c_k = ceil(N_k / pp),  last_k = max(pp - 1 - (pp c_k - N_k), 0)
 
 with m micro-batches, the work of one of them through the whole network (communication inside the layers included, ranks numbered
-as well as can be), perfectly divided over the stages; the last stage waits for pp - 1 forwards. Every plan of the cell takes longer. The
-same without the mixtures of experts bounds all their layouts at once, which leaves few to be costed.
+as well as can be), perfectly divided over the stages; the last stage waits for pp - 1 forwards of the quickest block. Blocks are not
+divided: of N_k blocks of a kind some stage has c_k or more. If none has more, at most pp c_k - N_k have fewer, so that the last of those
+with c_k waits for last_k forwards. Every plan of the cell takes longer. The same without the mixtures of experts bounds all their layouts
+at once, which leaves few to be costed.
 """
 
 from __future__ import annotations
@@ -75,11 +78,11 @@ class CellBounds:
         least = np.full((len(works), len(first)), np.inf)
         for smallest, each in zip(least, works, strict=True):
             np.minimum.at(smallest, work[_WORK_ROW], each)
-        quick = np.flatnonzero(self._bound(stems, *least[:, row]) < self.goal)
+        quick = np.flatnonzero(self._bound(stems, least[:, row]) < self.goal)
         cells = self._fitting(self.ways.space.with_experts(selected({**stems, _WORK_ROW: row}, quick)))
         place = _find(work, cells, (_WORK_ROW, *_PAIR))
         del cells[_WORK_ROW]
-        bound = self._bound(cells, *(each[place] for each in works))
+        bound = self._bound(cells, works[:, place])
         kept = np.flatnonzero(bound < self.goal)
         return selected(cells, kept), bound[kept]
 
@@ -91,39 +94,59 @@ class CellBounds:
     def _all_of(self, stems: Columns) -> tuple[Columns, FloatArray]:
         """The same where every time is good enough: what does not fit goes first."""
         cells = self._fitting(self.ways.space.with_experts(stems))
+        return cells, self.bounds(cells)
+
+    def bounds(self, cells: Columns) -> FloatArray:
+        """Bounds of some cells, whatever the goal."""
         first, row = combined(*(cells[name] for name in (*_WORK, *_PAIR)))
         works = self._works({name: cells[name][first] for name in (*_WORK, *_PAIR)})
-        return cells, self._bound(cells, *(each[row] for each in works))
+        return self._bound(cells, works[:, row])
 
     def _without_experts(self, stems: Columns) -> Columns:
         """Stems that are quick enough if experts cost nothing; there are far fewer of these to cost than layouts of experts."""
         if not self.ways.space.shape.experts or not len(stems["tp"]):
             return stems
         first, row = combined(*(stems[name] for name in _WORK))
-        works = self.ways.space.model.work_s(self._plainly({name: stems[name][first] for name in _WORK}), experts=False)
-        return selected(stems, self._bound(stems, *(each[row] for each in works)) < self.goal)
+        works = self._works({name: stems[name][first] for name in _WORK}, experts=False)
+        return selected(stems, self._bound(stems, works[:, row]) < self.goal)
 
     def _plainly(self, work: Columns) -> MeshBatch:
         """The work run the plain way."""
         batch, kind = batch_of(work), self.ways.plain[0]
         return batch if kind == _NONE else replace(batch, recompute=np.full(len(batch), kind))
 
-    def _works(self, work: Columns) -> tuple[FloatArray, ...]:
-        """Work of one micro-batch, forward pass of the quickest block; where energy is compared, what of the work is computing."""
-        if not len(work["tp"]):
-            return (np.zeros(0),) * (3 if self.judge.is_energy else 2)
-        batch = self._plainly(work)
-        works = self.ways.space.model.work_s(batch)
-        if not self.judge.is_energy:
-            return works
-        one = np.ones(len(batch), dtype=np.int64)
-        return *works, least_computing_s(self.ways.space.model, replace(batch, pp=one, num_micro_batches=one))
+    def _works(self, work: Columns, *, experts: bool = True) -> FloatArray:
+        """Of one micro-batch: all work, the forward pass of the quickest block, what of the work is computing, one block of every kind.
 
-    def _bound(
-        self, cells: Columns, total_s: FloatArray, forward_s: FloatArray, computing_s: FloatArray | float = 0.0
-    ) -> FloatArray:
+        Rows of an array; of computing only where energy is compared, as it is of plans with their experts.
+        """
+        model = self.ways.space.model
+        if not len(work["tp"]):
+            return np.zeros((3 + len(self._blocks), 0))
+        batch = self._plainly(work)
+        total, forward, blocks = model.work_s(batch, experts=experts)
+        computing = np.zeros_like(total)
+        if self.judge.is_energy and experts:
+            one = np.ones(len(batch), dtype=np.int64)
+            computing = least_computing_s(model, replace(batch, pp=one, num_micro_batches=one))
+        return np.stack([total, forward, computing, *blocks.T])
+
+    @property
+    def _blocks(self) -> list[int]:
+        """Blocks of every kind."""
+        units = self.ways.space.model.units
+        counts = np.bincount(units.kind_of, minlength=len(units.kinds))
+        return [int(n) for n, kind in zip(counts, units.kinds, strict=True) if kind.is_block]
+
+    def _bound(self, cells: Columns, works: FloatArray) -> FloatArray:
         pp, m = cells["pp"], cells["num_micro_batches"]
+        total_s, forward_s, computing_s, *blocks_s = works
         bound = m * total_s / pp + (pp - 1) * forward_s
+        for count, block_s in zip(self._blocks, blocks_s, strict=True):
+            most = -(-count // pp)
+            last = np.maximum(pp - 1 - (pp * most - count), 0)
+            each = m * block_s
+            np.maximum(bound, most * each + np.minimum(last * forward_s, each), out=bound)
         return self.judge.score(bound, workers_of(cells), m * computing_s / pp) * _SLACK
 
 

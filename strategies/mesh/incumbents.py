@@ -136,6 +136,10 @@ class Incumbents:
         self.best = scores[0] if scores else float("inf")
         self.worst = scores[-1] if len(scores) >= self.top else float("inf")
 
+    def batch(self) -> MeshBatch:
+        """The plans as a batch, the best first."""
+        return MeshBatch.from_plans([candidate.plan for candidate in self.candidates()])
+
     def candidates(self) -> list[MeshCandidate]:
         """The plans, best first; scores that differ by rounding only count as equal."""
         ordered = sorted(self._rows.items(), key=lambda item: (item[1].score, item[0]))

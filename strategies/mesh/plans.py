@@ -25,7 +25,7 @@ from costmodel.mesh.sharding import Division
 from strategies.mesh.incumbents import Incumbents
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
-from strategies.mesh.ways import Way, Ways, recomputing
+from strategies.mesh.ways import Way, Ways
 
 __all__ = ["PlanJudge"]
 
@@ -35,6 +35,7 @@ BoolArray = NDArray[np.bool_]
 
 _FULL = RECOMPUTE.index("full")
 _RADIX = 1 << 40
+_PAIRS = 8_192  # plans and ways to run them, tried at a time
 _SLACK = 1 - 1e-9
 
 
@@ -81,6 +82,11 @@ class PlanJudge:
         """Score that plans with these step times, or larger ones, do not go below."""
         return self.score(step_s, batch.workers, self.computing_s(batch))
 
+    def scorer(self, batch: MeshBatch) -> Callable[[FloatArray], FloatArray]:
+        """The same of many times (n, X) for each of the plans."""
+        workers, computing = batch.workers[:, None], np.reshape(self.computing_s(batch), (-1, 1))
+        return lambda step_s: self.score(step_s, workers, computing)
+
     def divide(self, cores: Columns, flush_s: FloatArray, floors_s: FloatArray) -> None:
         """Judge every way to divide dp of some cores.
 
@@ -103,11 +109,11 @@ class PlanJudge:
         second = batch.zero_stage == 2
         first = np.flatnonzero(~second & (least < self.goal()))
         plain = self._run_best_way(batch.take(first), core[first], flush_s[core[first]], floors[first])
-        # ZeRO-2 moves what ZeRO-1 moves and reduces more often: it is not faster.
+        # ZeRO-2 moves what ZeRO-1 moves and reduces more often: it is not faster, unless ZeRO-1 adds up whole gradients.
         one = batch.zero_stage[first] == 1
         known = core[first][one] * _RADIX + batch.dp_shard[first][one]
         later = np.flatnonzero(second & (least < self.goal()))
-        if len(known) and len(later):
+        if len(known) and len(later) and not self.model.assumptions.zero_whole:
             order = np.argsort(known)
             wanted = core[later] * _RADIX + batch.dp_shard[later]
             place = np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)
@@ -149,31 +155,43 @@ class PlanJudge:
         if any(optimizer for _, optimizer, _ in ways):
             hosted = replace(self.ways.plainly(batch), offload_optimizer=np.ones(len(batch), dtype=np.int64))
             least[1] = self._least_s(hosted, core)
-        below_three, computing = batch.zero_stage < 3, self.computing_s(batch)
+        below_three, computing, workers = batch.zero_stage < 3, self.computing_s(batch), batch.workers
+        scores = np.full((len(ways), len(batch)), np.inf)
         for v, way in enumerate(ways):
             if way == self.ways.plain:
                 continue
             base = least[way[1]]
             tail = np.maximum(base - flush_s, 0.0)
             bound = np.where(below_three, floors[:, v] + tail, np.maximum(floors[:, v], base)) * _SLACK
-            score = self.score(bound, batch.workers, computing)
-            rows = np.flatnonzero((score < self.goal()) & (score <= best))
-            if len(rows):
-                self._judge(batch.take(rows), core[rows], way, rows, best)
+            scores[v] = self.score(bound, workers, computing)
+        # Many at a time, but no more than a kind of them, and the quick ones first: they set the goal for the others.
+        for kind in sorted({_kind(way) for way in ways}):
+            some = np.array([n for n, way in enumerate(ways) if _kind(way) == kind])
+            place, row = np.nonzero(scores[some] < self.goal())
+            for start in range(0, len(row), _PAIRS):
+                rows, tried = row[start : start + _PAIRS], some[place[start : start + _PAIRS]]
+                score = scores[tried, rows]
+                chosen = np.flatnonzero((score < self.goal()) & (score <= best[rows]))
+                if len(chosen):
+                    self._judge(batch.take(rows[chosen]), core[rows[chosen]], tried[chosen], rows[chosen], best)
 
-    def _judge(self, batch: MeshBatch, core: IntArray, way: Way, rows: IntArray, best: FloatArray) -> None:
-        """Score plans run one way, and keep the good ones.
+    def _judge(self, batch: MeshBatch, core: IntArray, tried: IntArray, rows: IntArray, best: FloatArray) -> None:
+        """Score plans, each run one of the ways of one kind (`_kind`), and keep the good ones.
 
         Of full recomputation the fewest blocks that fit are the quickest, unless activations travel: what is run again does not.
         """
-        kind, optimizer, activations = way
-        one = np.ones(len(batch), dtype=np.int64)
+        recompute, optimizer, activations = np.array(self.ways.each, dtype=np.int64)[tried].T
+        blocks = (recompute == _FULL).astype(np.int64)
         batch = replace(
-            recomputing(batch, kind, one), offload_optimizer=optimizer * one, offload_activations=activations * one
+            batch,
+            recompute=recompute,
+            recompute_blocks=blocks,
+            offload_optimizer=optimizer,
+            offload_activations=activations,
         )
-        if kind == _FULL:
+        if recompute[0] == _FULL:
             batch, fitting = self._with_blocks(batch, self._least_blocks(batch, core))
-            if activations:
+            if activations[0]:
                 batch, fitting = self._with_more_blocks(batch, fitting)
         else:
             fitting = np.flatnonzero(self._memory_bytes(batch, core) <= self.settings.capacity_bytes)
@@ -189,7 +207,7 @@ class PlanJudge:
     def _least_s(self, batch: MeshBatch, core: IntArray) -> FloatArray:
         """Times that plans do not go below; those with equal core numbers and recomputed blocks share a pipeline."""
         self.tally("plans", len(batch))
-        first, index = combined(core, batch.recompute_blocks)
+        first, index = _pipelines(batch, core)
         cores = batch.take(first)
         pipelines, memory = self.model.cores(cores, exact=False), self.model.core_memory(cores)
         division = Division.of(batch, mesh_strides(batch))
@@ -198,13 +216,13 @@ class PlanJudge:
     def _memory_bytes(self, batch: MeshBatch, core: IntArray) -> FloatArray:
         if not len(batch):
             return np.zeros(0)
-        first, index = combined(core, batch.recompute_blocks)
+        first, index = _pipelines(batch, core)
         memory = self.model.core_memory(batch.take(first))
         filled = memory.divided(index, Division.of(batch, mesh_strides(batch)))
         return np.asarray(np.max(filled.total_bytes, axis=1))
 
     def _least_blocks(self, batch: MeshBatch, core: IntArray) -> IntArray:
-        first, index = combined(core, batch.recompute_blocks)
+        first, index = _pipelines(batch, core)
         memory = self.model.core_memory(batch.take(first))
         division = Division.of(batch, mesh_strides(batch))
         return memory.least_recomputed(index, division, self.settings.capacity_bytes)
@@ -267,3 +285,14 @@ class PlanJudge:
         """Whether plans with so many recomputed blocks fit."""
         trial = replace(batch, recompute_blocks=blocks)
         return self._memory_bytes(trial, np.arange(len(batch))) <= self.settings.capacity_bytes
+
+
+def _kind(way: Way) -> tuple[bool, bool]:
+    """Ways that are judged alike: without full recomputation, with it, with it and activations on the host."""
+    is_full = way[0] == _FULL
+    return is_full, is_full and way[2] > 0
+
+
+def _pipelines(batch: MeshBatch, core: IntArray) -> tuple[IntArray, IntArray]:
+    """Which plans share a pipeline: those with equal core numbers that recompute alike."""
+    return combined(core, batch.recompute, batch.recompute_blocks)

@@ -7,10 +7,11 @@ Cells are bounded first (`strategies.mesh.cells`). Below them, each level keeps 
 2. the same with every order of the ranks;
 3. every division of dp, run its best way (`strategies.mesh.plans`).
 
-Two corners of the space go first (`MeshRestriction.powers_of_two`, `narrowed`): good plans found there close most of the whole.
+A corner of the space goes first (`MeshRestriction.powers_of_two`, `narrowed`), then what is near the plans found there
+(`strategies.mesh.neighbours`): good plans close most of the whole. A larger corner follows where that does not make a list.
 
-As long as nothing is known to fit, cells that cannot are put aside before their time is bounded (`strategies.mesh.memory_bound`): in large
-families, and of equal dp and micro-batch where that was not enough.
+Cells that cannot fit are left out in families (`strategies.mesh.memory_bound`) of equal dp before they are opened; as long as nothing is
+known to fit, in large ones before their time is bounded, too, and in those of equal dp and micro-batch where that was not enough.
 
 Recomputation, offloading and the order of the ranks do not make a plan different: each plan is run its best way, the fastest that fits.
 """
@@ -33,11 +34,12 @@ from strategies.mesh.cells import CellBounds, pieces_of
 from strategies.mesh.counting import PlanCount
 from strategies.mesh.incumbents import Incumbents
 from strategies.mesh.memory_bound import Families, families_of_cells
+from strategies.mesh.neighbours import CELL, neighbours
 from strategies.mesh.pipeline_bound import PipelineTimes, worthy_times
 from strategies.mesh.plans import PlanJudge
-from strategies.mesh.settings import MeshOutcome, MeshSettings, NearestMiss
+from strategies.mesh.settings import MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
 from strategies.mesh.space import Columns, MeshSpace, batch_of, selected
-from strategies.mesh.way_times import least_step_s
+from strategies.mesh.way_times import least_step_s, raise_for_gathering
 from strategies.mesh.ways import WayNeeds, Ways
 
 __all__ = ["search_corner", "search_mesh", "search_model"]
@@ -49,12 +51,13 @@ Progress = Callable[[str, float], None]
 
 # Rows handled at a time: large enough for numpy, small enough for the caches.
 _CHUNK = 16_384
-_STEMS = 16_384
+_STEMS = 65_536
 _CELLS = 16_384
-_FIRST = 64
-_CORES = 1_024
+_FIRST, _NEXT = 64, 4_096
+_CORES = 2_048
 # How good the plans of the corners that are searched first must be, among their own.
 _SEED_GAPS = (0.05, 0.005)
+_ROUNDS = 4  # of looking around them
 _SLACK = 1 - 1e-9
 _ROW = "_row"
 
@@ -143,7 +146,8 @@ class _Run:
         self.outcome.bound_score = 0.0  # until the cells are known
         cells, bounds = self._bounded_cells()
         position, opened = 0, 0
-        size = _FIRST  # small at first: the first plans found close most cells
+        # Small at first: the first plans found close most cells.
+        size = _FIRST if not np.isfinite(self.incumbents.worst) else _NEXT
         while position < len(bounds):
             self.outcome.bound_score = min(self.incumbents.best, float(bounds[position]))
             if bounds[position] >= self._goal():
@@ -154,7 +158,7 @@ class _Run:
             piece = slice(position, position + size)
             chosen = bounds[piece] < self._goal()
             some = {name: column[piece][chosen].astype(np.int64) for name, column in cells.items()}
-            self._open(some if size == _FIRST else self._fitting(some, exact=True))
+            self._open(some if size == _FIRST else self._fitting(some, exact=not np.isfinite(self.incumbents.best)))
             opened += int(np.count_nonzero(chosen))
             position += size
             self._report(position, len(bounds))
@@ -211,11 +215,12 @@ class _Run:
         return {name: np.concatenate([p.pop(name) for p in pieces])[order] for name in list(pieces[0])}, joined[order]
 
     def _fitting(self, cells: Columns, *, exact: bool) -> Columns:
-        """Cells that may fit, as long as nothing is known to fit; the others are put aside."""
-        if np.isfinite(self.incumbents.best) or not len(cells["tp"]):
+        """Cells that may fit; as long as nothing is known to fit, the others are put aside."""
+        if not len(cells["tp"]):
             return cells
         families, family = families_of_cells(self.ways, cells, exact=exact)
-        self._put_aside(families)
+        if not np.isfinite(self.incumbents.best):
+            self._put_aside(families)
         return selected(cells, families.least_bytes[family] <= self.ways.capacity_bytes)
 
     def _put_aside(self, families: Families) -> None:
@@ -246,17 +251,50 @@ class _Run:
     def seed(self) -> None:
         """Find some good plans in a corner of the space, degrees that are powers of two, so that few cells of the whole are kept.
 
-        The same way, a corner of that corner goes first.
+        The same way, a corner of that corner goes first. What is near the plans found there is often better; where they make a list, the
+        larger corner is left out.
         """
         corner = self.settings.restriction.powers_of_two()
         for restriction, gap in zip((corner.narrowed(), corner), _SEED_GAPS, strict=True):
-            settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, gap))
-            space = MeshSpace.of(self.model, settings)
-            run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False)
-            run._take(self.incumbents)
+            run = self._inside(restriction, gap)
             run.settle(names_miss=restriction is corner)
             self.outcome.out_of_time = run.outcome.out_of_time
             self.outcome.nearest_miss = run.outcome.nearest_miss
+            self._inside(self.settings.restriction.simplest(), _SEED_GAPS[-1]).look_around()
+            if np.isfinite(self.incumbents.worst):
+                return
+
+    def _inside(self, restriction: MeshRestriction, gap: float) -> _Run:
+        """A search of a part of the space, for the same list."""
+        settings = replace(self.settings, restriction=restriction, gap=max(self.settings.gap, gap))
+        space = MeshSpace.of(self.model, settings)
+        run = _Run(model=self.model, space=space, settings=settings, progress=None, counted=False, started=self.started)
+        run._take(self.incumbents)
+        return run
+
+    def look_around(self) -> None:
+        """Open cells near the plans at hand, until that brings nothing new."""
+        seen: set[tuple[int, ...]] = set()
+        for _ in range(_ROUNDS):
+            plans = self.incumbents.batch()
+            keys = list(zip(*(getattr(plans, name).tolist() for name in CELL), strict=True))
+            fresh = [n for n, key in enumerate(keys) if key not in seen]
+            if not fresh:
+                return
+            seen |= set(keys)
+            cells = neighbours(self.space, plans.take(np.array(fresh)))
+            bounds = CellBounds(ways=self.ways, judge=self.judge, goal=self._goal()).bounds(cells)
+            order = np.argsort(bounds, kind="stable")
+            position, size = 0, _FIRST
+            while position < len(order):
+                if time.monotonic() - self.started > self.settings.wall_s:
+                    return
+                some = order[position : position + size]
+                some = some[bounds[some] < self._goal()]
+                if not len(some):
+                    break
+                self._open(selected(cells, some))
+                position, size = position + size, 2 * size
 
     def _open(self, cells: Columns) -> None:
         """Judge the pipelines of some cells."""
@@ -282,14 +320,16 @@ class _Run:
         needs = self.ways.needs(times.batch)
         if not np.isfinite(self.incumbents.best):
             self._remember_miss(times.batch, needs)
-        least = self._least(least_step_s(self.ways, times, needs), times.batch)
-        good = np.flatnonzero(least < self._goal())
+        floors = least_step_s(self.ways, times, needs)
+        score = self.judge.scorer(times.batch)
+        raise_for_gathering(floors, self.ways, times, needs, lambda step_s: score(step_s) < self._goal())
+        good = np.flatnonzero(self._least(floors, times.batch) < self._goal())
         some = {name: column[rows[good]] for name, column in pipelines.items()}
         cores = self.space.with_orders({**some, _ROW: good})
         row = cores.pop(_ROW)
         built = self.model.cores(self.ways.plainly(batch_of(cores)), exact=False)
         self._tally("pipelines", len(row))
-        floors = least_step_s(self.ways, PipelineTimes.of(built), needs.take(row))
+        floors = np.maximum(least_step_s(self.ways, PipelineTimes.of(built), needs.take(row)), floors[row])
         kept = np.flatnonzero(self._least(floors, batch_of(cores)) < self._goal())
         return _Hopeful(
             cores={name: column[kept] for name, column in cores.items()},

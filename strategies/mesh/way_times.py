@@ -15,22 +15,26 @@ else changes the pipeline, and ``step >= pipeline + m max_r shown_r`` too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
 from costmodel.mesh.passes import time_before, weigh
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
+from strategies.mesh.gathering_bound import LeastGathering
 from strategies.mesh.pipeline_bound import PipelineTimes
 from strategies.mesh.ways import WayNeeds, Ways
 
-__all__ = ["least_step_s"]
+__all__ = ["least_step_s", "raise_for_gathering"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 
 _FULL, _ZERO_BUBBLE = RECOMPUTE.index("full"), SCHEDULES.index("zero_bubble")
+_SHARES_ALL = 3  # the stage of ZeRO that shares all state
 _SLACK = 1 - 1e-9
 
 
@@ -77,6 +81,38 @@ def _of_fitting(ways: Ways, times: PipelineTimes, needs: WayNeeds, fits: BoolArr
     return step
 
 
+def raise_for_gathering(
+    step_s: FloatArray, ways: Ways, times: PipelineTimes, needs: WayNeeds, is_hopeful: Callable[[FloatArray], BoolArray]
+) -> None:
+    """Raise the times of `least_step_s` under ZeRO-3 by what ranks wait for weights and gradients, where it may matter.
+
+    Parameters
+    ----------
+    step_s : array (n, V, Z)
+        Raised in place.
+    ways, times, needs
+        Those that it was made with.
+    is_hopeful : function of times (n, V)
+        Which of them are still of interest.
+    """
+    if _SHARES_ALL not in ways.stages:
+        return
+    z = ways.stages.index(_SHARES_ALL)
+    hopeful = is_hopeful(step_s[:, :, z])
+    rows = np.flatnonzero(hopeful.any(axis=1))
+    if not len(rows):
+        return
+    some, needs, hopeful = times.take(rows), needs.take(rows), hopeful[rows]
+    gathering, ranks = LeastGathering.of(ways.space, some), _Ranks(ways, some, needs)
+    for v in range(len(ways.each)):
+        own = np.flatnonzero(hopeful[:, v])
+        if not len(own):
+            continue
+        waiting = gathering.waiting_s(own, needs.shards[own, v])
+        path = ranks.path_s(waiting, own)
+        step_s[rows[own], v, z] = np.maximum(step_s[rows[own], v, z], path)
+
+
 class _Ranks:
     """Times of the ranks of some pipelines, arrays (n, Q)."""
 
@@ -106,7 +142,7 @@ class _Ranks:
         again = np.zeros_like(self.busy_s)
         for lengths, per_block_s in self._per_block_s():
             again += np.minimum(blocks[:, None], lengths) * per_block_s
-        return self._path_s(again)
+        return self.path_s(again)
 
     def _per_block_s(self) -> list[tuple[IntArray, FloatArray]]:
         """Of the different chunks of a rank: their blocks, and what each that is recomputed adds, (n, Q); as `recomputed_units` has it."""
@@ -122,7 +158,7 @@ class _Ranks:
         """With activations on the host: the longest path, and what is shown of their moves in all micro-batches."""
         if kind not in self._moved:
             shown, more = self._shown(kind)
-            self._moved[kind] = self._path_s(more), self.micro_batches[:, 0] * np.max(shown, axis=1)
+            self._moved[kind] = self.path_s(more), self.micro_batches[:, 0] * np.max(shown, axis=1)
         return self._moved[kind]
 
     def _shown(self, kind: int) -> tuple[FloatArray, FloatArray]:
@@ -138,6 +174,7 @@ class _Ranks:
         turn = np.clip((kept - hidden) / np.maximum(kept - inputs, 1e-30), 0.0, 1.0)
         return least, np.minimum(most, turn * self.again_s + least)
 
-    def _path_s(self, more_s: FloatArray) -> FloatArray:
-        path = self.lead_s + self.micro_batches * (self.busy_s + more_s)
-        return np.asarray(np.max(np.where(self.layouts.rank_last >= 0, path, 0.0), axis=1) * _SLACK)
+    def path_s(self, more_s: FloatArray, rows: IntArray | slice = slice(None)) -> FloatArray:
+        """Longest path of some pipelines with ranks that are busy for longer by so much, (n,)."""
+        path = self.lead_s[rows] + self.micro_batches[rows] * (self.busy_s[rows] + more_s)
+        return np.asarray(np.max(np.where(self.layouts.rank_last[rows] >= 0, path, 0.0), axis=1) * _SLACK)

@@ -28,6 +28,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
+_SHARES_ALL = 3  # the stage of ZeRO that shares all state
 # Sums in another order differ in the last digits.
 _ROUNDING = 1e-9
 _FIELDS = tuple(name for name in CORE_FIELDS if name not in ("order", "cp_kind"))
@@ -142,12 +143,15 @@ class WayNeeds:
         Activations of the blocks of one micro-batch; of full recomputation as long as nothing is recomputed.
     input_bytes : array (n, Q)
         The same where all blocks are recomputed.
+    shards : array (n, V)
+        Ranks that must share dp's copies at least under ZeRO-3; infinite where none are enough, 0 where ZeRO-3 is not allowed.
     """
 
     memory_bytes: FloatArray
     blocks: IntArray
     kept_bytes: FloatArray
     input_bytes: FloatArray
+    shards: FloatArray
 
     @classmethod
     def none(cls, ways: Ways) -> WayNeeds:
@@ -158,6 +162,7 @@ class WayNeeds:
             blocks=np.zeros((0, 2, z), dtype=np.int64),
             kept_bytes=np.zeros((0, kinds, 1)),
             input_bytes=np.zeros((0, 1)),
+            shards=np.zeros((0, v)),
         )
 
     def take(self, index: IntArray) -> WayNeeds:
@@ -167,6 +172,7 @@ class WayNeeds:
             blocks=self.blocks[index],
             kept_bytes=self.kept_bytes[index],
             input_bytes=self.input_bytes[index],
+            shards=self.shards[index],
         )
 
 
@@ -214,7 +220,24 @@ class _Memory:
             blocks=np.stack([self._least_blocks(optimizer) for optimizer in (0, 1)], axis=1),
             kept_bytes=np.stack([part.kept_bytes / alive for part in self.parts.values()], axis=1),
             input_bytes=next(iter(self.parts.values())).input_bytes / alive,
+            shards=self._least_shards(),
         )
+
+    def _least_shards(self) -> FloatArray:
+        """(n, V). Under ZeRO-3 all state is shared: what a rank holds of it falls as the number of those that share it grows."""
+        result = np.zeros((len(self.batch), len(self.ways.each)))
+        if _SHARES_ALL not in self.ways.stages:
+            return result
+        base, division = next(iter(self.parts.values())), self._division(_SHARES_ALL)
+        slack = 1.0 + base.assumptions.allocator_slack
+        fixed = slack * base.gathered(self._all, division)
+        both = self.state[self.ways.stages.index(_SHARES_ALL)]
+        for v, (kind, optimizer, activations) in enumerate(self.ways.each):
+            room = self.ways.capacity_bytes - fixed - self.more[kind, activations]
+            state = self.batch.dp[:, None] * (both[optimizer] - fixed)
+            needed = np.where(room > 0, state / np.where(room > 0, room, 1.0), np.inf)
+            result[:, v] = _fullest(np.where(base.exists, needed, 0.0))
+        return result
 
     def _least_blocks(self, optimizer: int) -> IntArray:
         """(n, Z). Memory falls with every block that is recomputed, by as much as a rank's chunks hold of it at most."""

@@ -7,9 +7,9 @@ With ``T`` the objective of `strategies.pipeline.problem`, every stage s of ever
     T >= m t_s + X_s + sum_{j<s} F_j                (1)
     T >= m t_s + sum_{j<s} t_j + X_0                (2)
 
-because ``T_0 >= sum_{j<s} t_j + m t_s``, and ``tail`` is at least ``X_s - sum_{j<s} B_j`` and at least ``X_0``. Both are
-sums over the layers of the stage plus a sum over the layers in front of it. So for a threshold C the longest stage that
-ends before layer i with given replicas starts at one position ``first_start[k, i]``, and the fewest workers that the
+because the last backward pass of stage s ends ``sum_{j<s} F_j + m t_s`` after the start at the earliest, and that of the first stage
+``sum_{j<s} t_j + m t_s``. Both are sums over the layers of the stage plus a sum over the layers in front of it. So for a threshold C the
+longest stage that ends before layer i with given replicas starts at one position ``first_start[k, i]``, and the fewest workers that the
 layers in front of i need are
 
     N[0] = 0,   N[i] = min_k N[first_start[k, i]] + r_k

@@ -16,7 +16,7 @@ __all__ = ["Labels", "Trail", "join"]
 class Labels:
     """Struct of arrays."""
 
-    value: FloatArray  # (n, 4): D, V, lag, c
+    value: FloatArray  # (n, 7 + TURNS): D, V, E, H, c, f, b, D_k as `strategies.pipeline.sweep` defines them
     bound: FloatArray  # (n,): no completion costs less
     state: IntArray  # (n, 3): row of the stage that ends at the cut, workers left, depth
     parent: IntArray  # (n,): index into the trail
@@ -57,11 +57,13 @@ class Trail:
 
     def plan(self, problem: PartitionProblem, counts: IntArray, label: int) -> PipelinePlan:
         """Stages from the label of the first cut back to the end of the chain."""
-        parent, cut, row = (np.concatenate(parts) for parts in (self.parent, self.cut, self.row))
+        ends = np.cumsum([len(part) for part in self.parent])
         cuts, replicas = [], []
         while label >= 0:
-            cuts.append(int(cut[label]))
-            replicas.append(int(counts[row[label]]))
-            label = int(parent[label])
+            part = int(np.searchsorted(ends, label, side="right"))
+            place = label - int(ends[part - 1]) if part else label
+            cuts.append(int(self.cut[part][place]))
+            replicas.append(int(counts[self.row[part][place]]))
+            label = int(self.parent[part][place])
         assert cuts[-1] == problem.num_layers
         return PipelinePlan(cuts=tuple(cuts[:-1]), replicas=tuple(replicas))

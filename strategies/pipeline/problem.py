@@ -17,41 +17,26 @@ its backward time; both block the stage that pays.
 ICML 2021, section 2.2; Megatron-LM, SC21, section 2.2): stage s runs ``S-1-s`` forwards, then one forward and one
 backward in turn, then the remaining backwards. It holds at most ``min(m, S-s)`` micro-batches at a time.
 
-**Time of the schedule.** Its makespan is the longest path in the graph of its operations. We take the longest of these
-paths: reach stage s with the first micro-batch, stay there for all m micro-batches, and come back with the last one;
-while there, follow the first and the last micro-batch down to the last stage and back where that takes longer. With
+**Step.** Stage s exchanges and updates after its last backward pass, for ``X_s = sum exchange_s + update_s``. With the last backward pass
+of stage s at ``E_s``, the longest path through the schedule in closed form (`costmodel.pipeline_cost.last_backward_s`, exact),
+
+    T = max_s [ E_s + X_s ]
+
+``sum_s t_s + (m-1) max_s t_s``, the usual formula, is another thing: no bound in general, and too high whenever an early stage is the
+slowest (its idle time between forwards and backwards is counted although it works then).
+
+**Bounds.** The search builds plans from the last stage to the first, and E_s depends on all stages at once, so it works with lengths of
+some paths, which never exceed T. The bounds of this package follow one: reach stage s with the first micro-batch, stay there for all m,
+and come back with the last one; while there, follow the first and the last micro-batch down to the last stage and back where that takes
+longer. With
 
     D_s = sum_{j>s} t_j,    w = S-1-s,    G_s(x) = max(0, D_s - w x)
 
-    T_0 = max_s [ sum_{j<s} t_j + m t_s + g_s ]
+    T >= max_s [ sum_{j<s} t_j + m t_s + g_s ] + X_0
     g_s = G_s(F_s) + G_s(B_s)                                 if m >= w + 2
-    g_s = max(0, D_s - (m-1) min(F_s, B_s))                   otherwise (both detours would overlap)
+    g_s = max(0, D_s - (m-1) min(F_s, B_s))                   otherwise
 
-Each of these is a path of the graph, so ``T_0`` never exceeds the makespan. The usual closed form
-``sum_s t_s + (m-1) max_s t_s`` is a different approximation: no bound in general, and too high whenever an early stage is
-the slowest (its idle time between forwards and backwards is counted although it works then). Both agree, and are exact, if
-all stages have equal ``F`` and equal ``B``. The period in steady state is exactly ``max_s t_s`` for both: in the graph of
-the schedule every cycle that visits stage j ``n_j`` times weighs ``sum n_j t_j`` and advances ``sum n_j`` micro-batches.
-Against an event simulation over 3,000 random pipelines each (2-6 stages, 1-12 micro-batches; the tests repeat it):
-
-==============================================  ======================  =============================
-ratio to the simulated makespan                 T_0: min, mean, exact   closed form: min, mean, max
-==============================================  ======================  =============================
-stages within 15 % of each other, B = 2 F       1.000, 1.000, 100 %     1.000, 1.014, 1.10
-stages 20 : 1 apart, B = 2 F                    0.913, 0.997, 84 %      1.000, 1.041, 1.25
-F and B independent and uniform in (0, 1)       0.840, 0.995, 80 %      0.867, 1.041, 1.29
-==============================================  ======================  =============================
-
-**Gradient exchange.** Stage s exchanges and updates after its last backward, for ``X_s = sum exchange_s + update_s``. The
-last backward of stage s ends ``sum_{j<s} B_j`` before that of stage 0 (no earlier than that is needed, so this is the
-latest it can end without delaying the flush), hence
-
-    T = T_0 + tail,   tail = max_s [ X_s - sum_{j<s} B_j ]    (>= X_0 >= 0)
-
-which is the recursion ``tail = max(tail - B_s, X_s)`` from the last stage to the first, starting from 0. It is late rather
-than early where a stage in front delays the flush. With exchanges up to 20 times a stage, the ratio of T to the simulated
-step (least, mean, most) is 1.000, 1.000, 1.000 for stages within 15 %; 0.930, 0.999, 1.23 for stages 20 : 1 apart; 0.890,
-0.998, 1.10 for independent F and B. In such lopsided cases a longer backward transfer can hide more and so lower T.
+For stages of equal F and equal B this is exact. `strategies.pipeline.sweep` follows more of them, and the judge has the last word.
 """
 
 from __future__ import annotations
@@ -62,6 +47,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.pipeline_cost import last_backward_s
 from strategies.per_layer.problem import Status
 
 __all__ = [
@@ -69,7 +55,6 @@ __all__ = [
     "PartitionProblem",
     "PipelinePlan",
     "PipelineSolution",
-    "critical_path_s",
     "objective_s",
     "stage_memory_bytes",
     "stage_times_s",
@@ -211,47 +196,6 @@ def stage_times_s(problem: PartitionProblem, plan: PipelinePlan) -> tuple[FloatA
     return forward_s, backward_s, after_s
 
 
-def critical_path_s(forward_s: FloatArray, backward_s: FloatArray, num_micro_batches: int) -> float:
-    """Time of a 1F1B schedule with flush from the times of its stages: ``T_0`` of the module's notes, in seconds.
-
-    Parameters
-    ----------
-    forward_s, backward_s : array of float, shape (stages,)
-        Seconds per micro-batch, transfers included.
-    num_micro_batches : int
-
-    Returns
-    -------
-    float
-        Seconds, a lower bound on the makespan and mostly equal to it.
-
-    Examples
-    --------
-    Equal stages: (m + S - 1) (F + B) = (4 + 1) x 3.
-
-    >>> critical_path_s(np.array([1.0, 1.0]), np.array([2.0, 2.0]), 4)
-    15.0
-
-    A slow first stage works while the second one does: 4 x 6, not 4 x 6 + 3.
-
-    >>> critical_path_s(np.array([3.0, 1.0]), np.array([3.0, 2.0]), 4)
-    24.0
-    """
-    stage_s = forward_s + backward_s
-    if not np.all(np.isfinite(stage_s)):
-        return float("inf")
-    best_s = 0.0
-    for s in range(len(stage_s)):
-        below_s, warm_up = float(np.sum(stage_s[s + 1 :])), len(stage_s) - 1 - s
-        f, b = float(forward_s[s]), float(backward_s[s])
-        if num_micro_batches >= warm_up + 2:
-            detour_s = max(0.0, below_s - warm_up * f) + max(0.0, below_s - warm_up * b)
-        else:
-            detour_s = max(0.0, below_s - (num_micro_batches - 1) * min(f, b))
-        best_s = max(best_s, float(np.sum(stage_s[:s])) + num_micro_batches * (f + b) + detour_s)
-    return best_s
-
-
 def objective_s(problem: PartitionProblem, plan: PipelinePlan) -> float:
     """Step time of one plan, by the definition above, in seconds; +inf if a stage cannot run.
 
@@ -285,12 +229,9 @@ def objective_s(problem: PartitionProblem, plan: PipelinePlan) -> float:
     18.0
     """
     forward_s, backward_s, after_s = stage_times_s(problem, plan)
-    flush_s = critical_path_s(forward_s, backward_s, problem.num_micro_batches)
-    if not np.isfinite(flush_s) or not np.all(np.isfinite(after_s)):
+    if not np.all(np.isfinite(forward_s + backward_s + after_s)):
         return float("inf")
-    # The last backward of stage s ends sum_{j<s} B_j before the flush.
-    ahead_s = np.concatenate([[0.0], np.cumsum(backward_s)[:-1]])
-    return flush_s + float(np.max(after_s - ahead_s))
+    return float(np.max(last_backward_s(forward_s, backward_s, problem.num_micro_batches) + after_s))
 
 
 def stage_memory_bytes(problem: PartitionProblem, plan: PipelinePlan) -> FloatArray:

@@ -18,23 +18,31 @@ from strategies.pipeline.bounds import pipeline_lower_bound
 from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
 from strategies.pipeline.solve import FRONT_LEVELS, solve_pipeline
+from strategies.score import STEP_TIME, Score
 
-__all__ = ["PipelineOutcome", "search_pipelines"]
+__all__ = ["PipelineOutcome", "least_computing_s", "quick_bounds", "search_pipelines"]
 
 # The solver compares with the cutoff in its own order of summation.
 _SLACK = 1 + 1e-9
 # Transfers are tabulated by replicas in front, replicas behind and cut; beyond so many entries (64 MB each way) the pipelines are
 # left open, with their bound.
 _MOST_CUTS = 5_000_000
+# Pipelines of one worker count that are looked at where the order of the steps is not that of the scores.
+_MOST_SOLUTIONS = 1280
 
 
 @dataclass(slots=True, kw_only=True)
 class PipelineOutcome:
-    """Bounds of all pipelines looked at, and how they were closed."""
+    """Bounds of the scores of all pipelines looked at, and how they were closed."""
 
-    bound_s: float = float("inf")
-    rest_bound_s: float = float("inf")
+    bound: float = float("inf")
+    rest_bound: float = float("inf")
     searched: dict[str, int] = field(default_factory=dict)
+
+    def bounded(self, bound: float, rest_bound: float | None = None) -> None:
+        """Take in what is known of some pipelines: of all of them, and of those that were not found."""
+        self.bound = min(self.bound, bound)
+        self.rest_bound = min(self.rest_bound, bound if rest_bound is None else rest_bound)
 
     def count(self, how: str) -> None:
         """Count one (worker count, micro-batches) closed in this way."""
@@ -47,10 +55,11 @@ def search_pipelines(
     num_micro_batches: int,
     worker_counts: Sequence[int],
     capacity_bytes: float,
-    cutoff_s: Callable[[], float],
+    cutoff: Callable[[], float],
     top: int,
     wall_s: float,
     found: Callable[[Sequence[Plan]], object],
+    score: Score = STEP_TIME,
 ) -> PipelineOutcome:
     """Search the pipelines of every worker count that could beat the cutoff.
 
@@ -62,13 +71,15 @@ def search_pipelines(
     worker_counts : sequence of int
         Each >= 2.
     capacity_bytes : float
-    cutoff_s : callable
-        Current cost to beat; asked again before every worker count.
+    cutoff : callable
+        Current score to beat; asked again before every worker count.
     top : int
         How many different plans are wanted.
     wall_s : float
     found : callable
         Receives plans to judge.
+    score : Score
+        What is minimised.
 
     Returns
     -------
@@ -81,51 +92,99 @@ def search_pipelines(
     # A stage leaves a worker to another one, and has no more replicas than the largest micro-batch of the space has samples.
     most = min(max(worker_counts) - 1, known.workload.micro_batch(2))
     tables = known.tables(split_table(range(1, most + 1), batch_only=True), num_micro_batches)
-    floors = _quick_bounds(tables, worker_counts)
-    promising = [w for w, floor in zip(worker_counts, floors, strict=True) if floor <= cutoff_s() * _SLACK]
+    least_s = least_computing_s(tables, worker_counts) if score.computing_weight else np.zeros(len(worker_counts))
+    floors = score.of(quick_bounds(tables, worker_counts), least_s, worker_counts)
+    kept = floors <= cutoff() * _SLACK
+    promising = [w for w, keep in zip(worker_counts, kept, strict=True) if keep]
     if len(promising) < len(worker_counts):
         outcome.searched["bounded"] = len(worker_counts) - len(promising)
-        outcome.bound_s = outcome.rest_bound_s = float(np.min(floors[floors > cutoff_s() * _SLACK]))
+        outcome.bounded(float(np.min(floors[~kept])))
     if not promising:
         return outcome
     rows = min(most, tables.micro_batch, max(promising))
     if rows * rows * len(known.workload.graph.layers) > _MOST_CUTS or deadline <= time.monotonic():
-        least = float(np.min(floors))
         outcome.searched["open"] = len(promising)
-        outcome.bound_s, outcome.rest_bound_s = min(outcome.bound_s, least), min(outcome.rest_bound_s, least)
+        outcome.bounded(float(np.min(floors)))
         return outcome
     arrays = pipeline_arrays(tables, rows)
-    if list(worker_counts) == list(range(2, max(worker_counts) + 1)):
+    if not score.per_device and list(worker_counts) == list(range(2, max(worker_counts) + 1)):
         # "At most W workers" is every smaller count in one problem.
         sizes, exact = [max(promising)], False
         outcome.searched["solved"] = len(promising) - 1
     else:
-        sizes, exact = sorted(promising, reverse=True), True
-    front: FrontTable | None = None
+        sizes, exact = sorted(promising, reverse=not score.per_device), True
+    computing_s = dict(zip(worker_counts, least_s.tolist(), strict=True))
+    one = _WorkerCounts(tables, arrays, outcome, cutoff, found, score, top, deadline, capacity_bytes, exact)
     for workers in sizes:
-        problem = _problem(tables, arrays, workers, capacity_bytes, exact=exact)
-        if deadline <= time.monotonic():
-            bound = pipeline_lower_bound(problem)
-            outcome.count("open")
-            outcome.bound_s = min(outcome.bound_s, bound)
-            outcome.rest_bound_s = min(outcome.rest_bound_s, bound)
-            continue
-        limits = Limits(wall_s=deadline - time.monotonic(), cutoff_s=cutoff_s() * _SLACK, num_solutions=top)
-        if front is None and exact and pipeline_lower_bound(problem, enough_s=limits.cutoff_s) < limits.cutoff_s:
-            # One table serves every smaller worker count and every lower cutoff.
-            left_s = deadline - time.monotonic()
-            front = build_front(
-                problem, limits.cutoff_s, most_levels=FRONT_LEVELS, deadline=time.perf_counter() + left_s
-            )
-        solution = solve_pipeline(problem, limits, front=front)
-        found([_plan(tables, plan) for plan in solution.plans])
-        if solution.status is Status.INFEASIBLE:
-            outcome.count("infeasible")
-            continue
-        outcome.count("solved" if solution.status in (Status.OPTIMAL, Status.CUT_OFF) else "open")
-        outcome.bound_s = min(outcome.bound_s, solution.bound_s)
-        outcome.rest_bound_s = min(outcome.rest_bound_s, solution.rest_bound_s)
+        one.search(workers, computing_s[workers])
     return outcome
+
+
+@dataclass(slots=True)
+class _WorkerCounts:
+    """The search of one worker count after the other, at one number of micro-batches."""
+
+    tables: CostTables
+    arrays: PipelineArrays
+    outcome: PipelineOutcome
+    cutoff: Callable[[], float]
+    found: Callable[[Sequence[Plan]], object]
+    score: Score
+    top: int
+    deadline: float
+    capacity_bytes: float
+    exact: bool
+    front: FrontTable | None = None
+
+    def search(self, workers: int, computing_s: float) -> None:
+        """Find what beats the cutoff, and record what is proved of the rest.
+
+        Where the time that devices compute counts, the solver's order is not that of the scores: more plans are asked for until the steps
+        of the others are too long, whatever they compute.
+
+        Parameters
+        ----------
+        workers : int
+        computing_s : float
+            That devices compute at least, of every plan.
+        """
+        problem = _problem(self.tables, self.arrays, workers, self.capacity_bytes, exact=self.exact)
+        if self.deadline <= time.monotonic():
+            self.outcome.count("open")
+            self.outcome.bounded(self._score(pipeline_lower_bound(problem), computing_s, workers))
+            return
+        wanted = self.top
+        while True:
+            goal_s = max(self.score.step_s(self.cutoff() * _SLACK, computing_s, workers), 0.0)
+            limits = Limits(wall_s=max(self.deadline - time.monotonic(), 0.0), cutoff_s=goal_s, num_solutions=wanted)
+            solution = solve_pipeline(problem, limits, front=self._front(problem, goal_s))
+            self.found([_plan(self.tables, plan) for plan in solution.plans])
+            if solution.status is Status.INFEASIBLE:
+                self.outcome.count("infeasible")
+                return
+            rest = self._score(solution.rest_bound_s, computing_s, workers)
+            is_whole = not self.score.computing_weight or len(solution.plans) < wanted or rest >= self.cutoff()
+            if is_whole or solution.status is not Status.OPTIMAL or wanted >= _MOST_SOLUTIONS:
+                break
+            wanted *= 4
+        settled = solution.status in (Status.OPTIMAL, Status.CUT_OFF) and is_whole
+        self.outcome.count("solved" if settled else "open")
+        # Plans that were found count by themselves; with the least computing they only would be a weaker bound.
+        bound = rest if self.score.computing_weight else self._score(solution.bound_s, computing_s, workers)
+        self.outcome.bounded(bound, rest)
+
+    def _score(self, step_s: float, computing_s: float, workers: int) -> float:
+        return float(self.score.of(step_s, computing_s, workers))
+
+    def _front(self, problem: PartitionProblem, goal_s: float) -> FrontTable | None:
+        """A table that serves every smaller worker count and every lower cutoff; cutoffs of devices' seconds rise as workers get fewer."""
+        if self.front is None and self.exact and not self.score.per_device:
+            left_s = self.deadline - time.monotonic()
+            if pipeline_lower_bound(problem, enough_s=goal_s) < goal_s:
+                self.front = build_front(
+                    problem, goal_s, most_levels=FRONT_LEVELS, deadline=time.perf_counter() + left_s
+                )
+        return self.front
 
 
 def _chain(tables: CostTables) -> list[int]:
@@ -133,13 +192,17 @@ def _chain(tables: CostTables) -> list[int]:
     return [i for i, layer in enumerate(tables.workload.graph.layers) if layer.kind != "input"]
 
 
-def _quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
+def quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
     """Bound the pipelines of every worker count from below, without transfers and exchanges.
 
-    One micro-batch passes through every layer, and the slowest stage handles the other m - 1 meanwhile. With W workers that stage
-    has ``t >= max(max_l t_l, (sum_l min_r r t_l(r)) / W)``, since ``sum_s r_s t_s >= sum_l min_r r t_l(r)`` and ``sum_s r_s = W``:
+    A stage handles m micro-batches, the first of which passed the layers before it: bound (2) of `strategies.pipeline.bounds`. A stage
+    slows down for all of its layers, and the slowest of W workers has at least their mean, since
+    ``sum_s r_s t_s >= sum_l min_r r t_l(r)`` and ``sum_s r_s = W``:
 
-        step >= sum_l t_l + (m - 1) t,   t_l = min over r < W of t_l(r)
+        step >= max_l [ sum_{i<=l} t_i + (m - 1) t_l ],   t_l = min over r < W of t_l(r)
+        step >= m (sum_l min_r r t_l(r)) / W
+
+    (The familiar ``sum t + (m - 1) max t`` is no bound: a slow first stage works while the later ones do.)
 
     Returns
     -------
@@ -148,16 +211,31 @@ def _quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArra
     """
     m = tables.num_micro_batches
     replicas = np.array(tables.table.workers, dtype=np.float64)
-    once, work, largest = (np.zeros(len(replicas)) for _ in range(3))
+    before, work, path = (np.zeros(len(replicas)) for _ in range(3))
     for costs in tables.layers:
         time_s = np.where(costs.legal, costs.forward_s + costs.backward_input_s + costs.backward_weight_s, np.inf)
         fastest = np.minimum.accumulate(time_s)
-        once += fastest
-        largest = np.maximum(largest, fastest)
+        before += fastest
+        path = np.maximum(path, before + (m - 1) * fastest)
         work += np.minimum.accumulate(replicas * time_s)
     most = np.minimum(np.array(worker_counts), len(replicas) + 1) - 2  # row of the most replicas that a stage can have
-    slowest = np.maximum(largest[most], work[most] / np.array(worker_counts, dtype=np.float64))
-    return np.asarray((once[most] + (m - 1) * slowest) * (1 - 1e-12))
+    mean = work[most] / np.array(worker_counts, dtype=np.float64)
+    return np.asarray(np.maximum(path[most], m * mean) * (1 - 1e-12))
+
+
+def least_computing_s(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
+    """Bound from below the time that devices compute in a step, averaged over them: (worker counts,).
+
+    With r replicas a layer keeps r devices busy for ``m t(r) + update(r)``, whatever stage it is in.
+    """
+    m = tables.num_micro_batches
+    replicas = np.array(tables.table.workers, dtype=np.float64)
+    work = np.zeros(len(replicas))
+    for costs in tables.layers:
+        time_s = m * (costs.forward_s + costs.backward_input_s + costs.backward_weight_s) + costs.update_s
+        work += np.minimum.accumulate(np.where(costs.legal, replicas * time_s, np.inf))
+    most = np.minimum(np.array(worker_counts), len(replicas) + 1) - 2
+    return np.asarray(work[most] / np.array(worker_counts, dtype=np.float64) * (1 - 1e-12))
 
 
 def _problem(

@@ -2,7 +2,8 @@
 
 Notes
 -----
-`strategies.pipeline.sweep` has the states and bounds of one pass. Its bounds are the stronger the lower the threshold is. Together with
+`strategies.pipeline.sweep` has the states and bounds of one pass, which finds the plans of least lower bound; as many as it takes to prove
+that no other costs less than those wanted. Its bounds are the stronger the lower the threshold is. Together with
 a table of `strategies.pipeline.front`, a cutoff from other plans mostly leaves no label at all. Where it leaves too many, a beam looks for
 better plans, and the search then guesses the best cost from below (`_Search.solve`).
 """
@@ -14,7 +15,7 @@ import time
 import numpy as np
 
 from strategies.per_layer.problem import Limits, Status
-from strategies.pipeline.bounds import pipeline_lower_bound, proves_none_below
+from strategies.pipeline.bounds import SAFETY, pipeline_lower_bound, proves_none_below
 from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.problem import PartitionProblem, PipelineSolution
 from strategies.pipeline.sweep import Sweep
@@ -27,6 +28,8 @@ _PROBE = 1_000_000  # pairs after which a pass gives up and asks for a better bo
 _LONG = 20_000_000  # same, before the guesses begin
 _STEP = 0.2  # how far the first guess of the cost lies above the bound; later ones rise faster
 _GUESSES = 8
+_MORE_COPIES = 8  # times as many for the next pass, where plans that were not judged may be better than those that were
+_MOST_COPIES = 1 << 15
 _STALE = 1e-3  # a front table for a threshold so little higher is as good as a new one
 FRONT_LEVELS = 64  # depths that the front table tells apart, memory permitting
 
@@ -39,14 +42,19 @@ class _Search(Sweep):
 
         Returns +inf when every label was looked at, a bound on what is left when a limit stopped it, None when it looked
         at more than `most_pairs` pairs of a label and a stage. As long as no plan is known, labels are kept for the best plan
-        only: mostly there is none, and otherwise a second pass keeps them for all that are wanted.
+        only: mostly there is none, and otherwise a second pass keeps them for all that are wanted. Passes with more and more copies of each
+        label follow until no plan that was not judged can be wanted.
         """
         self.copies = self.limits.num_solutions if self.plans else 1
-        open_s = self.sweep(beam, most_pairs)
-        if open_s == float("inf") and self.plans and self.copies < self.limits.num_solutions:
-            self.copies = self.limits.num_solutions
+        while True:
             open_s = self.sweep(beam, most_pairs)
-        return open_s
+            unseen_s = self.unseen_s
+            if open_s != float("inf") or beam is not None or unseen_s >= self.threshold_s * SAFETY:
+                return open_s
+            self.floor_s = max(self.floor_s, unseen_s * SAFETY)
+            if self.copies >= _MOST_COPIES:
+                return unseen_s
+            self.copies = max(self.limits.num_solutions, _MORE_COPIES * self.copies)
 
     def solve(self) -> float:
         """Look at every label that may lead to a plan of interest.

@@ -2,37 +2,53 @@
 
 Notes
 -----
-A state is (cut i, replicas of the stage that ends there, workers left, depth), where the depth is the number of stages
+A state is (cut i, replicas of the stage that ends there, workers left, depth), where the depth d is the number of stages
 behind the cut, of which no more than m - 1 make a difference. A label is a choice of the stages behind the cut, with
 
-    D    sum of t_j                V    longest path of the stages behind the cut (T_0 of their own pipeline)
+    D    sum of t_j
+    D_k  the same without the last k stages, for k < d (k = 1..`TURNS`)
+    f, b the longest way from the cut down to a stage and the forward (backward) passes until it has something to do, at the slowest
+         stage on the way: the sums in the brackets of X and Y of `costmodel.pipeline_cost`
+    V    longest path through the schedule of the stages behind the cut
+    E    the same to the end of the last exchange and update
+    H    from the last micro-batch's arrival at the cut to the end of the last exchange and update
     c    backward transfer over the cut, paid by the stage in front of it
-    lag  tail - c                  what outlives the backward of the last closed stage, less c
 
 A stage in front of the cut with F, B (c included), t = F + B and X turns these into
 
-    V' = max(V + t, m t + g(D, depth, F, B)),   D' = D + t,   tail' = max(lag - (B - c), X)
+    x  = max( f, d F, max_k D_k + k F ),   y = max( b, d B, max_k D_k + k B )
+    V' = max( V + t, (m - d) t + x + y )
+    E' = max( E + F, (m - 1 - d) t + F + x + H, V' + X )
+    D' = D + t,   D_k' = D_k + t,   f' = x + t,   b' = y + t,   H' = max( H + F, D' + X )
 
-which is `critical_path_s` and the tail recursion of `strategies.pipeline.problem`. All of it increases with D, V, lag and c
-(keeping ``tail`` instead of ``lag`` would not do: a larger c would then reduce the later tail), so a label could be dropped when
-another one of its state is no worse in all four. It even may be when that one is no worse in V + c, D + c, lag and c: with D + c
-fixed, ``m t + g`` does not fall as c grows. And lag makes no difference up to ``X_0 + sum of B in front`` at their least. The
-forward transfer into a stage is known when the stage in front of it is chosen, which is why the state carries its replicas.
+Each is the length of some path, so E of a whole plan is a lower bound on its step, and mostly equal to it: left out are paths that turn
+more than `TURNS` stages before the last, and those that stay at one stage but spend passes at a slower one in front of it. Plans are
+entered with the judge's figure. If a pass keeps the K best labels of a state by E, it finds the K plans of least E, so once the K-th E
+reaches the worst plan wanted the search is over; otherwise it asks for more of them (`strategies.pipeline.solve`).
+
+All of it increases with all of the values, so a label could be dropped when another one of its state is no worse in any. It even may be
+when that one is no worse in V + c, D + c, D_k + c, f + c, b + c, E, H and c: with D + c fixed, V' and E' do not fall as c grows,
+if d < m - 1. (At d = m - 1, only the first stage is missing, and c is not added to D, D_k, f and b.) And E and H make no difference up to
+V + c and D + c plus ``X_0 + sum of B in front`` at their least, D_k none up to D - k C / m with C the cost to beat, since F and B are at
+most C / m. The forward transfer into a stage is known when the stage in front of it is chosen, which is why the state carries its
+replicas.
 
 A label is also dropped when no completion can beat the best known plan or the cutoff:
 
-    T >= V + c + sum of t in front + X_0,   T >= V + tail + sum of F in front,
+    T >= V + c + sum of t in front + X_0,   T >= E + sum of F in front,
     T >= q + max(0, D - u q / 2 m, 2 D - u q / m)   for the stage in front with the largest q = m t + X
 
 (``q >= worker-seconds of q / workers left``; u = most stages that can be behind it; the last term only if u <= m - 2; it is
-``m t + X + g`` with ``t <= q / m``, and increases with q as u < m), and by (3) of `strategies.pipeline.bounds`. The stages in
-front must also exist: N[i] workers, as defined there, must be left. Where this is not enough, the sum of t in front, and the
-most that D + c may be, come from `strategies.pipeline.front`. That table is far stronger where transfers or the memory matter.
+``m t + X + g`` of `strategies.pipeline.problem` with ``t <= q / m``, and increases with q as u < m), and by (3) of
+`strategies.pipeline.bounds`. The stages in front must also exist: N[i] workers, as defined there, must be left. Where this is not enough,
+the sum of t in front, and the most that D + c may be, come from `strategies.pipeline.front`. That table is far stronger where transfers
+or the memory matter.
 """
 
 from __future__ import annotations
 
 import time
+from bisect import insort
 
 import numpy as np
 
@@ -58,8 +74,10 @@ from strategies.pipeline.problem import (
 
 __all__ = ["Sweep"]
 
+TURNS = 2  # more make E closer to the step, and labels harder to compare
+_COLUMNS = 7 + TURNS
 _CHUNK = 1 << 15  # pairs of label and stage looked at together: bounds memory and the time between looks at the clock
-_MOST_PENDING = 4_000_000  # labels in memory, 100 bytes each
+_MOST_PENDING = 4_000_000  # labels in memory, 110 bytes each
 
 
 class Sweep:
@@ -70,6 +88,8 @@ class Sweep:
         self.limits = limits
         self.tables = build_tables(problem)
         self.plans: list[tuple[float, PipelinePlan]] = []
+        self.judged: dict[PipelinePlan, float] = {}
+        self.least_s: list[float] = []  # least bounds of the plans of this pass, at most as many as there are copies
         self.deadline = time.perf_counter() + limits.wall_s
         self.most_depth = max(problem.num_micro_batches - 1, 1)
         self.num_labels = 0
@@ -115,10 +135,10 @@ class Sweep:
             self.cut_s = np.ascontiguousarray(
                 both.transpose(2, 1, 0)
             )  # both transfers, by cut, row behind, row in front
-        self.trail, self.pending, self.crowd, self.pairs = Trail(), 0, 0, 0
+        self.trail, self.pending, self.crowd, self.pairs, self.least_s = Trail(), 0, 0, 0, []
         self.buckets: list[list[Labels]] = [[] for _ in range(problem.num_layers + 1)]
         state = np.stack([np.arange(rows), np.full(rows, problem.num_workers), np.zeros(rows, dtype=np.int64)], axis=1)
-        self.buckets[-1].append(Labels(np.zeros((rows, 4)), np.zeros(rows), state, np.full(rows, -1)))
+        self.buckets[-1].append(Labels(np.zeros((rows, _COLUMNS)), np.zeros(rows), state, np.full(rows, -1)))
         for cut in range(problem.num_layers, 0, -1):
             if not self.buckets[cut]:
                 continue
@@ -139,10 +159,17 @@ class Sweep:
         return min((float(p.bound.min()) for b in self.buckets[: cut + 1] for p in b if len(p)), default=float("inf"))
 
     def rank(self, labels: Labels, cut: int) -> FloatArray:
-        """What dominance compares: V + c, D + c, c and what is left of lag behind the shortest backward passes in front."""
-        below_s, path_s, lag_s, cut_s = labels.value.T
-        hidden_s = self.tables.prefix_backward_s[cut, labels.state[:, 1]] + self.tables.first_after_s
-        return np.stack([path_s + cut_s, below_s + cut_s, np.maximum(lag_s, hidden_s), cut_s], axis=1)
+        """What dominance compares, as the module's notes say."""
+        depth, m = labels.state[:, 2], self.problem.num_micro_batches
+        below_s, path_s, end_s, drain_s, cut_s = labels.value[:, :5].T
+        hidden_s = self.tables.prefix_backward_s[cut, labels.state[:, 1]] + self.tables.first_after_s + cut_s
+        ends = np.maximum(end_s, path_s + hidden_s), np.maximum(drain_s, below_s + hidden_s)
+        ways_s = labels.value[:, 5:].copy()
+        if np.isfinite(self.threshold_s):
+            for k, way_s in enumerate(ways_s.T[2:], 1):
+                np.maximum(way_s, below_s - np.minimum(k, depth) * (self.threshold_s / m), out=way_s)
+        moved_s = np.where(depth < m - 1, cut_s, 0.0)
+        return np.column_stack([path_s + cut_s, below_s + moved_s, *ends, cut_s, ways_s + moved_s[:, None]])
 
     def select(self, labels: Labels, cut: int, beam: int | None) -> Labels:
         """Labels that may still lead to a plan of interest."""
@@ -200,7 +227,7 @@ class Sweep:
         k, depth = labels.state[rows, 0], labels.state[rows, 2]
         left = labels.state[rows, 1] - tables.counts[k]
         forward_s = tables.forward_s[k, cut] - tables.forward_s[k, first]
-        backward_s = tables.backward_s[k, cut] - tables.backward_s[k, first] + labels.value[rows, 3]
+        backward_s = tables.backward_s[k, cut] - tables.backward_s[k, first] + labels.value[rows, 4]
         after_s = tables.after_s[k, cut] - tables.after_s[k, first]
         used = tables.static_bytes[k, cut] - tables.static_bytes[k, first]
         moving = tables.activation_bytes[k, cut] - tables.activation_bytes[k, first]
@@ -214,7 +241,7 @@ class Sweep:
             value = self.closed(
                 labels.value[rows[whole]], depth[whole], forward_s[whole], backward_s[whole], after_s[whole]
             )
-            self.finish(value[:, 1] + value[:, 2], parents[rows[whole]])
+            self.finish(value[:, 2], parents[rows[whole]])
         keep &= first > 0
         stages = np.stack([forward_s, backward_s, after_s], axis=1)[keep]
         rows, first = rows[keep], first[keep]
@@ -232,7 +259,7 @@ class Sweep:
             stage, before = np.nonzero(self.needed_with.T[first] <= left[:, None])
             return stage, before
         # Without the transfer into the stage, which adds at least itself to V + H.
-        below_s, path_s, _ = self.closed(labels.value, labels.state[:, 2], *stages.T).T
+        below_s, path_s = self.closed(labels.value, labels.state[:, 2], *stages.T).T[:2]
         in_front_s, behind_s = self.front.before(first, tables.counts[k], labels.state[:, 2], left)
         bound = np.maximum(path_s + in_front_s, self.front.least_s(below_s, behind_s))
         kept = np.flatnonzero(bound * SAFETY < self.threshold_s)
@@ -247,14 +274,21 @@ class Sweep:
     def closed(
         self, value: FloatArray, depth: IntArray, forward_s: FloatArray, backward_s: FloatArray, after_s: FloatArray
     ) -> FloatArray:
-        """D, V, tail after one more stage; `backward_s` includes c."""
-        m = self.problem.num_micro_batches
-        below_s, path_s, lag_s, cut_s = value.T
-        both = np.maximum(below_s - depth * forward_s, 0.0) + np.maximum(below_s - depth * backward_s, 0.0)
-        one = np.maximum(below_s - (m - 1) * np.minimum(forward_s, backward_s), 0.0)
-        stage_s = forward_s + backward_s
-        path_s = np.maximum(path_s + stage_s, m * stage_s + np.where(depth <= m - 2, both, one))
-        return np.stack([below_s + stage_s, path_s, np.maximum(lag_s + cut_s - backward_s, after_s)], axis=1)
+        """All values but c after one more stage; `backward_s` includes c."""
+        below_s, path_s, end_s, drain_s, _, fill_s, empty_s = value.T[:7]
+        stage_s, left = forward_s + backward_s, self.problem.num_micro_batches - 1 - depth
+        fill_s, empty_s = np.maximum(fill_s, depth * forward_s), np.maximum(empty_s, depth * backward_s)
+        for k, turn_s in enumerate(value.T[7:], 1):
+            later = np.minimum(k, depth)
+            fill_s = np.maximum(fill_s, turn_s + later * forward_s)
+            empty_s = np.maximum(empty_s, turn_s + later * backward_s)
+        path_s = np.maximum(path_s + stage_s, (left + 1) * stage_s + fill_s + empty_s)
+        leaving_s = left * stage_s + forward_s + fill_s + drain_s
+        end_s = np.maximum(np.maximum(end_s + forward_s, leaving_s), path_s + after_s)
+        below_s = below_s + stage_s
+        new = [below_s, path_s, end_s, np.maximum(drain_s + forward_s, below_s + after_s), np.zeros_like(below_s)]
+        turns = [np.where(k <= depth, turn_s + stage_s, 0.0) for k, turn_s in enumerate(value.T[7:], 1)]
+        return np.stack([*new, fill_s + stage_s, empty_s + stage_s, *turns], axis=1)
 
     def push(
         self,
@@ -278,12 +312,12 @@ class Sweep:
             stages[:, 1],
             stages[:, 2],
         )
-        below_s, path_s, tail_s = closed.T
+        below_s, path_s, end_s = closed.T[:3]
         left = labels.state[:, 1] - tables.counts[k]
         depth = np.minimum(labels.state[:, 2] + 1, self.most_depth)
         bound = np.maximum(
             path_s + cut_backward_s + tables.prefix_s[first, left] + tables.first_after_s,
-            path_s + tail_s + tables.prefix_forward_s[first, left],
+            end_s + tables.prefix_forward_s[first, left],
         )
         most = np.minimum(m - 1, depth + np.minimum(first, left // tables.counts[0]) - 1)
         slowest_s = tables.prefix_work_s[first] / left
@@ -300,22 +334,32 @@ class Sweep:
         bound *= SAFETY
         keep = np.nonzero(finite & (bound < self.threshold_s))[0]
         keep = keep[np.argsort(first[keep], kind="stable")]
-        value = np.column_stack([below_s, path_s, tail_s - np.where(finite, cut_backward_s, 0.0), cut_backward_s])
-        new = Labels(value[keep], bound[keep], np.stack([before, left, depth], axis=1)[keep], parents[keep])
+        closed[:, 4] = cut_backward_s
+        new = Labels(closed[keep], bound[keep], np.stack([before, left, depth], axis=1)[keep], parents[keep])
         cuts, begins = np.unique(first[keep], return_index=True)
         ends = np.append(begins[1:], len(keep))[: len(begins)]
         for cut, begin, end in zip(cuts.tolist(), begins.tolist(), ends.tolist(), strict=True):
             self.buckets[cut].append(new[begin:end])
         self.pending += len(keep)
 
-    def finish(self, total_s: FloatArray, parents: IntArray) -> None:
-        """Enter complete plans into the list of the best, with the judge's figure."""
-        for i in np.argsort(total_s, kind="stable")[: self.limits.num_solutions].tolist():
-            if total_s[i] * SAFETY >= self.wanted_s:
+    def finish(self, least_s: FloatArray, parents: IntArray) -> None:
+        """Enter complete plans, with the judge's figure, into the list of the best, and their bounds into that of the least ones."""
+        wanted = np.flatnonzero(least_s * SAFETY < self.wanted_s)
+        for i in wanted[np.argsort(least_s[wanted], kind="stable")[: self.copies]].tolist():
+            if len(self.least_s) == self.copies and least_s[i] >= self.least_s[-1]:
                 break
+            insort(self.least_s, float(least_s[i]))
+            del self.least_s[self.copies :]
             plan = self.trail.plan(self.problem, self.tables.counts, int(parents[i]))
-            cost_s = objective_s(self.problem, plan)
-            if cost_s < self.limits.cutoff_s and all(plan != known for _, known in self.plans):
+            if plan in self.judged:
+                continue
+            cost_s = self.judged[plan] = objective_s(self.problem, plan)
+            if cost_s < self.limits.cutoff_s:
                 self.plans.append((cost_s, plan))
                 self.plans.sort(key=lambda p: (p[0], p[1].cuts, p[1].replicas))
                 del self.plans[self.limits.num_solutions :]
+
+    @property
+    def unseen_s(self) -> float:
+        """No plan below the threshold that the last pass, if it was whole, did not judge costs less."""
+        return self.least_s[-1] if len(self.least_s) == self.copies else float("inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.placement.bounds import largest_load, simple_bound
-from strategies.placement.clock import Clock, OutOfTimeError
+from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contiguous import solve_orders
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
 from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem, PlacementResult
@@ -50,13 +50,14 @@ def solve_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> Pl
         return _result(problem, None, np.inf, "greedy", clock=clock)
     found = greedy_stages(problem, graph, order, low=low, high=largest_load(problem), clock=clock)
     placement, value = found if found is not None else (None, np.inf)
-    return _result(problem, placement, value, "greedy", clock=clock)
+    return _result(problem, placement, value, "greedy", clock=clock, stopped="" if clock.left_s else "time limit")
 
 
 def solve_chain(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
     """Cut one topological order optimally, as PipeDream does with its chain of layers."""
     result = solve_orders(problem, num_orders=1, clock=clock)
-    return _result(problem, result.placement, result.objective, "one order cut optimally (as PipeDream)", clock=clock)
+    method = "one order cut optimally (as PipeDream)"
+    return _result(problem, result.placement, result.objective, method, clock=clock, stopped=result.stopped)
 
 
 def local_search(
@@ -69,22 +70,17 @@ def local_search(
     clock = clock or Clock()
     search = _Moves(problem, contract_classes(problem))
     random = np.random.default_rng(seed)
-    best: IntArray | None = None
-    value = np.inf
-    stopped = ""
-    try:
+
+    def run() -> None:
         for _ in range(restarts):
+            clock.check()
             device = search.random_start(random)
-            if device is None:
-                continue
-            device, reached = search.descend(device, clock)
-            if reached < value:
-                best, value = device, reached
-                clock.report("local search", value, 0.0)
-    except OutOfTimeError:
-        stopped = "time limit"
-    placement = Placement(device=best[search.graph.block]) if best is not None else None
-    return _result(problem, placement, value, "local search", clock=clock, stopped=stopped)
+            if device is not None:
+                search.descend(device, clock)
+
+    stopped = why_stopped(run)
+    placement = Placement(device=search.best[search.graph.block]) if search.best is not None else None
+    return _result(problem, placement, search.value, "local search", clock=clock, stopped=stopped)
 
 
 def _result(
@@ -110,10 +106,12 @@ def _result(
 
 
 class _Moves:
-    """Loads of all single moves at once."""
+    """Loads of all single moves at once, and the best placement so far."""
 
     def __init__(self, problem: PlacementProblem, graph: BlockGraph) -> None:
         self.graph = graph
+        self.best: IntArray | None = None
+        self.value = np.inf
         self._problem = problem
         self._edge = np.repeat(np.arange(len(graph.hyperedge_cost)), np.diff(graph.pin_start))
         self._pins = np.diff(graph.pin_start)[:, None]
@@ -138,16 +136,19 @@ class _Moves:
                 return None
         return device
 
-    def descend(self, device: IntArray, clock: Clock) -> tuple[IntArray, float]:
+    def descend(self, device: IntArray, clock: Clock) -> None:
         """Take the move that lowers the largest load most, until none does."""
         device = device.copy()
         value = float(self._loads(device).max())
         while True:
+            if value < self.value:
+                self.best, self.value = device.copy(), value
+                clock.report("local search", value, 0.0)
             clock.check()
             after = self._after_moves(device)
             b, d = np.unravel_index(int(np.argmin(after)), after.shape)
             if not after[b, d] < value - _LEAST_GAIN * value:
-                return device, value
+                return
             device[b], value = d, float(after[b, d])
 
     def _inside(self, device: IntArray) -> IntArray:

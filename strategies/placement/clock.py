@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = ["Clock", "OutOfTimeError", "why_stopped"]
 
@@ -41,6 +41,10 @@ class Clock:
     def within(self, share: float) -> Clock:
         """A clock of its own for a part of the work, with a share of the time that is left, and the same listener."""
         return Clock(limit_s=self.left_s * share, report=self.report)
+
+    def leaving(self, seconds: float) -> Clock:
+        """The same clock with an earlier deadline, for a search after which something is still to be done."""
+        return replace(self, limit_s=self.limit_s - seconds)
 
     def check(self) -> None:
         """Raise `OutOfTimeError` when the deadline has passed."""

@@ -9,14 +9,12 @@ limit as a bound, a run that finds a chain proves that chain, and a tight limit 
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 
 from strategies.placement.bounds import largest_load, simple_bound
 from strategies.placement.chain import ChainLimits, ChainSolution, best_chain
 from strategies.placement.chain_decision import chain_within
-from strategies.placement.clock import Clock, OutOfTimeError, why_stopped
+from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import BlockGraph, contract, topological_rank
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals, ideals_from_orders
 from strategies.placement.large.chains import LARGE, LargeChains
@@ -47,7 +45,12 @@ _RISE = (1.003, 1.01, 1.03, 1.08, 1.2, 1.5, 2.0, 4.0)
 
 
 def solve_contiguous(
-    problem: PlacementProblem, *, seed: int = 0, clock: Clock | None = None, max_ideals: int = MAX_IDEALS
+    problem: PlacementProblem,
+    *,
+    seed: int = 0,
+    gap: float = 0.0,
+    clock: Clock | None = None,
+    max_ideals: int = MAX_IDEALS,
 ) -> PlacementResult:
     """Place operators so that the largest load is least, every stage being what one down-set adds to another.
 
@@ -56,6 +59,8 @@ def solve_contiguous(
     problem : PlacementProblem
     seed : int
         Of the orders sampled for the first chain; does not change a proven value.
+    gap : float
+        The search may stop at this (value - bound) / value.
     clock : Clock, optional
     max_ideals : int
         With more down-sets only sampled chains are searched, and the bound is one for all placements.
@@ -79,8 +84,8 @@ def solve_contiguous(
     if problem.types:
         from strategies.placement.mixed.chain import solve_mixed_chain
 
-        return solve_mixed_chain(problem, seed=seed, clock=clock)
-    search = _Search(problem, contract(problem), clock)
+        return solve_mixed_chain(problem, seed=seed, gap=gap, clock=clock)
+    search = _Search(problem, contract(problem), clock, gap)
     if not np.isfinite(search.bound):
         return search.result(METHOD, search.proof)
     stopped = why_stopped(lambda: search.run(seed, max_ideals))
@@ -93,18 +98,18 @@ def solve_orders(
     """Cut topological orders into stages: with one order a chain partition such as PipeDream's, exact for that order."""
     clock = clock or Clock()
     search = _Search(problem, contract(problem), clock)
-    with contextlib.suppress(OutOfTimeError):
-        if not np.isfinite(search.bound):
-            return search.result(ORDERS_METHOD, search.proof)
-        search.sample(num_orders, seed)
-    return search.result(ORDERS_METHOD, search.proof)
+    if not np.isfinite(search.bound):
+        return search.result(ORDERS_METHOD, search.proof)
+    stopped = why_stopped(lambda: search.sample(num_orders, seed))
+    return search.result(ORDERS_METHOD, search.proof, stopped=stopped)
 
 
 class _Search:
     """Best chain and best bound so far."""
 
-    def __init__(self, problem: PlacementProblem, graph: BlockGraph, clock: Clock) -> None:
+    def __init__(self, problem: PlacementProblem, graph: BlockGraph, clock: Clock, gap: float = 0.0) -> None:
         self.problem, self.graph, self._clock = problem, graph, clock
+        self._gap = max(gap, _LEAST_GAIN)
         self._limits = ChainLimits(
             num_accelerators=problem.num_accelerators,
             num_cpus=problem.num_cpus,
@@ -121,6 +126,8 @@ class _Search:
         """Some orders first; then all down-sets, or where these are too many more orders as long as that helps."""
         graph = self.graph
         self.sample(_FEW_ORDERS if graph.num_blocks <= LARGE else _MANY_ORDERS, seed)
+        if self._is_done():
+            return
         try:
             # Words of bits and a row of pin counts per down-set; a chain alone has a down-set per block.
             width = len(graph.hyperedge_cost) + 4 * (1 + graph.num_blocks // 64)
@@ -133,10 +140,14 @@ class _Search:
             return
         self.prove(family)
 
+    def _is_done(self) -> bool:
+        """Whether the bound is as near as was asked."""
+        return self._value < np.inf and self._value * (1 - self._gap) <= self.bound
+
     def _sample_on(self, seed: int, reason: str) -> None:
         """Cut more orders, drawn around the best chain, until many in a row gain nothing."""
         fruitless = 0
-        while fruitless < _PATIENCE and self._value > self.bound * (1 + _LEAST_GAIN):
+        while fruitless < _PATIENCE and not self._is_done():
             before = self._value
             seed += 1
             if self.graph.num_blocks > LARGE:
@@ -144,7 +155,7 @@ class _Search:
             else:
                 self.sample(_MANY_ORDERS, seed, around=True)
             fruitless = 0 if self._value < before * (1 - _LEAST_GAIN) else fruitless + 1
-        if self._value > self.bound * (1 + _LEAST_GAIN):
+        if not self._is_done():
             self.gave_up = f"{reason}, too many for a proof; {_PATIENCE} more rounds of orders found nothing better"
 
     def sample(self, num_orders: int, seed: int, *, around: bool = False) -> None:
@@ -220,12 +231,14 @@ class _Search:
             found = run(family, self.graph, self._limits, limit=limit, clock=self._clock)
             if found is not None:
                 self._take(family, found)
-                if several:
-                    self._narrow(family)
+                if several and not self._narrow(family):
+                    return
                 self.bound, self.proof = min(found.value, self._value), _exhaustive(family)
                 return
             # What a run does not find is above its limit.
             self._prove_limit(limit, family)
+            if self._is_done():
+                return
         self.bound, self.proof = self._value, _exhaustive(family)
 
     def _prove_limit(self, limit: float, family: IdealFamily) -> None:
@@ -233,9 +246,9 @@ class _Search:
             self.bound = limit
             self.proof = f"no chain of any of the {len(family):,} down-sets has a smaller largest load"
 
-    def _narrow(self, family: IdealFamily) -> None:
-        """Bisect between bound and value until nothing is found just below the value."""
-        while self._value > self.bound:
+    def _narrow(self, family: IdealFamily) -> bool:
+        """Bisect between bound and value until nothing is found just below the value; False: it stopped at the gap asked for."""
+        while not self._is_done():
             close = self._value - self.bound <= _CLOSE * self._value
             limit = self._value * (1 - _LEAST_GAIN) if close else (self._value + self.bound) / 2
             self._clock.report("chains of down-sets", self._value, self.bound)
@@ -243,9 +256,10 @@ class _Search:
             if found is not None:
                 self._take(family, found)
             elif close:
-                return
+                return True
             else:
                 self._prove_limit(limit, family)
+        return self._gap <= _LEAST_GAIN
 
     def _limits_from(self, bound: float) -> list[float]:
         last = min(self._value, largest_load(self.problem))

@@ -45,8 +45,14 @@ class BlockGraph:
         return len(self.accelerator_time)
 
 
-def contract(problem: PlacementProblem) -> BlockGraph:
+def contract(problem: PlacementProblem, *, kept: BoolArray | None = None) -> BlockGraph:
     """Make the blocks of a contiguous placement: all four steps.
+
+    Parameters
+    ----------
+    problem : PlacementProblem
+    kept : bool array (nodes,), optional
+        Operators whose classes the last step leaves alone, though they take no time.
 
     Examples
     --------
@@ -60,7 +66,7 @@ def contract(problem: PlacementProblem) -> BlockGraph:
     block = problem.color.copy()
     source, target = _precedences(problem)
     block = _strong_components(problem.num_colors, source, target)[block]
-    block = _without_trivial(problem, block, source, target)
+    block = _without_trivial(problem, block, source, target, kept)
     return _graph(problem, block, problem.color, source, target)
 
 
@@ -158,7 +164,9 @@ def _pop_component(root: int, stack: list[int], on_stack: list[bool], component:
     component[members] = min(members)
 
 
-def _without_trivial(problem: PlacementProblem, block: IntArray, source: IntArray, target: IntArray) -> IntArray:
+def _without_trivial(
+    problem: PlacementProblem, block: IntArray, source: IntArray, target: IntArray, kept: BoolArray | None
+) -> IntArray:
     """Step 4; blocks are named by one of their colour classes."""
     count = problem.num_colors
     own = problem.accelerator_time + problem.cpu_time
@@ -187,13 +195,14 @@ def _without_trivial(problem: PlacementProblem, block: IntArray, source: IntArra
         if a != b:
             neighbours[a].add(b)
             neighbours[b].add(a)
+    stays = set() if kept is None else set(block[kept].tolist())
     into: dict[int, int] = {}
     heap = sorted(neighbours)
     waiting = set(heap)
     while heap:
         v = heapq.heappop(heap)
         waiting.discard(v)
-        if v in into or time[v] > 0 or len(neighbours[v]) != 1 or (size[v] > 0 and is_scarce):
+        if v in into or v in stays or time[v] > 0 or len(neighbours[v]) != 1 or (size[v] > 0 and is_scarce):
             continue
         (u,) = neighbours[v]
         if not supported[v] and supported[u]:

@@ -40,7 +40,8 @@ def solve_convex(
     """
     clock = clock or Clock()
     simple = simple_bound(problem)
-    chain = solve_contiguous(problem, seed=seed, clock=clock.within(_CHAIN_SHARE))
+    is_small = program_size(problem, convex=True) <= _MOST_ENTRIES
+    chain = solve_contiguous(problem, seed=seed, clock=clock.within(_CHAIN_SHARE if is_small else 1.0))
     start = replace(chain, chain=chain)
     if not np.isfinite(simple.value):
         return replace(start, method=METHOD)
@@ -48,8 +49,7 @@ def solve_convex(
     start = replace(start, bound=min(simple.value, chain.objective), proof=simple.proof)
     if chain.is_interrupted:
         return start
-    size = program_size(problem, convex=True)
-    if size > _MOST_ENTRIES:
+    if not is_small:
         return replace(start, stopped=start.stopped or "the integer program of such a graph is too large to be of use")
     start = replace(start, method=METHOD, stopped="")
     return improved_by_program(

@@ -47,6 +47,14 @@ def test_facts_of_megatron_are_those_of_its_code() -> None:
     assert not profile_of("Megatron-LM").constants
 
 
+def test_what_nanotron_does_under_zero_is_a_fact_of_its_code() -> None:
+    """One all-reduce of whole gradients behind the backward pass, weights gathered piece by piece; nothing of it is fitted."""
+    profile = profile_of("nanotron")
+    assert (profile.applied().zero_whole, profile.applied().zero_overlap) == (1.0, 0.0)
+    assert {"zero_whole", "zero_overlap", "shard_piece_s", "bucket_bytes", "latency_s"} <= set(profile.facts)
+    assert set(profile.constants) == {"host_collective_s", "contended_step_s", "update_launches", "memory_reserve"}
+
+
 def test_five_constants_or_unknown_ones_are_refused() -> None:
     five = dict.fromkeys(("host_launch_s", "host_collective_s", "ring_step_s", "tp_overlap", "dp_overlap"), 0.0)
     with pytest.raises(ValueError, match="5 constants, at most 4"):

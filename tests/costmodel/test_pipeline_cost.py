@@ -12,14 +12,16 @@ from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.device import Device
 from costmodel.evaluate import CostBatch, evaluate
 from costmodel.graph import Graph, LayerSpec
+from costmodel.layer_spans import layer_tracks
 from costmodel.layers.base import params_from
 from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.pipeline_cost import PipelineArrays, pipeline_arrays
+from costmodel.pipeline_cost import PipelineArrays, last_backward_s, pipeline_arrays
 from costmodel.plan import Plan, Stage
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split, split_table
 from costmodel.tables import CostTables
+from costmodel.timeline import TimelineInput, simulate
 from costmodel.workload import Workload
 from planner.loading import load_model
 from strategies.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
@@ -125,6 +127,50 @@ def test_the_judge_and_the_solver_agree_on_random_plans(name: str, training: boo
         np.testing.assert_allclose(costs.step_time_s, sum(getattr(costs, part) for part in PARTS), rtol=1e-12)
         assert all(np.all(getattr(costs, part) >= -1e-12) for part in PARTS)
         assert np.all(costs.exposed_exchange_s <= costs.exchange_s * layers + 1e-15)
+
+
+@pytest.mark.parametrize("spread", ["similar", "wide", "independent", "whole"])
+def test_every_stage_ends_when_the_simulation_says(spread: str) -> None:
+    """The closed form against a simulation that shares nothing with it, for any stages, pipelines that never fill included."""
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        stages, m = int(rng.integers(1, 9)), int(rng.integers(1, 17))
+        forward = rng.uniform(0.85, 1.15, stages) if spread == "similar" else rng.random(stages) ** rng.choice([1, 4])
+        backward = rng.random(stages) if spread == "independent" else 2 * forward
+        if spread == "whole":  # ties, and stages that cost nothing
+            forward, backward = rng.integers(0, 4, stages) * 1.0, rng.integers(0, 4, stages) * 1.0
+        case = TimelineInput(
+            schedule="1f1b",
+            pp=stages,
+            num_micro_batches=m,
+            forward_s=tuple(forward.tolist()),
+            backward_s=tuple(backward.tolist()),
+        )
+        ends = np.zeros(stages)
+        for span in simulate(case).spans:
+            ends[span.rank] = max(ends[span.rank], span.start_s + span.duration_s)
+        np.testing.assert_allclose(last_backward_s(forward, backward, m), ends, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "plans"), [("chain", 150), ("alexnet", 80), ("googlenet", 40)])
+@pytest.mark.parametrize("training", [True, False])
+def test_random_plans_take_as_long_as_their_timeline(name: str, plans: int, training: bool) -> None:
+    """Uneven stages of uneven replicas: transfers, exchanges and updates included, the event by event simulation ends with the step."""
+    case = workload(CHAIN if name == "chain" else load_model(name).graph, training=training)
+    rng = np.random.default_rng(7)
+    layers = len(case.graph.layers)
+    uneven = 0
+    for _ in range(plans):
+        m = int(rng.choice([1, 2, 3, 4, 6, 8, 12, 16]))
+        stages = int(rng.integers(2, min(layers, 7) + 1))
+        cuts = tuple(sorted(int(c) for c in rng.choice(np.arange(1, layers), size=stages - 1, replace=False)))
+        replicas = tuple(int(r) for r in rng.integers(1, min(6, case.micro_batch(m)) + 1, size=stages))
+        plan = plan_of(case.graph, cuts, replicas, m)
+        cost = evaluate(case, CLUSTER, [plan])
+        tracks = layer_tracks(case, CLUSTER, plan)
+        assert tracks.end_s == pytest.approx(cost.step_time_s[0], rel=1e-9)
+        uneven += len(set(replicas)) > 1
+    assert uneven > plans / 2
 
 
 def test_what_crosses_a_cut_is_what_is_still_needed() -> None:

@@ -17,11 +17,11 @@ from costmodel.uncertainty import (
     ErrorModel,
     interval_score,
     intervals,
-    overtaking,
     part_shares,
     probability_best,
     sampled_log_errors,
     shortest_list,
+    similarity,
     standard_deviations,
 )
 
@@ -97,6 +97,44 @@ def test_plans_at_the_same_place_have_the_same_error_of_their_own() -> None:
     apart = candidates([1.0, 1.001], coordinates=[0.0, 1.0])  # one step: they agree by 1/e
     errors = sampled_log_errors(apart, model, draws=40_000)
     assert np.corrcoef(errors.T)[0, 1] == pytest.approx(math.exp(-1), abs=0.02)
+
+
+def mixed(mixture: list[list[float]], coordinates: list[float]) -> Candidates:
+    n = len(mixture)
+    return Candidates(
+        step_time_s=np.ones(n),
+        shares=part_shares(np.ones(n), {}),
+        effects=np.zeros((n, 0)),
+        covariance=np.zeros((0, 0)),
+        coordinates=np.array(coordinates)[:, None],
+        mixture=np.array(mixture),
+    )
+
+
+def test_plans_that_run_most_of_their_step_alike_share_most_of_their_error() -> None:
+    """Two ways, one step apart (they agree by 1/e). Worked out: with 10 % the other way, (0.9 + 0.1/e) / sqrt(0.81 + 0.01 + 0.18/e)."""
+    two = mixed([[1.0, 0.0], [0.9, 0.1]], [0.0, 1.0])
+    expected = (0.9 + 0.1 / math.e) / math.sqrt(0.82 + 0.18 / math.e)
+    assert similarity(two)[0, 1] == pytest.approx(expected)
+    model = ErrorModel(shared_log_sd=0.0, plan_log_sd=0.2)
+    errors = sampled_log_errors(two, model, draws=40_000)
+    assert np.corrcoef(errors.T)[0, 1] == pytest.approx(expected, abs=0.001)
+    assert errors.std(axis=0) == pytest.approx([0.2, 0.2], rel=0.02)  # the error of one plan is as large as ever
+
+
+def test_plans_of_one_way_each_are_as_alike_as_their_ways() -> None:
+    ways = [0.0, 1.0, 3.0]
+    alone = candidates([1.0, 1.0, 1.0], coordinates=ways)
+    assert similarity(mixed(np.eye(3).tolist(), ways), 2.0) == pytest.approx(similarity(alone, 2.0))
+
+
+@given(st.lists(st.tuples(*[st.floats(0.01, 1.0)] * 4), min_size=2, max_size=6), st.floats(0.2, 5.0))
+def test_similarity_is_a_correlation(weights: list[tuple[float, ...]], steps: float) -> None:
+    shares = np.array(weights) / np.sum(weights, axis=1, keepdims=True)
+    found = similarity(mixed(shares.tolist(), [0.0, 0.3, 1.0, 4.0]), steps)
+    assert np.diag(found) == pytest.approx(1.0)
+    assert found == pytest.approx(found.T)
+    assert np.linalg.eigvalsh(found).min() > -1e-9
 
 
 def test_standard_deviation_adds_squares() -> None:
@@ -193,34 +231,6 @@ def test_more_uncertainty_makes_the_list_longer() -> None:
     assert lengths[0] == 1
     assert lengths == sorted(lengths)
     assert lengths[-1] >= 4
-
-
-def test_overtaking_is_where_the_curves_cross() -> None:
-    """1 + 1/f and 1.5 + 0.75/f cross at f = 1/2; the third plan stays behind."""
-
-    def curve(factor: float) -> FloatArray:
-        return np.array([1 + 1 / factor, 1.5 + 0.75 / factor, 30.0])
-
-    found = overtaking(curve, [0.7, 0.3, 1.5, 4.0])
-    assert found is not None
-    assert found.winner == 1
-    assert found.factor == pytest.approx(0.5, rel=2e-3)
-
-
-def test_overtaking_takes_the_nearer_side_and_the_nearest_winner() -> None:
-    """f > 1: plan 1 from 3; f < 1: plan 2 from 1/1.25, though plan 1 would win at 1/8."""
-
-    def curve(factor: float) -> FloatArray:
-        return np.array([1.0, 3.0 / factor, 0.9 * (factor / 0.72)])
-
-    found = overtaking(curve, [0.5, 0.9, 1.5, 2.0, 4.0])
-    assert found is not None
-    assert found.winner == 2
-    assert found.factor == pytest.approx(0.8, rel=2e-3)
-
-
-def test_what_changes_all_plans_alike_overtakes_nothing() -> None:
-    assert overtaking(lambda f: np.array([1.0, 1.1]) * f, [0.1, 0.5, 2.0, 10.0]) is None
 
 
 def test_shares_add_up_to_one() -> None:

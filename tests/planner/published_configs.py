@@ -12,6 +12,7 @@ from typing import Any
 
 from costmodel.layers import Layer
 from planner.loading import LoadedModel, load_model
+from tests.planner.published_families import FAMILIES
 
 PUBLISHED: dict[str, tuple[int, str]] = {
     "meta-llama/Meta-Llama-3-8B": (
@@ -202,6 +203,7 @@ PUBLISHED: dict[str, tuple[int, str]] = {
         "emb_pdrop": 0, "expansion_ratio": 4, "learned_pos_emb": true, "max_seq_len": 2048, "model_type": "mpt", "n_heads": 32,
         "n_layers": 32, "no_bias": true, "norm_type": "low_precision_layernorm", "resid_pdrop": 0, "vocab_size": 50432}""",
     ),
+    **FAMILIES,
 }
 
 

@@ -20,6 +20,8 @@ from planner.loading import LoadedModel, load_model
 WEIGHTS = {
     "alexnet": 50_303_912,  # PALEO, nets/alex_v2.json
     "alexnet-cuda-convnet2": 49_566_504,  # PALEO, nets/alex_v2_1gpu.json
+    # Worked out from alexnet_model.py: 23,296 + 307,392 + 663,936 + 1,327,488 + 884,992 + 37,752,832 + 16,781,312 + 4,097,000
+    "alexnet-tf-cnn-benchmarks": 61_838_248,
     "alexnet-torchvision": 61_100_840,  # torchvision, AlexNet_Weights num_params
     "dcgan-discriminator": 2_765_568 - 1_792,  # pytorch/examples dcgan, less the scale and shift of 896 channels
     "dcgan-generator": 3_576_704 - 1_920,  # same, 960 channels
@@ -33,11 +35,25 @@ WEIGHTS = {
     "mlp": 266_610,  # 784x300 + 300 + 300x100 + 100 + 100x10 + 10
     "nin": 7_595_176,  # PALEO, nets/nin.json
     "overfeat": 145_704_424,  # PALEO, nets/overfeat.json
+    "overfeat-fast": 145_704_424 + 32 * (3 * 121 + 1) + 32 * 25 * 256,  # the same with 32 more filters in conv1
     "resnet18": 11_689_512 - 9_600,  # torchvision, 4,800 channels
     "resnet34": 21_797_672 - 17_024,  # torchvision, 8,512 channels
     "resnet101": 44_549_160 - 105_344,  # torchvision, 52,672 channels
     "resnet50": 25_557_032 - 53_120,  # torchvision, less the scale and shift of 26,560 channels
     "resnet152": 60_192_808 - 151_424,  # torchvision, 75,712 channels
+    "densenet161": 28_681_000 - 30_144,  # torchvision, 15,072 channels, this and the following
+    "densenet201": 20_013_928 - 25_216,  # 12,608
+    "efficientnet-b0": 5_288_548 - 42_016,  # 21,008
+    "efficientnet-b4": 19_341_616 - 125_200,  # 62,600
+    "efficientnet-b7": 66_347_960 - 310_720,  # 155,360
+    "inception_v4": 42_679_816 - 63_168,  # timm, 31,584
+    "resnext50-32x4d": 25_028_904 - 68_224,  # torchvision, 34,112, this and the following
+    "resnext101-32x8d": 88_791_336 - 202_880,  # 101,440
+    "squeezenet-1.0": 1_248_424,
+    "squeezenet-1.1": 1_235_496,
+    "vgg13": 133_047_848,
+    "wide-resnet50-2": 68_883_240 - 68_224,  # 34,112
+    "wide-resnet101-2": 126_886_696 - 137_856,  # 68,928
     "vgg-a": 132_863_336,  # torchvision vgg11
     "vgg16": 138_357_544,  # torchvision vgg16
     "vgg19": 143_667_240,  # torchvision vgg19
@@ -73,6 +89,16 @@ def test_weight_count(name: str) -> None:
     ("name", "total"),
     [
         ("resnet50", 25_557_032),  # torchvision.models.resnet50
+        ("resnext50-32x4d", 25_028_904),  # torchvision, this and the following
+        ("resnext101-32x8d", 88_791_336),
+        ("wide-resnet50-2", 68_883_240),
+        ("wide-resnet101-2", 126_886_696),
+        ("densenet161", 28_681_000),
+        ("densenet201", 20_013_928),
+        ("efficientnet-b0", 5_288_548),
+        ("efficientnet-b4", 19_341_616),
+        ("efficientnet-b7", 66_347_960),
+        ("inception_v4", 42_679_816),  # timm
         ("resnet18", 11_689_512),  # torchvision, this and the following
         ("resnet34", 21_797_672),
         ("resnet101", 44_549_160),
@@ -129,11 +155,20 @@ SHAPES = [
     ("alexnet", "fc6", (4096, 1, 1)),
     ("alexnet-torchvision", "conv1", (64, 55, 55)),
     ("alexnet-torchvision", "pool5", (256, 6, 6)),
+    ("alexnet-tf-cnn-benchmarks", "conv1", (64, 55, 55)),  # alexnet_model.py reshapes to 256 x 6 x 6
+    ("alexnet-tf-cnn-benchmarks", "pool5", (256, 6, 6)),
     ("vgg16", "pool5", (512, 7, 7)),
     ("vgg-a", "conv4-2", (512, 28, 28)),
     ("nin", "cccp8", (1000, 5, 5)),
     ("nin", "pool4", (1000, 1, 1)),
     ("overfeat", "pool5", (1024, 6, 6)),
+    ("squeezenet-1.0", "fire9.concat", (512, 13, 13)),  # arXiv:1602.07360, table 1
+    ("inception_v4", "stem_5a.concat", (384, 35, 35)),  # arXiv:1602.07261, figures 3 and 9
+    ("inception_v4", "reduction_a.concat", (1024, 17, 17)),
+    ("inception_v4", "reduction_b.concat", (1536, 8, 8)),
+    ("resnext50-32x4d", "stage5.3.relu", (2048, 7, 7)),  # arXiv:1611.05431, table 1
+    ("efficientnet-b0", "conv2", (1280, 7, 7)),  # arXiv:1905.11946, table 1
+    ("densenet161", "norm5", (2208, 7, 7)),
     # arXiv:1409.4842, table 1, column "output size"
     ("googlenet", "conv1", (64, 112, 112)),
     ("googlenet", "pool1", (64, 56, 56)),

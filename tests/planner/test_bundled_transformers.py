@@ -14,6 +14,8 @@ from costmodel.graph import Graph
 from costmodel.layers import Layer, Shard
 from planner.files.resources import bundled
 from planner.loading import load_model
+from tests.planner.bundled_counts import RELEASED
+from tests.planner.bundled_counts import ROUNDED as MORE_ROUNDED
 
 # Parameters, published exactly. Tied embeddings count once.
 EXACT = {
@@ -41,6 +43,7 @@ EXACT = {
     "t5-11b": 11_307_321_344,  # transformers, google-t5/t5-11b
     "vit-b16": 86_567_656,  # torchvision, ViT_B_16_Weights num_params
     "vit-l": 304_326_632,  # torchvision, ViT_L_16_Weights num_params
+    **RELEASED,
 }
 # Billions, rounded in print.
 ROUNDED = {
@@ -50,6 +53,7 @@ ROUNDED = {
     "megatron-22b": 22.0,  # arXiv:2205.05198, table 3
     "megatron-530b": 529.6,  # arXiv:2104.04473, table 1
     "megatron-1t": 1008.0,  # the same
+    **MORE_ROUNDED,
 }
 NAMES = sorted({*EXACT, *ROUNDED})
 _ATTENTION = {"self_attention", "latent_attention"}
@@ -136,6 +140,11 @@ def test_parameters_and_operations_by_formula(name: str, layers: int, hidden: in
         ("mixtral-8x7b", 12.9),  # arXiv:2401.04088, section 1: 13B active; model card 12.9B
         ("qwen3-30b-a3b", 3.3),  # model card
         ("qwen3-235b-a22b", 22.0),  # the same
+        ("mixtral-8x22b", 39.1),  # Mistral AI, Mixtral 8x22B: 39B active
+        ("qwen1.5-moe-a2.7b", 2.7),  # model card
+        ("deepseek-v2", 21.0 + 0.4),  # arXiv:2405.04434: 21B; and half of the two vocabulary matrices, as below
+        ("kimi-k2", 32.6),  # arXiv:2507.20534, table 2
+        ("dbrx", 36.0),  # Databricks: 36B
         ("deepseek-v3", 36.6 + 0.9),  # README_WEIGHTS.md: 36.6B with the output head; and the embedding, 129,280 x 7168
     ],
 )
@@ -152,7 +161,8 @@ def test_every_transformer_has_blocks(name: str) -> None:
     """Every attention lies in a block of its own, blocks are numbered without gaps, and equal blocks are equal layers."""
     net = graph(name)
     attention = [one for one in net.layers if one.kind in _ATTENTION]
-    assert len({one.block for one in attention}) * (2 if name.startswith("gpt-oss") else 1) == len(attention)  # pairs
+    pairs = name.startswith(("gpt-oss", "gemma2"))
+    assert len({one.block for one in attention}) * (2 if pairs else 1) == len(attention)
     assert all(one.name.startswith(one.block + ".") for one in net.layers if one.block)
     members: dict[str, list[Any]] = {}
     for one in net.layers:
@@ -165,7 +175,8 @@ def test_every_transformer_has_blocks(name: str) -> None:
     for prefix, numbers in groups.items():
         assert numbers == [str(n + 1) for n in range(len(numbers))]
         # The first block of T5 has the biases by distance.
-        assert members[f"{prefix}.2"] == members[f"{prefix}.{len(numbers)}"]
+        second = min(2, len(numbers))  # a lone block: the dense one of DeepSeek-V2
+        assert members[f"{prefix}.{second}"] == members[f"{prefix}.{len(numbers)}"]
     outside = {one.kind for one in net.layers if not one.block}
     assert {"input", "softmax"} <= outside
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from planner.cli import run
 from planner.errors import FileProblem, InputFileError
-from planner.importers.hugging_face import ARCHITECTURES
+from planner.importers.hugging_face import ARCHITECTURES, REFUSED, WITH_TEXT_PART
 from planner.loading import load_model
 from tests.planner.published_configs import PUBLISHED
 from tests.planner.whole_configs import ESSENTIAL, whole
@@ -87,13 +87,43 @@ def test_the_command_prints_them_and_ends_with_2(tmp_path: Path, capsys: pytest.
 
 
 def test_model_types(tmp_path: Path) -> None:
-    known = ", ".join(sorted(ARCHITECTURES))
+    known = ", ".join(sorted({*ARCHITECTURES, *WITH_TEXT_PART}))
     assert (
         fault(tmp_path, model_type="lama") == f"model_type: 'lama' is not known; did you mean 'llama'? (known: {known})"
     )
-    assert fault(tmp_path, model_type="mamba9") == f"model_type: 'mamba9' is not known (known: {known})"
+    assert fault(tmp_path, model_type="jukebox9") == f"model_type: 'jukebox9' is not known (known: {known})"
     assert fault(tmp_path, model_type=3) == f"model_type: expected a word (known: {known})"
     assert fault(tmp_path, architectures=["LlamaModel"]) == f"missing key 'model_type' (known: {known})"
+
+
+def test_types_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    assert not {*REFUSED} & {*ARCHITECTURES, *WITH_TEXT_PART}
+    assert fault(tmp_path, model_type="mamba2") == (
+        "model_type: 'mamba2' has layers of recurrent state (state-space, linear attention or gated recurrences), which no layer here "
+        "stands for; import it with ONNX or torch.export, or write a network file"
+    )
+    assert "'whisper' reads sound" in fault(tmp_path, model_type="whisper", d_model=384)
+    assert "'qwen3_next' has layers of recurrent state" in fault(tmp_path, model_type="qwen3_next")
+
+
+def test_text_parts(tmp_path: Path) -> None:
+    """Places are those inside the part; the classes named at the top are not the part's."""
+    text = '{"model_type": "gemma3",\n "text_config": {"hidden_size": 0,\n "num_hidden_layer": 3}}'
+    assert faults(tmp_path, text) == [
+        "2:33: text_config.hidden_size: must be at least 1, got 0",
+        "3:2: text_config.num_hidden_layer: unknown key 'num_hidden_layer'; did you mean 'num_hidden_layers'?",
+    ]
+    assert "missing key 'text_config': gemma3 keeps its text part there" in fault(tmp_path, model_type="gemma3")
+    assert "text_config: expected a mapping" in fault(tmp_path, model_type="mistral3", text_config=3)
+    unknown = fault(tmp_path, model_type="llava", text_config={"model_type": "lama"})
+    assert "text_config.model_type: 'lama' is not known; did you mean 'llama'?" in unknown
+    assert "text_config.model_type: expected a word" in fault(
+        tmp_path, model_type="llava", text_config={"model_type": []}
+    )
+    hybrid = fault(tmp_path, model_type="llava", text_config={"model_type": "mamba"})
+    assert hybrid.startswith("text_config.model_type: 'mamba' has layers of recurrent state")
+    nested = fault(tmp_path, model_type="llava", text_config={"model_type": "mistral3"})
+    assert "'mistral3' is not known" in nested
 
 
 def test_architectures(tmp_path: Path) -> None:
@@ -132,7 +162,8 @@ def config(folder: Path, **content: Any) -> Path:
 @pytest.mark.parametrize("model_type", ARCHITECTURES)
 def test_width_depth_and_heads_cannot_be_left_out(tmp_path: Path, model_type: str) -> None:
     """The default of the class is that of one network; it is named, not taken. Everything missing is said at once."""
-    more = {"num_experts_per_tok": 6} if model_type == "deepseek_v2" else {}
+    # The defaults of Glm4MoeConfig do not go with each other without it.
+    more = {"deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128}}.get(model_type, {})
     found = faults(tmp_path, json.dumps({"model_type": model_type, **more}))
     config_class = ARCHITECTURES[model_type].config_class
     assert sorted(text.split(": ", 1)[1] for text in found) == sorted(
@@ -163,6 +194,10 @@ def test_experts(tmp_path: Path) -> None:
     assert fault(tmp_path, model_type="mixtral", num_experts_per_tok=9) == (
         "num_experts_per_tok: 9 experts per token, but there are 8 (num_local_experts); allowed: 1 to 8"
     )
+    assert fault(tmp_path, model_type="dbrx", ffn_config={"moe_top_k": 5}) == (
+        "ffn_config.moe_top_k: 5 experts per token, but there are 4 (moe_num_experts); allowed: 1 to 4"
+    )
+    assert "there are 3 (num_local_experts)" in fault(tmp_path, model_type="gpt_oss", num_local_experts=3)
     assert "there are 4 (num_experts)" in fault(tmp_path, model_type="qwen3_moe", num_experts=4)
     assert "there are 6 (n_routed_experts)" in fault(tmp_path, model_type="deepseek_v3", n_routed_experts=6)
     assert fault(tmp_path, model_type="deepseek_v2") == (
@@ -210,6 +245,13 @@ def test_layer_types(tmp_path: Path) -> None:
         ({"model_type": "mpt", "attn_config": {"attn_pdrop": 1}}, "attn_config.attn_pdrop: expected a number from 0"),
         ({"model_type": "mpt", "attn_config": {"qk_ln": True}}, "attn_config.qk_ln: norms of queries and keys"),
         ({"model_type": "mpt", "attn_config": 3}, "attn_config: expected a mapping; got 3"),
+        ({"model_type": "dbrx", "attn_config": {"kv_n_heads": 3}}, "attn_config.kv_n_heads: 16 heads cannot share 3"),
+        ({"model_type": "dbrx", "tie_word_embeddings": True}, "no head that is tied"),
+        ({"model_type": "smollm3", "use_sliding_window": True}, "Write 'layer_types'"),
+        ({"model_type": "gemma3_text", "sliding_window_pattern": 0}, "must be at least 1, got 0 (or null)"),
+        ({"model_type": "roberta", "max_position_embeddings": 2}, "max_position_embeddings: must be at least 3, got 2"),
+        ({"model_type": "distilbert", "dim": 770}, "dim: 770 cannot be divided by 12 heads (n_heads)"),
+        ({"model_type": "dinov2", "image_size": 225}, "225 x 225 cannot be divided into patches of 14 x 14"),
         ({"model_type": "deepseek_v3", "q_lora_rank": 0}, "q_lora_rank: must be at least 1, got 0 (or null)"),
     ],
 )
@@ -260,3 +302,8 @@ def test_any_values_load_or_are_refused(name: str) -> None:
             assert all(problem.line for problem in problems)
 
     check()
+
+
+def test_a_folder_without_a_config(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match=r"is a folder without a config\.json"):
+        load_model(str(tmp_path))

@@ -1,35 +1,21 @@
-"""Reading YAML with places, limits, and errors in the words of the domain; finding bundled files."""
+"""Reading YAML and JSON with places and limits; problems in the order of the file."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
-import shutil
-import subprocess
-import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import Field
 
-import planner
-from planner.errors import ExitCode, FileProblem, InputFileError, PlannerError, UnknownName, did_you_mean
+from planner.errors import ExitCode, FileProblem, InputFileError
 from planner.files.documents import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse_document, read_json
-from planner.files.resources import bundled, config_folder, resolve
-from planner.loading import load_algorithms, load_cluster, load_device, load_document
-from planner.schema.common import FileModel, field_type
-
-
-def write(tmp_path: Path, content: str | bytes) -> Path:
-    path = tmp_path / "file.yaml"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
+from tests.planner.written_files import write
 
 
 def parse(tmp_path: Path, content: str | bytes) -> Any:
@@ -259,86 +245,6 @@ def test_json_errors(tmp_path: Path, content: str, line: int, column: int, messa
     assert (only.line, only.column, only.message) == (line, column, message)
 
 
-# -- pydantic's errors ---------------------------------------------------------------------------------------------------------
-
-
-class Inner(FileModel):
-    ratio: float = Field(strict=True, gt=0, lt=1)
-    kind: Literal["ring", "tree"] = "ring"
-
-
-class Outer(FileModel):
-    name: Annotated[str, Field(strict=True)]
-    count: int = Field(strict=True, ge=1, le=8)
-    inner: Inner | None = None
-    many: tuple[Inner, ...] = ()
-    table: dict[str, Inner] = Field(default_factory=dict)
-    size: field_type(int | tuple[int, int] | Literal["same"], 1) = 1  # type: ignore[valid-type]
-    on: bool = Field(default=False, strict=True)
-
-
-GOOD = "name: a\ncount: 2\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("count: 2\n", "1:1: missing key 'name'"),
-        ("nmae: a\ncount: 2\n", "1:1: nmae: unknown key 'nmae'; did you mean 'name'?"),
-        (GOOD + "xyzzy: 1\n", "3:1: xyzzy: unknown key 'xyzzy'; allowed: name, count, inner, many, table, size, on"),
-        ("name: 5\ncount: 2\n", "1:7: name: expected text, got 5; quote it: '5'"),
-        ("name: a\ncount: 0\n", "2:8: count: must be at least 1, got 0"),
-        ("name: a\ncount: 9\n", "2:8: count: must be at most 8, got 9"),
-        ("name: a\ncount: 2.0\n", "2:8: count: expected a whole number, got 2.0; write 2"),
-        ("name: a\ncount: 1_000\n", "2:8: count: expected a whole number, got '1_000'; write 1000"),
-        ("name: a\ncount: true\n", "2:8: count: expected a whole number, got true"),
-        ("name: a\ncount:\n", "2:7: count: expected a whole number, got nothing"),
-        (GOOD + "inner: {ratio: 1}\n", "3:16: inner.ratio: must be less than 1.0, got 1"),
-        (GOOD + "inner: {ratio: half}\n", "3:16: inner.ratio: expected a number, got 'half'"),
-        (GOOD + "inner: {ratoi: 0.5}\n", "3:9: inner.ratoi: unknown key 'ratoi'; did you mean 'ratio'?"),
-        (GOOD + "inner: [1]\n", "3:8: inner: expected a mapping (key: value), got a list"),
-        (GOOD + "many: {a: 1}\n", "3:7: many: expected a list, got a mapping"),
-        (
-            GOOD + "many:\n  - {ratio: 0.5}\n  - {ratio: 0.5, kind: rnig}\n",
-            "5:24: many[1].kind: expected 'ring' or 'tree', got 'rnig'; did you mean 'ring'?",
-        ),
-        (
-            GOOD + "many:\n  - {ratio: 0.5, knid: ring}\n",
-            "4:18: many[0].knid: unknown key 'knid'; did you mean 'kind'?",
-        ),
-        (GOOD + "table:\n  x: {}\n", "4:6: table.x: missing key 'ratio'"),
-        (GOOD + "size: [1, 0]\n", "3:11: size[1]: must be at least 1, got 0"),
-        (GOOD + "size: [1]\n", "3:7: size: too few numbers"),
-        (GOOD + "size: smae\n", "3:7: size: expected 'same', got 'smae'; did you mean 'same'?"),
-        (GOOD + "size: true\n", "3:7: size: expected a number or [height, width] or 'same'"),
-        (GOOD + "on: yes\n", "3:5: on: expected true or false, got 'yes'; write true"),
-        ("- 1\n", "1:1: expected keys and values ('key: value' lines), got a list"),
-        ("hello\n", "1:1: expected keys and values ('key: value' lines), got the single value 'hello'"),
-    ],
-)
-def test_error_in_domain_words(tmp_path: Path, text: str, expected: str) -> None:
-    path = write(tmp_path, text)
-    with pytest.raises(InputFileError) as caught:
-        load_document(path, Outer)
-    assert str(caught.value) == f"{path}:{expected}"
-
-
-def test_good_document(tmp_path: Path) -> None:
-    loaded = load_document(write(tmp_path, GOOD + "size: [2, 3]\nmany: [{ratio: 0.5}]\n"), Outer)
-    assert (loaded.content.name, loaded.content.size, loaded.content.many[0].ratio) == ("a", (2, 3), 0.5)
-    place = loaded.document.problem(("many", 0, "ratio"), "too small")
-    assert (place.line, place.column, place.where) == (4, 16, "many[0].ratio")
-    assert len(loaded.document.sha256) == 64
-
-
-def test_every_error_is_reported_in_the_order_of_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "name: 1\ncount: 0\ninner: {ratio: 2}\nsize: 0\nbogus: 1\n")
-    with pytest.raises(InputFileError) as caught:
-        load_document(path, Outer)
-    assert [p.line for p in caught.value.problems] == [1, 2, 3, 4, 5]
-    assert len(str(caught.value).splitlines()) == 5
-
-
 def test_many_problems_are_counted_not_shown() -> None:
     error = InputFileError([FileProblem(path=Path("f"), line=i + 1, column=1, message="m") for i in range(80)])
     assert len(error.problems) == 80
@@ -348,129 +254,3 @@ def test_many_problems_are_counted_not_shown() -> None:
 def test_messages_cannot_steer_a_terminal() -> None:
     problem = FileProblem(path=Path("f"), line=1, column=1, where="\x1b[31m", message="line\nbreak \x07")
     assert str(problem) == "f:1:1: \\x1b[31m: line\\nbreak \\x07"
-
-
-# -- names ---------------------------------------------------------------------------------------------------------------------
-
-
-def test_names_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    wanted = config_folder() / "models" / "alexnet.yaml"
-    assert resolve("models", "alexnet") == resolve("models", "alexnet.yaml") == wanted
-    assert resolve("models", str(wanted)) == wanted
-    Path("alexnet.yaml").write_text("x")
-    assert resolve("models", "alexnet.yaml") == Path("alexnet.yaml")  # a path wins
-    assert resolve("models", "alexnet") == wanted
-    Path("vgg16").mkdir()
-    assert resolve("models", "vgg16").name == "vgg16.yaml"  # a folder of that name does not hide the model
-
-
-def test_unknown_names_suggest() -> None:
-    with pytest.raises(UnknownName) as caught:
-        resolve("models", "alexnt")
-    message = str(caught.value)
-    assert message.startswith("model 'alexnt' is not known; did you mean 'alexnet'? (known: ")
-    assert "planner list models" in message
-    assert caught.value.close[0] == "alexnet"
-    assert caught.value.exit_code == 2
-
-
-@pytest.mark.parametrize("text", ["./nowhere/net.yaml", "/nowhere/net.yaml", "nowhere/", "a/" + "b" * 5000, "x\0y/z"])
-def test_missing_paths(text: str) -> None:
-    with pytest.raises(InputFileError, match="no such model file"):
-        resolve("models", text)
-
-
-@pytest.mark.parametrize("text", ["", "x" * 5000, "\0"])
-def test_strange_names(text: str) -> None:
-    with pytest.raises(PlannerError):
-        resolve("models", text)
-
-
-def test_every_bundled_file_has_its_name() -> None:
-    for kind in ("models", "devices", "clusters"):
-        for name, path in bundled(kind).items():  # type: ignore[arg-type]
-            assert parse_document(path).value["name"] == name
-
-
-def test_an_installed_package_finds_the_files_inside_it(tmp_path: Path) -> None:
-    """As a wheel lays it out; a neighbour called ``configs`` is someone else's."""
-    source = Path(planner.__file__).parent
-    shutil.copytree(source, tmp_path / "planner", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(config_folder(), tmp_path / "planner" / "_configs")
-    for kind in ("models", "devices"):
-        (tmp_path / "configs" / kind).mkdir(parents=True)
-    code = "from planner.files.resources import bundled, config_folder; print(config_folder(), *bundled('models'))"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, check=True, text=True
-    )
-    folder, *names = run.stdout.split()
-    assert Path(folder) == (tmp_path / "planner" / "_configs").resolve()
-    assert names == list(bundled("models"))
-
-
-def test_did_you_mean_is_deterministic() -> None:
-    names = ["ring", "rings", "tree", "RING"]
-    assert len({did_you_mean("rnig", order) for order in itertools.permutations(names)}) == 1
-
-
-# -- devices, clusters, algorithms -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", sorted(bundled("devices")))
-def test_bundled_devices_load(name: str) -> None:
-    loaded = load_device(name)
-    assert loaded.device.name == name
-    assert loaded.path == bundled("devices")[name]
-
-
-@pytest.mark.parametrize("name", sorted(bundled("clusters")))
-def test_bundled_clusters_load(name: str) -> None:
-    loaded = load_cluster(name)
-    assert loaded.cluster.name == name
-    names = dict.fromkeys(group.device.name for group in loaded.cluster.groups)
-    hashes = [load_device(name).sha256 for name in names]
-    assert loaded.device_sha256.split(",") == hashes
-
-
-def cluster_file(tmp_path: Path, device: str) -> str:
-    path = tmp_path / "mine.yaml"
-    level = "{name: node, size: 8, bandwidth: 8 GB/s, latency: 1 us}"
-    path.write_text(f"schema_version: 1\nname: mine\ndevice: {device}\nlevels: [{level}]\nsource: {{}}\n")
-    return str(path)
-
-
-def test_a_cluster_names_devices_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text(bundled("devices")["k20"].read_text().replace("name: k20", "name: own"))
-    for reference in ("./own.yaml", "own.yaml"):
-        assert load_cluster(cluster_file(tmp_path, reference)).cluster.device.name == "own"
-    assert load_cluster(cluster_file(tmp_path, "k20")).cluster.device.name == "k20"
-
-
-def test_a_cluster_with_an_unknown_device(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match=r"mine\.yaml:3:9: device: device 'k2' is not known; did you mean 'k20'\?"):
-        load_cluster(cluster_file(tmp_path, "k2"))
-    with pytest.raises(InputFileError, match=r"mine\.yaml:3:9: device: no such device file '\./k2\.yaml'"):
-        load_cluster(cluster_file(tmp_path, "./k2.yaml"))
-
-
-def test_a_cluster_with_a_bad_device_file(tmp_path: Path) -> None:
-    text = bundled("devices")["k20"].read_text().replace("memory_bandwidth: 208 GB/s", "memory_bandwidth: 208")
-    (tmp_path / "own.yaml").write_text(text)
-    with pytest.raises(InputFileError, match=r"own\.yaml:\d+:\d+: memory_bandwidth: '208' has no unit"):
-        load_cluster(cluster_file(tmp_path, "./own.yaml"))
-
-
-def test_algorithms(tmp_path: Path) -> None:
-    path = write(
-        tmp_path,
-        "schema_version: 1\nalgorithms:\n  conv2: {forward: gemm, backward_input: fft_tiling, backward_weight: fft}\n"
-        "  conv3: {forward: fft}\n",
-    )
-    assert load_algorithms(path) == {"conv2": ("gemm", "fft_tiling", "fft"), "conv3": ("fft", "gemm", "gemm")}
-    with pytest.raises(InputFileError, match=r"4:3: algorithms.conv3: the network has no layer 'conv3'"):
-        load_algorithms(path, ["conv2"])
-    path.write_text(path.read_text().replace("fft_tiling", "fft_tilling"))
-    with pytest.raises(InputFileError, match=r"3:42: .*'fft_tilling' is not known; did you mean 'fft_tiling'"):
-        load_algorithms(path)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -233,6 +235,7 @@ def test_proof_travels_with_the_best_plan_only(
     assert second["prediction"]["proven_optimal"] is False
     assert first["provenance"]["assumptions"] == ["a b"]
     assert first["provenance"]["inputs"]["model"] == "a" * 64
+    assert "objective" not in first["prediction"]
 
 
 def test_changed_inputs_are_named(plan_path: Path, setting: Setting) -> None:
@@ -368,3 +371,24 @@ def test_numbers_keep_every_digit(value: float, tmp_path: Path) -> None:
     path.write_text(yaml_text({"x": value}), encoding="utf-8")
     assert yaml.safe_load(path.read_text(encoding="utf-8"))["x"] == value
     assert parse_document(path).value["x"] == value
+
+
+def test_a_plan_names_bundled_files_by_their_own_names(tmp_path: Path, answer: Any) -> None:
+    """However the question spelled them, so that the plan can be read from any folder."""
+    path = tmp_path / "plan.yaml"
+    spelled = ("meta-llama/Llama-3.2-1B", "--cluster", "DGX-A100", "--device", "A100-SXM4-40GB")
+    answer("optimize", *spelled, "--gpus", "8", "--export", str(path))
+    document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert (document["model"], document["cluster"], document["device"]) == ("llama3.2-1b", "dgx-a100", "a100-40gb")
+    answer("estimate", "--plan", str(path))
+
+
+def test_a_proof_says_what_it_is_about(tmp_path: Path, answer: Any) -> None:
+    """One GPU saves energy and two are faster: the file must not call the first the fastest."""
+    path = tmp_path / "plan.yaml"
+    found = answer("optimize", "alexnet", "--gpus", "2", "--objective", "energy", "--export", str(path), "--json")
+    thrifty, fastest_s = read_plan(path).content, min(plan["step_time_s"] for plan in json.loads(found)["plans"])
+    assert thrifty.prediction.step_time_s > fastest_s
+    assert (thrifty.prediction.objective, thrifty.prediction.proven_optimal) == ("energy", True)
+    assert thrifty.prediction.bound_s <= fastest_s
+    answer("estimate", "--plan", str(path))

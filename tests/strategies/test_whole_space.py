@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 
 from costmodel.device import Device
-from costmodel.evaluate import CHEAPEST, PlanBatch, evaluate, evaluate_on
+from costmodel.energy import Power
+from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, concatenate, evaluate, evaluate_on
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.plan import Plan, Stage
+from costmodel.plan import Plan, Stage, plan_key
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split, divisors, split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
+from strategies.pipeline.search import least_computing_s, quick_bounds
+from strategies.score import score_of
 from strategies.search import SearchSettings, search
+from strategies.space import Restriction
 
 # Slow arithmetic: the samples decide, and memory caps bite in all regions of the space.
 DEVICE = Device(
@@ -35,6 +39,7 @@ CLUSTER = Cluster(
     groups=(DeviceGroup(device=DEVICE),),
     levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=5e9, latency_s=8e-6),),
 )
+POWER = Power(busy_w=220.0, idle_w=40.0, host_w=50.0)  # waiting: 90 W, computing 180 W more
 
 
 def build(shape: tuple[int, ...], *layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
@@ -65,8 +70,32 @@ NETWORKS = {
 }
 
 
-def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
-    """Time and memory of every combination of legal splits, with the cheapest collectives, and how many plans with any."""
+def by_hand(objective: str, costs: CostBatch, workers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Seconds, device-seconds, or joules over what a device and its share of the host draw at most."""
+    if objective == "step_time":
+        return costs.step_time_s
+    if objective in ("money", "gpu_hours"):
+        return np.asarray(workers * costs.step_time_s)
+    joules = workers * (90.0 * costs.step_time_s + 180.0 * costs.computing_s)
+    return joules / 270.0
+
+
+def workload_of(name: str, batch: int, *, training: bool) -> Workload:
+    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
+    return Workload(
+        graph=NETWORKS[name],
+        global_batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
+        training=training,
+        collectives=("ring", "tree", "butterfly"),
+        context_bytes=0,
+    )
+
+
+def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[CostBatch, int, int]:
+    """Costs of every combination of legal splits, with the cheapest collectives, how many plans with any, and the workers."""
     tables = CostTables(case, CLUSTER, split_table([workers]), m)
     options = [
         np.flatnonzero(costs.legal)[: 1 if layer.kind == "input" else None]  # its layout costs nothing
@@ -77,7 +106,7 @@ def every_layer_plan(case: Workload, workers: int, m: int) -> tuple[np.ndarray[A
     costs = evaluate_on(tables, batch)
     exchanges = (tables.table.batch * tables.table.height)[rows[:, list(case.graph.weighted)]] > 1
     plans = np.sum(len(case.collectives) ** exchanges.sum(axis=1)) if case.training else len(rows)
-    return costs.step_time_s, costs.memory_bytes, int(plans)
+    return costs, int(plans), workers
 
 
 def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
@@ -105,34 +134,104 @@ def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("batch", [4, 6])
-def test_the_search_finds_and_proves_the_best_of_the_whole_space(name: str, training: bool, batch: int) -> None:
-    precision, optimizer = PRECISIONS["fp32"], OPTIMIZERS["momentum"]
-    case = Workload(
-        graph=NETWORKS[name],
-        global_batch=batch,
-        precision=precision,
-        optimizer=optimizer,
-        compute=RooflineCompute(device=DEVICE, precision=precision, optimizer=optimizer),
-        training=training,
-        collectives=("ring", "tree", "butterfly"),
-        context_bytes=0,
-    )
+@pytest.mark.parametrize(
+    ("training", "batch", "objective"),
+    [
+        *((training, batch, "step_time") for training in (True, False) for batch in (4, 6)),
+        (True, 4, "money"),
+        (False, 6, "money"),
+        (True, 6, "energy"),
+        (False, 4, "energy"),
+    ],
+)
+def test_the_search_finds_and_proves_the_best_of_the_whole_space(
+    name: str, training: bool, batch: int, objective: str
+) -> None:
+    case = workload_of(name, batch, training=training)
     for most in (2, 3):
         parts = [every_layer_plan(case, w, m) for m in divisors(batch) for w in range(1, most + 1)]
         pipelines = [plan for m in divisors(batch) for plan in every_pipeline(case, most, m)]
-        costs = evaluate(case, CLUSTER, pipelines)
-        times = np.concatenate([*(t for t, _, _ in parts), costs.step_time_s])
-        memory = np.concatenate([*(b for _, b, _ in parts), costs.memory_bytes])
-        size = sum(n for _, _, n in parts) + len(pipelines)
+        costs = concatenate([*(c for c, _, _ in parts), evaluate(case, CLUSTER, pipelines)])
+        workers = np.concatenate(
+            [*(np.full(len(c.step_time_s), w) for c, _, w in parts), [p.workers for p in pipelines]]
+        )
+        scores, memory = by_hand(objective, costs, workers), costs.memory_bytes
+        size = sum(n for _, n, _ in parts) + len(pipelines)
         for quantile in (0.0, 0.01, 0.1, 0.5, 1.0):
             capacity = float(np.quantile(memory, quantile)) * (1 + 1e-9)
-            best = float(times[memory <= capacity].min())
-            outcome = search(case, CLUSTER, SearchSettings(max_workers=most, capacity_bytes=capacity, top=2))
-            assert outcome.candidates[0].step_time_s == pytest.approx(best, rel=1e-9)
-            assert outcome.candidates[0].memory_bytes <= capacity
+            best = float(scores[memory <= capacity].min())
+            settings = SearchSettings(
+                max_workers=most, capacity_bytes=capacity, top=2, score=score_of(objective, POWER)
+            )
+            outcome = search(case, CLUSTER, settings)
+            first = outcome.candidates[0]
+            assert first.score == pytest.approx(best, rel=1e-9)
+            assert first.memory_bytes <= capacity
             assert outcome.space_size == size
-            assert outcome.bound_s == pytest.approx(best, rel=1e-9)
-            judged = evaluate(case, CLUSTER, [outcome.candidates[0].plan])
-            assert judged.step_time_s[0] == pytest.approx(best, rel=1e-9)
+            assert outcome.bound == pytest.approx(best, rel=1e-9)
+            judged = evaluate(case, CLUSTER, [first.plan])
+            assert by_hand(objective, judged, np.array([first.plan.workers]))[0] == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("objective", ["step_time", "gpu_hours", "energy"])
+@pytest.mark.parametrize("top", [1, 7])
+def test_the_best_pipelines_by_every_objective(name: str, objective: str, top: int) -> None:
+    case, most = workload_of(name, 6, training=True), 4
+    pipelines = [plan for m in divisors(6) for plan in every_pipeline(case, most, m)]
+    costs = evaluate(case, CLUSTER, pipelines)
+    scores = by_hand(objective, costs, np.array([plan.workers for plan in pipelines]))
+    for quantile in (0.1, 1.0):
+        capacity = float(np.quantile(costs.memory_bytes, quantile)) * (1 + 1e-9)
+        best: dict[object, float] = {}  # plans that differ only in layers without weights are one
+        for plan, value, memory in zip(pipelines, scores.tolist(), costs.memory_bytes.tolist(), strict=True):
+            if memory <= capacity:
+                key = plan_key(case.graph, plan)
+                best[key] = min(value, best.get(key, np.inf))
+        fitting = sorted(best.values())
+        settings = SearchSettings(
+            max_workers=most,
+            capacity_bytes=capacity,
+            top=top,
+            score=score_of(objective, POWER),
+            restriction=Restriction(family="pipeline"),
+        )
+        outcome = search(case, CLUSTER, settings)
+        found = [one.score for one in outcome.candidates]
+        proven = [value for value in found if value <= outcome.rest_bound * (1 + 1e-9)]
+        assert proven
+        assert proven == pytest.approx(fitting[: len(proven)], rel=1e-9)
+        assert found == sorted(found)
+        assert outcome.bound == pytest.approx(fitting[0], rel=1e-9)
+        assert outcome.searched["open"] == 0
+
+
+def test_what_stages_compute_is_averaged_over_their_devices() -> None:
+    case = workload_of("perceptron", 4, training=True)
+    stages = (Stage(first=0, last=1, replicas=1), Stage(first=2, last=3, replicas=2))
+    splits = (Split(batch=1), Split(batch=1), Split(batch=2), Split(batch=2))
+    plan = Plan(workers=3, num_micro_batches=2, splits=splits, collectives=(None,) * 4, stages=stages)
+    one, two = (CostTables(case, CLUSTER, split_table([r], batch_only=True), 2) for r in (1, 2))
+    total = 0.0
+    for i, (tables, replicas) in enumerate([(one, 1), (one, 1), (two, 2), (two, 2)]):
+        layer = tables.layers[i]
+        kernels = layer.forward_s[0] + layer.backward_input_s[0] + layer.backward_weight_s[0]
+        total += replicas * (2 * kernels + layer.update_s[0])
+    costs = evaluate(case, CLUSTER, [plan])
+    assert costs.computing_s[0] == pytest.approx(total / 3)
+    assert costs.computing_s[0] < costs.step_time_s[0]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("m", [2, 3, 6])
+def test_quick_bounds_of_pipelines_are_bounds(name: str, m: int) -> None:
+    case, most = workload_of(name, 6, training=True), 4
+    pipelines = every_pipeline(case, most, m)
+    costs = evaluate(case, CLUSTER, pipelines)
+    counts = range(2, most + 1)
+    tables = CostTables(case, CLUSTER, split_table(range(1, most), batch_only=True), m)
+    bounds = dict(zip(counts, quick_bounds(tables, counts), strict=True))
+    computing = dict(zip(counts, least_computing_s(tables, counts), strict=True))
+    for plan, step_s, computing_s in zip(pipelines, costs.step_time_s, costs.computing_s, strict=True):
+        assert bounds[plan.workers] <= step_s
+        assert computing[plan.workers] <= computing_s

@@ -37,6 +37,7 @@ from planner.commands.options.panels import (
     takes_table,
 )
 from planner.commands.options.question import (
+    AssumeFree,
     Batch,
     Cluster,
     Device,
@@ -91,6 +92,7 @@ __all__ = [
     "SPACE",
     "Algorithms",
     "Assume",
+    "AssumeFree",
     "Batch",
     "Calibration",
     "Cluster",

@@ -10,6 +10,7 @@ from planner.commands.completion import words_from
 from planner.commands.options.panels import QUESTION, option
 
 __all__ = [
+    "AssumeFree",
     "Batch",
     "Cluster",
     "Device",
@@ -143,6 +144,15 @@ Seq = Annotated[
         group=QUESTION,
     ),
 ]
+AssumeFree = Annotated[
+    list[str] | None,
+    option(
+        "--assume-free",
+        metavar="OP",
+        help="An operator of another program's file that is not known costs nothing, which every output says. Repeatable.",
+        group=QUESTION,
+    ),
+]
 LoraRank = Annotated[
     str | None,
     option(
@@ -158,7 +168,7 @@ Objective = Annotated[
         "--objective",
         metavar="NAME",
         help=(
-            "What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours, money or energy (per token). "
+            "What is best: step_time, tokens_per_s, tokens_per_s_per_gpu, mfu, gpu_hours, money or energy (per token or sample). "
             "Default: step_time. Serving: throughput, latency, ttft, tpot or tokens_per_s_per_gpu. Default: throughput."
         ),
         group=QUESTION,
@@ -206,6 +216,4 @@ Epochs = Annotated[
     str | None,
     option("--epochs", metavar="X", help="Passes over the data, for the hours of a training.", group=QUESTION),
 ]
-Samples = Annotated[
-    str | None, option("--samples", metavar="N", help="Samples of one epoch, as in 1.2e6.", group=QUESTION)
-]
+Samples = Annotated[str | None, option("--samples", metavar="N", help="Samples of one epoch: 1.28M.", group=QUESTION)]

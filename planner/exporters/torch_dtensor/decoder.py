@@ -96,9 +96,9 @@ def _account(job: Job, account: Account) -> None:
         account.note("zero_stage", FIELDS["zero_stage"])
     if plan.zero_stage == 1:
         account.impossible("zero_stage", "FSDP shares gradients, too: ZeRO-2 is written (less memory than predicted)")
-    samples = f"{plan.micro_batch} samples per data-parallel rank"
+    samples = f"{plan.micro_batch} sample{'s' if plan.micro_batch > 1 else ''} per data-parallel rank"
     account.left_to_user("micro_batch", f"{samples} in the data loader; ranks of one tp group read the same")
-    account.left_to_user("num_micro_batches", f"{plan.num_micro_batches} passes per step" + (
+    account.left_to_user("num_micro_batches", f"{plan.num_micro_batches} pass{'es' if plan.num_micro_batches > 1 else ''} per step" + (
         ", all but the last within set_requires_gradient_sync(False)" if plan.num_micro_batches > 1 else ""))  # fmt: skip
     account.left_to_user("optimizer", f"{job.optimizer}, built in your script after parallelize")
     if job.seq is not None:

@@ -12,7 +12,7 @@ from planner.importers.caffe.layers import IGNORED, READERS, V1_TYPES, Blob, Con
 from planner.importers.caffe.text_format import Message
 from planner.importers.documents import ImportedDocument
 from planner.importers.drafts import DraftError, Drafts, clean_name
-from planner.importers.sources import ForeignNetwork, ImportOptions, network_content, unknown_operators
+from planner.importers.sources import ForeignNetwork, ImportOptions, check_assumed, network_content, unknown_operators
 
 __all__ = ["read_network"]
 
@@ -50,6 +50,7 @@ class _Reading:
             self.problems.extend(unknown_operators(self.path, self.unknown, hint).problems)
         if self.problems:
             raise InputFileError(self.problems)
+        check_assumed(self.path, self.context.assumed_free, self.options)
         drafts = self.context.drafts
         if not any(draft.kind != "input" for draft in drafts.layers.values()):
             raise InputFileError(

@@ -10,22 +10,33 @@ What a config does not say
 What has no weights and no layer of its own
     Rotary and ALiBi positions, scaling and soft-capping of scores and logits, the routers' losses.
 
-To add an architecture, write a reader (fields, model type) -> `parts.Network` and list it in `ARCHITECTURES`.
+To add a decoder of the kind of Llama, write the facts about it in `families`; for another architecture, write a reader
+(fields, model type) -> `parts.Network` and list it in `registry`.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 from planner.errors import InputFileError, did_you_mean
-from planner.files.documents import Document
+from planner.files.documents import Document, Location
 from planner.importers.documents import ImportedDocument
 from planner.importers.hugging_face.fields import Fields
 from planner.importers.hugging_face.parts import Network
+from planner.importers.hugging_face.registry import ARCHITECTURES, REFUSED, TEXT_PARTS, WITH_TEXT_PART
 
-__all__ = ["ARCHITECTURES", "FORMAT", "IMAGES_PER_STEP", "TOKENS_PER_STEP", "convert", "detect"]
+__all__ = [
+    "ARCHITECTURES",
+    "FORMAT",
+    "IMAGES_PER_STEP",
+    "REFUSED",
+    "TOKENS_PER_STEP",
+    "WITH_TEXT_PART",
+    "convert",
+    "detect",
+]
 
 FORMAT = "Hugging Face config.json"
 
@@ -36,42 +47,6 @@ IMAGES_PER_STEP = 4096
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/@+-]")
 _LONGEST_NAME = 64
-
-
-class _Architecture(NamedTuple):
-    config_class: str
-    module: str  # imported on first use
-    reader: str
-
-
-_DECODERS = {
-    "llama": "LlamaConfig",
-    "mistral": "MistralConfig",
-    "mixtral": "MixtralConfig",
-    "qwen2": "Qwen2Config",
-    "qwen2_moe": "Qwen2MoeConfig",
-    "qwen3": "Qwen3Config",
-    "qwen3_moe": "Qwen3MoeConfig",
-    "gemma": "GemmaConfig",
-    "gemma2": "Gemma2Config",
-    "phi3": "Phi3Config",
-}
-# model_type -> config class, and the module and function that read it.
-ARCHITECTURES: dict[str, _Architecture] = {
-    **{name: _Architecture(config, "decoders", "read_decoder") for name, config in _DECODERS.items()},
-    "deepseek_v2": _Architecture("DeepseekV2Config", "deepseek", "read_deepseek"),
-    "deepseek_v3": _Architecture("DeepseekV3Config", "deepseek", "read_deepseek"),
-    "gpt2": _Architecture("GPT2Config", "gpt", "read_gpt2"),
-    "gpt_neox": _Architecture("GPTNeoXConfig", "gpt", "read_gpt_neox"),
-    "opt": _Architecture("OPTConfig", "gpt", "read_opt"),
-    "phi": _Architecture("PhiConfig", "gpt", "read_phi"),
-    "bloom": _Architecture("BloomConfig", "gpt", "read_bloom"),
-    "falcon": _Architecture("FalconConfig", "gpt", "read_falcon"),
-    "mpt": _Architecture("MptConfig", "gpt", "read_mpt"),
-    "bert": _Architecture("BertConfig", "encoders", "read_bert"),
-    "vit": _Architecture("ViTConfig", "encoders", "read_vit"),
-    "t5": _Architecture("T5Config", "t5", "read_t5"),
-}
 
 
 def detect(content: object) -> bool:
@@ -115,13 +90,15 @@ def convert(document: Document) -> ImportedDocument:
     >>> network["name"], network["seq"], network["global_batch"], network["layers"][-1]["type"]
     ('tiny', 1024, 4096, 'softmax')
     """
-    model_type = _model_type(document)
+    model_type, base = _model_type(document)
     architecture = ARCHITECTURES[model_type]
     module = importlib.import_module(f"planner.importers.hugging_face.{architecture.module}")
-    fields = Fields(document, architecture.config_class)
+    fields = Fields(document, architecture.config_class, base=base or (), is_part=base is not None)
     network: Network = getattr(module, architecture.reader)(fields, model_type)
     fields.check()
-    architectures = document.value.get("architectures") or []
+    if base is not None:
+        fields.notes.append(_parts_left_out(document))
+    architectures = [] if base is not None else document.value.get("architectures") or []
     network_class = str(architectures[0]) if architectures else architecture.config_class.removesuffix("Config")
     content: dict[str, Any] = {
         "schema_version": 1,
@@ -149,19 +126,47 @@ def _step(network: Network, network_class: str) -> dict[str, Any]:
     }
 
 
-def _model_type(document: Document) -> str:
-    """Which architecture it is."""
-    known = ", ".join(sorted(ARCHITECTURES))
-    if "model_type" not in document.value:
-        raise InputFileError([document.problem((), f"missing key 'model_type' (known: {known})")])
-    model_type = document.value["model_type"]
+def _model_type(document: Document) -> tuple[str, Location | None]:
+    """Which architecture it is, and where in the file its keys stand if it is the text part of a network of several parts."""
+    model_type = _known_type(document, document.value, ())
+    if model_type not in WITH_TEXT_PART:
+        return model_type, None
+    default = WITH_TEXT_PART[model_type]
+    part = document.value.get("text_config")
+    if part is None and "hidden_size" in document.value:  # as files of Qwen2-VL have it
+        return default, ()
+    if not isinstance(part, dict):
+        place: Location = () if part is None else ("text_config",)
+        what = "missing key 'text_config'" if part is None else "expected a mapping"
+        raise InputFileError([document.problem(place, f"{what}: {model_type} keeps its text part there")])
+    stated = part.get("model_type", default)
+    own = TEXT_PARTS.get(stated, stated) if isinstance(stated, str) else stated
+    return _known_type(document, {"model_type": own}, ("text_config",)), ("text_config",)
+
+
+def _known_type(document: Document, values: dict[str, Any], base: Location) -> str:
+    """Type of a config, or of the text part of one; any that cannot be read is a problem."""
+    readable = [*ARCHITECTURES, *(() if base else WITH_TEXT_PART)]
+    known = f"(known: {', '.join(sorted(readable))})"
+    place = (*base, "model_type")
+    model_type = values.get("model_type")
+    if "model_type" not in values:
+        raise InputFileError([document.problem((), f"missing key 'model_type' {known}")])
     if not isinstance(model_type, str):
-        raise InputFileError([document.problem(("model_type",), f"expected a word (known: {known})")])
-    if model_type not in ARCHITECTURES:
-        hint = did_you_mean(model_type, ARCHITECTURES)
-        message = f"'{model_type[:60]}' is not known{hint} (known: {known})"
-        raise InputFileError([document.problem(("model_type",), message)])
+        raise InputFileError([document.problem(place, f"expected a word {known}")])
+    if model_type in REFUSED:
+        message = f"'{model_type}' {REFUSED[model_type]}; import it with ONNX or torch.export, or write a network file"
+        raise InputFileError([document.problem(place, message)])
+    if model_type not in readable:
+        hint = did_you_mean(model_type, readable)
+        raise InputFileError([document.problem(place, f"'{model_type[:60]}' is not known{hint} {known}")])
     return model_type
+
+
+def _parts_left_out(document: Document) -> str:
+    parts = [key for key, value in document.value.items() if key.endswith("_config") and isinstance(value, dict)]
+    others = ", ".join(key for key in parts if key != "text_config" and "quant" not in key)
+    return f"the text part alone is read; left out: {others or 'what else the class has'}"
 
 
 def _name(document: Document, model_type: str) -> str:

@@ -25,10 +25,10 @@ def block(
     parts: Sequence[Sequence[Entry]],
     *,
     rate: float = 0.0,
-    norm_after: bool = False,
+    norms: str = "before",
     residual_is_normed: bool = False,
 ) -> list[Entry]:
-    """Parts one after the other, each normalised before and added to what it read (pre-norm).
+    """Parts one after the other, each normalised (before: pre-norm) and added to what it read.
 
     Parameters
     ----------
@@ -38,19 +38,20 @@ def block(
         The first entry of each reads the normalised input.
     rate : float
         Dropout of every part's result.
-    norm_after : bool
-        Normalise every part's result as well (Gemma 2).
+    norms : str
+        Normalise what every part reads ("before"), what it returns ("after", OLMo 2), or "both" (Gemma 2).
     residual_is_normed : bool
         Add to the normalised input instead (an option of BLOOM).
     """
     layers: list[Entry] = []
     before = "input"
     for number, part in enumerate(parts, 1):
-        before_norm = norm(f"norm{number}")
-        layers += [before_norm, *part, *dropout(f"dropout{number}", rate)]
-        if norm_after:
+        if norms != "after":
+            layers.append(norm(f"norm{number}"))
+        layers += [*part, *dropout(f"dropout{number}", rate)]
+        if norms != "before":
             layers.append(norm(f"norm{number}_after"))
-        other = before_norm["name"] if residual_is_normed else before
+        other = f"norm{number}" if residual_is_normed else before
         layers.append(entry(f"add{number}", "add", [layers[-1]["name"], other]))
         before = f"add{number}"
     return layers

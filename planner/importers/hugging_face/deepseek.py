@@ -46,7 +46,7 @@ _V3: dict[str, Any] = {
 
 def read_deepseek(fields: Fields, model_type: str) -> p.Network:
     """Make the network of a DeepSeek-V2 or V3 config."""
-    is_v3 = model_type == "deepseek_v3"
+    is_v3 = model_type != "deepseek_v2"
     known = _V3 if is_v3 else _V2
     vocabulary = fields.count("vocab_size", known["vocab_size"])
     hidden = fields.count("hidden_size", known["hidden_size"])

@@ -24,6 +24,7 @@ _ESSENTIAL = frozenset(
         *("hidden_size", "n_embd", "d_model"),
         *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
         *("num_attention_heads", "n_head", "n_heads", "num_heads"),
+        *("dim",),
     }
 )
 
@@ -43,6 +44,9 @@ class Fields:
         Name of the config class that the defaults come from, for messages.
     base : tuple
         Where in the document the mapping stands.
+    is_part : bool
+        It is one network of several: the classes named at the top are not its own, and published files say of it only what differs from
+        its config class, be it nothing.
 
     Examples
     --------
@@ -56,7 +60,7 @@ class Fields:
     planner.errors.InputFileError: config.json: n_layer: expected a whole number, got '12'; write 12
     """
 
-    def __init__(self, document: Document, config_class: str, *, base: Location = ()) -> None:
+    def __init__(self, document: Document, config_class: str, *, base: Location = (), is_part: bool = False) -> None:
         self.document = document
         self.config_class = config_class
         self.notes: list[str] = []
@@ -68,6 +72,7 @@ class Fields:
         self._problems: list[FileProblem] = []
         self._read: set[str] = set()
         self._names: dict[str, str] = {}  # key -> name under which the file has it
+        self._is_part = is_part
         self._faulty: set[str] = set()
         self._defaults: dict[str, object] = {}
         self._missing: dict[str, object] = {}  # essential key -> what the config class has for it
@@ -79,7 +84,7 @@ class Fields:
         value = self._value(key, default, aliases)
         if value is None and key not in self._names:
             self.problem(key, f"missing key '{key}', which {self.config_class} gives no default")
-        elif key in _ESSENTIAL and key not in self._names:
+        elif key in _ESSENTIAL and key not in self._names and not self._is_part:
             self._missing[key] = self._defaults.pop(key)
             self._faulty.add(key)
         elif (text := _fault_of_count(value, minimum, maximum)) is not None:
@@ -184,7 +189,7 @@ class Fields:
         Letter case is ignored: MPT's own code writes ``MPTForCausalLM``, the library ``MptForCausalLM``.
         """
         value = self._value("architectures", None, ())
-        if value is None or value == []:
+        if value is None or value == [] or (self._is_part and not self._base):
             return allowed[0]
         if not isinstance(value, list) or not isinstance(value[0], str):
             self.problem("architectures", f"expected a list of names of classes; got {_shown(value)}")

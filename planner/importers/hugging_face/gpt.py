@@ -1,4 +1,4 @@
-"""Decoders with layer norm and two-layer feed-forward parts: GPT-2, GPT-NeoX, OPT, Phi, BLOOM, Falcon, MPT.
+"""Decoders with layer norm and two-layer feed-forward parts: GPT-2, GPT-BigCode, GPT-J, GPT-NeoX, OPT, Phi, BLOOM, Falcon.
 
 Defaults are those of the config classes of Hugging Face transformers (``src/transformers/models/<model_type>/configuration_*.py``), what
 the architectures do with them is in ``modeling_*.py`` there.
@@ -6,41 +6,54 @@ the architectures do with them is in ``modeling_*.py`` there.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planner.importers.hugging_face import blocks as b
 from planner.importers.hugging_face import parts as p
 from planner.importers.hugging_face.decoders import MAX_LAYERS, causal_network
 from planner.importers.hugging_face.fields import Fields
 
-__all__ = ["read_bloom", "read_falcon", "read_gpt2", "read_gpt_neox", "read_mpt", "read_opt", "read_phi"]
+__all__ = ["read_bloom", "read_falcon", "read_gpt2", "read_gpt_neox", "read_gptj", "read_opt", "read_phi"]
 
 
 def _blocks(layers: int, body: list[p.Entry]) -> tuple[dict[str, object], list[p.Entry]]:
     return b.stack([b.Use("decoder")] * layers, {"decoder": lambda _: body})
 
 
-def read_gpt2(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - every reader has both
-    """GPT-2: learned positions, pre-norm, tied head."""
-    vocabulary = fields.count("vocab_size", 50257)
-    positions = fields.count("n_positions", 1024, "max_position_embeddings")
-    hidden = fields.count("n_embd", 768, "hidden_size")
-    layers = fields.count("n_layer", 12, "num_hidden_layers", maximum=MAX_LAYERS)
-    heads = p.read_heads(
+def _gpt_sizes(fields: Fields, *, hidden: int, layers: int, heads: int) -> tuple[int, int, p.Heads, int]:
+    """Width, depth, heads and inner width under the keys of the first GPTs."""
+    width = fields.count("n_embd", hidden, "hidden_size")
+    depth = fields.count("n_layer", layers, "num_hidden_layers", maximum=MAX_LAYERS)
+    own = p.read_heads(
         fields,
-        hidden,
-        heads=("n_head", 12, "num_attention_heads"),
+        width,
+        heads=("n_head", heads, "num_attention_heads"),
         reads_kv=False,
         reads_head_dim=False,
         hidden_key="n_embd",
     )
-    width = fields.optional_count("n_inner", None) or 4 * hidden
-    function = p.ACTIVATIONS[fields.word("activation_function", "gelu_new", p.ACTIVATIONS)]
+    return width, depth, own, fields.optional_count("n_inner", None) or 4 * width
+
+
+def read_gpt2(fields: Fields, model_type: str) -> p.Network:
+    """GPT-2: learned positions, pre-norm, tied head; GPT-BigCode: the same with one head of keys and values."""
+    is_bigcode = model_type == "gpt_bigcode"
+    vocabulary = fields.count("vocab_size", 50257)
+    positions = fields.count("n_positions", 1024, "max_position_embeddings")
+    hidden, layers, heads, width = _gpt_sizes(fields, hidden=768, layers=12, heads=12)
+    if is_bigcode and fields.flag("multi_query", True):
+        heads = replace(heads, kv_heads=1)
+    gelu = "gelu_pytorch_tanh" if is_bigcode else "gelu_new"
+    function = p.ACTIVATIONS[fields.word("activation_function", gelu, p.ACTIVATIONS)]
     rate = fields.probability("resid_pdrop", 0.1)
     fields.refuse("add_cross_attention", False, "cross-attention in a decoder without an encoder cannot be read")
     attending = p.attention(
         heads, hidden, qkv_bias=True, proj_bias=True, score_dropout=fields.probability("attn_pdrop", 0.1)
     )
     body = b.block(p.layer_norm, [attending, p.feed_forward(hidden, width, function, bias=True)], rate=rate)
-    whole = fields.architecture(("GPT2LMHeadModel", "GPT2Model")) == "GPT2LMHeadModel"
+    title = "GPTBigCode" if is_bigcode else "GPT2"
+    with_head = "GPTBigCodeForCausalLM" if is_bigcode else "GPT2LMHeadModel"
+    whole = fields.architecture((with_head, f"{title}Model")) == with_head
     blocks, uses = _blocks(layers, body)
     tied = fields.flag("tie_word_embeddings", True)
     return p.Network(
@@ -55,6 +68,30 @@ def read_gpt2(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - e
         ],
         seq=positions,
         seq_source="n_positions",
+        summary=f"{layers} blocks of width {hidden}",
+    )
+
+
+def read_gptj(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - every reader has both
+    """GPT-J: rotary positions, one norm for attention and feed-forward part side by side; a bias in the head, none in attention."""
+    vocabulary = fields.count("vocab_size", 50400)
+    positions = fields.count("n_positions", 2048, "max_position_embeddings")
+    hidden, layers, heads, width = _gpt_sizes(fields, hidden=4096, layers=28, heads=16)
+    function = p.ACTIVATIONS[fields.word("activation_function", "gelu_new", p.ACTIVATIONS)]
+    score_dropout = fields.probability("attn_pdrop", 0.0)
+    attending = p.attention(heads, hidden, qkv_bias=False, proj_bias=False, score_dropout=score_dropout)
+    feeding = p.feed_forward(hidden, width, function, bias=True)
+    rate = fields.probability("resid_pdrop", 0.0)
+    embedding_rate = fields.probability("embd_pdrop", 0.0)
+    return causal_network(
+        fields,
+        title="GPTJ",
+        positions=positions,
+        positions_key="n_positions",
+        embedded=[*p.embedding(vocabulary, hidden), *p.dropout("embedding_dropout", embedding_rate)],
+        blocks=_blocks(layers, b.parallel_block(p.layer_norm, attending, feeding, norms=1, rate=rate)),
+        last=[p.layer_norm("norm")],
+        head=p.lm_head(vocabulary, tied=fields.flag("tie_word_embeddings", False), bias=True),
         summary=f"{layers} blocks of width {hidden}",
     )
 
@@ -241,46 +278,3 @@ def _falcon_heads(fields: Fields, hidden: int) -> p.Heads:
     p.check_groups(fields, own.heads, kv_heads, "num_attention_heads", "num_kv_heads")
     is_multi_query = fields.flag("multi_query", True) and not fields.flag("new_decoder_architecture", False)
     return p.Heads(heads=own.heads, kv_heads=1 if is_multi_query else kv_heads, head_dim=own.head_dim)
-
-
-def read_mpt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
-    """MPT: ALiBi, no biases, those of the norms included."""
-    vocabulary = fields.count("vocab_size", 50368)
-    hidden = fields.count("d_model", 2048, "hidden_size")
-    layers = fields.count("n_layers", 24, "num_hidden_layers", maximum=MAX_LAYERS)
-    positions = fields.count("max_seq_len", 2048)
-    heads = p.read_heads(
-        fields,
-        hidden,
-        heads=("n_heads", 16, "num_attention_heads"),
-        reads_kv=False,
-        reads_head_dim=False,
-        hidden_key="d_model",
-    )
-    ratio = fields.count("expansion_ratio", 4)
-    rate = fields.probability("resid_pdrop", 0.0)
-    attending = p.attention(heads, hidden, qkv_bias=False, proj_bias=False, score_dropout=_mpt_dropout(fields))
-
-    def norm(name: str) -> p.Entry:
-        return p.layer_norm(name, bias=False)
-
-    body = b.block(norm, [attending, p.feed_forward(hidden, ratio * hidden, "gelu", bias=False)], rate=rate)
-    return causal_network(
-        fields,
-        title="Mpt",
-        positions=positions,
-        positions_key="max_seq_len",
-        embedded=p.embedding(vocabulary, hidden),
-        blocks=_blocks(layers, body),
-        last=[norm("norm")],
-        head=p.lm_head(vocabulary, tied=fields.flag("tie_word_embeddings", True)),
-        summary=f"{layers} blocks of width {hidden}",
-    )
-
-
-def _mpt_dropout(fields: Fields) -> float:
-    """Dropout of the attention weights, from the mapping inside the config."""
-    inner = fields.inner("attn_config", "MptAttentionConfig")
-    inner.word("attn_type", "multihead_attention", ["multihead_attention"])
-    inner.refuse("qk_ln", False, "norms of queries and keys cannot be read (transformers does not build them)")
-    return inner.probability("attn_pdrop", 0.0)

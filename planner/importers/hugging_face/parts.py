@@ -42,6 +42,7 @@ ACTIVATIONS = {
     **dict.fromkeys(_GELU, "gelu"),
     **dict.fromkeys(("silu", "swish"), "swish"),
     **{name: name for name in ("relu", "leaky_relu", "sigmoid", "tanh")},
+    "relu2": "relu",  # its square is one operation more in the same kernel
 }
 GATES = {
     **dict.fromkeys(_GELU, "gelu"),
@@ -195,9 +196,9 @@ def rms_norm(name: str) -> Entry:
     return entry(name, "rms_norm")
 
 
-def layer_norm(name: str, *, bias: bool = True) -> Entry:
+def layer_norm(name: str, *, bias: bool = True, scale: bool = True) -> Entry:
     """Make a layer normalisation."""
-    return entry(name, "layer_norm", bias=None if bias else False)
+    return entry(name, "layer_norm", bias=None if bias else False, scale=None if scale else False)
 
 
 def dropout(name: str, rate: float) -> list[Entry]:
@@ -228,6 +229,7 @@ def attention(
     qkv_bias: bool,
     proj_bias: bool,
     head_norm: str | None = None,
+    sinks: bool = False,
     score_dropout: float = 0.0,
     causal: bool = True,
     window: int = 0,
@@ -242,8 +244,10 @@ def attention(
     hidden : int
         Features of the result.
     qkv_bias, proj_bias : bool
-    head_norm : "rms" or "layer", optional
-        Normalisation of every head of queries and keys.
+    head_norm : str, optional
+        Normalisation of queries and keys, as in the layer.
+    sinks : bool
+        A learned score per head in the softmax.
     score_dropout : float
         Dropout of the attention weights.
     causal : bool
@@ -266,6 +270,7 @@ def attention(
         dropout=True if score_dropout else None,
         relative_buckets=buckets or None,
         qk_norm=head_norm,
+        sinks=True if sinks else None,
     )
     return [linear("qkv", heads.qkv, bias=qkv_bias), core, linear("proj", hidden, bias=proj_bias)]
 

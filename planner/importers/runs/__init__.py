@@ -36,6 +36,8 @@ class Run:
         Option of a mesh plan (`planner.commands.mesh_options`) -> word, or flag.
     notes : list of str
         What was read otherwise than it is written, or has no counterpart.
+    stages : str
+        Blocks of every chunk of a pipeline, or "equal"; empty where the file does not say.
     network : dict
         Flag -> (size of `planner.importers.runs.networks`, number): what the file states of its network.
     """
@@ -43,6 +45,7 @@ class Run:
     options: dict[str, str] = field(default_factory=dict)
     mesh: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    stages: str = ""
     network: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 

@@ -89,9 +89,11 @@ def _settings(path: Path, text: str) -> tuple[dict[str, str], list[str]]:
         words = shlex.split(text, comments=True)
     except ValueError as error:
         raise problem(path, f"is no shell script or list of arguments: {error}") from None
-    values = {
-        match[1]: match[2] for word in words if (match := _ASSIGNMENT.match(word)) and not match[2].startswith("(")
-    }
+    values: dict[str, str] = {}
+    for word in words:
+        match = _ASSIGNMENT.match(word)
+        if match and not match[2].startswith("("):
+            values[match[1]] = _without_itself(match[1], match[2], values)
     found: dict[str, str] = {}
     others: dict[str, None] = {}
     expanded = _expanded(words)
@@ -119,6 +121,20 @@ def _settings(path: Path, text: str) -> tuple[dict[str, str], list[str]]:
     if not found.keys() - NOT_MEGATRON:
         raise problem(path, "no Megatron arguments in it (such as --tensor-model-parallel-size, --micro-batch-size)")
     return found, [name for name in others if not is_without_effect(name)]
+
+
+def _without_itself(name: str, value: str, earlier: dict[str, str]) -> str:
+    """The value of a variable with what it says of itself put in: what it was before, else the script's default.
+
+    >>> _without_itself("PP", "${PP:-4}", {}), _without_itself("PP", "${PP:-4}", {"PP": "2"})
+    ('4', '2')
+    """
+
+    def put_in(match: re.Match[str]) -> str:
+        before = earlier.get(name, match[2]) if name in (match[1], match[3]) else None
+        return match[0] if before is None else before
+
+    return _VARIABLE.sub(put_in, value)
 
 
 def _expanded(words: list[str]) -> list[str]:
@@ -175,19 +191,32 @@ def _pipeline(path: Path, found: dict[str, str], numbers: dict[str, int], run: R
             raise problem(path, "needs --num-layers that pp x it divides", "--num-layers-per-virtual-pipeline-stage")
         vpp = layers // (pp * per_stage)
     if "pipeline-model-parallel-layout" in found:
-        run.notes.append(
-            "--pipeline-model-parallel-layout: stages are laid out as the planner balances them, not as written"
-        )
-        vpp = _chunks(found["pipeline-model-parallel-layout"]) // pp
+        blocks = _blocks(found["pipeline-model-parallel-layout"])
+        vpp = len(blocks) // pp
+        if min(blocks) > 0:
+            run.stages = " ".join(str(count) for count in blocks)
+        else:
+            run.notes.append(
+                "--pipeline-model-parallel-layout: has stages without blocks; they are laid out as the planner balances them"
+            )
+    elif pp > 1:
+        run.stages = "equal"  # Megatron's default: as many layers on every chunk
     if pp > 1 and vpp > 1:
         run.mesh |= {"vpp": str(vpp), "schedule": "interleaved"}
 
 
-def _chunks(layout: str) -> int:
-    """Pipeline chunks of a layout: one more than its bars, repeats counted."""
-    for group in re.findall(r"\(([^()]*)\)\*([0-9]{1,4})", layout):
-        layout = layout.replace(f"({group[0]})*{group[1]}", group[0] * int(group[1]), 1)
-    return layout.count("|") + 1
+_LONGEST_LAYOUT = 20_000  # characters; a letter is a layer
+
+
+def _blocks(layout: str) -> list[int]:
+    """Decoder layers of every chunk of a layout, repeats counted.
+
+    >>> _blocks("Et*3|(tt|)*2tL"), _blocks("Ett|ttL")
+    ([3, 2, 2, 1], [2, 2])
+    """
+    for repeated in (r"\(([^()]*)\)\*([0-9]{1,3})", r"([A-Za-z])\*([0-9]{1,3})"):
+        layout = re.sub(repeated, lambda match: match[1] * int(match[2]), layout[:_LONGEST_LAYOUT])
+    return [chunk.count("t") for chunk in layout.split("|")]
 
 
 def _zero(path: Path, found: dict[str, str], numbers: dict[str, int], run: Run) -> None:

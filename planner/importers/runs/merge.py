@@ -48,6 +48,7 @@ def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict
     for name, word in run.mesh.items():
         if mesh.get(name) is None:
             mesh[name] = word
+    merged["stages"] = run.stages
     if merged.get("batch") is None and merged.get("micro_batches") is None:
         merged["batch"] = _batch(run, merged)
     return merged, run.notes

@@ -5,22 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from planner.importers.traced.network import Fixed, Pair, Product, Statistic, Value, Weight
+import numpy as np
+
+from planner.importers.traced.conversion import KINDS, Conversion, kinds
+from planner.importers.traced.network import Complex, Fixed, Pair, Product, Statistic, Value, Weight
 from planner.importers.traced.program import Operation
 from planner.importers.traced.views import View, merged
 
-if TYPE_CHECKING:
-    from planner.importers.traced.conversion import Conversion
-
-__all__ = ["binary", "unary"]
+__all__ = ["KINDS", "on_scores"]
 
 # Operations before a tanh from which on it is taken to be the inside of GELU's approximation (a cube, two products and a sum).
 _GELU_FLOP = 3.0
 
 
-def unary(self: Conversion, operation: Operation) -> Value:  # noqa: PLR0911 - one return per kind of value
+@kinds("unary", "activation")
+def _unary(self: Conversion, operation: Operation) -> Value:  # noqa: PLR0911 - one return per kind of value
     """A function of one tensor."""
     value, function = self.value(operation, 0), operation.attributes.get("function", "")
     if isinstance(value, Weight):
@@ -51,7 +52,13 @@ def _half(self: Conversion, view: View, function: str) -> Pair:
     return Pair(view=replace(source, layer=layer), source=source)
 
 
-def binary(self: Conversion, operation: Operation) -> Value:
+@kinds("pointwise")
+def _pointwise(self: Conversion, operation: Operation) -> Value:
+    return pointwise(self, operation, float(operation.attributes.get("flop", 1.0)))
+
+
+@kinds("binary")
+def _binary(self: Conversion, operation: Operation) -> Value:
     """A function of two tensors, or of one and a number."""
     values = [self.values[name] for name in operation.inputs if name is not None]
     made = [value for value in values if not isinstance(value, (Fixed, Weight))]
@@ -72,28 +79,30 @@ def _with_constant(self: Conversion, operation: Operation, value: Value, other: 
     if isinstance(value, (Statistic, Pair)) and (other is None or math.prod(other.shape) == 1):
         return value
     if isinstance(value, Product) and not value.is_probability:
-        return _on_scores(self, op, value, other)
+        return on_scores(self, op, value, other)
+    if isinstance(value, Complex) and op == "mul":  # four products and two sums of a pair
+        return Complex(view=replace(value.view, flop=value.view.flop + 3.0))
     view = self.plain(value)
     if isinstance(other, Weight):
         return _with_weight(self, operation, view, other)
     if view.shape != shape:
         view = view.expanded(shape)
     draft = self.drafts.layers[view.layer]
-    if draft.name in _written_out(self) and (other is None or math.prod(other.shape) == 1) and not view.flop:
+    if draft.name in self.halves and (other is None or math.prod(other.shape) == 1) and not view.flop:
         return view  # the factor 1/2 of GELU
     return replace(view, flop=view.flop + 1.0)
 
 
-def _written_out(self: Conversion) -> set[str]:
-    return self.__dict__.setdefault("_gelus", set())  # type: ignore[no-any-return]
-
-
-def _on_scores(self: Conversion, op: str, product: Product, other: Fixed | Weight | None) -> Value:
-    """Scaling, masks, biases by distance."""
+def on_scores(self: Conversion, op: str, product: Product, other: Fixed | Weight | None) -> Value:
+    """Scores scaled, masked, or with biases by distance."""
     if isinstance(other, Weight):
-        if op == "add" and len(other.table) == 2:
+        heads = product.heads
+        elements = math.prod(other.table)
+        if op == "add" and heads and elements % heads == 0:
+            # Layers may share a table of biases: the first has it.
+            buckets = 0 if other.key in self.owned else elements // heads
             self.own(other)
-            return replace(product, buckets=other.table[0], flop=product.flop + 1.0)
+            return replace(product, buckets=buckets, flop=product.flop + 1.0)
         return replace(product, flop=product.flop + 1.0)
     if op in ("add", "where") and other is not None and math.prod(other.shape) > 1:
         return replace(product, mask=other, flop=product.flop + 1.0)
@@ -102,6 +111,8 @@ def _on_scores(self: Conversion, op: str, product: Product, other: Fixed | Weigh
 
 def _with_weight(self: Conversion, operation: Operation, view: View, weight: Weight) -> Value:
     op, elements = operation.attributes["op"], math.prod(weight.shape)
+    if len(view.shape) < len(operation.shapes[0]):
+        view = view.expanded(operation.shapes[0])
     if op == "mul" and len(view.shape) > 2 and weight.shape[-2:] == view.shape[-2:] and weight.shape[-2] > 1:
         # Factors that differ from position to position: tables of rotary positions, which files do not tell from parameters.
         note = f"factors per position and feature ('{weight.key}', ...) are taken to be constants, such as rotary positions"
@@ -159,7 +170,7 @@ def _of_two(self: Conversion, operation: Operation, first: Value, second: Value)
                 if normed is not None:
                     return normed
             if op == "mul" and isinstance(other, Pair) and isinstance(one, View) and _same(one, other.source):
-                _written_out(self).add(other.view.layer)
+                self.halves.add(other.view.layer)
                 return other.view
     if op == "mul" and isinstance(first, View) and isinstance(second, View):
         swish = _swish(self, first, second) or _swish(self, second, first)
@@ -168,15 +179,36 @@ def _of_two(self: Conversion, operation: Operation, first: Value, second: Value)
     left, right = self.plain(first), self.plain(second)
     if left.flop + right.flop and _same(left, right):  # still the same tensor: squares, rotary positions
         return replace(left, flop=left.flop + right.flop + 1.0, norm="")
+    turned = _turned(op, left, right)
+    if turned is not None:
+        return turned
     if op == "mul" and left == right:
         return replace(left, flop=1.0)
     if op != "add" or operation.attributes.get("scaled"):
-        return self.pointwise(operation)
+        return pointwise(self, operation)
     return _sum(self, operation, left, right)
 
 
 def _same(one: View, other: View) -> bool:
     return one.layer == other.layer and one.dims == other.dims and one.start == other.start
+
+
+def _turned(op: str, left: View, right: View) -> View | None:
+    """Sums of two pieces of a layer times constants: halves or pairs of features that are turned into each other."""
+    is_turn = (
+        op in ("add", "sub")
+        and left.layer == right.layer
+        and left.dims == right.dims
+        and left.start[1:] == right.start[1:]
+        and left.start != right.start
+        and min(left.flop, right.flop) > 0
+        and not left.parts
+        and not right.parts
+    )
+    if not is_turn:
+        return None
+    parts = tuple(sorted((left.start, right.start)))
+    return replace(left, flop=left.flop + right.flop + 1.0, norm="", parts=parts)
 
 
 def _normed(op: str, view: View, statistic: Statistic) -> View | None:
@@ -205,7 +237,7 @@ def _swish(self: Conversion, view: View, gate: View) -> View | None:
 def _sum(self: Conversion, operation: Operation, left: View, right: View) -> View:
     shape = operation.shapes[0]
     if left.shape != shape or right.shape != shape:
-        return self.pointwise(operation)
+        return pointwise(self, operation)
     network = self.network
     first, second = network.covering(left), network.covering(right)
     if network.shape(first) != network.shape(second) or first.dims != second.dims:
@@ -217,3 +249,53 @@ def _sum(self: Conversion, operation: Operation, left: View, right: View) -> Vie
     if network.shape(first) != network.shape(second):
         first, second = network.rearranged(first), network.rearranged(second)
     return replace(first, layer=network.add("add", {}, [first.layer, second.layer]))
+
+
+# -- of several, or where a condition holds --------------------------------------------------------------------------------------
+
+
+@kinds("where")
+def _where(self: Conversion, operation: Operation) -> Value:
+    """Condition, value where it holds, value elsewhere: a mask where only one of these is a layer's output."""
+    made = [v for v in map(self.values.get, filter(None, operation.inputs)) if not isinstance(v, (Fixed, Weight))]
+    if len(made) == 1 and isinstance(made[0], Product):
+        condition = self.value(operation, 0)
+        hides = self.value(operation, 2) is made[0]  # values are kept where the condition is false
+        mask = condition if isinstance(condition, Fixed) else Fixed(shape=made[0].shape)
+        if mask.value is not None and hides:
+            mask = replace(mask, value=~np.asarray(mask.value).astype(bool))
+        elif mask.value is not None:
+            mask = replace(mask, value=np.asarray(mask.value).astype(bool))
+        return replace(made[0], mask=mask, flop=made[0].flop + 1.0)
+    if len(made) == 1 and made[0] is not None:
+        view = self.plain(made[0])
+        return replace(view, flop=view.flop + 1.0) if view.shape == operation.shapes[0] else pointwise(self, operation)
+    return pointwise(self, operation)
+
+
+def pointwise(self: Conversion, operation: Operation, flop: float = 1.0) -> View:
+    """A layer of its own for an operation on several layers' outputs."""
+    views = [
+        self.plain(value)
+        for name in operation.inputs
+        if name is not None and not isinstance(value := self.values[name], (Fixed, Weight))
+    ]
+    views.sort(key=lambda view: view.shape != operation.shapes[0])
+    first = self.network.covering(views[0])
+    if first.shape != operation.shapes[0]:
+        first = self.network.rearranged(first.expanded(operation.shapes[0]))
+    layers = [first.layer]
+    for view in views[1:]:
+        other = self.network.covering(view)
+        if other.dims != first.dims or self.network.shape(other) != self.network.shape(first):
+            other = _repeated(self, other, first)
+        layers.append(other.layer)
+    return replace(first, layer=self.network.add("pointwise", {"flop": flop}, layers))
+
+
+def _repeated(self: Conversion, other: View, first: View) -> View:
+    """The second input of a pointwise layer: as it is where it is repeated along trailing axes, else a copy in the right shape."""
+    shape, wanted = self.network.shape(other), self.network.shape(first)
+    if len(shape) < len(wanted) and shape == wanted[: len(shape)]:
+        return other
+    return self.network.rearranged(other, wanted)

@@ -145,7 +145,8 @@ def explicit_scores(network: Network, product: Product) -> View:
     right = network.matrices(product.keys, columns, inner)
     layer = network.add("matmul", {"transposed": True}, [left.layer, right.layer], name=f"{name}/scores")
     if product.flop:
-        layer = network.add("pointwise", {"flop": product.flop}, [layer], name=f"{name}/scale")
+        scale = {"flop": product.flop, "weights": product.buckets * product.heads}
+        layer = network.add("pointwise", scale, [layer], name=f"{name}/scale")
     if product.is_probability:
         layer = network.add("softmax", {}, [layer], name=f"{name}/softmax")
         if product.dropout:

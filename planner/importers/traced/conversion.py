@@ -1,6 +1,6 @@
-"""From a program to layers: the operations of the vocabulary, one method each, or a function of `shapes` or `tables`.
+"""From a program to layers: what the handlers of the vocabulary have in common.
 
-To add one, decorate it with the names of its operations.
+A handler is a function of `shapes`, `tables`, `products`, `arithmetic` or `recurrent`, decorated with the names of its operations.
 """
 
 from __future__ import annotations
@@ -15,14 +15,25 @@ from typing import TypeVar
 import numpy as np
 
 from planner.importers.drafts import DraftError, Drafts, clean_name
-from planner.importers.traced.arithmetic import binary, unary
-from planner.importers.traced.attention import add_attention, explicit_scores, is_causal, product_view
+from planner.importers.traced.attention import explicit_scores
+from planner.importers.traced.cleaning import needed_operations
 from planner.importers.traced.constants import folded
-from planner.importers.traced.network import Fixed, Network, Pair, Product, Statistic, Value, Weight, natural_form
+from planner.importers.traced.network import (
+    Complex,
+    Fixed,
+    Network,
+    Pair,
+    Product,
+    States,
+    Statistic,
+    Value,
+    Weight,
+    natural_form,
+)
 from planner.importers.traced.program import Operation, Program, ProgramFault, Tensor
-from planner.importers.traced.views import BATCH, Atom, View, canonical_dims, merged
+from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims
 
-__all__ = ["KINDS", "Conversion"]
+__all__ = ["KINDS", "Conversion", "kinds"]
 
 _Handler = Callable[["Conversion", Operation], Value | list[Value]]
 _H = TypeVar("_H", bound=_Handler)
@@ -31,7 +42,9 @@ KINDS: dict[str, _Handler] = {}
 _MAX_FOLDED = 1 << 24
 
 
-def _kinds(*names: str) -> Callable[[_H], _H]:
+def kinds(*names: str) -> Callable[[_H], _H]:
+    """Register the handler of some operations."""
+
     def add(handler: _H) -> _H:
         for name in names:
             assert name not in KINDS, f"operation {name!r} registered twice"
@@ -61,7 +74,13 @@ class Conversion:
         self.integers: set[str] = set()
         self.owned: dict[str, int] = {}  # parameter -> elements
         self.matrices: set[str] = set()  # parameters that are matrices or tables of layers already
-        self.dependent: set[str] = set()  # fixed tensors worked out of inputs
+        self.lookups: set[str] = set()  # those that are tables of embeddings
+        self.attended: dict[
+            tuple[object, ...], str
+        ] = {}  # keys of scores -> the layer of attention that they are part of
+        self.scores: dict[tuple[object, ...], View] = {}  # those whose probabilities are a layer's output of their own
+        self.halves: set[str] = set()  # activations that were found written out
+        self.mixes_samples = False  # an operation works across what is taken for the samples
 
     @property
     def drafts(self) -> Drafts:
@@ -77,8 +96,11 @@ class Conversion:
             With the operation at which it stopped.
         """
         for name, tensor in self.program.tensors.items():
-            self.values[name] = self._leaf(tensor)
-        for operation in self.program.operations:
+            try:
+                self.values[name] = self._leaf(tensor)
+            except DraftError as error:
+                raise ProgramFault(f"{tensor.role} '{tensor.name}': {error}") from None
+        for operation in needed_operations(self.program.operations, self.program.outputs):
             self.network.name = _name_of(operation)
             try:
                 self._read(operation)
@@ -88,9 +110,11 @@ class Conversion:
         for name in self.program.outputs:
             self.network.name = "output"
             value = self.values.get(name)
-            if value is not None and not isinstance(value, (Fixed, Weight)):
+            if isinstance(value, Product) and (layer := self.probabilities_of(value)) is not None:
+                outputs.append(layer)  # it hands out its probabilities
+            elif value is not None and not isinstance(value, (Fixed, Weight)):
                 outputs.append(self.plain(value).layer)
-        return tuple(outputs)
+        return tuple(dict.fromkeys(outputs))
 
     # -- values -------------------------------------------------------------------------------------------------------------
 
@@ -102,20 +126,24 @@ class Conversion:
         return self._input(tensor)
 
     def _input(self, tensor: Tensor) -> Value:
-        shape = tensor.shape
+        shape, axis = tensor.shape, self.program.batch_axis
+        if axis and len(shape) > axis:
+            shape = (shape[axis], *shape[:axis], *shape[axis + 1 :])
         if not shape or (tensor.is_integer and len(shape) != 2) or shape[0] != self.program.batch or len(shape) > 4:
             if not tensor.is_integer and len(shape) > 4:
                 raise ProgramFault(f"input '{tensor.name}' has {len(shape)} dimensions; at most 4 are known")
-            return Fixed(shape=shape)
+            return Fixed(shape=tensor.shape)
         rest = shape[1:] or (1,)
         form = (1, rest[0]) if tensor.is_integer else (rest[1], rest[0]) if len(rest) == 2 else rest
         layer = self.network.add("input", {"shape": form}, [], name=clean_name(tensor.name))
         if tensor.is_integer:
             self.integers.add(layer)
             dims = canonical_dims(form, self.program.batch)[:2]
-            return View(layer=layer, dims=dims, start=(0, 0))
-        whole = self.network.whole(layer)
-        return replace(whole, dims=whole.dims[: len(shape)])
+        else:
+            dims = self.network.whole(layer).dims[: len(shape)]
+        if axis and len(shape) > axis:
+            dims = (*dims[1 : axis + 1], dims[0], *dims[axis + 1 :])
+        return View(layer=layer, dims=dims, start=(0,) * len(form))
 
     def _read(self, operation: Operation) -> None:
         inputs = [self.values[name] for name in operation.inputs if name is not None]
@@ -173,7 +201,9 @@ class Conversion:
         """An input that a layer makes."""
         value = self.value(operation, index)
         if value is None or isinstance(value, (Fixed, Weight)):
-            what = "a constant" if isinstance(value, Fixed) else "a parameter" if value is not None else "left out"
+            what = "a constant" if isinstance(value, Fixed) else "left out"
+            if isinstance(value, Weight):
+                what = f"the parameter '{value.key}', such as queries that are learned, which no layer reads"
             raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': input {index + 1} is {what}")
         return self.plain(value)
 
@@ -197,14 +227,53 @@ class Conversion:
         if isinstance(value, View):
             return value
         if isinstance(value, Product):
-            return explicit_scores(self.network, value)
+            return self._scores(value)
+        if isinstance(value, States):
+            return self._states(value)
         if isinstance(value, Statistic):
             flop = 1.0 if value.is_square else 0.0
             source = self.network.covering(replace(value.view, flop=0.0, norm=""))
             return self.reduced(source, [len(value.shape) - 1], keep=True, shape=value.shape, extra=flop)
         if isinstance(value, Pair):
             return value.view
-        raise ProgramFault("a parameter or constant stands where a layer's output is needed")
+        if isinstance(value, Weight):
+            raise ProgramFault(
+                f"the parameter '{value.key}' stands where a layer's output is needed, such as learned queries: no layer reads that"
+            )
+        what = "complex numbers stand" if isinstance(value, Complex) else "a constant stands"
+        raise ProgramFault(f"{what} where a layer's output is needed")
+
+    def probabilities_of(self, product: Product) -> str | None:
+        """The layer of attention that has these inside, which is then one that writes them to memory; None where there is none."""
+        layer = self.attended.get(product.key) if product.is_probability else None
+        if layer is not None:
+            draft = self.drafts.layers[layer]
+            self.drafts.layers[layer] = replace(draft, values={**draft.values, "fused": False})
+        return layer
+
+    def _scores(self, product: Product) -> View:
+        """Scores as a layer's output: written out, or handed out by the attention that they are part of."""
+        attention = self.probabilities_of(product)
+        if attention is not None:
+            found = self.scores.get(product.key)
+            if found is None:
+                found = self.copied(self.network.whole(attention), product.shape)
+                self.scores[product.key] = found
+            return found
+        view = explicit_scores(self.network, product)
+        if product.is_probability:
+            self.scores[product.key] = view
+        return view
+
+    def _states(self, states: States) -> View:
+        """Last states of several cells as features of one layer."""
+        layers = [self.network.rows(view).layer for view in states.views]
+        layer = self.network.add("concat", {}, layers) if len(layers) > 1 else layers[0]
+        first = states.views[0]
+        size = first.shape[-1]
+        return View(
+            layer=layer, dims=((Atom(0, len(layers), size),), *first.dims[1:-1], (Atom(0, size, 1),)), start=(0,)
+        )
 
     def reduced(self, view: View, dims: list[int], *, keep: bool, shape: tuple[int, ...], extra: float = 0.0) -> View:
         """Sum, mean or maximum over some dimensions."""
@@ -234,200 +303,36 @@ class Conversion:
         """Count a parameter, once."""
         self.owned.setdefault(weight.key, math.prod(weight.table))
 
-    # -- products -----------------------------------------------------------------------------------------------------------
+    def own_vector(self, weight: Weight) -> None:
+        """Count a scale or shift: ONNX files keep equal ones, such as the ones and zeros of new networks, once for all layers."""
+        key = f"{weight.key} of {self.network.name}" if self.program.has_scopes else weight.key
+        self.owned.setdefault(key, math.prod(weight.table))
 
-    @_kinds("linear")
-    def _linear(self, operation: Operation) -> Value:
-        weight, bias = self.weight(operation, 1), self.weight(operation, 2)
-        assert weight is not None
-        return self.add_linear(
-            self.view(operation), weight, bias, transposed=operation.attributes.get("transposed", True)
-        )
+    def own_piece(self, weight: Weight) -> str:
+        """Count what is used of a parameter, once; several layers may use a piece each. Returns what identifies the piece."""
+        key = f"{weight.key}{weight.piece}"
+        self.owned.setdefault(key, math.prod(weight.shape) if weight.piece else math.prod(weight.table))
+        return key
 
-    def add_linear(self, view: View, weight: Weight, bias: Weight | None, *, transposed: bool) -> View:
-        """Features by a matrix, ``transposed`` where it is (outputs, inputs)."""
-        outputs = weight.shape[0 if transposed else 1]
-        source = self.network.flat_input(view)
-        tied = weight.key in self.matrices
-        self.matrices.add(weight.key)
-        for one in (weight, bias):
-            if one is not None:
-                self.own(one)
-        values = {"out_features": outputs, "bias": bias is not None, "tied": tied}
-        name = self.weight_name(weight.key)
-        frozen = not weight.is_trained and not (bias and bias.is_trained)
-        layer = self.network.add("linear", values, [source.layer], name=name, frozen=frozen)
-        dims = (*source.dims[:-1], tuple(a for a in source.dims[-1] if a.axis == BATCH) + merged([Atom(0, outputs, 1)]))
-        return View(layer=layer, dims=dims, start=(0,) * len(self.drafts.shape(layer)))
-
-    @_kinds("matmul")
-    def _matmul(self, operation: Operation) -> Value:
-        left, right = self.value(operation, 0), self.value(operation, 1)
-        if isinstance(right, Weight) and len(right.shape) == 2 and left is not None:
-            return self.add_linear(self.plain(left), right, None, transposed=False)
-        if isinstance(left, Product) and left.is_probability and isinstance(right, View):
-            return self._attended(left, right, operation.shapes[0])
-        if left is None or right is None or isinstance(left, (Fixed, Weight)) or isinstance(right, (Fixed, Weight)):
-            return self._with_constant(operation)
-        first, second = self.plain(left), self.plain(right)
-        if len(first.dims) != len(second.dims) or len(first.dims) < 3:
-            raise ProgramFault(
-                f"{operation.source} '{operation.outputs[0]}': {first.shape} by {second.shape} is not known"
-            )
-        order = [*range(len(second.dims) - 2), len(second.dims) - 1, len(second.dims) - 2]
-        return Product(queries=first, keys=second.permuted(order), shape=operation.shapes[0])
-
-    def _with_constant(self, operation: Operation) -> Value:
-        """A product with a constant matrix: a layer with frozen weights."""
-        left, right = self.value(operation, 0), self.value(operation, 1)
-        constant, other = (left, right) if isinstance(left, (Fixed, Weight)) else (right, left)
-        if (
-            other is None
-            or constant is None
-            or isinstance(other, (Fixed, Weight))
-            or len(constant.shape) != 2
-            or other is right
-        ):
-            raise ProgramFault(
-                f"{operation.source} '{operation.outputs[0]}': a product with a constant from the left is not known"
-            )
-        frozen = Weight(
-            shape=constant.shape, key=f"constant:{operation.outputs[0]}", table=constant.shape, is_trained=False
-        )
-        return self.add_linear(self.plain(other), frozen, None, transposed=False)
-
-    def _attended(self, product: Product, values: View, shape: tuple[int, ...]) -> View:
-        """Probabilities times values."""
-        positions = product.shape[-2], product.shape[-1]
-        causal = is_causal(product.mask, *positions)
-        if causal is None:
-            self._note_mask()
-        plain = replace(product, flop=0.0)
-        queries, keys = (replace(view, flop=0.0) for view in (plain.queries, plain.keys))
-        found = add_attention(
-            self.network,
-            replace(plain, queries=queries, keys=keys),
-            replace(values, flop=0.0),
-            causal=bool(causal),
-            fused=self.program.is_fused,
-        )
-        if found is not None:
-            return found
-        scores = explicit_scores(self.network, product)
-        rows, columns, inner = shape[-2], shape[-1], product.shape[-1]
-        left = self.network.matrices(scores, rows, inner)
-        right = self.network.matrices(values, inner, columns)
-        layer = self.network.add("matmul", {}, [left.layer, right.layer])
-        return product_view(self.network, layer, scores, shape)
-
-    def _note_mask(self) -> None:
-        note = "a mask of attention whose numbers are not in the program is taken to hide nothing"
-        if note not in self.notes:
-            self.notes.append(note)
-
-    @_kinds("attention")
-    def _attention(self, operation: Operation) -> Value:
-        """One operator for all of it (scaled_dot_product_attention)."""
-        queries, keys, values = (self.view(operation, i) for i in range(3))
-        mask = self.value(operation, 3)
-        given = mask if isinstance(mask, Fixed) else None
-        attributes = operation.attributes
-        shape = (*queries.shape[:-1], keys.shape[-2])
-        dropout = float(attributes.get("dropout", 0.0))
-        product = Product(queries=queries, keys=keys, shape=shape, mask=given, is_probability=True, dropout=dropout)
-        causal = True if attributes.get("causal") else is_causal(given, shape[-2], shape[-1])
-        if causal is None:
-            self._note_mask()
-        plain = replace(product, queries=replace(queries, flop=0.0), keys=replace(keys, flop=0.0))
-        found = add_attention(self.network, plain, replace(values, flop=0.0), causal=bool(causal), fused=True)
-        if found is not None:
-            return found
-        return self._attended(replace(product, flop=2.0), values, operation.shapes[0])
-
-    @_kinds("softmax")
-    def _softmax(self, operation: Operation) -> Value:
-        value = self.value(operation, 0)
-        dim = operation.attributes.get("dim", -1) % max(len(operation.shapes[0]), 1)
-        if isinstance(value, Product) and dim == len(value.shape) - 1 and not value.is_probability:
-            return replace(value, is_probability=True)
-        source = self.network.covering(self.view(operation))
-        return replace(source, layer=self.network.add("softmax", {}, [source.layer]))
-
-    @_kinds("dropout")
-    def _dropout(self, operation: Operation) -> Value:
-        value, rate = self.value(operation, 0), float(operation.attributes.get("p", 0.0))
-        if value is None or not 0.0 < rate < 1.0:
-            return value if value is not None else Fixed(shape=operation.shapes[0])
-        if isinstance(value, Product) and value.is_probability:
-            return replace(value, dropout=rate)
-        source = self.network.covering(self.view(operation))
-        layer = self.network.add("dropout", {"keep": round(1.0 - rate, 6)}, [source.layer])
-        return replace(source, layer=layer)
-
-    # -- element by element -------------------------------------------------------------------------------------------------
-
-    @_kinds("binary")
-    def _binary(self, operation: Operation) -> Value:
-        return binary(self, operation)
-
-    @_kinds("unary", "activation")
-    def _unary(self, operation: Operation) -> Value:
-        return unary(self, operation)
-
-    @_kinds("where")
-    def _where(self, operation: Operation) -> Value:
-        """Condition, value where it holds, value elsewhere: a mask where only one of these is a layer's output."""
-        made = [v for v in map(self.values.get, filter(None, operation.inputs)) if not isinstance(v, (Fixed, Weight))]
-        if len(made) == 1 and isinstance(made[0], Product):
-            condition = self.value(operation, 0)
-            hides = self.value(operation, 2) is made[0]  # values are kept where the condition is false
-            mask = condition if isinstance(condition, Fixed) else Fixed(shape=made[0].shape)
-            if mask.value is not None and hides:
-                mask = replace(mask, value=~np.asarray(mask.value).astype(bool))
-            elif mask.value is not None:
-                mask = replace(mask, value=np.asarray(mask.value).astype(bool))
-            return replace(made[0], mask=mask, flop=made[0].flop + 1.0)
-        if len(made) == 1 and made[0] is not None:
-            view = self.plain(made[0])
-            return (
-                replace(view, flop=view.flop + 1.0) if view.shape == operation.shapes[0] else self.pointwise(operation)
-            )
-        return self.pointwise(operation)
-
-    def pointwise(self, operation: Operation, flop: float = 1.0) -> View:
-        """A layer of its own for an operation on several layers' outputs."""
-        views = [
-            self.plain(value)
-            for name in operation.inputs
-            if name is not None and not isinstance(value := self.values[name], (Fixed, Weight))
-        ]
-        views.sort(key=lambda view: view.shape != operation.shapes[0])
-        first = self.network.covering(views[0])
-        if first.shape != operation.shapes[0]:
-            first = self.network.rearranged(first.expanded(operation.shapes[0]))
-        layers = [first.layer]
-        for view in views[1:]:
-            other = self.network.covering(view)
-            if other.dims != first.dims or self.network.shape(other) != self.network.shape(first):
-                other = self._repeated(other, first)
-            layers.append(other.layer)
-        return replace(first, layer=self.network.add("pointwise", {"flop": flop}, layers))
-
-    def _repeated(self, other: View, first: View) -> View:
-        """The second input of a pointwise layer: as it is where it is repeated along trailing axes, else a copy in the right shape."""
-        shape, wanted = self.network.shape(other), self.network.shape(first)
-        if len(shape) < len(wanted) and shape == wanted[: len(shape)]:
-            return other
-        return self.network.rearranged(other, wanted)
-
-    def copied(self, views: list[View], shape: tuple[int, ...]) -> View:
-        """Several layers' outputs in one tensor of a given shape."""
-        batched = shape and shape[0] == self.program.batch
-        dims = tuple((Atom(BATCH if batched and i == 0 else i, extent, 1),) for i, extent in enumerate(shape))
-        form, own = natural_form(dims)
-        sources = [self.network.forced(view).layer for view in views]
-        layer = self.network.add("rearrange", {"shape": form}, sources, name=f"{self.network.name}/copy")
+    def copied(self, view: View, shape: tuple[int, ...]) -> View:
+        """A layer's output in a tensor of a given shape."""
+        form, own = natural_form(self._copied_dims(view, shape))
+        source = self.network.forced(view).layer
+        layer = self.network.add("rearrange", {"shape": form}, [source], name=f"{self.network.name}/copy")
         return View(layer=layer, dims=own, start=(0,) * len(form))
+
+    def _copied_dims(self, view: View, shape: tuple[int, ...]) -> Dims:
+        """Dimensions of a copy: samples stay where they are, as a dimension or the outer part of one."""
+        batch = self.program.batch
+        held = [i for i, dim in enumerate(view.dims) if any(atom.axis == BATCH for atom in dim)]
+        candidates = [i for i in (*held, 0, self.program.batch_axis) if i < len(shape)]
+        where = next((i for i in candidates if shape[i] == batch), None)
+        if where is None:
+            where = next((i for i in candidates if shape[i] % batch == 0), None)
+        return tuple(
+            (Atom(BATCH, batch, 1), Atom(i, extent // batch, 1)) if i == where else (Atom(i, extent, 1),)
+            for i, extent in enumerate(shape)
+        )
 
 
 # Operations that leave integer inputs what they are.

@@ -11,7 +11,7 @@ from costmodel.layers import Shape
 from planner.importers.drafts import Drafts
 from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims, merged
 
-__all__ = ["Fixed", "Network", "Pair", "Product", "Statistic", "Value", "Weight", "natural_form"]
+__all__ = ["Complex", "Fixed", "Network", "Pair", "Product", "States", "Statistic", "Value", "Weight", "natural_form"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,19 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weight:
-    """A parameter, or numbers worked out of one parameter; ``table`` is its own shape."""
+    """A parameter, or numbers worked out of one parameter; ``table`` is its own shape, ``piece`` says which part is left of it."""
 
     shape: tuple[int, ...]
     key: str
     table: tuple[int, ...]
     is_trained: bool = True
+    piece: str = ""
+
+    def cut(self, shape: tuple[int, ...], dim: int, start: int) -> Weight:
+        """A part of it, which another layer may have the rest of: projections that are kept in one parameter."""
+        if math.prod(shape) == math.prod(self.shape):
+            return replace(self, shape=shape)
+        return replace(self, shape=shape, piece=f"{self.piece}[{dim}:{start}:{math.prod(shape)}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,45 @@ class Product:
     is_probability: bool = False
     dropout: float = 0.0
     buckets: int = 0
+
+    @property
+    def heads(self) -> int:
+        """Products per sample, or per window of one."""
+        return math.prod(self.shape[1:-2])
+
+    @property
+    def sources(self) -> tuple[View, View]:
+        """What it is a product of, without what is still to be done to that."""
+        return replace(self.queries, flop=0.0), replace(self.keys, flop=0.0)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same scores, however their dimensions are split."""
+        return tuple((view.layer, view.start) for view in (self.queries, self.keys))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class States:
+    """Last states of recurrent cells, one per layer and direction along the first dimension."""
+
+    views: tuple[View, ...]  # (1, samples, units), or with the first two exchanged
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tensor."""
+        return (len(self.views), *self.views[0].shape[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complex:
+    """Pairs of features as complex numbers, on their way to being turned (rotary positions)."""
+
+    view: View  # with a last dimension of 2
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tensor."""
+        return self.view.shape[:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +114,7 @@ class Pair:
         return self.view.shape
 
 
-Value = View | Fixed | Weight | Product | Statistic | Pair
+Value = View | Fixed | Weight | Product | Complex | States | Statistic | Pair
 
 
 class Network:
@@ -96,12 +142,21 @@ class Network:
 
     def forced(self, view: View) -> View:
         """The same with the operations done that are still to be done."""
+        if view.parts:
+            return self._summed(view)
         if not view.flop:
             return view
         plain = replace(view, flop=0.0, norm="")
         source = self.covering(plain)
         layer = self.add("pointwise", {"flop": view.flop}, [source.layer], name=f"{self.name}/pointwise")
         return replace(source, layer=layer)
+
+    def _summed(self, view: View) -> View:
+        """A sum of pieces of a layer, as a layer of its own."""
+        plain = replace(view, flop=0.0, norm="", parts=())
+        pieces = [self.covering(replace(plain, start=start)) for start in view.parts]
+        layer = self.add("pointwise", {"flop": view.flop}, [piece.layer for piece in pieces], name=f"{self.name}/sum")
+        return replace(pieces[0], layer=layer)
 
     # -- forms --------------------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ class Program:
     Attributes
     ----------
     batch : int
-        Extent of the first dimension of the inputs.
+        Samples of the example: the extent of the dimension ``batch_axis`` of the inputs.
     is_fused : bool
         Attention that is written out is run by a fused kernel.
     has_scopes : bool
@@ -81,6 +81,7 @@ class Program:
     operations: list[Operation]
     outputs: tuple[str, ...]
     batch: int
+    batch_axis: int = 0
     is_fused: bool = False
     has_scopes: bool = False
     notes: list[str] = field(default_factory=list)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from planner.importers.documents import ImportedDocument
 from planner.importers.drafts import Drafts, clean_name
 from planner.importers.sources import network_content
-from planner.importers.traced import shapes, tables
+from planner.importers.traced import arithmetic, einsum, products, recurrent, shapes, tables, windows
 from planner.importers.traced.conversion import Conversion
 from planner.importers.traced.joining import join
 from planner.importers.traced.program import Program, ProgramFault
 
 __all__ = ["document_of_program", "known_kinds"]
 
+# Importing them registers what reads each operation.
+_HANDLERS = (arithmetic, einsum, products, recurrent, shapes, tables, windows)
+
 
 def known_kinds() -> frozenset[str]:
     """The vocabulary."""
-    return frozenset((*shapes.KINDS, *tables.KINDS))
+    return frozenset(kind for module in _HANDLERS for kind in module.KINDS)
 
 
 def document_of_program(
@@ -38,8 +42,7 @@ def document_of_program(
     ProgramFault
         The program is not a network that layers here can describe; the message names the operation.
     """
-    conversion = Conversion(program, assume_free)
-    outputs = conversion.run()
+    conversion, outputs = _converted(program, assume_free)
     drafts = conversion.drafts
     if all(draft.kind == "input" for draft in drafts.layers.values()):
         raise ProgramFault("has no operations that work on its inputs")
@@ -56,7 +59,11 @@ def document_of_program(
         listed = ", ".join(f"{operator} ({count})" for operator, count in conversion.assumed.items())
         notes.append(f"ASSUMED FREE by --assume-free: {listed}")
         free = f"; assumed free: {', '.join(conversion.assumed)}"
-    header: dict[str, Any] = {"name": clean_name(name), "source": source + free, "global_batch": program.batch}
+    header: dict[str, Any] = {
+        "name": clean_name(name),
+        "source": source + free,
+        "global_batch": conversion.program.batch,
+    }
     seq = _sequence_length(drafts)
     if seq is not None:
         header["seq"] = seq
@@ -66,6 +73,39 @@ def document_of_program(
             if entry["type"] == "input" if "type" in entry else False:
                 entry["shape"] = [entry["shape"][0], "$seq"]
     return ImportedDocument(content=content, notes=tuple(dict.fromkeys(notes)))
+
+
+def _converted(program: Program, assume_free: frozenset[str]) -> tuple[Conversion, tuple[str, ...]]:
+    """Read a program, and where operations then work across samples, with the second dimension of the inputs for the samples.
+
+    torch's recurrent layers and transformers have positions before samples unless told otherwise, and a program does not say which is
+    which; only what mixes the elements of a dimension does.
+    """
+    first = Conversion(program, assume_free)
+    fault: ProgramFault | None = None
+    outputs: tuple[str, ...] = ()
+    try:
+        outputs = first.run()
+    except ProgramFault as error:
+        fault = error
+    shapes_of_inputs = [tensor.shape for tensor in program.tensors.values() if tensor.role == "input"]
+    real = [shape for shape in shapes_of_inputs if len(shape) in (2, 3)]
+    batch = real[0][1] if real else 0
+    differ = len({shape[0] for shape in real}) > 1 and len({shape[1] for shape in real}) == 1
+    if batch and (first.mixes_samples or (fault is not None and differ)):
+        note = "the second dimension of the inputs is taken for the samples, the first for the positions"
+        other = Conversion(
+            dataclasses.replace(program, batch=batch, batch_axis=1, notes=[*program.notes, note]), assume_free
+        )
+        try:
+            found = other.run()
+        except ProgramFault:
+            found = None
+        if found is not None and not other.mixes_samples:
+            return other, found
+    if fault is not None:
+        raise fault
+    return first, outputs
 
 
 def _sequence_length(drafts: Drafts) -> int | None:

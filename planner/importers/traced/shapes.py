@@ -1,39 +1,38 @@
-"""Operations on shapes, windows and sums: views where they can be, layers where not."""
+"""Operations on shapes: views where they can be, layers where not."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from dataclasses import replace
-from typing import Any
 
-from planner.importers.traced.conversion import KINDS, Conversion, _kinds
-from planner.importers.traced.network import Fixed, Product, Statistic, Value, Weight
-from planner.importers.traced.program import Operation, ProgramFault
-from planner.importers.traced.views import BATCH, Atom, View, canonical_dims, merged
+from planner.importers.traced.conversion import KINDS, Conversion, kinds
+from planner.importers.traced.network import Complex, Fixed, Product, States, Value, Weight
+from planner.importers.traced.program import Operation
+from planner.importers.traced.views import BATCH, REPEATED, Atom, View, merged
 
 __all__ = ["KINDS"]
 
 
-def _square(pair: tuple[int, int]) -> Any:
-    return pair[0] if pair[0] == pair[1] else tuple(pair)
-
-
-@_kinds("reshape")
+@kinds("reshape")
 def _reshape(self: Conversion, operation: Operation) -> Value:
     value, shape = self.value(operation, 0), operation.shapes[0]
     if isinstance(value, Weight):
         return replace(value, shape=shape)
+    if isinstance(value, Complex) and (pairs := value.view.reshaped((*shape, 2))) is not None:
+        return Complex(view=pairs)
     if isinstance(value, Product):
         found = _reshaped_product(value, shape)
         if found is not None:
             return found
+    if isinstance(value, States) and len(value.views) == 1 and shape == value.shape[1:]:
+        return value.views[0].reshaped(shape) or self.copied(value.views[0], shape)
     view = self.view(operation)
     result = view.reshaped(shape)
     if result is None:
         copy = self.network.rearranged(view)
         result = copy.reshaped(shape)
-    return result if result is not None else self.copied([view], shape)
+    return result if result is not None else self.copied(view, shape)
 
 
 def _reshaped_product(product: Product, shape: tuple[int, ...]) -> Product | None:
@@ -45,15 +44,28 @@ def _reshaped_product(product: Product, shape: tuple[int, ...]) -> Product | Non
     return None if queries is None or keys is None else replace(product, queries=queries, keys=keys, shape=shape)
 
 
-@_kinds("permute")
+@kinds("permute")
 def _permute(self: Conversion, operation: Operation) -> Value:
     value, order = self.value(operation, 0), operation.attributes["order"]
     if isinstance(value, Weight):
         return replace(value, shape=tuple(value.shape[i] for i in order))
+    if isinstance(value, Complex):
+        return Complex(view=value.view.permuted([*order, len(order)]))
     return self.view(operation).permuted(order)
 
 
-@_kinds("expand")
+@kinds("as_complex")
+def _as_complex(self: Conversion, operation: Operation) -> Value:
+    return Complex(view=self.view(operation))
+
+
+@kinds("as_real")
+def _as_real(self: Conversion, operation: Operation) -> Value:
+    value = self.value(operation, 0)
+    return value.view if isinstance(value, Complex) else self.view(operation)
+
+
+@kinds("expand")
 def _expand(self: Conversion, operation: Operation) -> Value:
     value, shape = self.value(operation, 0), operation.shapes[0]
     if isinstance(value, Weight):
@@ -62,88 +74,182 @@ def _expand(self: Conversion, operation: Operation) -> Value:
     return view if view.shape == shape else view.expanded(shape)
 
 
-@_kinds("slice")
+@kinds("slice")
 def _slice(self: Conversion, operation: Operation) -> Value:
     value, shape, attributes = self.value(operation, 0), operation.shapes[0], operation.attributes
+    dim = attributes["dim"]
     if isinstance(value, Weight):
-        return replace(value, shape=shape)
+        return value.cut(shape, dim, attributes["start"])
+    if isinstance(value, States) and dim == 0:
+        return States(views=value.views[attributes["start"] : attributes["stop"] : attributes.get("step", 1)])
     view = self.view(operation)
     if view.shape == shape:
         return view
-    dim = attributes["dim"]
+    self.mixes_samples |= _has_samples(view, dim)
     result = view.sliced(dim, attributes["start"], shape[dim], attributes.get("step", 1))
-    return result if result is not None else self.copied([view], shape)
+    return result if result is not None else self.copied(view, shape)
 
 
-@_kinds("select")
+@kinds("select")
 def _select(self: Conversion, operation: Operation) -> Value:
-    value, shape, attributes = self.value(operation, 0), operation.shapes[0], operation.attributes
+    value, shape = self.value(operation, 0), operation.shapes[0]
+    return _selected(self, value, operation.attributes["dim"], operation.attributes["index"], shape)
+
+
+def _selected(self: Conversion, value: Value | None, dim: int, index: int, shape: tuple[int, ...]) -> Value:
+    """One element of a dimension."""
     if isinstance(value, Weight):
-        return replace(value, shape=shape)
-    view = self.view(operation)
-    result = view.selected(attributes["dim"], attributes["index"] % view.shape[attributes["dim"]])
-    return result if result is not None else self.copied([view], shape)
+        return value.cut(shape, dim, index)
+    if isinstance(value, States) and dim == 0:
+        view = value.views[index % len(value.views)]
+        return view.reshaped(shape) or self.copied(view, shape)
+    assert value is not None, "an element of something"
+    view = self.plain(value)
+    self.mixes_samples |= _has_samples(view, dim)
+    result = view.selected(dim, index % view.shape[dim])
+    return result if result is not None else self.copied(view, shape)
 
 
-@_kinds("split")
+def _has_samples(view: View, dim: int) -> bool:
+    return any(atom.axis == BATCH and atom.size > 1 for atom in view.dims[dim])
+
+
+@kinds("unbind")
+def _unbind(self: Conversion, operation: Operation) -> list[Value]:
+    value, dim = self.value(operation, 0), operation.attributes["dim"]
+    return [_selected(self, value, dim, i, shape) for i, shape in enumerate(operation.shapes)]
+
+
+@kinds("repeat")
+def _repeat(self: Conversion, operation: Operation) -> Value:
+    """A dimension repeated: every element by itself (``inner``), or all of it again and again."""
+    value, attributes = self.value(operation, 0), operation.attributes
+    if isinstance(value, Weight):
+        return replace(value, shape=operation.shapes[0])
+    view, dim, again = self.view(operation), attributes["dim"], (Atom(REPEATED, attributes["times"], 0),)
+    own = (*view.dims[dim], *again) if attributes["inner"] else (*again, *view.dims[dim])
+    return view.with_dims([*view.dims[:dim], own, *view.dims[dim + 1 :]])
+
+
+@kinds("split")
 def _split(self: Conversion, operation: Operation) -> list[Value]:
     value, dim = self.value(operation, 0), operation.attributes["dim"]
     if isinstance(value, Weight):
-        return [replace(value, shape=shape) for shape in operation.shapes]
+        begins = itertools.accumulate((shape[dim] for shape in operation.shapes), initial=0)
+        return [value.cut(shape, dim, start) for shape, start in zip(operation.shapes, begins, strict=False)]
     view, start = self.view(operation), 0
     results: list[Value] = []
     for shape in operation.shapes:
         piece = view.sliced(dim, start, shape[dim])
-        results.append(piece if piece is not None else self.copied([view], shape))
+        results.append(piece if piece is not None else self.copied(view, shape))
         start += shape[dim]
     return results
 
 
-@_kinds("cat")
+@kinds("stack")
+def _stack(self: Conversion, operation: Operation) -> Value:
+    """A concatenation along a new dimension."""
+    dim, values = operation.attributes["dim"], [self.values[name] for name in operation.inputs if name is not None]
+    if not any(isinstance(value, (Weight, Fixed)) for value in values):
+        views = [self.plain(value) for value in values]
+        return _concatenated(
+            self, [view.with_dims([*view.dims[:dim], (), *view.dims[dim:]]) for view in views], operation
+        )
+    shape = operation.shapes[0]
+    one = (*shape[:dim], 1, *shape[dim + 1 :])
+    grown = [
+        replace(value, shape=one)
+        if isinstance(value, (Weight, Fixed))
+        else (view := self.plain(value)).with_dims([*view.dims[:dim], (), *view.dims[dim:]])
+        for value in values
+    ]
+    return _joined(self, list(grown), operation)
+
+
+@kinds("cat")
 def _cat(self: Conversion, operation: Operation) -> Value:
-    values = [self.values[name] for name in operation.inputs if name is not None]
+    return _joined(self, [self.values[name] for name in operation.inputs if name is not None], operation)
+
+
+def _joined(self: Conversion, values: list[Value], operation: Operation) -> Value:
     dim, shape = operation.attributes["dim"], operation.shapes[0]
     if all(isinstance(value, (Weight, Fixed)) for value in values):
         weights = [value for value in values if isinstance(value, Weight)]
         return replace(weights[0], shape=shape) if weights else Fixed(shape=shape)
+    if dim == 0 and all(isinstance(value, States) for value in values):
+        return States(views=tuple(view for value in values if isinstance(value, States) for view in value.views))
     token = _class_token(self, values, dim)
     if token is not None:
         return token
-    views = [self.plain(value) for value in values if not isinstance(value, (Weight, Fixed))]
-    if len(views) == len(values):
-        whole = _together(views, dim)
-        if whole is not None:
-            return whole
-        joined = _channels(self, views, dim)
-        if joined is not None:
-            return joined
     for value in values:
         if isinstance(value, Weight):
             self.notes.append(
                 f"{operation.path or operation.source}: a parameter beside a layer's output is not counted"
             )
-    return self.copied(views, shape)
+    views = [self.plain(value) for value in values if not isinstance(value, (Weight, Fixed))]
+    if len(views) == len(values):
+        return _concatenated(self, views, operation)
+    return self.copied(views[0], shape) if len(views) == 1 else _parts(self, views, dim, shape)
+
+
+def _concatenated(self: Conversion, views: list[View], operation: Operation) -> View:
+    """Layers' outputs side by side."""
+    dim, shape = operation.attributes["dim"], operation.shapes[0]
+    self.mixes_samples |= _has_samples(views[0], dim)
+    whole = _together(views, dim)
+    if whole is None:
+        whole = _channels(self, views, dim)
+    if whole is not None:
+        return whole
+    if len({view.layer for view in views}) == 1:  # pieces of one layer in another order: a shift, a merging of patches
+        flop = max(view.flop for view in views)
+        return replace(self.copied(replace(views[0], flop=0.0), shape), flop=flop)
+    return _parts(self, views, dim, shape)
+
+
+def _parts(self: Conversion, views: list[View], dim: int, shape: tuple[int, ...]) -> View:
+    """Layers' outputs one after the other along a dimension that is not the features': copies, put side by side."""
+    extents = [math.prod(atom.size for atom in view.dims[dim] if atom.axis != BATCH) for view in views]
+    rest = math.prod(view.shape[i] for view in views[:1] for i in range(len(shape)) if i != dim)
+    batch = math.prod(atom.size for each in views[0].dims for atom in each if atom.axis == BATCH)
+    rest //= max(batch, 1)
+    parts = [self.network.rearranged(view, (extent, rest)).layer for view, extent in zip(views, extents, strict=True)]
+    layer = self.network.add("concat", {}, parts)
+    own, step = [], rest
+    for i, extent in enumerate(shape):
+        samples = tuple(atom for atom in views[0].dims[i] if atom.axis == BATCH)
+        left = extent // math.prod(atom.size for atom in samples)
+        if i == dim:
+            own.append((*samples, Atom(0, sum(extents), 1)))
+            continue
+        step //= max(left, 1)
+        own.append((*samples, Atom(1, left, step)))
+    view = View(layer=layer, dims=tuple(merged(each) for each in own), start=(0, 0))
+    return view if view.shape == shape else self.copied(view, shape)
 
 
 def _together(views: list[View], dim: int) -> View | None:
     """Pieces of one tensor put together again, in any order where something is still to be done to them (rotary positions)."""
+    views = _pieces_apart(views)
     first = views[0]
     done = sum(view.flop for view in views)
     atoms = [merged(view.dims[dim]) for view in views]
-    same = all(
+    along = _axis_and_stride(views, atoms)
+    same = along is not None and all(
         view.layer == first.layer
+        and not view.parts
         and view.dims[:dim] == first.dims[:dim]
         and view.dims[dim + 1 :] == first.dims[dim + 1 :]
-        and len(atom) == 1
-        and atom[0].axis == atoms[0][0].axis
-        and atom[0].stride == atoms[0][0].stride
+        and len(atom) == len(atoms[0])
+        and (not atom or (atom[0].axis, atom[0].stride) == along)
         for view, atom in zip(views, atoms, strict=True)
     )
-    if not same or atoms[0][0].axis < 0:
+    if not same or along is None:
         return None
-    axis, _, stride = atoms[0][0]
+    axis, stride = along
     others = [tuple(s for i, s in enumerate(view.start) if i != axis) for view in views]
-    pieces = sorted((view.start[axis], atom[0].size) for view, atom in zip(views, atoms, strict=True))
+    sizes = [atom[0].size if atom else 1 for atom in atoms]
+    pieces = sorted(zip((view.start[axis] for view in views), sizes, strict=True))
     runs_on = all(start + size * stride == after for (start, size), (after, _) in itertools.pairwise(pieces))
     in_order = [view.start[axis] for view in views] == [start for start, _ in pieces]
     if len(set(others)) > 1 or not runs_on or not (in_order or done):
@@ -151,8 +257,28 @@ def _together(views: list[View], dim: int) -> View | None:
     start = list(first.start)
     start[axis] = pieces[0][0]
     dims = list(first.dims)
-    dims[dim] = (Atom(axis, sum(size for _, size in pieces), stride),)
+    dims[dim] = (Atom(axis, sum(sizes), stride),)
     return View(layer=first.layer, dims=tuple(dims), start=tuple(start), flop=done)
+
+
+def _axis_and_stride(views: list[View], atoms: list[tuple[Atom, ...]]) -> tuple[int, int] | None:
+    """Axis of the layer that pieces follow each other on, and the step on it; of single elements the step is that between them."""
+    if len(atoms[0]) == 1 and atoms[0][0].axis >= 0:
+        return atoms[0][0].axis, atoms[0][0].stride
+    starts = sorted(view.start for view in views)
+    if atoms[0] or len(set(starts)) < max(len(starts), 2):
+        return None
+    steps = {tuple(b - a for a, b in zip(one, other, strict=True)) for one, other in itertools.pairwise(starts)}
+    moved = [(axis, step) for axis, step in enumerate(next(iter(steps))) if step]
+    return moved[0] if len(steps) == 1 and len(moved) == 1 else None
+
+
+def _pieces_apart(views: list[View]) -> list[View]:
+    """Sums of the same pieces, as many as there are pieces, stand for the pieces."""
+    parts = views[0].parts
+    if len(parts) != len(views) or any(view.parts != parts or view.layer != views[0].layer for view in views):
+        return views
+    return [replace(view, start=start, parts=()) for view, start in zip(views, parts, strict=True)]
 
 
 def _channels(self: Conversion, views: list[View], dim: int) -> View | None:
@@ -183,167 +309,11 @@ def _class_token(self: Conversion, values: list[Value], dim: int) -> View | None
     return self.network.whole(layer)
 
 
-# -- windows and sums --------------------------------------------------------------------------------------------------------
-
-
-@_kinds("convolution")
-def _convolution(self: Conversion, operation: Operation) -> Value:
-    attributes, view = operation.attributes, self.view(operation)
-    weight, bias = self.weight(operation, 1), self.weight(operation, 2)
-    assert weight is not None
-    for one in (weight, bias):
-        if one is not None:
-            self.own(one)
-    rank = len(weight.shape) - 2
-    if rank not in (1, 2):
-        raise ProgramFault(
-            f"{operation.source} '{operation.outputs[0]}': only convolutions of images and rows are known"
-        )
-    kernel, stride, padding, dilation = (
-        (*((fill,) * (2 - rank)), *tuple(values))
-        for fill, values in (
-            (1, weight.shape[2:]),
-            (1, attributes["stride"]),
-            (0, attributes["padding"]),
-            (1, attributes["dilation"]),
-        )
-    )
-    outputs = operation.shapes[0][1]
-    frozen = not weight.is_trained
-    name = self.weight_name(weight.key)
-    if len(self.network.shape(view)) == 1 and kernel == (1, 1) and attributes["groups"] == 1:
-        values = {"out_features": outputs, "bias": bias is not None}
-        layer = self.network.add("linear", values, [self.network.covering(view).layer], name=name, frozen=frozen)
-        return View(layer=layer, dims=(view.dims[0], (Atom(0, outputs, 1),), *view.dims[2:]), start=(0,))
-    source = _row_image(self, view) if rank == 1 else self.network.image(view)
-    if attributes.get("transposed"):
-        if dilation != (1, 1) or any(attributes.get("output_padding", ())):
-            raise ProgramFault(
-                f"{operation.source} '{operation.outputs[0]}': transposed convolutions with dilation or output padding are not known"
-            )
-        values = {"out_channels": outputs, "kernel": _square(kernel), "stride": _square(stride)}
-        values |= {"padding": _square(padding), "bias": bias is not None, "groups": attributes["groups"]}
-        layer = self.network.add("deconvolution", values, [source.layer], name=name, frozen=frozen)
-    else:
-        values = {
-            "out_channels": outputs,
-            "kernel": _square(kernel),
-            "stride": _square(stride),
-            "bias": bias is not None,
-        }
-        values |= {"padding": _square(padding), "groups": attributes["groups"]}
-        if max(dilation) > 1:
-            values["dilation"] = _square(dilation)
-        layer = self.network.add("convolution", values, [source.layer], name=name, frozen=frozen)
-    whole = self.network.whole(layer)
-    return replace(whole, dims=(*whole.dims[:2], whole.dims[3])) if rank == 1 else whole
-
-
-def _row_image(self: Conversion, view: View) -> View:
-    """A row of positions with channels, as an image of one row."""
-    shape = self.network.shape(view)
-    if (
-        len(shape) == 3
-        and shape[1] == 1
-        and view.dims[1:] == (merged([Atom(0, shape[0], 1)]), merged([Atom(2, shape[2], 1)]))
-    ):
-        return self.network.forced(view)
-    _, channels, positions = view.shape
-    return self.network.rearranged(view, (channels, 1, positions))
-
-
-@_kinds("pool")
-def _pool(self: Conversion, operation: Operation) -> Value:
-    source, attributes = self.network.image(self.view(operation)), operation.attributes
-    shape = self.network.shape(source)
-    kernel, stride = tuple(attributes["kernel"]), tuple(attributes["stride"])
-    if len(kernel) != 2:
-        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': only pooling of images is known")
-    if kernel == shape[1:] and operation.shapes[0][2:] == (1, 1) and not any(attributes["padding"]):
-        return _global(self, source, attributes["mode"], keep=True)
-    values = {"kernel": _square(kernel), "stride": _square(stride), "padding": _square(tuple(attributes["padding"]))}
-    values |= {"mode": attributes["mode"], "ceil_mode": attributes.get("ceil", False)}
-    layer = self.network.add("pool", values, [source.layer])
-    if self.drafts.shape(layer)[1:] != operation.shapes[0][2:]:
-        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': windows of {kernel} give another output here")
-    return self.network.whole(layer)
-
-
-def _global(self: Conversion, source: View, mode: str, *, keep: bool) -> View:
-    layer = self.network.add("global_pool", {"mode": mode}, [source.layer])
-    dims = canonical_dims(self.drafts.shape(layer), self.program.batch)
-    return View(layer=layer, dims=(*dims, (), ()) if keep else dims, start=(0,))
-
-
-@_kinds("adaptive_pool")
-def _adaptive_pool(self: Conversion, operation: Operation) -> Value:
-    source, mode = self.network.image(self.view(operation)), operation.attributes["mode"]
-    shape, out = self.network.shape(source), operation.shapes[0][2:]
-    if shape[1:] == out:
-        return source
-    if out == (1, 1):
-        return _global(self, source, mode, keep=True)
-    if any(extent % size for extent, size in zip(shape[1:], out, strict=True)):
-        layer = self.network.add("reduce", {"shape": (shape[0], *out)}, [source.layer])
-        return self.network.whole(layer)
-    kernel = _square((shape[1] // out[0], shape[2] // out[1]))
-    layer = self.network.add("pool", {"kernel": kernel, "stride": kernel, "mode": mode}, [source.layer])
-    return self.network.whole(layer)
-
-
-@_kinds("reduce")
-def _reduce(self: Conversion, operation: Operation) -> Value:
-    value, attributes, shape = self.value(operation, 0), operation.attributes, operation.shapes[0]
-    if isinstance(value, Weight):
-        return replace(value, shape=shape)
-    view, keep = self.view(operation), attributes.get("keep", False)
-    dims = sorted(dim % len(view.dims) for dim in attributes["dims"])
-    if any(atom.axis == BATCH for dim in dims for atom in view.dims[dim] if atom.size > 1) or not shape:
-        return _loss(self, operation)
-    if attributes.get("op") == "mean" and dims == [len(view.dims) - 1] and keep:
-        return Statistic(view=view, is_square=view.flop > 0, shape=shape)
-    own = self.network.shape(view)
-    spatial = merged([Atom(1, own[1], 1)]) + merged([Atom(2, own[2], 1)]) if len(own) == 3 else ()
-    reduced = tuple(atom for dim in dims for atom in view.dims[dim])
-    if len(own) == 3 and reduced == spatial and not any(view.start) and attributes.get("op") in ("mean", "max"):
-        source = self.network.forced(view)
-        layer = self.network.add(
-            "global_pool", {"mode": "average" if attributes["op"] == "mean" else "max"}, [source.layer]
-        )
-        left = [dim if i not in dims else () for i, dim in enumerate(source.dims) if keep or i not in dims]
-        return View(layer=layer, dims=tuple(left), start=(0,))
-    return self.reduced(view, dims, keep=keep, shape=shape)
-
-
-@_kinds("loss")
-def _loss(self: Conversion, operation: Operation) -> Value:
-    """A number per step: the end of the network."""
-    view = self.view(operation)
-    draft = self.drafts.layers[view.layer]
-    if operation.attributes.get("softmax") and draft.kind != "softmax":
-        source = self.network.covering(view)
-        self.network.add("softmax", {}, [source.layer])
-    elif not operation.attributes.get("softmax"):
-        self.network.forced(replace(view, flop=view.flop + 1.0))
-    return Fixed(shape=operation.shapes[0])
-
-
-@_kinds("upsample")
-def _upsample(self: Conversion, operation: Operation) -> Value:
-    source = self.network.image(self.view(operation))
-    shape, out = self.network.shape(source), operation.shapes[0][2:]
-    factor = out[0] // shape[1]
-    if operation.attributes.get("mode") == "nearest" and out == (shape[1] * factor, shape[2] * factor):
-        return self.network.whole(self.network.add("upsample", {"factor": factor}, [source.layer]))
-    layer = self.network.add("rearrange", {"shape": (shape[0], *out)}, [source.layer])
-    return self.network.forced(replace(self.network.whole(layer), flop=8.0))  # 4 neighbours, a product and a sum each
-
-
-@_kinds("copy")
+@kinds("copy")
 def _copy(self: Conversion, operation: Operation) -> Value:
     """Paddings, shifts, repetitions: a copy in another shape."""
     value = self.value(operation, 0)
     if isinstance(value, Weight):
         return replace(value, shape=operation.shapes[0])
     view = self.view(operation)
-    return view if math.prod(view.shape) == 0 else self.copied([view], operation.shapes[0])
+    return view if math.prod(view.shape) == 0 else self.copied(view, operation.shapes[0])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from costmodel.layers import Shape
 
-__all__ = ["BATCH", "REPEATED", "Atom", "View", "canonical_dims", "merged", "split_dims"]
+__all__ = ["BATCH", "REPEATED", "Atom", "Dims", "View", "canonical_dims", "merged", "split_dims"]
 
 BATCH = -1  # the axis of samples
 REPEATED = -2  # an axis along which the same elements are repeated
@@ -42,6 +42,8 @@ class View:
         Operations per element that are still to be done, element by element and with constants.
     norm : str
         What the operations still to be done amount to: "centered", "layer" or "rms".
+    parts : tuple
+        Starts of the equal pieces that it is a sum of, each times constants: rotary positions, until all pieces are together again.
     """
 
     layer: str
@@ -49,6 +51,7 @@ class View:
     start: tuple[int, ...]
     flop: float = 0.0
     norm: str = ""
+    parts: tuple[tuple[int, ...], ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

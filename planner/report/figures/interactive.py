@@ -24,6 +24,7 @@ _INK = {
     "grid": ("#d1d9e0", "#3d444d"),
     "back": ("#ffffff", "#0d1117"),
 }
+_SHORT_NAME = 16
 # Page -> name of a colour -> colour.
 PALETTES: dict[str, dict[str, str]] = {
     page: {name: pair[n] for name, pair in (COLOURS | _INK).items()} for n, page in enumerate(("light", "dark"))
@@ -76,6 +77,15 @@ def _words(text: str) -> str:
     return html.escape(text).replace("\n", "<br>")
 
 
+def _row(name: str) -> str:
+    """Name of a row; what a long one has in brackets goes on a line of its own, which leaves the bars more room.
+
+    >>> _row("#1 (8 GPUs)"), _row("data parallelism (8 GPUs)")
+    ('#1 (8 GPUs)', 'data parallelism<br>(8 GPUs)')
+    """
+    return _words(name.replace(" (", "\n(") if len(name) > _SHORT_NAME else name)
+
+
 def _axis(title: str, **more: Any) -> dict[str, Any]:
     return {
         "title": {"text": _words(title), "font": {"size": 12}},
@@ -117,7 +127,7 @@ def _layout(height: int, x: dict[str, Any], y: dict[str, Any], **more: Any) -> d
 
 
 def _bars(figure: Bars) -> dict[str, Any]:
-    rows = [_words(row) for row in figure.rows]
+    rows = [_row(row) for row in figure.rows]
     data: list[dict[str, Any]] = [
         {
             "type": "bar",

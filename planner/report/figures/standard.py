@@ -82,14 +82,21 @@ def memory(view: AnswerView) -> Bars:
     if any(whole):
         columns.append(("all of it", whole))
     series = tuple(_series(word, values, plans, unit, lambda p: p.memory_bytes, byte_text) for word, values in columns)
-    # A limit that is far away would press the bars to the left.
-    near = capacity < 4.0 * max(plan.memory_bytes for plan in plans)
+    least = min(plan.memory_capacity_bytes for plan in plans)
+    # A limit that is far away would press the bars to the left; of several kinds of GPUs there is more than one.
+    near = least == capacity < 4.0 * max(plan.memory_bytes for plan in plans)
+    if least < capacity:
+        about = ", of the kind that is fullest for its size"
+    else:
+        about = f"; the dashed line is its capacity, {byte_text(capacity)}" if near else f", of {byte_text(capacity)}"
     return Bars(
         name="memory",
-        caption="What fills the memory of the fullest GPU of each plan"
-        + (f"; the dashed line is its capacity, {byte_text(capacity)}." if near else f", of {byte_text(capacity)}."),
+        caption=f"What fills the memory of the fullest GPU of each plan{about}.",
         axis=f"memory per GPU ({unit.name})",
-        rows=tuple(_row(plan) for plan in plans),
+        rows=tuple(
+            _row(plan) if least == capacity else f"{plan.label} (a GPU of {byte_text(plan.memory_capacity_bytes)})"
+            for plan in plans
+        ),
         series=tuple(item for item in series if any(item.values)),
         limit=capacity / unit.size if near else None,
         limit_name=f"capacity: {byte_text(capacity)}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from costmodel.tracks import Tracks
-from planner.errors import PlannerError, UsageError
+from planner.errors import PlannerError
 from planner.report.figures.standard import Curve
 from planner.report.figures.views import AnswerView, PlanView, view_of_search
 from planner.request import Request
@@ -188,13 +188,7 @@ def _layer_candidates(request: Request, view: AnswerView, counts: Sequence[int],
 
 
 def tracks_of(resolved: Resolved, plan: object) -> Tracks:
-    """The step of one plan, event by event.
-
-    Raises
-    ------
-    UsageError
-        Plans of this kind have no timeline.
-    """
+    """The step of one plan, event by event."""
     from costmodel.mesh.plan import MeshPlan
     from costmodel.plan import Plan
 
@@ -207,7 +201,13 @@ def tracks_of(resolved: Resolved, plan: object) -> Tracks:
         from costmodel.layer_spans import layer_tracks
 
         return layer_tracks(resolved.workload, resolved.cluster, plan)
-    raise UsageError("a plan over several kinds of GPUs has no timeline yet; plans over one kind do")
+    from costmodel.mixed.plan import MixedPlan
+
+    assert isinstance(plan, MixedPlan)
+    from costmodel.mixed.spans import mixed_tracks
+    from planner.mixed.judge import make_mixed_judge
+
+    return mixed_tracks(make_mixed_judge(resolved).model, plan)
 
 
 def sensitivity_of_answer(

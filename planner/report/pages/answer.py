@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from planner.report.blocks import Block, Facts, Heading, Sentence, Table
 from planner.report.figures.kinds import Figure
 from planner.report.figures.views import AnswerView, PlanView
-from planner.report.numbers import byte_text, duration_text, energy_text, percent, significant, time_unit
+from planner.report.numbers import Unit, energy_text, percent, significant, time_unit, used_of_total
 from planner.report.page import Cell, escaped, facts, page, table
 from planner.report.pages.blocks import block_html
 from planner.report.pages.plots import PLOT_STYLE, figures_html, plot_scripts
@@ -25,8 +25,8 @@ __all__ = ["Section", "answer_page", "assembled", "assumptions_table", "provenan
 _STYLE = """\
 .answer{font-size:1.1em;border-left:4px solid var(--mark);padding:.3em .8em;background:var(--band);max-width:none;overflow-wrap:anywhere}
 th:first-child,td:first-child{text-align:left}nav{font-size:.9em;margin:.6em 0}nav a{color:var(--mark);margin-right:1em;white-space:nowrap}
-td.text:nth-child(2){min-width:18em}
-@media (max-width:560px){h1{font-size:1.25em}td.text:nth-child(2),td.text:last-child{min-width:13em}}
+table:not(.cards) td.text:nth-child(2){min-width:18em}
+@media (max-width:560px){h1{font-size:1.25em}table:not(.cards) td.text:nth-child(2),table:not(.cards) td.text:last-child{min-width:13em}}
 @media print{nav{display:none}}
 """
 # Facts that stand in tables of their own.
@@ -196,42 +196,50 @@ def _plans_table(view: AnswerView) -> str:
     """Every plan with everything that is known of all of them."""
     plans = view.shown
     has_tokens = all(plan.tokens_per_s_per_gpu is not None for plan in plans)
+    unit = time_unit(min(plan.step_time_s for plan in plans))
+
+    def time_text(seconds: float | None) -> str:
+        return "" if seconds is None else f"{significant(seconds / unit.size)} {unit.name}"
+
     columns: list[tuple[str, str, list[Cell]]] = [
         ("plan", "rank, or what the plan is compared for", [Cell(plan.label, plan.rank or 1e9) for plan in plans]),
         ("what it is", "", [Cell(plan.summary, plan.summary) for plan in plans]),
-        _numbers("GPUs", "in use", plans, lambda p: p.workers, lambda v: f"{v:,.0f}"),
-        _numbers("step", "predicted time of a step", plans, lambda p: p.step_time_s, duration_text),
+        _numbers("step", "predicted time of a step", plans, lambda p: p.step_time_s, time_text),
         (
             "80 % interval",
             "a measurement lies in it with a chance of 80 %",
-            [Cell(_interval(plan), plan.low_s) for plan in plans],
+            [Cell(_interval(plan, unit), plan.low_s) for plan in plans],
         ),
         _numbers(
             "P(best)", "of the ranked plans, to be the best when measured", plans, lambda p: p.probability_best, percent
         ),
         _numbers("gap", "to the first plan", plans, lambda p: p.gap, lambda v: gap_text(v or 0.0)),
+        _numbers("GPUs", "in use", plans, lambda p: p.workers, lambda v: f"{v:,.0f}"),
         *([] if has_tokens else [_numbers("samples/s", "", plans, lambda p: p.throughput_samples_per_s, significant)]),
-        _numbers("tokens/s", "per GPU", plans, lambda p: p.tokens_per_s_per_gpu, significant),
+        _numbers("tokens/s per GPU", "", plans, lambda p: p.tokens_per_s_per_gpu, significant),
         _numbers("MFU", "model FLOP over what the GPUs in use could do", plans, lambda p: p.mfu, percent),
         _numbers("speed-up", "over one worker", plans, lambda p: p.speedup, significant),
-        _numbers("memory", "of the fullest GPU", plans, lambda p: p.memory_bytes, byte_text),
+        (
+            "memory",
+            "of the fullest GPU, and what it has",
+            [Cell(used_of_total(plan.memory_bytes, plan.memory_capacity_bytes), plan.memory_bytes) for plan in plans],
+        ),
         _numbers("waiting", "share of the step that waits for the network", plans, lambda p: p.exposed_share, percent),
-        _numbers("USD", "per 1000 steps", plans, lambda p: _times(p.usd_per_step, 1e3), significant),
+        _numbers("USD per 1000 steps", "of the GPUs in use", plans, lambda p: _times(p.usd_per_step, 1e3), significant),
         _numbers(
-            "energy", "of a step, of the GPUs in use and their hosts", plans, lambda p: p.energy_j_per_step, energy_text
+            "energy per step", "of the GPUs in use and their hosts", plans, lambda p: p.energy_j_per_step, energy_text
         ),
         ("bottleneck", "largest part of the step", [Cell(plan.bottleneck, plan.bottleneck) for plan in plans]),
     ]
     kept = [column for column in columns if any(cell.value is not None for cell in column[2])]
     rows = [[column[2][n] for column in kept] for n in range(len(plans))]
     text = [n for n, column in enumerate(kept) if column[0] in ("what it is", "bottleneck")]
-    return table([(title, meaning) for title, meaning, _ in kept], rows, text=text)
+    return table([(title, meaning) for title, meaning, _ in kept], rows, text=text, broad=1)
 
 
-def _interval(plan: PlanView) -> str:
+def _interval(plan: PlanView, unit: Unit) -> str:
     if plan.low_s is None or plan.high_s is None:
         return ""
-    unit = time_unit(plan.step_time_s)
     return f"{significant(plan.low_s / unit.size)}-{significant(plan.high_s / unit.size)} {unit.name}"
 
 
@@ -258,8 +266,8 @@ def _sensitivity(view: AnswerView) -> list[Section]:
         Section(
             title="Sensitivity",
             parts=tuple(block_html(block) for block in blocks),
-            note="By what factor a constant of the cost model would have to change for another of the plans to be the best, and how many "
-            "standard deviations of what is known of the constant that is.",
+            note="By what factor a constant of the cost model would have to change for another of the plans shown to be the best, and how many "
+            "standard deviations of what is known of the constant that is. planner explain --sensitivity compares up to ten plans.",
         )
     ]
 

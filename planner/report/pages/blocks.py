@@ -33,8 +33,15 @@ def block_html(block: Block, *, without: Sequence[str] = ()) -> str:
     return table_html(block)
 
 
-def table_html(block: Table) -> str:
-    """A table that can be sorted, whatever its columns hold; the sum stays at the end."""
+def table_html(block: Table, *, cards: bool = False) -> str:
+    """A table that can be sorted, whatever its columns hold; the sum stays at the end.
+
+    Parameters
+    ----------
+    block : Table
+    cards : bool
+        Whether rows become cards on narrow screens, under the words of the flexible column.
+    """
     columns = [(_title(column.title, column.unit), "") for column in block.columns]
     text = [n for n, column in enumerate(block.columns) if column.is_text]
     rows = []
@@ -52,11 +59,14 @@ def table_html(block: Table) -> str:
         [columns[n] for n in keep],
         [[row[n] for n in keep] for row in rows],
         text=[keep.index(n) for n in text if n in keep],
+        broad=next((keep.index(n) for n in keep if cards and block.columns[n].flexible), None),
     )
 
 
 def _title(title: str, unit: str) -> str:
     words = title.replace("\n", " ")
+    if words.endswith(" to"):  # "gap to", "first"
+        return f"{words} {unit}"
     return f"{words} ({unit})" if unit else words
 
 

@@ -10,7 +10,7 @@ from planner.report.figures.standard import front
 from planner.report.numbers import Unit, byte_text, byte_unit, duration_text, percent, significant, time_unit
 from planner.report.page import escaped, facts
 from planner.report.pages.answer import Section, assembled, assumptions_table, provenance
-from planner.report.pages.blocks import block_html
+from planner.report.pages.blocks import block_html, table_html
 from planner.serving.results import RankedServingPlan, ServingResult
 from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 
@@ -79,7 +79,7 @@ def serving_page(answer: ServingResult, blocks: Sequence[Block], *, live: bool, 
     head = [f'<p class="soft">{escaped(question)}</p>', *(block_html(block) for block in sentences)]
     first = [
         '<p class="soft">Click on a title, or press Enter on it, to sort by it.</p>',
-        *(block_html(block) for block in tables),
+        *(table_html(block, cards=True) for block in tables),
         *(block_html(block, without=("Assumed", "Of the cost model")) for block in known),
     ]
     return assembled(f"{setting.model} on {setting.cluster}", head, "Plans", first, sections, live=live)

@@ -15,7 +15,8 @@ subgraph if it has no predecessor (its accelerator is the same, its output need 
 successor. Every solution thus becomes one, no slower, in which atoms are whole, and an atom on a CPU takes its anchor's time.
 
 Colour classes of several atoms are *torn*. With one subgraph per accelerator a subgraph holds all atoms of a torn class or none of
-them, and that is all that colocation says. With several it may hold some; what ignores their colour is a relaxation.
+them, and that is all that colocation says. With several it may hold some; what ignores their colour is a relaxation, which
+`bundles` tightens.
 """
 
 from __future__ import annotations
@@ -55,7 +56,10 @@ def atom_graph(problem: PlacementProblem, *, num_subgraphs: int = 1) -> AtomGrap
     ([0, 0, 1, 2], [[0, 2]])
     """
     atom = _atoms(problem, several=num_subgraphs > 1)
-    graph = contract(replace(problem, color=atom))
+    # Even an operator without time is no neighbour's if its class has other atoms, which may be elsewhere.
+    pairs = np.unique(np.stack((problem.color, atom)), axis=1)
+    divided = np.bincount(pairs[0]) > 1
+    graph = contract(replace(problem, color=atom), kept=divided[problem.color])
     pairs = np.unique(np.stack((problem.color, graph.block)), axis=1)
     classes = np.split(pairs[1], np.flatnonzero(np.diff(pairs[0])) + 1)
     return AtomGraph(graph=graph, torn=tuple(atoms for atoms in classes if len(atoms) > 1))

@@ -34,7 +34,9 @@ def coarse_graph(problem: PlacementProblem, atoms: AtomGraph) -> tuple[AtomGraph
             piece[v] = first
             size[first] += size[v]
     _, piece = np.unique(piece, return_inverse=True)
-    coarse = contract(replace(problem, color=piece[graph.block].astype(np.int64)))
+    # What may go into a neighbour is in it already; flows are lifted arc by arc, so that nothing else may.
+    as_they_are = np.ones(problem.num_nodes, dtype=np.bool_)
+    coarse = contract(replace(problem, color=piece[graph.block].astype(np.int64)), kept=as_they_are)
     block_of_atom = np.zeros(count, dtype=np.int64)
     block_of_atom[graph.block] = coarse.block
     torn_blocks = tuple(np.unique(block_of_atom[torn]) for torn in atoms.torn)

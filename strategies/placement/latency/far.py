@@ -3,7 +3,8 @@
 Notes
 -----
 A *choke* is a down-set that every other one contains or is contained in, with one open output at most. Let c be the first choke
-behind J whose open output is not in J. From J to any I that contains c no arc bypasses and no hyperedge is split by both, so
+behind J whose open output is not in J, and J without an output that nobody reads. From J to any I that contains c no arc bypasses and
+no hyperedge is split by both, so
 
     load(I - J) = (F(J) - T(J)) + (F(I) + T(I))
 
@@ -128,11 +129,14 @@ def far_steps(graph: BlockGraph, family: IdealFamily, capacity_bytes: float) -> 
         if len(readers):
             is_open[b] = has[b] & ~has[readers].all(axis=0)
     chokes = [i for i in np.flatnonzero(is_open.sum(axis=0) <= 1).tolist() if _is_comparable(family, i)]
+    # An output that nobody reads bypasses every step behind it, on its way to the end.
+    lasts = np.bincount(graph.edge_source, minlength=count) == 0
+    has_last = has[lasts].any(axis=0)
     until = np.full(len(family), len(family), dtype=np.int64)
     for c in reversed(chokes):
         source = np.flatnonzero(is_open[:, c])
         clean = np.ones(c, dtype=np.bool_) if not len(source) else ~has[source[0], :c]
-        until[:c][clean] = c
+        until[:c][clean & ~has_last[:c]] = c
     return FarSteps(
         until=until,
         leaving=family.split_cost - family.accelerator_time,

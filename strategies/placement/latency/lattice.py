@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from strategies.placement.clock import Clock
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals
 from strategies.placement.latency.atoms import AtomGraph, atom_graph
+from strategies.placement.latency.bundles import bundled
 from strategies.placement.latency.coarse import coarse_graph, lifted
 from strategies.placement.latency.far import FarSteps, far_steps
 from strategies.placement.latency.labels import LabelAnswer, LabelSearch
@@ -66,24 +68,43 @@ def search_lattices(best: Best, max_ideals: int) -> None:
     """Search with one call per accelerator, then with more.
 
     What one call per accelerator finds is a solution for any number of them; it is a bound for one only. A class may be in two
-    subgraphs of an accelerator, so with more calls colours are ignored for the bound.
+    subgraphs of an accelerator, so with more calls colours are ignored for the bound at first; what that allows too much is left out when
+    few steps are left (`bundles`).
     """
     problem, several = best.problem, best.num_subgraphs
     atoms = atom_graph(problem)
-    _search(best, atoms, problem.num_accelerators, max_ideals, is_bound=several == 1)
+    # Of a large graph one call per accelerator takes minutes and is no bound for more: that comes last then.
+    is_last = _search(best, atoms, problem.num_accelerators, max_ideals, is_bound=several == 1, is_quick=several > 1)
     if several == 1 or best.is_done():
         return
     calls = problem.num_accelerators * several
-    relaxed = AtomGraph(graph=atom_graph(problem, num_subgraphs=several).graph, torn=())
-    _search(best, relaxed, calls, max_ideals, is_bound=True)
+    whole = atom_graph(problem, num_subgraphs=several)
+    relaxed = AtomGraph(graph=whole.graph, torn=())
+    _search(best, relaxed, calls, max_ideals, is_bound=True, loose=whole.torn)
+    if is_last and not best.is_done():
+        _search(best, atoms, problem.num_accelerators, max_ideals, is_bound=False)
     for share in _SHARES if atoms.torn else _SHARES[1:]:
         if best.is_done():
             return
         _search(best, atoms, calls, max_ideals, is_bound=False, share=share)
 
 
-def _search(best: Best, atoms: AtomGraph, calls: int, max_ideals: int, *, is_bound: bool, share: float = 1.0) -> None:
-    """Search subgraphs of up to a share of an accelerator's memory, on a coarse graph first where there are many down-sets."""
+def _search(
+    best: Best,
+    atoms: AtomGraph,
+    calls: int,
+    max_ideals: int,
+    *,
+    is_bound: bool,
+    share: float = 1.0,
+    loose: Sequence[IntArray] = (),
+    is_quick: bool = False,
+) -> bool:
+    """Search subgraphs of up to a share of an accelerator's memory, on a coarse graph first where there are many down-sets.
+
+    ``loose`` are classes that were left out of account, to be looked at when few steps are left. With ``is_quick`` the coarse graph is
+    enough where there is one; returns whether it was.
+    """
     try:
         family = enumerate_ideals(atoms.graph, limit=max_ideals, clock=best.clock)
     except TooManyIdealsError:
@@ -95,13 +116,16 @@ def _search(best: Best, atoms: AtomGraph, calls: int, max_ideals: int, *, is_bou
         small = _Lattice.build(best, coarse, max_ideals, share=share)
         if small is not None and coarse.graph.num_blocks < atoms.graph.num_blocks:
             start = (small.search(best, calls, is_bound=False), small.arcs, piece)
+            if is_quick:
+                return True
     if family is None:
-        return
+        return False
     lattice = _Lattice.build(best, atoms, max_ideals, family, share=share)
     if lattice is None:
-        return
+        return False
     flow = None if start is None else lifted(start[0], start[1], lattice.arcs, start[2])
-    lattice.search(best, calls, is_bound=is_bound, flow=flow)
+    lattice.search(best, calls, is_bound=is_bound, flow=flow, loose=loose)
+    return False
 
 
 class _Lattice:
@@ -140,10 +164,19 @@ class _Lattice:
         )
         return None if steps is None else cls(atoms, family, arcs, steps, far)
 
-    def search(self, best: Best, calls: int, *, is_bound: bool, flow: FloatArray | None = None) -> FloatArray:
+    def search(
+        self,
+        best: Best,
+        calls: int,
+        *,
+        is_bound: bool,
+        flow: FloatArray | None = None,
+        loose: Sequence[IntArray] = (),
+    ) -> FloatArray:
         """Search solutions with so many calls; return the best flow.
 
-        ``is_bound`` tells that every solution is one of these, so that a bound on them is one.
+        ``is_bound`` tells that every solution is one of these, so that a bound on them is one; ``loose`` are classes that these
+        solutions may tear apart and no placement may.
         """
         graph = self.atoms.graph
         least = np.where(graph.supported, np.minimum(graph.accelerator_time, graph.cpu_time), graph.cpu_time)
@@ -158,8 +191,26 @@ class _Lattice:
             if self.far is not None and i % _NARROWED == 1:
                 self._narrow(best, flows)
         if not best.is_done() and (self.far is None or self._narrow(best, flows)):
+            tied = self._tied(best, flows, loose) if loose else None
+            if tied is not None:
+                return tied.search(best, calls, is_bound=is_bound, flow=flows.flow)
             self._label(best, flows, calls, is_bound)
         return flows.flow
+
+    def _tied(self, best: Best, flows: Flows, torn: Sequence[IntArray]) -> _Lattice | None:
+        """The same solutions, but for those in which calls of a torn class cannot share an accelerator."""
+        assert flows.reach is not None
+        found = bundled(
+            self.steps.keep(survivors(self.steps, flows.reach, best.value)),
+            self.family,
+            self._has,
+            torn,
+            capacity_bytes=best.problem.capacity_bytes,
+            num_subgraphs=best.num_subgraphs,
+            most_steps=_MOST_SURVIVORS,
+            clock=best.clock,
+        )
+        return None if found is None else _Lattice(self.atoms, found.family, self.arcs, found.steps, None)
 
     def _crossing(self, ideal: int) -> IntArray:
         return crossing_arcs(self.arcs, self._has, ideal)

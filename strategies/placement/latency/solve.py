@@ -8,9 +8,9 @@ Notes
 4. Labels (`labels`) with a cap find better solutions, without one they prove limits that rise from the bound to the best value.
 
 With several subgraphs per accelerator the same search allows as many calls as all accelerators have together, each within an
-accelerator's memory. That is a relaxation: the calls of an accelerator may overlap in time or exceed its memory together. Its
-solutions are packed into accelerators (`packing`) and improved by moves (`improve`); where the best one fits, it is optimal. With few
-operators all placements are tried (`exhaustive`).
+accelerator's memory. That is a relaxation: the calls of an accelerator may overlap in time or exceed its memory together, but for those
+that share a colour class (`bundles`). Its solutions are packed into accelerators (`packing`) and improved by moves (`improve`); where
+the best one fits, it is optimal. With few operators all placements are tried (`exhaustive`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strategies.placement.latency.evaluate import evaluate
 from strategies.placement.latency.exhaustive import search_all
 from strategies.placement.latency.improve import improve
 from strategies.placement.latency.lattice import search_lattices
-from strategies.placement.latency.start import PATH_PROOF, all_on_cpus, critical_path, fill, latency_one_device
+from strategies.placement.latency.start import PATH_PROOF, all_on_cpus, critical_path, fill, on_one_accelerator
 from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_latency"]
@@ -89,9 +89,7 @@ class _Search:
     def run(self, max_ideals: int) -> None:
         """Search until the gap is closed or every means is used up."""
         problem = self.problem
-        one = latency_one_device(problem)
-        assert one.placement is not None
-        self.offer(one.placement, "one device")
+        self.offer(on_one_accelerator(problem), "one device")
         self._clock.check()
         self.offer(fill(problem, contract(problem)), "greedy")
         if problem.num_accelerators == 0:

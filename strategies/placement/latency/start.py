@@ -11,7 +11,15 @@ from strategies.placement.contraction import BlockGraph, contract
 from strategies.placement.latency.evaluate import CPU, evaluate, placement_of
 from strategies.placement.problem import BoolArray, FloatArray, IntArray, Placement, PlacementProblem, PlacementResult
 
-__all__ = ["all_on_cpus", "critical_path", "fill", "latency_greedy", "latency_one_device", "one_device_latency"]
+__all__ = [
+    "all_on_cpus",
+    "critical_path",
+    "fill",
+    "latency_greedy",
+    "latency_one_device",
+    "on_one_accelerator",
+    "one_device_latency",
+]
 
 PATH_PROOF = "critical path: operators at the faster of their times"
 
@@ -58,10 +66,17 @@ def one_device_latency(problem: PlacementProblem) -> float:
 
 def latency_one_device(problem: PlacementProblem) -> PlacementResult:
     """Everything on one accelerator if it fits, else on CPUs."""
-    nothing = np.zeros(problem.num_nodes, dtype=np.int64)
+    placement = on_one_accelerator(problem)
+    return _result(problem, all_on_cpus(problem) if placement is None else placement, "one device")
+
+
+def on_one_accelerator(problem: PlacementProblem) -> Placement | None:
+    """Everything in one subgraph; None where it does not fit."""
     fits = bool(problem.supported.all()) and float(problem.size_bytes.sum()) <= problem.capacity_bytes
-    placement = placement_of(problem, nothing, nothing) if fits and problem.num_accelerators else all_on_cpus(problem)
-    return _result(problem, placement, "one device")
+    if not fits or not problem.num_accelerators:
+        return None
+    nothing = np.zeros(problem.num_nodes, dtype=np.int64)
+    return placement_of(problem, nothing, nothing)
 
 
 def latency_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:

@@ -43,7 +43,9 @@ class _TooManyPairsError(RuntimeError):
     """The stages of one limit do not fit into memory."""
 
 
-def solve_mixed_chain(problem: PlacementProblem, *, seed: int = 0, clock: Clock | None = None) -> PlacementResult:
+def solve_mixed_chain(
+    problem: PlacementProblem, *, seed: int = 0, gap: float = 0.0, clock: Clock | None = None
+) -> PlacementResult:
     """Place operators of a problem with `types`, every stage being what one down-set adds to another.
 
     Parameters
@@ -51,6 +53,8 @@ def solve_mixed_chain(problem: PlacementProblem, *, seed: int = 0, clock: Clock 
     problem : PlacementProblem
     seed : int
         Of the orders that are searched where there are too many down-sets.
+    gap : float
+        The search may stop at this (value - bound) / value.
     clock : Clock, optional
 
     Examples
@@ -65,7 +69,7 @@ def solve_mixed_chain(problem: PlacementProblem, *, seed: int = 0, clock: Clock 
     (3.0, True)
     """
     clock = clock or Clock()
-    search = _Search(problem, clock)
+    search = _Search(problem, clock, gap)
     stopped = why_stopped(lambda: search.run(seed)) if np.isfinite(search.bound) else ""
     return PlacementResult(
         placement=search.best,
@@ -79,8 +83,9 @@ def solve_mixed_chain(problem: PlacementProblem, *, seed: int = 0, clock: Clock 
 
 
 class _Search:
-    def __init__(self, problem: PlacementProblem, clock: Clock) -> None:
+    def __init__(self, problem: PlacementProblem, clock: Clock, gap: float) -> None:
         self.problem, self._clock = problem, clock
+        self._close = max(gap, _CLOSE)
         self.bound, self.proof = mixed_bound(problem)
         self.best: Placement | None = None
         self.value = np.inf
@@ -117,7 +122,8 @@ class _Search:
             found = self._decide(families, 1e300, proof)
             if not found and proof is not None:
                 self.bound, self.proof = np.inf, proof
-        while np.isfinite(self.value) and self.value - low > _CLOSE * self.value:
+        close = _CLOSE if proof is None else self._close
+        while np.isfinite(self.value) and self.value - low > close * self.value:
             middle = (low + self.value) / 2
             if not self._decide(families, middle, proof):
                 low = middle

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network import Cluster, DeviceGroup, Level
@@ -168,6 +169,53 @@ def test_an_exchange_that_hides_nothing_comes_behind_the_backward_pass() -> None
     assert _step_s(copies, replace(hiding, zero_overlap=0.0)) == _step_s(copies, hiding)
 
 
+def test_gradients_of_the_embedding_come_last_and_are_not_hidden() -> None:
+    """A device so slow that it hides all else; 512 x 64 weights of 4 bytes go twice over half a ring of two ranks, at 1 GB/s."""
+    cluster = make.ideal_cluster(peak=1e6, memory_bandwidth=1e5, bandwidth=1e9)
+    hiding = replace(make.BARE, dp_overlap=1.0, bucket_bytes=1.0)
+    model = make.model_of(_graph(), 4, cluster, hiding)
+    plans = [
+        MeshPlan(dp_replicate=2, num_micro_batches=2),
+        MeshPlan(dp_replicate=2, pp=2, num_micro_batches=2, stage_blocks=(1, 1)),
+    ]
+    for plan in plans:  # the first stage holds it, and ends last
+        exposed = model.evaluate_plans([plan]).dp_exposed_s[0]
+        shared = (
+            512 * 64 * 4 / 1e9 if plan.pp > 1 else 0.0
+        )  # both stages have a copy of tied weights, whose gradients they add up
+        assert exposed - shared == pytest.approx(512 * 64 * 4 / 1e9, rel=1e-6)
+
+
+def test_whole_gradients_travel_twice_as_far_as_their_shares() -> None:
+    cluster = make.ideal_cluster(bandwidth=1e9)
+    size = 4.0 * sum(layer.weight_count for layer in _graph().layers)
+    plan = MeshPlan(dp_shard=2, zero_stage=1, num_micro_batches=2)
+    found = [_step_s(plan, replace(make.BARE, zero_whole=whole), cluster=cluster) for whole in (0.0, 1.0)]
+    assert found[1] - found[0] == pytest.approx(0.5 * size / 1e9, rel=1e-9)  # of two ranks each has half
+    for stage in (0, 2, 3):
+        other = replace(plan, zero_stage=stage, dp_shard=2 if stage else 1, dp_replicate=1 if stage else 2)
+        assert _step_s(other, replace(make.BARE, zero_whole=1.0)) == _step_s(other, make.BARE)
+
+
+def test_gathered_weights_are_put_in_their_places_one_by_one() -> None:
+    tensors = sum(layer.has_weights for layer in _graph().layers)
+    for stage, pieces in ((1, 2 * tensors), (2, 2 * tensors), (3, 0)):
+        plan = MeshPlan(dp_shard=2, zero_stage=stage, num_micro_batches=2)
+        more = _step_s(plan, replace(make.BARE, shard_piece_s=1e-3)) - _step_s(plan, make.BARE)
+        assert more == pytest.approx(pieces * 1e-3, rel=1e-9, abs=1e-12)
+    alone = MeshPlan(dp_replicate=2, num_micro_batches=2)
+    assert _step_s(alone, replace(make.BARE, shard_piece_s=1e-3)) == _step_s(alone, make.BARE)
+
+
+def test_a_least_latency_is_that_of_links_between_nodes() -> None:
+    two = np.array([2])
+    for latency_s in (0.0, 1e-3):
+        groups = GroupTimes(cluster=_two_levels(), assumptions=replace(make.BARE, latency_s=latency_s))
+        inside, between = (groups.find(two, two // 2 * stride) for stride in (1, 2))
+        assert groups.time_s("point_to_point", inside, np.array([1e6]))[0] == pytest.approx(1e-3, rel=1e-9)
+        assert groups.time_s("point_to_point", between, np.array([1e6]))[0] == pytest.approx(1e-3 + latency_s, rel=1e-9)
+
+
 def test_an_update_starts_kernels_for_every_tensor() -> None:
     plan, some = MeshPlan(num_micro_batches=4), replace(make.BARE, host_launch_s=1e-3)
     # With as many launches that they last longer than the update itself: each adds a millisecond per tensor.
@@ -180,8 +228,18 @@ def test_more_of_anything_is_never_quicker() -> None:
     plans = [
         MeshPlan(tp=2, sequence_parallel=True, pp=2, num_micro_batches=4),
         MeshPlan(dp_shard=2, zero_stage=3, num_micro_batches=2),
+        MeshPlan(dp_shard=2, zero_stage=1, num_micro_batches=2),
     ]
-    for name in ("host_launch_s", "host_collective_s", "ring_step_s", "contended_step_s", "update_launches"):
+    names = (
+        "host_launch_s",
+        "host_collective_s",
+        "ring_step_s",
+        "contended_step_s",
+        "update_launches",
+        "latency_s",
+        "shard_piece_s",
+    )
+    for name in names:
         times = [
             MeshModel.build(*_question(), replace(make.BARE, **{name: value})).evaluate_plans(plans).step_time_s
             for value in (0.0, 1e-5, 1e-3)

@@ -109,6 +109,15 @@ def test_ranks_with_less_to_do_wait() -> None:
     assert starts[0] == pytest.approx(forward[0], rel=1e-3)
 
 
+def test_an_offloaded_optimizer_is_called_that() -> None:
+    model = make.model_of(make.gpt(blocks=4), 4, make.cluster(random.Random(4)))
+    for offload, kind in ((False, "optimizer"), (True, "host transfer")):
+        plan = MeshPlan(pp=2, num_micro_batches=4, offload_optimizer=offload)
+        last = [span for span in mesh_tracks(model, plan).spans if span.stream == "optimizer"]
+        assert {span.kind for span in last} == {kind}
+        assert all(("host" in span.name) is offload for span in last)
+
+
 def test_inference_has_no_way_back() -> None:
     rng = random.Random(4)
     model = make.model_of(make.gpt(blocks=4), 4, make.cluster(rng))

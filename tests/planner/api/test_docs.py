@@ -18,6 +18,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "python.md"
 MODULES = [
     "planner",
     "planner.commands.completion",
+    "planner.errors",
     *(
         f"{package.__name__}.{module.name}"
         for package in (planner.api, planner.comparison)
@@ -46,3 +47,21 @@ def test_every_public_name_is_on_the_page() -> None:
     functions = {name for name in planner.__all__ if name.islower() and not name.startswith("_")}
     left_out = {name for name in functions if not name.startswith("list_") and name not in text}
     assert not left_out
+
+
+def test_every_public_name_has_an_example() -> None:
+    bare = [
+        name
+        for name in planner.__all__
+        if not name.startswith("_") and ">>>" not in (getattr(planner, name).__doc__ or "")
+    ]
+    assert not bare
+
+
+def test_examples_of_the_lists_run() -> None:
+    """They are made, so a look through the module does not find them."""
+    for name in planner.__all__:
+        if name.startswith("list_"):
+            tests = doctest.DocTestParser().get_doctest(getattr(planner, name).__doc__, {}, name, None, None)
+            assert len(tests.examples) == 2
+            assert doctest.DocTestRunner().run(tests).failed == 0

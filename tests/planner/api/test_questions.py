@@ -230,6 +230,47 @@ def test_a_run_of_today(tmp_path: Path) -> None:
     assert found.plan.global_batch == 16
 
 
+def test_what_of_a_run_was_read_otherwise_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1 --global-batch-size 16", encoding="utf-8"
+    )
+    found = planner.estimate("llama3-8b", run_from=("megatron", script), gpus=16, tp=8)
+    assert any("the script starts 8" in warning for warning in found.warnings)
+    assert "the script starts 8" in str(found)
+    assert set(found.warnings) <= set(found.to_dict()["notes"])
+
+
+def test_plans_know_what_a_step_costs() -> None:
+    best = planner.optimize(
+        "alexnet", gpus=4, cluster="ethernet-10g", objective="energy", price=3.6, power="300 W,50 W"
+    ).best
+    assert best.money_per_step == pytest.approx(best.workers * best.step_time_s * 1e-3)
+    assert best.energy_per_step_j is not None
+    assert 50 < best.energy_per_step_j / (best.workers * best.step_time_s) <= 300 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "words"),
+    [
+        (lambda: planner.load_model("llama3-8b"), ["325 layers", "8,030,261,248 weights", "32 blocks"]),
+        (lambda: planner.load_device("h100-sxm"), ["h100-sxm", "80.0 GiB at 3.35 TB/s", "bf16 989 TFLOP/s", "700 W"]),
+        (lambda: planner.load_cluster("dgx-h100"), ["nvlink", "450 GB/s", "any number of", "h100-sxm", "1.82 TiB"]),
+        (lambda: planner.load_cluster("a100-v100"), ["16 x a100-80gb", "32 x v100-32gb"]),
+    ],
+)
+def test_what_is_loaded_prints_and_shows_in_notebooks(loaded: Any, words: list[str]) -> None:
+    thing = loaded()
+    text, page = str(thing), thing._repr_html_()
+    for word in words:
+        assert word in text
+        assert word in page
+    assert repr(thing).startswith(f"<planner.{type(thing).__name__} of /")
+    assert repr(thing).endswith(".yaml>")
+    assert page.startswith("<div>")
+    assert len(repr(thing)) < 200
+
+
 def test_price_and_power() -> None:
     result = planner.optimize("llama3-8b", gpus=8, batch=8, tp=8, price=2.5, power=(500, 100))
     hours = result[0].step_time_s / 3600 * 8

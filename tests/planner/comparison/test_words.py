@@ -67,6 +67,12 @@ def test_the_order_of_the_files_changes_the_reference_and_not_the_reason() -> No
     assert [row.differences[1] for row in forwards.times] == [-(row.differences[1] or 0.0) for row in backwards.times]
 
 
+def test_sums_in_another_order_are_no_difference() -> None:
+    terms = {"compute_s": 6.0 * (1 + 1e-15), "tp_exposed_s": 4.0, "bubble_s": 0.0}
+    comparison = compare_items([item("a"), item("b", time_parts=terms)])
+    assert [row.differences for row in comparison.times] == [(0.0, 0.0)] * len(comparison.times)
+
+
 def test_equal_plans() -> None:
     comparison = compare_items([item("a"), item("b")])
     assert why(comparison, 1) == "b is as fast as a."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import pytest
 from planner.cli import run
 from planner.errors import InputFileError, PlannerError
 from planner.files.network_file import import_network
-from planner.importers.onnx_graph import detect
+from planner.importers.onnx_file import detect
 from planner.importers.sources import ImportOptions, foreign_document_of
 
 # A model of a few bytes: ir_version, producer_name.
@@ -72,17 +75,17 @@ def test_control_flow_is_named(tmp_path: Path) -> None:
 
 def test_unknown_operators_are_counted(tmp_path: Path) -> None:
     nodes = [
-        node("Einsum", ["x", "x"], "a", equation="bij,bjk->bik"),
-        node("Einsum", ["a", "x"], "b", equation="bij,bjk->bik"),
+        node("Hardmax", ["x"], "a"),
+        node("Hardmax", ["a"], "b"),
     ]
     made = model([*nodes, node("Relu", ["b"], "y")], [("x", 1, [2, 3, 3])])
-    assert "Einsum (2)" in refused(made, tmp_path)
+    assert "Hardmax (2)" in refused(made, tmp_path)
     path = tmp_path / "net.onnx"
-    loaded = import_network(path, assume_free=["Einsum"])
-    assert "Einsum" in loaded.source
+    loaded = import_network(path, assume_free=["Hardmax"])
+    assert "Hardmax" in loaded.source
     assert [layer.kind for layer in loaded.graph.layers].count("assumed_free") == 2
-    assert run(["import", str(path), "--assume-free", "Einsum", "-o", str(tmp_path / "net.yaml")]) == 0
-    assert "assumed_free/Einsum" in (tmp_path / "net.yaml").read_text()
+    assert run(["import", str(path), "--assume-free", "Hardmax", "-o", str(tmp_path / "net.yaml")]) == 0
+    assert "assumed_free/Hardmax" in (tmp_path / "net.yaml").read_text()
 
 
 @pytest.mark.parametrize("kept", [5, 20, 60, 85])
@@ -152,3 +155,77 @@ def test_versions_of_the_future(tmp_path: Path, ir_version: int) -> None:
         InputFileError, match=f"opset 999; the installed onnx knows versions up to {onnx.defs.onnx_opset_version()}"
     ):
         import_network(path)
+
+
+# -- recurrent layers --------------------------------------------------------------------------------------------------------
+
+
+def recurrent(kind: str, shapes: dict[str, list[int]], **attributes: Any) -> Any:
+    """One recurrent node over 7 positions of 2 samples of 3 features."""
+    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+    initial = [
+        onnx.helper.make_tensor(name, 1, shape, [0.5 + i for i in range(math.prod(shape))])
+        for name, shape in shapes.items()
+    ]
+    made = node(kind, ["x", *shapes], "h", **attributes)
+    axes = onnx.helper.make_tensor("axes", 7, [1], [1])
+    return model([made, node("Squeeze", ["h", "axes"], "y")], [("x", 1, [7, 2, 3])], initial=(*initial, axes))
+
+
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_operators(kind: str, gates: int, tmp_path: Path) -> None:
+    """G gates of 5 units: G 5 (3 + 5) weights, and two biases per gate where B is there."""
+    sizes = {"w": [1, 5 * gates, 3], "r": [1, 5 * gates, 5], "b": [1, 10 * gates]}
+    path = tmp_path / "net.onnx"
+    for names, biases in ((("w", "r", "b"), 2), (("w", "r"), 0)):
+        made = recurrent(kind, {name: sizes[name] for name in names}, hidden_size=5)
+        path.write_bytes(made.SerializeToString())
+        loaded = import_network(path)
+        layer = loaded.graph.layers[-1]
+        assert (layer.kind, layer.params.cell, layer.params.biases) == ("lstm", kind.lower(), biases)
+        assert loaded.graph.weight_count == gates * 5 * (3 + 5 + biases)
+        assert layer.output_shape == (5, 7)
+        assert loaded.global_batch == 2
+
+
+def test_recurrent_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    made = recurrent("LSTM", {"w": [1, 20, 3], "r": [1, 20, 4]}, hidden_size=5)
+    assert "W and R are not" in refused(made, tmp_path)
+
+
+# -- what an editor or a broken disk makes of a file -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extent", [0, -3, 2**62])
+def test_extents_that_no_network_has(extent: int, tmp_path: Path) -> None:
+    made = model([node("Relu", ["x"], "y")], [("x", 1, [2, extent])])
+    assert "input 'x'" in refused(made, tmp_path)
+
+
+@pytest.mark.parametrize("opset", [0, 999])
+def test_versions_that_are_not_known(opset: int, tmp_path: Path) -> None:
+    assert f"is of opset {opset}" in refused(
+        model([node("Relu", ["x"], "y")], [("x", 1, [2, 3])], opset=opset), tmp_path
+    )
+
+
+def test_values_that_nothing_makes(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+    made = model([node("Add", ["x", "b"], "y")], [("x", 1, [2, 3])])
+    made.graph.value_info.append(onnx.helper.make_tensor_value_info("b", 1, [2, 3]))
+    assert "'b'" in refused(made, tmp_path)
+
+
+def test_bytes_that_are_flipped_are_one_error_or_another_network(tmp_path: Path) -> None:
+    """No byte of a file makes the reader stumble: it is read, or refused by one of the planner's own errors."""
+    nodes = [node("MatMul", ["x", "w"], "a"), node("Add", ["a", "x"], "b"), node("Relu", ["b"], "y")]
+    onnx = pytest.importorskip("onnx", reason="needs onnx (extra 'onnx')")
+    weight = onnx.helper.make_tensor("w", 1, [3, 3], [0.5 + i for i in range(9)])
+    data = model(nodes, [("x", 1, [2, 3])], initial=(weight,)).SerializeToString()
+    path, rng = tmp_path / "net.onnx", random.Random(5)
+    for position in range(len(data)):
+        changed = bytearray(data)
+        changed[position] = rng.randrange(256)
+        path.write_bytes(changed)
+        with contextlib.suppress(PlannerError):
+            import_network(path)

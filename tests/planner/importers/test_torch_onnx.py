@@ -78,7 +78,7 @@ def layers_of(model: LoadedModel) -> list[tuple[Any, ...]]:
     result = []
     for layer in model.graph.layers:
         params = layer.params
-        if layer.kind == "self_attention":
+        if layer.kind in ("self_attention", "cross_attention"):
             params = dataclasses.replace(params, fused=True)
         inputs = tuple(number[name] for name in layer.inputs)
         result.append((layer.kind, params, inputs, layer.output_shape, bool(layer.block)))

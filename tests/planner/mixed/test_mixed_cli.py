@@ -94,7 +94,7 @@ def _flop_of_a_step(document: dict[str, Any]) -> float:
 
 def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str]) -> None:
     text = " ".join(answer("optimize", *question, "--top", "2").split())
-    assert "no plan of the stated space that fits is faster than the first (gap 0)" in text
+    assert "no plan of the stated space that fits is faster than the first" in text
     assert "x faster than the 4 a100-80gb alone" in text
     assert "x faster than the 4 old alone" in text
     assert "4 of 4 a100-80gb, 4 of 4 old are used" in text

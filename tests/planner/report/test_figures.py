@@ -295,3 +295,20 @@ def test_a_timeline_shows_what_matters() -> None:
     assert len(figure.spans) < 3000
     assert "The first 25.0 % of the step." in figure.caption
     assert all(item.end <= figure.end for item in figure.spans)
+
+
+def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
+    import dataclasses
+
+    from planner.report.figures.standard import memory
+    from planner.report.figures.views import view_of_search
+    from planner.request import Request
+    from planner.search import optimize
+
+    view = view_of_search(optimize(Request(model="alexnet", gpus=2, top=2)))
+    assert memory(view).limit is None or "its capacity" in memory(view).caption
+    small = dataclasses.replace(view.plans[1], memory_capacity_bytes=view.plans[0].memory_capacity_bytes / 2)
+    mixed = memory(dataclasses.replace(view, plans=(view.plans[0], small)))
+    assert mixed.limit is None
+    assert "capacity" not in mixed.caption
+    assert mixed.rows[:2] == ("#1 (a GPU of 80.0 GiB)", "#2 (a GPU of 40.0 GiB)")

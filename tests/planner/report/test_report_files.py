@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -72,11 +73,11 @@ def test_everything_is_on_the_page(pages: dict[str, Path], name: str) -> None:
         "P(best)",
         "gap",
         "memory",
-        "USD",
-        "energy",
+        "USD per 1000 steps",
+        "energy per step",
         "bottleneck",
     } <= titles
-    assert ("tokens/s" in titles) is (name == "mesh-static")
+    assert ("tokens/s per GPU" in titles) is (name == "mesh-static")
     figures = [figure.attrib["id"] for figure in root.iter("figure")]
     assert {"breakdown", "memory", "pareto-memory", "timeline", "scaling-strong", "scaling-weak"} <= set(figures)
     answer = next(p for p in root.iter("p") if p.attrib.get("class") == "answer")
@@ -272,7 +273,7 @@ def test_one_plan_has_no_front(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "one plan has none" in capsys.readouterr().err
 
 
-def test_plans_over_several_kinds_of_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plans_over_several_kinds_of_gpus(tmp_path: Path) -> None:
     target = tmp_path / "mixed.html"
     question = [
         "optimize",
@@ -288,6 +289,8 @@ def test_plans_over_several_kinds_of_gpus(tmp_path: Path, capsys: pytest.Capture
     ]
     assert run([*question, "--html", str(target), "--static", "-q"]) == 0
     root = parsed(target)
-    assert {"breakdown", "memory"} <= {figure.attrib["id"] for figure in root.iter("figure")}
-    assert run([*question, "--trace", str(tmp_path / "t.json")]) == 2
-    assert "no timeline yet" in capsys.readouterr().err
+    assert {"breakdown", "memory", "timeline"} <= {figure.attrib["id"] for figure in root.iter("figure")}
+    trace = tmp_path / "t.json"
+    assert run([*question, "--trace", str(trace), "--plot", str(tmp_path / "t.svg"), "--figure", "timeline"]) == 0
+    about = json.loads(trace.read_text())["otherData"]
+    assert about["simulated_step_time_s"] == pytest.approx(about["predicted_step_time_s"], rel=0.01)

@@ -132,6 +132,32 @@ def test_nothing_sticks_out(browser: Browser, pages: dict[str, Path], name: str,
     assert out == []
 
 
+@pytest.mark.parametrize("name", ["mesh", "layers"])
+@pytest.mark.parametrize("width", [400, 800, 1300])
+def test_every_number_of_every_plan_is_seen_without_scrolling(
+    browser: Browser, pages: dict[str, Path], name: str, width: int
+) -> None:
+    opened(browser, pages[f"{name}-static"], width=width)
+    hidden = browser.run(
+        'const b=document.querySelector(".wide").getBoundingClientRect();return [...document.querySelectorAll(".cards td")].filter(c=>'
+        "{const r=c.getBoundingClientRect();return c.textContent&&(!r.width||r.right>b.right+1||r.left<b.left-1)}).map(c=>c.dataset.t)"
+    )
+    assert hidden == []
+    titled = browser.run(
+        'const c=document.querySelector(".cards td[data-t=step]");return getComputedStyle(c,"::before").content'
+    )
+    assert titled == ('"step"' if width < 900 else "none")
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_cards_sort_as_tables_do(browser: Browser, pages: dict[str, Path], width: int) -> None:
+    opened(browser, pages["mesh-static"], width=width)
+    before = browser.run(COLUMN, "memory")
+    browser.run(MARK, "memory")
+    browser.click("#head")
+    assert browser.run(COLUMN, "memory") == sorted(before)
+
+
 @pytest.mark.parametrize("width", [400, 1200])
 def test_letters_of_pictures_can_be_read(browser: Browser, pages: dict[str, Path], width: int) -> None:
     """12 px in its own coordinates, and hardly less on the page."""

@@ -223,7 +223,7 @@ def test_what_is_reached_is_reached(capsys: pytest.CaptureFixture[str], answer: 
         ((*LLAMA, "--max-tpot", "30"), "--max-tpot 30: has no unit; did you mean 30ms?"),
         ((*LLAMA, "--max-ttft", "0.5"), "--max-ttft 0.5: has no unit; did you mean 0.5ms?"),
         ((*LLAMA, "--kv-precision", "fp4"), "--kv-precision fp4: must be"),
-        ((*LLAMA, "--objective", "mfu"), "--objective mfu: must be throughput"),
+        ((*LLAMA, "--objective", "mfu"), "--objective mfu: serving has throughput"),
         ((*LLAMA, "--objective", "latencies"), "did you mean 'latency'"),
         ((*LLAMA, "--batch", "8"), "--batch: is for training"),
         ((*LLAMA, "--seq", "8"), "--prompt and --output-tokens say how long"),
@@ -254,6 +254,8 @@ def test_what_is_reached_is_reached(capsys: pytest.CaptureFixture[str], answer: 
         ((*ESTIMATE, "--max-batch", "1..8"), "leaves open which plan is meant"),
         ((*ESTIMATE, "--max-batch", "2", "--prefill-batch", "4"), "prefill batch 4 is more than the 2 sequences"),
         ((*ESTIMATE, "--dp", "2"), "use --gpus 4"),
+        ((*LLAMA, "--output-tokens", "1", "--objective", "tpot"), "--objective tpot: an answer of 1 token"),
+        ((*LLAMA, "--output-tokens", "1", "--max-tpot", "9ms"), "--max-tpot: an answer of 1 token"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_clear_error(

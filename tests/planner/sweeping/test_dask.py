@@ -135,6 +135,7 @@ def test_an_address_that_does_not_answer_is_one_error_within_seconds(tmp_path: P
             assert len(lines) == 1, errors
             assert lines[0].startswith(f"error: --dask {address}: no scheduler answers there")
             assert time.monotonic() - started < 15
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_the_package_the_extra_is_named(tmp_path: Path) -> None:

@@ -65,6 +65,17 @@ def test_two_sweeps_of_one_output_are_refused(tmp_path: Path) -> None:
     Journal(tmp_path / "j").close()
 
 
+def test_a_journal_without_rows_is_not_left_behind(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Journal(tmp_path / "j"):
+        raise ZeroDivisionError
+    assert not (tmp_path / "j").exists()
+    with Journal(tmp_path / "j") as journal:
+        journal.add("k0", {"n": 0})
+    with pytest.raises(ZeroDivisionError), Journal(tmp_path / "j"):
+        raise ZeroDivisionError
+    assert (tmp_path / "j").exists()
+
+
 def test_a_full_disk_is_one_error_and_tears_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "j")
     journal.add("k0", {"n": 0})

@@ -13,15 +13,22 @@ import pytest
 
 from costmodel.constants import CONSTANTS
 from costmodel.device import Device
+from costmodel.known_costs import KnownCosts
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.uncertainty import ErrorModel
+from costmodel.plan import Plan
+from costmodel.splits import Split
+from costmodel.uncertainty import PARTS, Candidates, ErrorModel, similarity
 from planner.calibration.files import load_calibration
+from planner.mesh.judge import make_judge
+from planner.mesh.results import MeshResult
 from planner.request import Request
+from planner.resolve import resolve
+from planner.search import optimize
 from planner.uncertainty.bars import Knowledge, error_model, knowledge_of
-from planner.uncertainty.features import mesh_coordinates, node_size
-from planner.uncertainty.sensitivity import sensitivity_of
+from planner.uncertainty.features import layer_mixture, layer_times_s, mesh_coordinates, node_size
+from planner.uncertainty.sensitivity import mesh_sensitivity, sensitivity_of
 
 MESH = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
 LAYERS = "alexnet --gpus 4"
@@ -162,6 +169,13 @@ def test_sensitivity_lists_the_constants(asks: Any, answer: Any, question: str) 
     assert "another of the best plans" in answer("explain", *question.split(), "--sensitivity")
 
 
+def test_sensitivity_beside_a_plan_file(asks: Any, tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    asks(f"estimate gpt3-1.3b --gpus 4 --batch 16 --seq 512 --tp 4 --export {file}")
+    beside = asks(f"explain --plan {file} --sensitivity")["sensitivity"]
+    assert beside == asks("explain gpt3-1.3b --gpus 4 --batch 16 --seq 512 --sensitivity")["sensitivity"]
+
+
 # -- constructed cases ------------------------------------------------------------------------------------------------------------
 
 
@@ -171,6 +185,19 @@ def cluster() -> Cluster:
     node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
     fabric = Level(name="fabric", size=4, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
     return Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node, fabric))
+
+
+def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
+    """A later plan has fewer GPU-seconds than the thriftiest; by those it would win whatever changes, at once."""
+    request = Request(model="llama3-8b", gpus=64, objective="energy", top=5)
+    result = optimize(request)
+    assert isinstance(result, MeshResult)
+    first, *others = (plan.workers * plan.step_time_s for plan in result.plans)
+    assert min(others) < first
+    rows = mesh_sensitivity(make_judge(resolve(request)), result.plans)
+    factors = [row.factor for row in rows or ()]
+    assert all(factor is None or abs(math.log(factor)) > 0.02 for factor in factors)
+    assert any(factor is not None for factor in factors)
 
 
 def test_sensitivity_of_a_case_known_by_algebra(cluster: Cluster) -> None:
@@ -202,6 +229,45 @@ def test_plans_that_differ_only_in_how_memory_is_saved_lie_close(cluster: Cluste
     )
     assert np.abs(plain - offloaded).sum() < np.abs(plain - wider).sum()
     assert node_size(cluster) == 8
+
+
+def test_plans_that_differ_in_one_small_layer_are_nearly_perfectly_correlated() -> None:
+    """pool2 of AlexNet takes under 3 % of a step; what the plans do with all others is the same."""
+    found = resolve(Request(model="alexnet", gpus=4))
+    workload, cluster = found.workload, found.cluster
+    layers = workload.graph.layers
+    data, channels = Split(batch=4), Split(out_channels=4)
+    plans = [
+        Plan(
+            workers=4,
+            num_micro_batches=1,
+            splits=tuple(channels if layer.name in names else data for layer in layers),
+            collectives=(None,) * len(layers),
+        )
+        for names in ((), ("pool2",), ("conv1", "conv2", "conv3", "conv4", "conv5", "fc6", "fc7", "fc8"))
+    ]
+    known = KnownCosts(workload, cluster)
+    coordinates, mixture = layer_mixture(known, plans)
+    times = layer_times_s(known, plans)
+    pool2 = [layer.name for layer in layers].index("pool2")
+    assert times[0][pool2] / times[0].sum() < 0.03
+    assert mixture.sum(axis=1) == pytest.approx(1.0)
+    assert mixture[0] == pytest.approx([1.0, 0.0])
+    assert mixture[1][1] == pytest.approx(times[1][pool2] / times[1].sum())
+    plain = np.zeros((3, 0))
+    same, small, other = similarity(
+        Candidates(
+            step_time_s=np.ones(3),
+            shares=np.zeros((3, len(PARTS))),
+            effects=plain,
+            covariance=np.zeros((0, 0)),
+            coordinates=coordinates,
+            mixture=mixture,
+        )
+    )[0]
+    assert same == pytest.approx(1.0)
+    assert small > 0.998
+    assert other < 0.6
 
 
 def test_assumptions_given_stay_given(asks: Any) -> None:

@@ -275,6 +275,7 @@ def test_collectives_that_cannot_be(numbers: str, reason: str, skipped: Any) -> 
 KERNELS = {
     "five minutes for a small product": (GEMM, "p100,fp32,1024,512,2048,300000", "time above 100,000 times what the device needs"),
     "seconds for a product": (GEMM, "p100,fp32,1024,512,2048,0.0000003", "time far below what the peak of the device allows"),
+    "a format": ("device,m,n,k,time_ms", "a100,8192,8192,8192,4.7", "time far below what the peak of the device allows: wrong unit? (or"),
     "four hours": (GEMM, "p100,fp32,1024,512,2048,1.5e7", "column time_ms is no time of a kernel: wrong unit?"),
     "no rows of the matrix": (GEMM, "p100,fp32,0,512,2048,1", "m, n or k is not stated"),
     "ns for us": ("device,ranks,bytes,time_us", "h100-sxm,16,268435456,0.1", "time far below what the links allow"),
@@ -283,6 +284,7 @@ KERNELS = {
     "suspect": ("device,ranks,bytes,time_us,suspect", "h100-sxm,16,1024,10,1", "marked suspect"),
     "a filter larger than the image": ("device,n,c,h,w,k,r,s,fwd_ms", "p100,16,64,56,56,128,99,3,1.2", "the shapes do not fit together"),
     "an unknown network": ("model,device,batch,step_time_ms", "foonet,v100-16gb,32,100", "the model's shape is not stated"),
+    "no kernel": ("kernel,device,time_ms", ",a100-80gb,1", "no kernel is stated"),
     "an unknown kernel": ("kernel,device,time_ms", "magic,a100-80gb,1", "kernel 'magic' is not known (gemm, convolution"),
 }  # fmt: skip
 

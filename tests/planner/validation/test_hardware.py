@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from planner.files.resources import bundled
-from planner.validation.hardware import _KNOWN, device_name, format_of, machine_of, precision_of
+from planner.naming.devices import KNOWN_DEVICES
+from planner.validation.hardware import device_name, format_of, machine_of, precision_of
 from planner.validation.tables import Row, RowSkipped
 
 
@@ -15,9 +16,9 @@ def row(**cells: str) -> Row:
 
 def test_every_device_and_cluster_that_a_name_stands_for_is_bundled() -> None:
     devices, clusters = bundled("devices"), bundled("clusters")
-    for known in _KNOWN:
+    for known in KNOWN_DEVICES:
         assert known.cluster in clusters, known
-        assert {known.device, *(name for _, name in known.by_memory)} <= set(devices), known
+        assert {known.device, *known.open_to, *(name for _, name in known.by_memory)} <= set(devices), known
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,10 @@ def test_names_of_devices(text: str, memory: str, name: str) -> None:
 def test_an_unknown_device_is_named() -> None:
     with pytest.raises(RowSkipped, match="device 'Abacus 9000' is not known"):
         machine_of(row(device="Abacus 9000"))
+    with pytest.raises(
+        RowSkipped, match=r"device 'mi330x' is not known; did you mean 'mi3[0-9]*x'\? \(planner list devices\)"
+    ):
+        machine_of(row(device="mi330x"))
 
 
 def test_links_of_a_row_replace_those_of_the_usual_cluster() -> None:
@@ -107,7 +112,7 @@ def test_formats_that_a_device_lacks_are_stored_and_computed_wider() -> None:
 NEW = {
     "NVIDIA L4": "l4", "L40S": "l40s", "A30": "a30", "A30-24GB": "a30", "Tesla P40": "p40", "Titan V": "titan-v", "RTX 5090": "rtx-5090",
     "RTX 6000 Ada": "rtx-6000-ada", "Quadro RTX 6000": "quadro-rtx-6000", "RTX A6000": "rtx-a6000", "A6000": "rtx-a6000",
-    "RTX A5000": "rtx-a5000", "MI210": "mi210", "p3.16xlarge": "v100-16gb", "P4": None, "A4000": None, "A300": None,
+    "RTX A5000": "rtx-a5000", "MI210": "mi210", "p3.16xlarge": "v100-16gb", "P4": "p4", "A4000": "rtx-a4000", "A300": None,
 }  # fmt: skip
 
 

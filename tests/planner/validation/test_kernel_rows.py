@@ -337,3 +337,18 @@ def test_servers_over_a_network_wait_for_the_weights() -> None:
         only(convnets, **one, variable_update="parameter_server/cpu").comparisons[0].predicted_s
         == only(convnets, **one).comparisons[0].predicted_s
     )
+
+
+NAMED = {
+    ("AlexNet (One Weird Trick paper)", "soumith/convnet-benchmarks imagenet winners", ""): "alexnet-torchvision",
+    ("OverFeat[fast]", "convnet-benchmarks torch cuDNN log", ""): "overfeat-fast",
+    ("AlexNet", "", "TensorFlow tf_cnn_benchmarks"): "alexnet-tf-cnn-benchmarks",
+    ("AlexNet", "", "TensorFlow"): "alexnet",
+    ("OxfordNet [Model-A]", "soumith/convnet-benchmarks imagenet winners", ""): "vgg-a",
+}
+
+
+@pytest.mark.parametrize(("row", "name"), NAMED.items())
+def test_networks_of_one_name_are_told_apart_by_whose_they_are(row: tuple[str, str, str], name: str) -> None:
+    cells = dict(zip(("model", "source", "framework"), row, strict=True))
+    assert convnets.network_name(Row(line=2, cells=cells)) == name

@@ -108,9 +108,9 @@ NAMES = {
     "GPT-2 1.5B": "gpt2-1.5b", "gpt2_xl (1.5 B)": "gpt2-1.5b", "meta-llama/Llama-2-7b-hf": "llama2-7b", "Llama-3.1 8B": "llama3-8b",
     "Llama3.1-405B": "llama3-405b", "GPT3-175B": "gpt3-175b", "gpt_oss_20b": "gpt-oss-20b", "BERT-Large": "bert-large",
     "bert-base-uncased": "bert-base", "ViT-B/16": "vit-b16", "ViT-L": "vit-l", "BLOOM": "bloom-176b", "Megatron 1T": "megatron-1t",
+    "GPT-2 medium": "gpt2-355m", "bloom-7b1": "bloom-7b1", "Mixtral-8x22B": "mixtral-8x22b", "DeepSeek-R1-Distill-Llama-8B": "llama3-8b",
     # Others of a family are none of these.
-    "Llama-3.2-1B": None, "GPT-2 medium": None, "gpt2": None, "bloom-7b1": None, "GPT-3 6.7B": None, "Mixtral-8x22B": None,
-    "ViT-H/14": None, "DeepSeek-R1-Distill-Llama-8B": None, "Megatron-LM 18.4B": None, "LLaMA 7B": None,
+    "Llama-3.2-11B-Vision": None, "GPT-3 4B": None, "bloom-13b": None, "Mixtral-8x3B": None, "ViT-G/14": None, "Megatron-LM 18.4B": None,
 }  # fmt: skip
 
 
@@ -132,3 +132,10 @@ def test_an_image_has_as_many_patches_as_it_has() -> None:
     assert bundled_transformer("vit-l", 197).weight_count == bundled_transformer("vit-l", None).weight_count
     with pytest.raises(RowSkipped, match="network 'vit-l' has 197 positions, whatever column seq says"):
         bundled_transformer("vit-l", 512)
+
+
+def test_a_model_that_is_not_known_suggests_the_nearest() -> None:
+    with pytest.raises(RowSkipped, match="no bundled model has its name; did you mean 'llama3-8b'"):
+        shape_of(row(model="Llama3-8bb"), fused=True)
+    with pytest.raises(RowSkipped, match=r"no bundled model has its name$"):
+        shape_of(row(model="Clippy"), fused=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
 from planner.errors import InputFileError
-from planner.validation.kinds import KINDS, predict_table, recognise, template
+from planner.validation.kinds import KINDS, predict_by, predict_table, recognise, template
+from planner.validation.preset import DEFAULT, PALEO
 from planner.validation.tables import Row, RowSkipped, read_table
 
 
@@ -117,3 +119,39 @@ def test_many_rows_are_predicted_as_few_are(tmp_path: Path, monkeypatch: pytest.
     parts = predict_table(read_table(path), progress=shares.append)[1]
     assert [outcome.comparisons for outcome in parts] == [outcome.comparisons for outcome in whole]
     assert shares == [0.0, 4 / 9, 8 / 9]
+
+
+def test_what_rows_mean_is_found_out_once_and_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cost models at once say what each says alone, of repeated plans as of single ones."""
+    from planner.validation import plans
+
+    header = "hidden,layers,heads,device,gpus,tp,global_batch,micro_batch,seq,step_time_ms"
+    lines = [f"2048,24,16,a100,8,{tp},64,2,2048,{time}" for tp, time in ((1, 2900), (2, 3000), (3, 3100), (2, 3200))]
+    path = written(tmp_path, "\n".join([header, *lines, ""]))
+    asked: list[int] = []
+    question = plans._question
+    monkeypatch.setattr(plans, "_question", lambda row: asked.append(row.line) or question(row))
+    table = read_table(path)
+    _, together = predict_by(table, (DEFAULT, PALEO))
+    assert asked == [2, 3, 4, 5]
+    assert all(row.meaning is None for row in table.rows)
+    for preset, found in zip((DEFAULT, PALEO), together, strict=True):
+        for line, outcome in zip(lines, found, strict=True):
+            alone = predict_table(read_table(written(tmp_path, f"{header}\n{line}\n")), preset)[1][0]
+            assert outcome.comparisons == alone.comparisons
+            assert outcome.skipped == alone.skipped
+            assert outcome.row.defaults == alone.row.defaults
+    assert together[0][2].skipped == "tp x pp x cp does not divide the GPUs"
+
+
+def test_rows_travel_to_other_processes(tmp_path: Path) -> None:
+    row = read_table(written(tmp_path, "m,n\n1,2\n")).rows[0]
+    row.meaning = object()
+    copy = pickle.loads(pickle.dumps(row))  # noqa: S301 - its own
+    assert (copy, copy.meaning, copy.text("n")) == (row, None, "2")
+
+
+def test_columns_spelled_by_people_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "M,N,K,Device,Time (ms)\n1,2,3,a100,4\n")
+    with pytest.raises(InputFileError, match=r"write 'm' for 'M'.*'time_ms' for 'Time \(ms\)'"):
+        predict_table(read_table(path))

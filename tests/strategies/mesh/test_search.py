@@ -98,6 +98,26 @@ def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(s
     assert not corner.candidates or corner.candidates[0].score >= expected[0] * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("seed", range(400, 412))
+def test_the_best_plans_are_those_of_brute_force_where_zero_1_adds_up_whole_gradients(seed: int) -> None:
+    """ZeRO-2, which scatters them, can then be the faster of the two."""
+    rng = random.Random(seed)
+    features = rng.choice([512, 1024])
+    cluster = two_level_cluster(per_node=2, inside=5e9, outside=rng.choice([1e9, 5e9]))
+    graph = decoder(blocks=2, features=features, ffn=2 * features, positions=16, experts=rng.choice([0, 2]))
+    workload = workload_of(graph, cluster, 4)
+    assumptions = MeshAssumptions(host_launch_s=0.0, host_collective_s=0.0, zero_whole=1.0)
+    model = MeshModel.build(workload, cluster, assumptions)
+    restriction = MeshRestriction(degrees={"zero_stage": Bounds(values=(1, 2)), "tp": Bounds(high=2)})
+    plans = all_plans(model, 4)
+    plans = plans.take(np.flatnonzero((plans.tp <= 2) & np.isin(plans.zero_stage, (1, 2))))
+    capacity = float(np.quantile(model.evaluate(plans).memory_bytes, rng.choice([0.1, 0.5, 1.0])))
+    settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=5, restriction=restriction)
+    outcome = search_mesh(workload, cluster, settings, None, assumptions)
+    expected = best_scores(model, plans, capacity, 5, per_device=False)
+    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+
+
 def test_nothing_fits_names_the_plan_of_least_memory() -> None:
     cluster = two_level_cluster()
     workload = workload_of(decoder(blocks=3), cluster, 4)

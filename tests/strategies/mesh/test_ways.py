@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from strategies.mesh.counting import PlanCount
@@ -12,10 +13,10 @@ from strategies.mesh.memory_bound import Families, families_of_cells
 from strategies.mesh.pipeline_bound import PipelineTimes, least_times, worthy_times
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import MeshSpace, batch_of
-from strategies.mesh.way_times import least_step_s
+from strategies.mesh.way_times import least_step_s, raise_for_gathering
 from strategies.mesh.ways import Ways
 from tests.strategies.mesh.brute_force import all_plans
-from tests.strategies.mesh.networks import random_case
+from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
 _FULL = RECOMPUTE.index("full")
 _ROUNDING = 1 + 1e-8
@@ -55,6 +56,52 @@ def test_no_plan_needs_or_takes_less_than_the_bounds_of_its_way(seed: int) -> No
         assert np.all(bound[fits] <= costs.step_time_s[fits] * _ROUNDING)
         assert np.all(np.isinf(bound[needed > ways.capacity_bytes]))
         assert np.all(times.flush_s <= costs.step_time_s * _ROUNDING)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_plan_takes_less_than_the_bound_with_what_it_gathers(seed: int) -> None:
+    """Slow links, so that gathering shows; half of the hosts are quick, so that nothing else does."""
+    rng = np.random.default_rng(seed)
+    features = int(rng.choice([256, 1024]))
+    graph = decoder(
+        blocks=3,
+        features=features,
+        ffn=2 * features,
+        positions=64,
+        experts=(0, 4)[seed % 2],
+        dense_blocks=seed % 4 // 2,
+    )
+    cluster = two_level_cluster(
+        per_node=2, inside=float(rng.choice([5e9, 50e9])), outside=float(rng.choice([1e9, 10e9]))
+    )
+    workload = workload_of(graph, cluster, int(rng.choice([4, 6, 8])))
+    quick = {"host_launch_s": 0.0, "host_collective_s": 0.0} if seed % 3 else {}
+    model = MeshModel.build(workload, cluster, MeshAssumptions(**quick))
+    plans = all_plans(model, 4)
+    plans = plans.take(np.flatnonzero(plans.zero_stage == 3))
+    plans = plans.take(np.sort(rng.permutation(len(plans))[:10_000]))
+    costs = model.evaluate(plans)
+    raised = 0
+    for share in (0.02, 0.3, 0.9):
+        capacity = float(np.quantile(costs.memory_bytes, share))
+        ways = Ways.of(MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=capacity)))
+        cores = ways.plainly(plans)
+        needs, rows = ways.needs(cores), (np.arange(len(plans)), *_way(ways, plans))
+        fits = costs.memory_bytes <= capacity
+        assert np.all(needs.shards[rows[:2]][fits] <= plans.dp_shard[fits] * _ROUNDING)
+        for times in (PipelineTimes.of(model.cores(cores, exact=False)), least_times(model, cores)):
+            before = least_step_s(ways, times, needs)
+            bound = before.copy()
+            raise_for_gathering(bound, ways, times, needs, np.isfinite)
+            assert np.all(bound >= before)
+            assert np.array_equal(bound[:, :, :3], before[:, :, :3])
+            assert np.all(bound[rows][fits] <= costs.step_time_s[fits] * _ROUNDING)
+            raised += int(np.count_nonzero(bound[rows][fits] > 1.05 * before[rows][fits]))
+            # What is of no interest stays as it is.
+            kept = before.copy()
+            raise_for_gathering(kept, ways, times, needs, lambda step_s: np.zeros(step_s.shape, dtype=np.bool_))
+            assert np.array_equal(kept, before)
+    assert raised or not quick
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from planner.placement.check import check_throughput
 from strategies.placement.baselines import local_search, one_device, one_device_time, solve_chain, solve_greedy
 from strategies.placement.bounds import class_bound, largest_load, simple_bound, work_bound
+from strategies.placement.clock import Clock
 from strategies.placement.convex import is_convex, solve_convex
 from strategies.placement.problem import PlacementProblem, PlacementResult
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
@@ -82,3 +85,23 @@ def test_convex_equals_brute_force(block: int) -> None:
         rows = np.random.default_rng(seed).integers(0, len(tried.devices), 50)
         for row in rows.tolist():
             assert is_convex(problem, tried.devices[row]) == tried.convex[row], seed
+
+
+@pytest.mark.parametrize("solve", [solve_greedy, solve_chain, local_search])
+def test_baselines_say_that_time_was_up(solve: Callable[..., PlacementResult]) -> None:
+    """What was found until then is kept; nothing is blamed on the memory."""
+    result = solve(random_problem(3), clock=Clock(limit_s=0.0))
+    assert result.stopped == "time limit"
+    assert result.placement is None or np.isfinite(result.objective)
+
+
+def test_local_search_keeps_what_it_has_when_interrupted() -> None:
+    seen: list[float] = []
+
+    def interrupt(_stage: str, value: float, _bound: float) -> None:
+        seen.append(value)
+        raise KeyboardInterrupt
+
+    result = local_search(random_problem(3), clock=Clock(report=interrupt))
+    assert result.is_interrupted
+    assert result.objective == seen[-1]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import planner
 from planner.cli import run
 from planner.errors import InputFileError, PlannerError, UnknownName
 from planner.exporters.export import make_export
@@ -75,6 +76,18 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
         with pytest.raises(InputFileError, match="--tensor-model-parallel-size"):
             read_run("megatron", path)
     assert not marker.exists()
+
+
+def test_a_variable_may_have_itself_with_a_default(tmp_path: Path) -> None:
+    """As Megatron's own examples write it: the environment may set it, and the script says what else."""
+    words = "--pipeline-model-parallel-size $PP --micro-batch-size ${MBS} --global-batch-size $(($MBS*8))"
+    script = "PP=${PP:-4}\nMBS=2\nMBS=${MBS:-1}\n" + words
+    with pytest.raises(InputFileError, match=r"--global-batch-size: is \$"):
+        read_run("megatron", _file(tmp_path, script))
+    found = read_run("megatron", _file(tmp_path, script.replace("$(($MBS*8))", "16")))
+    assert (found.mesh["pp"], found.mesh["micro_batch"]) == ("4", "2")
+    with pytest.raises(InputFileError, match="pipeline-model-parallel-size"):
+        read_run("megatron", _file(tmp_path, "PP=$PP\n" + words))
 
 
 def test_flags_that_are_not_modelled_are_listed(tmp_path: Path) -> None:
@@ -150,11 +163,39 @@ def test_layouts_and_virtual_stages(tmp_path: Path) -> None:
     text = make_export(ODD_STAGES, "megatron").files["train.sh"]
     found = read_run("megatron", _file(tmp_path, text))
     assert "vpp" not in found.mesh
-    assert any("layout" in note for note in found.notes)
+    assert found.stages == " ".join(str(count) for count in ODD_STAGES.plan.stage_blocks)
     layered = "--pipeline-model-parallel-size 4 --num-layers 32 --num-layers-per-virtual-pipeline-stage 2"
     assert read_run("megatron", _file(tmp_path, layered)).mesh["vpp"] == "4"
     layout = "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et|(t|)*6tL'"
     assert read_run("megatron", _file(tmp_path, layout)).mesh["vpp"] == "2"
+    empty = "--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'E|tttL'"
+    assert any("without blocks" in note for note in read_run("megatron", _file(tmp_path, empty)).notes)
+
+
+def test_megatron_gives_every_stage_as_many_blocks(tmp_path: Path) -> None:
+    """The planner alone would give the first and the last stage, with embedding and loss, fewer."""
+    script = _file(tmp_path, "x --pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 16 --bf16")
+    plan = planner.estimate("llama3-8b", run_from=("megatron", script), gpus=8).plan
+    assert plan.settings.get("stage_blocks") == [16, 16]
+    layout = _file(tmp_path, script.read_text() + " --pipeline-model-parallel-layout 'Et*14|t*18L'")
+    plan = planner.estimate("llama3-8b", run_from=("megatron", layout), gpus=8).plan
+    assert plan.settings.get("stage_blocks") == [14, 18]
+
+
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        ("2 --pipeline-model-parallel-layout 'Et*14|t*17L'", "31 blocks in 2 chunks) do not fit 32 blocks in 2 chunks"),
+        ("3", "(equal) do not fit 32 blocks in 3 chunks"),
+    ],
+)
+def test_stages_that_do_not_fit_are_said(tmp_path: Path, stages: str, words: str) -> None:
+    script = _file(
+        tmp_path, f"x --micro-batch-size 1 --global-batch-size 24 --bf16 --pipeline-model-parallel-size {stages}"
+    )
+    found = planner.estimate("llama3-8b", run_from=("megatron", script), gpus=6)
+    assert found.plan.settings.get("stage_blocks") is None
+    assert any(words in row.value for row in found.raw.assumptions)
 
 
 def test_deepspeed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from planner.placement.json_file import read_json_file
 from planner.placement.placement_file import assignment_of
 from planner.placement.workload_file import Overrides, workload_from
 from strategies.placement.clock import Clock
-from strategies.placement.latency import lattice
+from strategies.placement.latency import lattice, solve
 from strategies.placement.latency.evaluate import evaluate
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.latency.start import latency_greedy, latency_one_device
@@ -85,6 +85,18 @@ def test_far_steps_and_a_coarse_graph_change_nothing(monkeypatch: pytest.MonkeyP
         assert result.objective == pytest.approx(best, rel=1e-9, abs=1e-9), seed
         assert result.proven_optimal, seed
         assert result.bound <= best * (1 + 1e-9)
+
+
+def test_outputs_that_nobody_reads_bypass_far_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls of which neither reads the other run at once, whatever down-sets are between them."""
+    monkeypatch.setattr(lattice, "_LARGE", 0)
+    monkeypatch.setattr(solve, "_FEW", 0)
+    for seed in (7193, *range(7200, 7260)):
+        problem = random_latency_problem(seed)
+        best = Everything(problem).best
+        result = solve_latency(problem)
+        assert result.bound <= best * (1 + 1e-9), seed
+        assert result.objective == pytest.approx(best, rel=1e-9, abs=1e-9), seed
 
 
 def _chain(blocks: int, seed: int) -> PlacementProblem:

@@ -1,0 +1,307 @@
+"""Decoders with rotary positions: Llama and what came of it, as a table of facts.
+
+Defaults are those of the config classes of Hugging Face transformers (``src/transformers/models/<model_type>/configuration_*.py``); what a
+comment says is in ``modeling_*.py`` beside it. InternLM 2 and Baichuan are not in transformers: their classes are in the repositories of
+their weights.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planner.importers.hugging_face.facts import Decoder, MixtureOfExperts, Sizes
+
+__all__ = ["DECODERS"]
+
+_BIAS = ("attention_bias", False)
+_BIASES: dict[str, Any] = {"qkv_bias": _BIAS, "proj_bias": _BIAS}
+_LLAMA: dict[str, Any] = {**_BIASES, "mlp_bias": ("mlp_bias", False)}
+_GELU = ("hidden_activation", "gelu_pytorch_tanh")
+_GEMMA_2: dict[str, Any] = {
+    **_BIASES,
+    "tied": True,
+    "kv_heads": 4,
+    "head_dim": 256,
+    "activation": _GELU,
+    "norms": "both",
+    "window": 4096,
+    "windows": "typed",
+}
+_QWEN_3: dict[str, Any] = {**_BIASES, "head_norm": "rms", "window": 4096}
+# Queries, keys and values of GLM have biases, the projection has none.
+_GLM: dict[str, Any] = {"kv_heads": 2, "head_dim": 128, "qkv_bias": ("attention_bias", True)}
+# OLMo 2 normalises what parts return, and all heads of queries (of keys) together.
+_OLMO_2: dict[str, Any] = {**_BIASES, "norms": "after", "head_norm": "rms_wide"}
+_COHERE: dict[str, Any] = {**_BIASES, "tied": True, "norm": "layer_scale", "parallel": True}
+
+DECODERS: dict[str, Decoder] = {
+    "llama": Decoder(title="Llama", sizes=Sizes(32000, 4096, 11008, 32, 32, 2048), **_LLAMA),
+    "mistral": Decoder(
+        title="Mistral", sizes=Sizes(32000, 4096, 14336, 32, 32, 131072), kv_heads=8, window=4096, windows="all"
+    ),
+    "ministral3": Decoder(
+        title="Ministral3", sizes=Sizes(131072, 4096, 14336, 34, 32, 262144), kv_heads=8, head_dim=128, windows="all"
+    ),
+    "mixtral": Decoder(
+        title="Mixtral",
+        sizes=Sizes(32000, 4096, 14336, 32, 32, 131072),
+        kv_heads=8,
+        windows="all",
+        experts=MixtureOfExperts(
+            experts=("num_local_experts", 8, "num_experts"), top_k=2, width=("intermediate_size", 14336)
+        ),
+    ),
+    "qwen2": Decoder(  # biases of queries, keys and values, none of the projection
+        title="Qwen2",
+        sizes=Sizes(151936, 4096, 22016, 32, 32, 32768),
+        kv_heads=32,
+        qkv_bias=True,
+        reads_head_dim=False,
+        window=4096,
+        windows="late",
+    ),
+    "qwen2_moe": Decoder(
+        title="Qwen2Moe",
+        sizes=Sizes(151936, 2048, 5632, 24, 16, 32768),
+        kv_heads=16,
+        qkv_bias=("qkv_bias", True),
+        reads_head_dim=False,
+        window=4096,
+        windows="early",
+        experts=MixtureOfExperts(
+            experts=("num_experts", 60, "num_local_experts"),
+            top_k=4,
+            width=("moe_intermediate_size", 1408),
+            shared_width=("shared_expert_intermediate_size", 5632),
+            shared_gate=True,
+            layers="step",
+        ),
+    ),
+    "qwen3": Decoder(
+        title="Qwen3",
+        sizes=Sizes(151936, 4096, 22016, 32, 32, 32768),
+        kv_heads=32,
+        head_dim=128,
+        windows="late",
+        **_QWEN_3,
+    ),
+    "qwen3_moe": Decoder(
+        title="Qwen3Moe",
+        sizes=Sizes(151936, 2048, 6144, 24, 32, 32768),
+        kv_heads=4,
+        windows="switched",
+        **_QWEN_3,
+        experts=MixtureOfExperts(
+            experts=("num_experts", 128, "num_local_experts"),
+            top_k=8,
+            width=("moe_intermediate_size", 768),
+            layers="step",
+        ),
+    ),
+    "gemma": Decoder(
+        title="Gemma",
+        sizes=Sizes(256000, 3072, 24576, 28, 16, 8192),
+        kv_heads=16,
+        head_dim=256,
+        tied=True,
+        # Published files say "gelu" in hidden_act; the code runs the tanh form either way.
+        activation=("hidden_act", "gelu_pytorch_tanh"),
+        **_BIASES,
+    ),
+    "gemma2": Decoder(title="Gemma2", sizes=Sizes(256000, 2304, 9216, 26, 8, 8192), period=2, **_GEMMA_2),
+    "gemma3_text": Decoder(
+        title="Gemma3",
+        config_class="Gemma3TextConfig",
+        bare_class="Gemma3TextModel",
+        sizes=Sizes(262208, 2304, 9216, 26, 8, 131072),
+        period=6,
+        head_norm="rms",
+        **_GEMMA_2,
+    ),
+    "phi3": Decoder(
+        title="Phi3",
+        sizes=Sizes(32064, 3072, 8192, 32, 32, 4096),
+        reads_head_dim=False,
+        windows="all",
+        residual_dropout="resid_pdrop",
+        embedding_dropout="embd_pdrop",
+    ),
+    "gpt_oss": Decoder(
+        title="GptOss",
+        sizes=Sizes(201088, 2880, 2880, 36, 64, 131072),
+        kv_heads=8,
+        head_dim=64,
+        qkv_bias=("attention_bias", True),
+        proj_bias=("attention_bias", True),
+        sinks=True,
+        window=128,
+        windows="typed",
+        period=2,
+        experts=MixtureOfExperts(
+            experts=("num_local_experts", 128, "num_experts"),
+            top_k=4,
+            width=("intermediate_size", 2880),
+            bias=True,
+            router_bias=True,
+        ),
+    ),
+    "glm": Decoder(title="Glm", sizes=Sizes(151552, 4096, 13696, 40, 32, 131072), **_GLM),
+    "glm4": Decoder(title="Glm4", sizes=Sizes(151552, 4096, 13696, 40, 32, 131072), norms="both", **_GLM),
+    "glm4_moe": Decoder(
+        title="Glm4Moe",
+        sizes=Sizes(151552, 4096, 10944, 46, 96, 131072),
+        kv_heads=8,
+        qkv_bias=_BIAS,
+        head_norm="rms",
+        head_norm_if=("use_qk_norm", False),
+        experts=MixtureOfExperts(
+            experts=("n_routed_experts", 128, "num_local_experts"),
+            top_k=8,
+            width=("moe_intermediate_size", 1408),
+            shared=("n_shared_experts", 1),
+            router_bias=True,  # balances the load, as DeepSeek-V3's
+            layers="late",
+        ),
+    ),
+    "olmo": Decoder(title="Olmo", sizes=Sizes(50304, 4096, 11008, 32, 32, 2048), norm="layer_plain", **_BIASES),
+    "olmo2": Decoder(title="Olmo2", sizes=Sizes(50304, 4096, 11008, 32, 32, 2048), **_OLMO_2),
+    "olmo3": Decoder(
+        title="Olmo3", sizes=Sizes(50304, 4096, 11008, 32, 32, 2048), window=4096, windows="typed", period=4, **_OLMO_2
+    ),
+    "olmoe": Decoder(
+        title="Olmoe",
+        sizes=Sizes(50304, 2048, 2048, 16, 16, 4096),
+        reads_head_dim=False,
+        head_norm="rms_wide",
+        experts=MixtureOfExperts(
+            experts=("num_experts", 64, "num_local_experts"), top_k=8, width=("intermediate_size", 2048)
+        ),
+        **_BIASES,
+    ),
+    "smollm3": Decoder(
+        title="SmolLM3",
+        sizes=Sizes(128256, 2048, 11008, 36, 16, 32768),
+        kv_heads=4,
+        tied=True,
+        windows="typed",
+        **_LLAMA,
+    ),
+    "granite": Decoder(title="Granite", sizes=Sizes(32000, 4096, 11008, 32, 32, 2048), **_LLAMA),
+    "granitemoe": Decoder(
+        title="GraniteMoe",
+        sizes=Sizes(32000, 4096, 11008, 32, 32, 2048),
+        experts=MixtureOfExperts(
+            experts=("num_local_experts", 8, "num_experts"), top_k=2, width=("intermediate_size", 11008)
+        ),
+        **_BIASES,
+    ),
+    "starcoder2": Decoder(
+        title="Starcoder2",
+        sizes=Sizes(49152, 3072, 12288, 30, 24, 4096),
+        kv_heads=2,
+        tied=True,
+        qkv_bias=("use_bias", True),
+        proj_bias=("use_bias", True),
+        mlp_bias=("use_bias", True),
+        activation=("hidden_act", "gelu_pytorch_tanh"),
+        gated=False,
+        norm="layer",
+        windows="all",
+        residual_dropout="residual_dropout",
+        embedding_dropout="embedding_dropout",
+    ),
+    "nemotron": Decoder(
+        title="Nemotron",
+        sizes=Sizes(256000, 6144, 24576, 32, 48, 4096),
+        activation=("hidden_act", "relu2"),
+        gated=False,
+        norm="layer",
+        **_LLAMA,
+    ),
+    "stablelm": Decoder(
+        title="StableLm",
+        sizes=Sizes(50304, 2560, 6912, 32, 32, 4096),
+        kv_heads=32,
+        reads_head_dim=False,
+        qkv_bias=("use_qkv_bias", False),
+        norm="layer",
+        parallel=("use_parallel_residual", False),
+        head_norm="layer_own",
+        head_norm_if=("qk_layernorm", False),
+        mlp_dropout="hidden_dropout",
+    ),
+    "cohere": Decoder(
+        title="Cohere",
+        sizes=Sizes(256000, 8192, 22528, 40, 64, 8192),
+        head_norm="layer_own",
+        head_norm_if=("use_qk_norm", False),
+        **_COHERE,
+    ),
+    "cohere2": Decoder(
+        title="Cohere2",
+        sizes=Sizes(256000, 8192, 22528, 40, 64, 8192),
+        reads_head_dim=False,
+        window=4096,
+        windows="typed",
+        period=4,
+        **_COHERE,
+    ),
+    "internlm2": Decoder(
+        title="InternLM2",
+        sizes=Sizes(103168, 4096, 11008, 32, 32, 2048),
+        reads_head_dim=False,
+        qkv_bias=("bias", True),
+        proj_bias=("bias", True),
+    ),
+    "baichuan": Decoder(
+        title="Baichuan",
+        sizes=Sizes(125696, 4096, 11008, 32, 32, 4096),
+        position_keys=("model_max_length",),  # the 13B networks have no other
+        reads_kv=False,
+        reads_head_dim=False,
+    ),
+    "seed_oss": Decoder(
+        title="SeedOss",
+        sizes=Sizes(155136, 4096, 27648, 64, 80, 524288),
+        kv_heads=8,
+        head_dim=128,
+        qkv_bias=("attention_bias", True),
+        proj_bias=("attention_out_bias", False),
+        mlp_bias=("mlp_bias", False),
+        residual_dropout="residual_dropout",
+        dropout=0.1,
+    ),
+    "ernie4_5": Decoder(
+        title="Ernie4_5",
+        sizes=Sizes(103424, 1024, 3072, 18, 16, 131072),
+        kv_heads=2,
+        head_dim=128,
+        tied=True,
+        qkv_bias=("use_bias", False),
+        proj_bias=("use_bias", False),
+        mlp_bias=("use_bias", False),
+    ),
+    "exaone4": Decoder(
+        title="Exaone4",
+        sizes=Sizes(102400, 4096, 16384, 32, 32, 2048),
+        kv_heads=32,
+        norms="after",
+        head_norm="rms",
+        window=4096,
+        windows="typed",
+        period=4,
+    ),
+    "minimax_m2": Decoder(
+        title="MiniMaxM2",
+        sizes=Sizes(200064, 3072, 1536, 62, 48, 196608),
+        kv_heads=8,
+        head_dim=128,
+        head_norm="rms_wide",
+        experts=MixtureOfExperts(
+            experts=("num_local_experts", 256, "num_experts"),
+            top_k=8,
+            width=("intermediate_size", 1536),
+            router_bias=True,
+        ),
+    ),
+}

@@ -1,0 +1,159 @@
+"""Products of matrices, and attention as it is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planner.importers.traced.arithmetic import on_scores
+from planner.importers.traced.attention import add_attention, is_causal, product_view
+from planner.importers.traced.conversion import KINDS, Conversion, kinds
+from planner.importers.traced.network import Fixed, Product, Value, Weight
+from planner.importers.traced.program import Operation, ProgramFault
+from planner.importers.traced.views import BATCH, Atom, Dims, View, merged
+
+__all__ = ["KINDS", "add_linear", "attended", "note_samples"]
+
+
+@kinds("linear")
+def _linear(self: Conversion, operation: Operation) -> Value:
+    weight, bias = self.weight(operation, 1), self.weight(operation, 2)
+    assert weight is not None
+    return add_linear(self, self.view(operation), weight, bias, transposed=operation.attributes.get("transposed", True))
+
+
+def add_linear(self: Conversion, view: View, weight: Weight, bias: Weight | None, *, transposed: bool) -> View:
+    """Features by a matrix, ``transposed`` where it is (outputs, inputs)."""
+    outputs = weight.shape[0 if transposed else 1]
+    note_samples(self, view.dims[-1:])
+    source = self.network.flat_input(view)
+    self.matrices.add(self.own_piece(weight))
+    tied = weight.key in self.lookups and not weight.piece
+    if bias is not None:
+        self.own_piece(bias)
+    values = {"out_features": outputs, "bias": bias is not None, "tied": tied}
+    name = self.weight_name(weight.key)
+    frozen = not weight.is_trained and not (bias and bias.is_trained)
+    layer = self.network.add("linear", values, [source.layer], name=name, frozen=frozen)
+    dims = (*source.dims[:-1], tuple(a for a in source.dims[-1] if a.axis == BATCH) + merged([Atom(0, outputs, 1)]))
+    return View(layer=layer, dims=dims, start=(0,) * len(self.drafts.shape(layer)))
+
+
+@kinds("matmul")
+def _matmul(self: Conversion, operation: Operation) -> Value:
+    left, right = self.value(operation, 0), self.value(operation, 1)
+    if isinstance(right, Weight) and len(right.shape) == 2 and left is not None:
+        return add_linear(self, self.plain(left), right, None, transposed=False)
+    if isinstance(left, Product) and left.is_probability and isinstance(right, View):
+        return attended(self, left, right, operation.shapes[0])
+    if left is None or right is None or isinstance(left, (Fixed, Weight)) or isinstance(right, (Fixed, Weight)):
+        return _with_constant(self, operation)
+    first, second = self.plain(left), self.plain(right)
+    if len(first.dims) != len(second.dims) or len(first.dims) < 3:
+        raise ProgramFault(f"{operation.source} '{operation.outputs[0]}': {first.shape} by {second.shape} is not known")
+    note_samples(self, (*first.dims[-2:], *second.dims[-2:]))
+    order = [*range(len(second.dims) - 2), len(second.dims) - 1, len(second.dims) - 2]
+    product = Product(queries=first, keys=second.permuted(order), shape=operation.shapes[0])
+    added = self.value(operation, 2)  # torch.baddbmm
+    return on_scores(self, "add", product, added) if isinstance(added, (Fixed, Weight)) else product
+
+
+def note_samples(self: Conversion, dims: Dims) -> None:
+    """Note that an operation works across what is taken for the samples: then another dimension holds them."""
+    if any(atom.axis == BATCH and atom.size > 1 for dim in dims for atom in dim):
+        self.mixes_samples = True
+
+
+def _with_constant(self: Conversion, operation: Operation) -> Value:
+    """A product with a constant matrix: a layer with frozen weights."""
+    left, right = self.value(operation, 0), self.value(operation, 1)
+    constant, other = (left, right) if isinstance(left, (Fixed, Weight)) else (right, left)
+    if (
+        other is None
+        or constant is None
+        or isinstance(other, (Fixed, Weight))
+        or len(constant.shape) != 2
+        or other is right
+    ):
+        raise ProgramFault(
+            f"{operation.source} '{operation.outputs[0]}': a product with a constant or parameter is known where that is a matrix on "
+            "the right"
+        )
+    frozen = Weight(
+        shape=constant.shape, key=f"constant:{operation.outputs[0]}", table=constant.shape, is_trained=False
+    )
+    return add_linear(self, self.plain(other), frozen, None, transposed=False)
+
+
+def attended(self: Conversion, product: Product, values: View, shape: tuple[int, ...]) -> View:
+    """Probabilities times values."""
+    positions = product.shape[-2], product.shape[-1]
+    causal = is_causal(product.mask, *positions)
+    if causal is None:
+        _note_mask(self)
+    queries, keys = product.sources
+    if product.key not in self.scores:
+        found = add_attention(
+            self.network,
+            replace(product, queries=queries, keys=keys, flop=0.0),
+            replace(values, flop=0.0),
+            causal=bool(causal),
+            fused=self.program.is_fused,
+        )
+        if found is not None:
+            self.attended[product.key] = found.layer
+            return found
+    scores = self.plain(product)
+    rows, columns, inner = shape[-2], shape[-1], product.shape[-1]
+    left = self.network.matrices(scores, rows, inner)
+    right = self.network.matrices(values, inner, columns)
+    layer = self.network.add("matmul", {}, [left.layer, right.layer])
+    return product_view(self.network, layer, scores, shape)
+
+
+def _note_mask(self: Conversion) -> None:
+    note = "a mask of attention whose numbers are not in the program is taken to hide nothing"
+    if note not in self.notes:
+        self.notes.append(note)
+
+
+@kinds("attention")
+def _attention(self: Conversion, operation: Operation) -> Value:
+    """One operator for all of it (scaled_dot_product_attention)."""
+    queries, keys, values = (self.view(operation, i) for i in range(3))
+    mask = self.value(operation, 3)
+    given = mask if isinstance(mask, Fixed) else None
+    attributes = operation.attributes
+    note_samples(self, (*queries.dims[-2:], *keys.dims[-2:]))
+    shape = (*queries.shape[:-1], keys.shape[-2])
+    dropout = float(attributes.get("dropout", 0.0))
+    product = Product(queries=queries, keys=keys, shape=shape, mask=given, is_probability=True, dropout=dropout)
+    causal = True if attributes.get("causal") else is_causal(given, shape[-2], shape[-1])
+    if causal is None:
+        _note_mask(self)
+    plain = replace(product, queries=replace(queries, flop=0.0), keys=replace(keys, flop=0.0))
+    found = add_attention(self.network, plain, replace(values, flop=0.0), causal=bool(causal), fused=True)
+    if found is not None:
+        return found
+    return attended(self, replace(product, flop=2.0), values, operation.shapes[0])
+
+
+@kinds("softmax")
+def _softmax(self: Conversion, operation: Operation) -> Value:
+    value = self.value(operation, 0)
+    dim = operation.attributes.get("dim", -1) % max(len(operation.shapes[0]), 1)
+    if isinstance(value, Product) and dim == len(value.shape) - 1 and not value.is_probability:
+        return replace(value, is_probability=True)
+    source = self.network.covering(self.view(operation))
+    return replace(source, layer=self.network.add("softmax", {}, [source.layer]))
+
+
+@kinds("dropout")
+def _dropout(self: Conversion, operation: Operation) -> Value:
+    value, rate = self.value(operation, 0), float(operation.attributes.get("p", 0.0))
+    if value is None or not 0.0 < rate < 1.0:
+        return value if value is not None else Fixed(shape=operation.shapes[0])
+    if isinstance(value, Product) and value.is_probability:
+        return replace(value, dropout=rate)
+    source = self.network.covering(self.view(operation))
+    layer = self.network.add("dropout", {"keep": round(1.0 - rate, 6)}, [source.layer])
+    return replace(source, layer=layer)

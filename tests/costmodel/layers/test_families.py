@@ -1,0 +1,197 @@
+"""Layers other than convolutions: shapes, weights and operations counted by hand, and faults named."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+
+from costmodel.graph import Graph, LayerSpec
+from costmodel.layers import FAMILIES, Shape, ShapeError
+from costmodel.layers.base import params_from
+from costmodel.splits import shard_of, split_table
+from tests.costmodel.layers.cases import flop, gemm_flop, gemms, layer, passes, work_of
+
+
+def test_linear_flattens_images_and_keeps_sequences() -> None:
+    image = layer("linear", (256, 6, 6), out_features=4096)
+    assert image.output_shape == (4096,)
+    assert image.weight_count == 9216 * 4096 + 4096
+    assert [flop(p) for p in passes(work_of(image, 2))] == [2 * 2.0 * 9216 * 4096] * 3
+    sequence = layer("linear", (512, 30), out_features=1000, bias=False)
+    assert sequence.output_shape == (1000, 30)
+    assert sequence.weight_count == 512_000
+    assert [flop(p) for p in passes(work_of(sequence, 2))] == [2 * 2.0 * 30 * 512_000] * 3
+    assert image.family.is_fully_connected(image)
+    assert not sequence.family.is_fully_connected(sequence)
+
+
+def test_lstm() -> None:
+    """4 gates: 4 H (I + H + 1) weights and 8 T H (I + H) FLOP per sample and direction."""
+    one = layer("lstm", (10, 7), hidden=6)
+    assert one.output_shape == (6, 7)
+    assert one.weight_count == 4 * 6 * (10 + 6 + 1)
+    two = layer("lstm", (10, 7), hidden=6, bidirectional=True)
+    assert two.output_shape == (12, 7)
+    assert two.weight_count == 2 * one.weight_count
+    for cell, directions in ((one, 1), (two, 2)):
+        work = work_of(cell, 3)
+        assert gemm_flop(work.forward) == directions * 3 * 8.0 * 7 * 6 * 16
+        both = gemm_flop(work.backward_input) + gemm_flop(work.backward_weight)
+        assert both == pytest.approx(2 * gemm_flop(work.forward))
+    # The gradient of the state runs back through the steps even if nobody wants the gradient of the input.
+    assert any(k.launches >= 7 for k in work_of(one, 3).backward_weight[0])
+
+
+@pytest.mark.parametrize(("cell", "gates"), [("lstm", 4), ("gru", 3), ("rnn", 1)])
+@pytest.mark.parametrize("biases", [0, 1, 2])
+def test_recurrent_cells(cell: str, gates: int, biases: int) -> None:
+    """G gates: G H (I + H + biases) weights and 2 G T H (I + H) FLOP per sample and direction; torch.nn counts two biases."""
+    one = layer("lstm", (10, 7), hidden=6, bidirectional=True, cell=cell, biases=biases)
+    assert one.output_shape == (12, 7)
+    assert one.weight_count == 2 * gates * 6 * (10 + 6 + biases)
+    work = work_of(one, 3)
+    assert gemm_flop(work.forward) == 2 * 3 * 2.0 * gates * 7 * 6 * 16
+    assert gemm_flop(work.backward_input) + gemm_flop(work.backward_weight) == pytest.approx(
+        2 * gemm_flop(work.forward)
+    )
+
+
+def test_smaller_cells_keep_less() -> None:
+    kept = []
+    for cell in ("rnn", "gru", "lstm"):
+        one = layer("lstm", (10, 7), hidden=6, cell=cell)
+        kept.append(float(one.family.saved_elements(one, shard_of(one, split_table([1]), 3))[0]))
+    assert kept == [3 * 6 * 7 * number for number in (1, 4, 5)]
+
+
+def test_attention() -> None:
+    """q: 5 steps of 8; k: 7 positions of 6; 4 units. Projections 4 (8 + 6) weights and a vector of 4."""
+    one = layer("attention", (8, 5), (6, 7), units=4)
+    assert one.output_shape == (6, 5)
+    assert one.weight_count == 4 * 14 + 4
+    project, context = 2.0 * 4 * (5 * 8 + 7 * 6), 2.0 * 5 * 7 * 6
+    score = 4.0 * 5 * 7 * 4  # add, tanh, multiply, add per unit and pair
+    assert flop(work_of(one, 2).forward) == 2 * (project + context + score)
+
+
+def test_pooling_and_elementwise() -> None:
+    pool = work_of(layer("pool", (4, 8, 8), kernel=2, stride=2), 3)
+    assert flop(pool.forward) == 3 * 4 * 16 * 4
+    assert float(pool.forward[0][0].elements[0]) == 3 * 4 * (64 + 16)
+    # Backward every element of the input looks up the output and the gradient of its window: 64 times, 16 of them from the memory.
+    assert float(pool.backward_input[0][0].elements[0]) == pytest.approx(
+        3 * 4 * 2 * (64 + 16) + 3 * 4 * 2 * (64 - 16) / 2.4
+    )
+    # 2 x 2 windows of 9, of 25 elements: 11 read again from the cache; backward 9 lookups of each array where there are 4 outputs.
+    overlapping = work_of(layer("pool", (1, 5, 5), kernel=3, stride=2), 1)
+    assert float(overlapping.forward[0][0].elements[0]) == pytest.approx(25 + 4 + (36 - 25) / 2.4)
+    assert float(overlapping.backward_input[0][0].elements[0]) == pytest.approx(2 * (25 + 4) + 2 * (36 - 4) / 2.4)
+    average = work_of(layer("pool", (1, 5, 5), kernel=3, stride=2, mode="average"), 1)
+    assert float(average.backward_input[0][0].elements[0]) == pytest.approx(25 + 4 + (36 - 4) / 2.4)
+    whole = work_of(layer("global_pool", (4, 8, 8)), 3)
+    assert float(whole.forward[0][0].elements[0]) == 3 * 4 * (64 + 1)
+    add = work_of(layer("add", (4, 8, 8), (4, 8, 8), (4, 8, 8)), 3)
+    assert float(add.forward[0][0].elements[0]) == 4 * 3 * 256
+    assert flop(add.forward) == 2 * 3 * 256
+    concat = layer("concat", (4, 8, 8), (6, 8, 8))
+    assert concat.output_shape == (10, 8, 8)
+    assert float(work_of(concat, 1).forward[0][0].elements[0]) == 2 * 640
+    up = work_of(layer("upsample", (4, 8, 8), factor=2), 1)
+    assert float(up.forward[0][0].elements[0]) == 4 * (64 + 256)
+    assert layer("embedding", (1, 30), num_embeddings=1000, dim=16).weight_count == 16_000
+    assert (
+        float(work_of(layer("embedding", (1, 30), num_embeddings=1000, dim=16), 2).forward[0][0].elements[0])
+        == 2 * 2 * 480
+    )
+
+
+def test_only_views_are_free() -> None:
+    for kind, family in FAMILIES.items():
+        shapes: dict[str, tuple[Shape, ...]] = {
+            "input": (),
+            "attention": ((8, 5), (6, 7)),
+            "embedding": ((1, 5),),
+            "lstm": ((8, 5),),
+            "cross_attention": ((8, 5), (16, 7)),
+            "latent_attention": ((8, 5), (12, 5), (6, 5)),
+            **dict.fromkeys(("layer_norm", "rms_norm", "glu", "moe", "position_embedding"), ((8, 5),)),
+            **dict.fromkeys(("select_position", "slice_features"), ((8, 5),)),
+            "self_attention": ((24, 5),),
+        }
+        values: dict[str, dict[str, Any]] = {
+            "input": {"shape": (4, 8, 8)},
+            "convolution": {"out_channels": 4, "kernel": 3},
+            "deconvolution": {"out_channels": 4, "kernel": 3},
+            "linear": {"out_features": 4},
+            "embedding": {"num_embeddings": 9, "dim": 4},
+            "lstm": {"hidden": 4},
+            "attention": {"units": 4},
+            "pool": {"kernel": 2},
+            "upsample": {"factor": 2},
+            "self_attention": {"heads": 2, "head_dim": 4},
+            "cross_attention": {"heads": 2, "head_dim": 4},
+            "latent_attention": {"heads": 2, "nope_dim": 2, "rope_dim": 2, "value_dim": 4},
+            "moe": {"experts": 4, "top_k": 2, "ffn": 6},
+            "position_embedding": {"max_positions": 9},
+            "slice_features": {"features": 3},
+            **{stated: {"shape": (4, 8)} for stated in ("rearrange", "reduce", "assumed_free")},
+        }
+        image = ((4, 8, 8),) * family.min_inputs
+        one = layer(kind, *shapes.get(kind, image), **values.get(kind, {}))
+        views = ("input", "flatten", "slice_features", "assumed_free")
+        moved = sum(float(k.elements[0]) for k in itertools.chain(*work_of(one, 1).forward))
+        assert (moved == 0) == family.is_view == (kind in views), kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "values", "said"),
+    [
+        ("convolution", ((64,),), {"out_channels": 4, "kernel": 3}, "its input is 64"),
+        ("convolution", ((3, 5, 5),), {"out_channels": 4, "kernel": 7}, "7x7 does not fit into its input 3x5x5"),
+        ("convolution", ((3, 5, 5),), {"out_channels": 4, "kernel": 3, "groups": 2}, r"groups 2 .* \(3\) .* \(4\)"),
+        ("convolution", ((4, 5, 5),), {"out_channels": 3, "kernel": 3, "groups": 2}, r"groups 2 .* \(4\) .* \(3\)"),
+        (
+            "deconvolution",
+            ((3, 1, 1),),
+            {"out_channels": 4, "kernel": 2, "padding": 1},
+            "leaves nothing of its input 3x1x1",
+        ),
+        ("deconvolution", ((3, 9),), {"out_channels": 4, "kernel": 2}, "its input is 3x9"),
+        ("pool", ((3, 4, 4),), {"kernel": 5}, "5x5 does not fit"),
+        ("global_pool", ((3, 4),), {}, "its input is 3x4"),
+        ("lstm", ((3, 4, 4),), {"hidden": 2}, "its input is 3x4x4"),
+        ("embedding", ((2, 4),), {"num_embeddings": 2, "dim": 2}, "its input is 2x4"),
+        ("attention", ((2, 4), (2,)), {"units": 2}, "2x4, 2$"),
+        ("concat", ((2, 4, 4), (2, 4, 5)), {}, "2x4x4, 2x4x5"),
+        ("add", ((2, 4, 4), (2, 4, 5)), {}, "2x4x4, 2x4x5"),
+        ("upsample", ((2, 4),), {"factor": 2}, "its input is 2x4"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(
+    kind: str, shapes: tuple[Shape, ...], values: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ShapeError, match=said):
+        layer(kind, *shapes, **values)
+
+
+def test_weights_of_a_network_add_up() -> None:
+    specs = [
+        LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (1, 28, 28)})),
+        LayerSpec(name="fc1", kind="linear", params=params_from("linear", {"out_features": 100}), inputs=("data",)),
+        LayerSpec(name="fc2", kind="linear", params=params_from("linear", {"out_features": 10}), inputs=("fc1",)),
+    ]
+    assert Graph.build("mlp", specs).weight_count == 784 * 100 + 100 + 100 * 10 + 10
+    assert math.prod(layer("flatten", (3, 4, 5)).output_shape) == 60
+
+
+def test_kinds_of_kernels_are_named() -> None:
+    strided = work_of(layer("convolution", (8, 16, 16), out_channels=8, kernel=3, stride=2), 1)
+    tilings = [passes_[0][0].tiling for passes_ in (strided.forward, strided.backward_input, strided.backward_weight)]
+    assert tilings == ["thin", "strided", "thin"]
+    transposed = work_of(layer("deconvolution", (8, 16, 16), out_channels=8, kernel=4, stride=2), 1)
+    assert [a[0][0].tiling for a in (transposed.forward, transposed.backward_input)] == ["strided", "thin"]
+    assert {k.tiling for k in gemms(work_of(layer("linear", (64,), out_features=8), 1))} == {"library"}
+    assert {k.tiling for k in gemms(work_of(layer("lstm", (64, 5), hidden=8), 1))} == {"thin"}

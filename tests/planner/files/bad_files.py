@@ -1,0 +1,29 @@
+"""Network files with faults, and the errors that loading them gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.errors import ExitCode, InputFileError
+from planner.loading import load_model
+
+HEAD = "schema_version: 1\nname: t\nglobal_batch: 8\n"  # lines 1 to 3
+DATA = "layers:\n  - {name: data, type: input, shape: [3, 32, 32]}\n"  # lines 4 and 5
+
+
+def errors(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(InputFileError) as caught:
+        load_model(str(path))
+    assert caught.value.exit_code == ExitCode.USAGE
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{path}:") for line in lines)
+    return [line.removeprefix(f"{path}:") for line in lines]
+
+
+def error(tmp_path: Path, text: str) -> str:
+    (only,) = errors(tmp_path, text)
+    return only

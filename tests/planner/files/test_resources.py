@@ -1,0 +1,144 @@
+"""Finding bundled files and files beside others by name and path."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.errors import InputFileError, PlannerError, UnknownName, did_you_mean
+from planner.files.documents import parse_document
+from planner.files.resources import bundled, config_folder, resolve
+from planner.loading import load_algorithms, load_cluster, load_device
+from tests.planner.written_files import write
+
+# -- names ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_names_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = config_folder() / "models" / "alexnet.yaml"
+    assert resolve("models", "alexnet") == resolve("models", "alexnet.yaml") == wanted
+    assert resolve("models", str(wanted)) == wanted
+    Path("alexnet.yaml").write_text("x")
+    assert resolve("models", "alexnet.yaml") == Path("alexnet.yaml")  # a path wins
+    assert resolve("models", "alexnet") == wanted
+    Path("vgg16").mkdir()
+    assert resolve("models", "vgg16").name == "vgg16.yaml"  # a folder of that name does not hide the model
+
+
+def test_unknown_names_suggest() -> None:
+    with pytest.raises(UnknownName) as caught:
+        resolve("models", "alexnt")
+    message = str(caught.value)
+    assert message.startswith("model 'alexnt' is not known; did you mean 'alexnet'? (known: ")
+    assert "planner list models" in message
+    assert caught.value.close[0] == "alexnet"
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["./nowhere/net.yaml", "/nowhere/net.yaml", "nowhere/", "a/" + "b" * 5000, "x\0y/z"])
+def test_missing_paths(text: str) -> None:
+    with pytest.raises(InputFileError, match="no such model file"):
+        resolve("models", text)
+
+
+@pytest.mark.parametrize("text", ["", "x" * 5000, "\0"])
+def test_strange_names(text: str) -> None:
+    with pytest.raises(PlannerError):
+        resolve("models", text)
+
+
+def test_every_bundled_file_has_its_name() -> None:
+    for kind in ("models", "devices", "clusters"):
+        for name, path in bundled(kind).items():  # type: ignore[arg-type]
+            assert parse_document(path).value["name"] == name
+
+
+def test_an_installed_package_finds_the_files_inside_it(tmp_path: Path) -> None:
+    """As a wheel lays it out; a neighbour called ``configs`` is someone else's."""
+    source = Path(planner.__file__).parent
+    shutil.copytree(source, tmp_path / "planner", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(config_folder(), tmp_path / "planner" / "_configs")
+    for kind in ("models", "devices"):
+        (tmp_path / "configs" / kind).mkdir(parents=True)
+    code = "from planner.files.resources import bundled, config_folder; print(config_folder(), *bundled('models'))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, check=True, text=True
+    )
+    folder, *names = run.stdout.split()
+    assert Path(folder) == (tmp_path / "planner" / "_configs").resolve()
+    assert names == list(bundled("models"))
+
+
+def test_did_you_mean_is_deterministic() -> None:
+    names = ["ring", "rings", "tree", "RING"]
+    assert len({did_you_mean("rnig", order) for order in itertools.permutations(names)}) == 1
+
+
+# -- devices, clusters, algorithms -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(bundled("devices")))
+def test_bundled_devices_load(name: str) -> None:
+    loaded = load_device(name)
+    assert loaded.device.name == name
+    assert loaded.path == bundled("devices")[name]
+
+
+@pytest.mark.parametrize("name", sorted(bundled("clusters")))
+def test_bundled_clusters_load(name: str) -> None:
+    loaded = load_cluster(name)
+    assert loaded.cluster.name == name
+    names = dict.fromkeys(group.device.name for group in loaded.cluster.groups)
+    hashes = [load_device(name).sha256 for name in names]
+    assert loaded.device_sha256.split(",") == hashes
+
+
+def cluster_file(tmp_path: Path, device: str) -> str:
+    path = tmp_path / "mine.yaml"
+    level = "{name: node, size: 8, bandwidth: 8 GB/s, latency: 1 us}"
+    path.write_text(f"schema_version: 1\nname: mine\ndevice: {device}\nlevels: [{level}]\nsource: {{}}\n")
+    return str(path)
+
+
+def test_a_cluster_names_devices_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(bundled("devices")["k20"].read_text().replace("name: k20", "name: own"))
+    for reference in ("./own.yaml", "own.yaml"):
+        assert load_cluster(cluster_file(tmp_path, reference)).cluster.device.name == "own"
+    assert load_cluster(cluster_file(tmp_path, "k20")).cluster.device.name == "k20"
+
+
+def test_a_cluster_with_an_unknown_device(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match=r"mine\.yaml:3:9: device: device 'k2' is not known; did you mean 'k20'\?"):
+        load_cluster(cluster_file(tmp_path, "k2"))
+    with pytest.raises(InputFileError, match=r"mine\.yaml:3:9: device: no such device file '\./k2\.yaml'"):
+        load_cluster(cluster_file(tmp_path, "./k2.yaml"))
+
+
+def test_a_cluster_with_a_bad_device_file(tmp_path: Path) -> None:
+    text = bundled("devices")["k20"].read_text().replace("memory_bandwidth: 208 GB/s", "memory_bandwidth: 208")
+    (tmp_path / "own.yaml").write_text(text)
+    with pytest.raises(InputFileError, match=r"own\.yaml:\d+:\d+: memory_bandwidth: '208' has no unit"):
+        load_cluster(cluster_file(tmp_path, "./own.yaml"))
+
+
+def test_algorithms(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "schema_version: 1\nalgorithms:\n  conv2: {forward: gemm, backward_input: fft_tiling, backward_weight: fft}\n"
+        "  conv3: {forward: fft}\n",
+    )
+    assert load_algorithms(path) == {"conv2": ("gemm", "fft_tiling", "fft"), "conv3": ("fft", "gemm", "gemm")}
+    with pytest.raises(InputFileError, match=r"4:3: algorithms.conv3: the network has no layer 'conv3'"):
+        load_algorithms(path, ["conv2"])
+    path.write_text(path.read_text().replace("fft_tiling", "fft_tilling"))
+    with pytest.raises(InputFileError, match=r"3:42: .*'fft_tilling' is not known; did you mean 'fft_tiling'"):
+        load_algorithms(path)

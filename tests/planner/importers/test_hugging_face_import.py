@@ -1,0 +1,201 @@
+"""Hugging Face's config.json: published networks, the files that are written, and the way through the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from planner.cli import run
+from planner.errors import InputFileError, UsageError
+from planner.importers.documents import network_document_of, text_of
+from planner.importers.hugging_face import ARCHITECTURES, IMAGES_PER_STEP, TOKENS_PER_STEP, WITH_TEXT_PART
+from planner.loading import load_model
+from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published, written
+from tests.planner.published_families import PARTS
+from tests.planner.whole_configs import whole
+
+# --- published networks
+
+
+def test_every_architecture_has_a_published_network() -> None:
+    parts = {part["model_type"] for _, text in PARTS.values() if (part := json.loads(text).get("text_config"))}
+    assert {json.loads(text)["model_type"] for _, text in PUBLISHED.values()} | parts == set(ARCHITECTURES)
+
+
+def test_the_guide_lists_every_type() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "importers.md").read_text(encoding="utf-8")
+    rows = text.partition("## Hugging Face")[2].partition("\n\nParameters")[0].splitlines()
+    listed = [word for row in rows if row.startswith("| ") for word in re.findall("`([a-z0-9_-]+)`", row)]
+    assert sorted(word for word in listed if word != "model_type") == sorted([*ARCHITECTURES, *WITH_TEXT_PART])
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_weights_of_published_networks(name: str, tmp_path: Path) -> None:
+    count, text = PUBLISHED[name]
+    assert load_model(str(written(tmp_path, text))).graph.weight_count == count
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_weights_of_text_parts(name: str, tmp_path: Path) -> None:
+    """What the part leaves out is as in its config class, and is said; so is what of the network is not read."""
+    count, text = PARTS[name]
+    model = load_model(str(written(tmp_path, text)))
+    assert model.graph.weight_count == count
+    assert model.notes[-1] == "the text part alone is read; left out: vision_config"
+
+
+def test_defaults_of_a_text_part(tmp_path: Path) -> None:
+    notes = load_model(str(written(tmp_path, PARTS["google/gemma-3-4b-pt"][1]))).notes
+    assert (
+        "as in Gemma3TextConfig: vocab_size 262208, max_position_embeddings 131072, num_attention_heads 8" in notes[0]
+    )
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_import_writes_the_same_network(name: str, tmp_path: Path) -> None:
+    """The YAML that `planner import` writes loads back to the identical graph."""
+    read = load_model(str(written(tmp_path, PUBLISHED[name][1])))
+    target = tmp_path / "network.yaml"
+    target.write_text(text_of(read), encoding="utf-8")
+    again = load_model(str(target))
+    assert again.graph.layers == read.graph.layers
+    assert again.graph.edges == read.graph.edges
+    assert (again.global_batch, again.seq, again.name, again.source) == (
+        read.global_batch,
+        read.seq,
+        read.name,
+        read.source,
+    )
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_layer_of_the_config_is_a_repetition_of_a_block(name: str, tmp_path: Path) -> None:
+    """Pipelines are cut between them: as many as the config has layers, all but the embedding and the head inside."""
+    config = json.loads(PUBLISHED[name][1])
+    model = load_model(str(written(tmp_path, PUBLISHED[name][1])))
+    depth = next(config[k] for k in ("num_hidden_layers", "n_layer", "n_layers", "num_layers") if k in config)
+    blocks = {layer.block for layer in model.graph.layers if layer.block}
+    assert len(blocks) == depth * (2 if config["model_type"] == "t5" else 1)
+    inside = {"self_attention", "latent_attention", "cross_attention", "moe", "glu"}
+    assert all(layer.block for layer in model.graph.layers if layer.kind in inside)
+
+
+def test_written_files_are_short(tmp_path: Path) -> None:
+    """A block once, however many layers: 61 of DeepSeek-V3 in some 50 lines."""
+    model = published("deepseek-ai/DeepSeek-V3", tmp_path)
+    text = text_of(model)
+    assert len(text.splitlines()) < 70
+    document = yaml.safe_load(text)
+    assert [(entry["block"], entry["repeat"]) for entry in document["layers"] if "block" in entry] == [
+        ("dense", 3),
+        ("sparse", 58),
+    ]
+
+
+# --- what a config does not say
+
+
+def test_length_and_batch_are_chosen_and_said(tmp_path: Path) -> None:
+    model = published("meta-llama/Meta-Llama-3-8B", tmp_path)
+    assert (model.seq, model.global_batch) == (8192, 512)
+    assert model.seq * model.global_batch == TOKENS_PER_STEP
+    assert "seq is max_position_embeddings" in model.source
+    assert "assumption, 4194304 tokens per step" in model.source
+    shorter = load_model(str(model.path), seq=1024)
+    assert (shorter.seq, shorter.graph.layers[0].output_shape) == (1024, (1, 1024))
+    assert shorter.graph.weight_count == model.graph.weight_count
+
+
+def test_images_have_no_length(tmp_path: Path) -> None:
+    model = published("google/vit-base-patch16-224", tmp_path)
+    assert (model.seq, model.global_batch) == (None, IMAGES_PER_STEP)
+    assert layers_of(model, "position_embedding")[0].output_shape == (768, 14 * 14 + 1)
+    with pytest.raises(UsageError, match="no sequence length"):
+        load_model(str(model.path), seq=128)
+
+
+def test_a_longer_sample_than_learned_positions_is_refused(tmp_path: Path) -> None:
+    path = published("openai-community/gpt2", tmp_path).path
+    with pytest.raises(
+        UsageError, match=r"--seq 1025: .* \(its file says 1024\): positions: max_positions 1024 is less"
+    ):
+        load_model(str(path), seq=1025)
+
+
+def test_names(tmp_path: Path) -> None:
+    """What the file is called by itself, else its folder, else the type."""
+    assert published("meta-llama/Llama-2-7b-hf", tmp_path).name == "Llama-2-7b-hf"
+    folder = tmp_path / "Qwen2.5-0.5B"
+    folder.mkdir()
+    assert published("Qwen/Qwen2.5-0.5B", folder).name == "Qwen2-5-0-5B"
+    folder = tmp_path / "..."
+    folder.mkdir()
+    assert published("Qwen/Qwen2.5-0.5B", folder).name == "qwen2"
+
+
+def test_defaults_are_those_of_the_config_class(tmp_path: Path) -> None:
+    """Configs with width, depth and heads alone are the networks that the classes were made for, and the notes say what was filled in."""
+    mistral = loaded(tmp_path, **whole({"model_type": "mistral"}))
+    assert mistral.graph.weight_count == PUBLISHED["mistralai/Mistral-7B-v0.1"][0]
+    assert "MistralConfig" in mistral.notes[0]
+    assert "num_key_value_heads 8" in mistral.notes[0]
+    assert loaded(tmp_path, **whole({"model_type": "gpt2"})).graph.weight_count == PUBLISHED["openai-community/gpt2"][0]
+    assert (
+        loaded(tmp_path, **whole({"model_type": "deepseek_v3"})).graph.weight_count
+        == PUBLISHED["deepseek-ai/DeepSeek-V3"][0]
+    )
+    assert loaded(tmp_path, **whole({"model_type": "opt"})).graph.weight_count == PUBLISHED["facebook/opt-125m"][0]
+    assert loaded(tmp_path, **whole({"model_type": "gemma2"})).graph.weight_count == PUBLISHED["google/gemma-2-2b"][0]
+    assert published("openai-community/gpt2", tmp_path).notes == ()
+
+
+def test_both_names_of_a_key_are_read(tmp_path: Path) -> None:
+    """transformers' attribute_map: GPT-2 files may say hidden_size for n_embd."""
+    config = {"model_type": "gpt2", "hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 24}
+    assert loaded(tmp_path, **config).graph.weight_count == 354_823_168  # gpt2-medium
+
+
+# --- files and commands
+
+
+def test_folders_and_other_names(tmp_path: Path) -> None:
+    path = published("openai-community/gpt2", tmp_path).path
+    assert load_model(str(tmp_path)).path == path
+    other = tmp_path / "gpt2.json"
+    other.write_text(path.read_text())
+    assert load_model(str(other)).graph == load_model(str(tmp_path)).graph
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(InputFileError, match="is a folder"):
+        load_model(str(empty))
+
+
+def test_import_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    published("Qwen/Qwen2.5-0.5B", tmp_path)
+    target = tmp_path / "qwen.yaml"
+    assert run(["import", str(tmp_path), "-o", str(target)]) == 0
+    assert run(["import", str(tmp_path / "config.json")]) == 0
+    out, _ = capsys.readouterr()
+    assert out == target.read_text()
+    assert load_model(str(target)).graph.weight_count == PUBLISHED["Qwen/Qwen2.5-0.5B"][0]
+
+
+def test_escapes_that_yaml_does_not_know(tmp_path: Path) -> None:
+    """JSON writes characters beyond U+FFFF as two escapes; the file is read all the same, without places."""
+    text = PUBLISHED["openai-community/gpt2"][1]
+    path = written(tmp_path, text.replace('"n_ctx": 1024', '"emoji": "\\ud83e\\udd17"'))
+    assert load_model(str(path)).graph.weight_count == PUBLISHED["openai-community/gpt2"][0]
+    written(tmp_path, '{"model_type": "gpt2", "emoji": "\\ud83e\\udd17", "n_head": NaN}')
+    with pytest.raises(InputFileError, match="n_head: expected a whole number, got 'NaN'"):
+        load_model(str(path))
+
+
+def test_other_json_is_left_to_the_other_readers(tmp_path: Path) -> None:
+    layers = {"data": {"type": "Input", "parents": [], "tensor": [1, 8, 8, 3]}}
+    assert network_document_of(written(tmp_path, json.dumps({"name": "n", "layers": layers}))) is None
+    assert network_document_of(written(tmp_path, "[1, 2]")) is None
+    assert network_document_of(written(tmp_path, "{")) is None

@@ -1,0 +1,252 @@
+"""What an architecture's code does with a config: windows, experts, residuals, heads, dropout; blocks as device meshes see them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.graph import Graph
+from costmodel.mesh.roles import roles_of
+from costmodel.mesh.units import fold
+from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published
+
+
+def test_windows(tmp_path: Path) -> None:
+    def windows(name: str, **changes: Any) -> list[int]:
+        return [layer.params.window for layer in layers_of(published(name, tmp_path, **changes), "self_attention")]
+
+    assert windows("mistralai/Mistral-7B-v0.1") == [4096] * 32
+    assert windows("mistralai/Mistral-7B-v0.1", sliding_window=None) == [0] * 32
+    assert windows("google/gemma-2-2b") == [4096, 0] * 13  # the first layer has one
+    types = ["full_attention", "sliding_attention", "sliding_attention"]
+    assert windows("google/gemma-2-2b", num_hidden_layers=3, layer_types=types) == [0, 4096, 4096]
+    qwen = {"num_hidden_layers": 4, "sliding_window": 100}
+    assert windows("Qwen/Qwen2.5-0.5B", **qwen) == [0] * 4  # switched off
+    assert windows("Qwen/Qwen2.5-0.5B", **qwen, use_sliding_window=True, max_window_layers=3) == [0, 0, 0, 100]
+    assert windows("Qwen/Qwen1.5-MoE-A2.7B", **qwen, use_sliding_window=True, max_window_layers=3) == [100, 0, 100, 0]
+    assert windows("Qwen/Qwen3-30B-A3B", **qwen, use_sliding_window=True) == [100] * 4
+
+
+def test_windows_by_period(tmp_path: Path) -> None:
+    """Gemma 3: five with a window, then one without; gpt-oss: the first, third, ...; Command R7B and Olmo 3: three, then one."""
+
+    def windows(name: str, **changes: Any) -> list[int]:
+        return [layer.params.window for layer in layers_of(published(name, tmp_path, **changes), "self_attention")]
+
+    assert windows("google/gemma-3-1b-pt") == ([512] * 5 + [0]) * 4 + [512] * 2
+    assert windows("google/gemma-3-1b-pt", num_hidden_layers=4, sliding_window_pattern=2) == [512, 0] * 2
+    assert windows("openai/gpt-oss-20b") == [128, 0] * 12
+    assert windows("CohereForAI/c4ai-command-r7b-12-2024") == [4096, 4096, 4096, 0] * 8
+    assert windows("allenai/Olmo-3-1025-7B") == [4096, 4096, 4096, 0] * 8
+    smol = {"num_hidden_layers": 2, "sliding_window": 9}
+    assert windows("HuggingFaceTB/SmolLM3-3B", **smol) == [0, 0]
+    types = ["full_attention", "sliding_attention"]
+    assert windows("HuggingFaceTB/SmolLM3-3B", **smol, use_sliding_window=True, layer_types=types) == [0, 9]
+
+
+def kinds_of_a_block(name: str, folder: Path, **changes: Any) -> list[str]:
+    model = published(name, folder, **changes)
+    first = next(layer.block for layer in model.graph.layers if layer.block)
+    return [layer.kind for layer in model.graph.layers if layer.block == first]
+
+
+def test_places_of_norms(tmp_path: Path) -> None:
+    attention = ["linear", "self_attention", "linear"]
+    gated = ["linear", "glu", "linear"]
+    norm = ["rms_norm"]
+    before = [*norm, *attention, "add", *norm, *gated, "add"]
+    after = [*attention, *norm, "add", *gated, *norm, "add"]
+    both = [*norm, *attention, *norm, "add", *norm, *gated, *norm, "add"]
+    assert kinds_of_a_block("THUDM/glm-4-9b-chat-hf", tmp_path) == before
+    assert kinds_of_a_block("allenai/OLMo-2-1124-7B", tmp_path) == after
+    for name in ("THUDM/GLM-4-9B-0414", "google/gemma-3-1b-pt"):
+        assert kinds_of_a_block(name, tmp_path) == both
+    side_by_side = ["layer_norm", *attention, *gated, "add"]
+    for name in ("CohereForAI/c4ai-command-r-v01", "stabilityai/stablelm-2-12b"):
+        assert kinds_of_a_block(name, tmp_path) == side_by_side
+    plain = ["layer_norm", *attention, "add", "layer_norm", "linear", "activation", "linear", "add"]
+    assert kinds_of_a_block("nvidia/Minitron-4B-Base", tmp_path) == plain
+    dropped = kinds_of_a_block("stabilityai/stablelm-3b-4e1t", tmp_path, hidden_dropout=0.1)
+    assert dropped[-3:] == ["linear", "dropout", "add"]
+    assert dropped.count("dropout") == 1
+
+
+def test_norms_of_queries_and_keys(tmp_path: Path) -> None:
+    def norms(name: str, **changes: Any) -> set[str | None]:
+        return {layer.params.qk_norm for layer in layers_of(published(name, tmp_path, **changes), "self_attention")}
+
+    assert norms("google/gemma-3-1b-pt") == {"rms"}
+    assert norms("allenai/OLMo-2-1124-7B") == norms("allenai/OLMoE-1B-7B-0924") == {"rms_wide"}
+    assert norms("CohereForAI/c4ai-command-r-plus") == norms("stabilityai/stablelm-2-12b") == {"layer_own"}
+    assert norms("CohereForAI/c4ai-command-r-v01") == norms("zai-org/GLM-4.5-Air") == {None}
+    assert norms("zai-org/GLM-4.5-Air", use_qk_norm=True) == {"rms"}
+    sinks = {layer.params.sinks for layer in layers_of(published("openai/gpt-oss-20b", tmp_path), "self_attention")}
+    assert sinks == {True}
+
+
+def test_kinds_of_experts(tmp_path: Path) -> None:
+    def experts(name: str) -> tuple[int, int, int, int, bool, bool]:
+        p = layers_of(published(name, tmp_path), "moe")[0].params
+        return p.experts, p.top_k, p.ffn, p.shared_experts, p.bias, p.router_bias
+
+    assert experts("openai/gpt-oss-20b") == (32, 4, 2880, 0, True, True)
+    assert experts("zai-org/GLM-4.5-Air") == (128, 8, 1408, 1, False, True)
+    assert experts("databricks/dbrx-base") == (16, 4, 10752, 0, False, False)
+    assert experts("moonshotai/Kimi-K2-Base") == (384, 8, 2048, 1, False, True)
+    assert len(layers_of(published("zai-org/GLM-4.5-Air", tmp_path), "moe")) == 45  # all but the first
+
+
+def test_heads_of_other_encoders(tmp_path: Path) -> None:
+    """Counted with the classes of transformers 5.23."""
+    counts = {
+        ("FacebookAI/roberta-base", "RobertaModel"): 124_645_632,
+        ("FacebookAI/roberta-base", "RobertaForSequenceClassification"): 124_647_170,
+        ("distilbert/distilbert-base-uncased", "DistilBertModel"): 66_362_880,
+        ("distilbert/distilbert-base-uncased", "DistilBertForSequenceClassification"): 66_955_010,
+        ("facebook/deit-base-distilled-patch16-224", "DeiTModel"): 86_390_784,
+        ("facebook/deit-base-distilled-patch16-224", "DeiTForImageClassification"): 86_569_192,
+        ("answerdotai/ModernBERT-base", "ModernBertModel"): 149_014_272,
+        ("answerdotai/ModernBERT-base", "ModernBertForSequenceClassification"): 149_606_402,
+        ("facebook/dinov2-base", "Dinov2ForImageClassification"): 86_583_554,
+    }
+    for (name, kind), count in counts.items():
+        assert published(name, tmp_path, architectures=[kind]).graph.weight_count == count
+    roberta = published("FacebookAI/roberta-base", tmp_path)
+    assert (roberta.seq, layers_of(roberta, "position_embedding")[0].params.max_positions) == (512, 514)
+    biases = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
+    modern = published("answerdotai/ModernBERT-base", tmp_path, **biases, decoder_bias=False)
+    assert modern.graph.weight_count == 149_776_128
+    windows = [layer.params.window for layer in layers_of(modern, "self_attention")]
+    assert windows == [0, *[129, 129, 0] * 7]
+    first = next(layer for layer in modern.graph.layers if layer.kind == "self_attention").name.rpartition(".")[0]
+    assert not any(layer.name == f"{first}.norm1" for layer in modern.graph.layers)
+    giant = {"hidden_size": 1536, "num_hidden_layers": 40, "num_attention_heads": 24, "use_swiglu_ffn": True}
+    assert published("facebook/dinov2-base", tmp_path, **giant).graph.weight_count == 1_136_480_768
+
+
+def test_layers_with_experts(tmp_path: Path) -> None:
+    def sparse(name: str, **changes: Any) -> list[bool]:
+        model = published(name, tmp_path, num_hidden_layers=6, **changes)
+        kinds: dict[str, set[str]] = {}
+        for layer in model.graph.layers:
+            kinds.setdefault(layer.block, set()).add(layer.kind)
+        return ["moe" in found for block, found in kinds.items() if block]
+
+    assert sparse("mistralai/Mixtral-8x7B-v0.1") == [True] * 6
+    assert sparse("Qwen/Qwen3-30B-A3B", decoder_sparse_step=2) == [False, True] * 3
+    assert sparse("Qwen/Qwen1.5-MoE-A2.7B", mlp_only_layers=[0, 4]) == [False, True, True, True, False, True]
+    assert sparse("deepseek-ai/DeepSeek-V2-Lite") == [False, True, True, True, True, True]
+    assert sparse("deepseek-ai/DeepSeek-V2-Lite", moe_layer_freq=2) == [False, False, True, False, True, False]
+    assert sparse("deepseek-ai/DeepSeek-V2-Lite", n_routed_experts=None) == [False] * 6
+
+
+def test_parallel_and_sequential_residuals(tmp_path: Path) -> None:
+    """Pythia and Phi add attention, feed-forward part and input at once; Llama one after the other."""
+    for name, arity in (("EleutherAI/pythia-1b", 3), ("microsoft/phi-2", 3), ("meta-llama/Meta-Llama-3-8B", 2)):
+        adds = layers_of(published(name, tmp_path), "add")
+        assert {len(layer.inputs) for layer in adds} == {arity}
+    sequential = published("EleutherAI/pythia-1b", tmp_path, use_parallel_residual=False)
+    assert {len(layer.inputs) for layer in layers_of(sequential, "add")} == {2}
+    assert sequential.graph.weight_count == PUBLISHED["EleutherAI/pythia-1b"][0]
+    by_name = {layer.name: layer for layer in published("microsoft/phi-2", tmp_path).graph.layers}
+    assert by_name["blocks.2.qkv"].inputs == by_name["blocks.2.up"].inputs == ("blocks.2.norm1",)
+    assert by_name["blocks.2.add"].inputs == ("blocks.2.dropout1", "blocks.2.dropout2", "blocks.1.add")
+    assert by_name["lm_head"].params.bias
+
+
+@pytest.mark.parametrize("size", [16, 64, 100, 128, 300])
+def test_norms_of_heads_have_the_weights_of_one_head_each(size: int, tmp_path: Path) -> None:
+    """Qwen 3, for heads narrower and wider than the network (128 features)."""
+    sizes = {"hidden_size": 128, "head_dim": size, "num_hidden_layers": 2, "num_attention_heads": 32}
+    plain = loaded(
+        tmp_path, model_type="mistral", **sizes, num_key_value_heads=32, intermediate_size=22016, vocab_size=151936
+    )
+    normed = loaded(tmp_path, model_type="qwen3", **sizes)
+    assert normed.graph.weight_count - plain.graph.weight_count == 2 * 2 * size
+
+
+def test_t5(tmp_path: Path) -> None:
+    model = published("google-t5/t5-small", tmp_path)
+    attentions = layers_of(model, "self_attention")
+    assert [layer.params.causal for layer in attentions] == [False] * 6 + [True] * 6
+    assert [layer.params.relative_buckets for layer in attentions] == ([32] + [0] * 5) * 2
+    by_name = {layer.name: layer for layer in model.graph.layers}
+    assert by_name["decoder.6.memory_kv"].inputs == ("encoder_dropout",)
+    # One table for the source, the targets and the head.
+    assert [(layer.weight_count, layer.tied_count) for layer in layers_of(model, "embedding")] == [
+        (32128 * 512, 0),
+        (0, 32128 * 512),
+    ]
+    assert (by_name["lm_head"].weight_count, by_name["lm_head"].tied_count) == (0, 32128 * 512)
+    encoder = published("google-t5/t5-small", tmp_path, architectures=["T5EncoderModel"])
+    assert encoder.graph.weight_count == 35_330_816  # T5EncoderModel of t5-small
+
+
+def roles_in_blocks(graph: Graph) -> list[dict[str, str]]:
+    kinds = [kind for kind in fold(graph).kinds if kind.is_block]
+    return [
+        {
+            graph.layers[i].name.rpartition(".")[2]: one.role
+            for i, one in zip(kind.layers, roles_of(graph, kind), strict=True)
+        }
+        for kind in kinds
+    ]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_tensor_parallel_ranks_split_every_block_as_megatron_does(name: str, tmp_path: Path) -> None:
+    """Columns of the first matrix of a part, rows of the last; heads in between: nothing imported stands in the way."""
+    expected = {
+        **dict.fromkeys(("qkv", "query", "kv", "memory_kv", "up"), "column"),
+        **dict.fromkeys(("attention", "cross_attention", "glu"), "channel"),
+        **dict.fromkeys(("proj", "cross_proj", "down"), "row"),
+        "moe": "experts",
+    }
+    for roles in roles_in_blocks(published(name, tmp_path).graph):
+        assert {layer: roles[layer] for layer in roles if layer in expected} == {
+            layer: role for layer, role in expected.items() if layer in roles
+        }
+
+
+def test_heads_of_bert(tmp_path: Path) -> None:
+    """Numbers of weights of the classes for bert-base-uncased."""
+    counts = {
+        "BertModel": 109_482_240,
+        "BertForMaskedLM": 109_514_298,
+        "BertForPreTraining": 110_106_428,
+        "BertForSequenceClassification": 109_483_778,
+    }
+    for name, count in counts.items():
+        assert published("bert-base-uncased", tmp_path, architectures=[name]).graph.weight_count == count
+
+
+def test_networks_without_a_head(tmp_path: Path) -> None:
+    whole = published("openai-community/gpt2", tmp_path)
+    bare = published("openai-community/gpt2", tmp_path, architectures=["GPT2Model"])
+    assert bare.graph.weight_count == whole.graph.weight_count  # tied
+    assert [layer.name for layer in whole.graph.layers[len(bare.graph.layers) :]] == ["lm_head", "loss"]
+    pooled = published("google/vit-base-patch16-224", tmp_path, architectures=["ViTModel"])
+    assert pooled.graph.weight_count == 86_389_248  # ViTModel with its pooler
+
+
+def test_dropout_is_there_where_the_config_has_it(tmp_path: Path) -> None:
+    model = published("openai-community/gpt2", tmp_path)
+    assert {layer.params.keep for layer in layers_of(model, "dropout")} == {0.9}
+    assert len(layers_of(model, "dropout")) == 1 + 2 * 12
+    assert all(layer.params.dropout for layer in layers_of(model, "self_attention"))
+    still = published("openai-community/gpt2", tmp_path, attn_pdrop=0.0, embd_pdrop=0, resid_pdrop=0.0)
+    assert not layers_of(still, "dropout")
+    assert not any(layer.params.dropout for layer in layers_of(still, "self_attention"))
+
+
+def test_work_of_the_matrices(tmp_path: Path) -> None:
+    """Independent of the layers: every weight of a linear layer is used once per token, tied ones included."""
+    model = published("Qwen/Qwen2.5-0.5B", tmp_path)
+    linear = layers_of(model, "linear")
+    used = sum(layer.input_shapes[0][0] * layer.output_shape[0] for layer in linear)
+    # 494,032,768 less norms (49 of 896) and biases (24 of 1,152); the embedding is used by the head.
+    assert used == 494_032_768 - 49 * 896 - 24 * 1152
+    assert math.prod(linear[-1].output_shape) == 151_936 * 32_768

@@ -1,0 +1,344 @@
+"""Reports: what fits on a line, what numbers look like, and JSON that its published schema describes exactly."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.report.blocks import Column, Facts, Heading, Report, Sentence, Table
+from planner.report.documents import breakdown_document, layer_totals, search_document
+from planner.report.explain import estimate_report, explain_report
+from planner.report.machine import csv_text, finite, json_text
+from planner.report.markdown import markdown_text
+from planner.report.numbers import big_count, duration_text, percent, significant, used_of_total
+from planner.report.optimize import search_blocks, search_report
+from planner.report.ranking import gap_text, ranking_table
+from planner.report.rich_text import rich_text
+from planner.report.scale import Curve, scale_report
+from planner.report.text import fit, plain_text, wrap_words
+from planner.request import Request
+from planner.results import Assumption, Breakdown, RankedPlan, ScalePoint, SearchResult, Setting
+from planner.schema.result import BreakdownDocument, ResultDocument, ScaleDocument
+
+MakeResult = Callable[..., SearchResult]
+MakeRanked = Callable[..., RankedPlan]
+
+# --- numbers
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (9.996, "10.0"),
+        (999.6, "1,000"),
+        (0.0004237, "0.000424"),
+        (60512.0, "60,500"),
+        (-1.2345, "-1.23"),
+        (math.inf, "n/a"),
+        (math.nan, "n/a"),
+        (None, "n/a"),
+    ],
+)
+def test_three_significant_digits(value: float | None, text: str) -> None:
+    assert significant(value) == text
+
+
+@given(st.floats(min_value=1e-9, max_value=1e12))
+def test_rounding_is_within_half_a_digit(value: float) -> None:
+    shown = float(significant(value).replace(",", ""))
+    assert shown == pytest.approx(value, rel=0.00501)
+    assert "e" not in significant(value)
+
+
+def test_units() -> None:
+    assert duration_text(0.00423) == "4.23 ms"
+    assert duration_text(7200.0) == "2.00 h"
+    assert duration_text(0.0) == "0 s"
+    assert duration_text(3.2e-7) == "320 ns"
+    assert used_of_total(9.1 * 2**30, 80 * 2**30) == "9.10 / 80 GiB"
+    assert used_of_total(2**20, math.inf) == "1.00 MiB"
+    assert percent(0.12345) == "12.3 %"
+    assert percent(None) == "n/a"
+    assert gap_text(0.0) == "0 %"
+    assert gap_text(0.00312) == "+0.312 %"
+
+
+@pytest.mark.parametrize("count", [10**15 - 1, 10**15, 999_999 * 10**40, 10**400 + 1, 3**5000])
+def test_huge_counts_have_the_right_decade(count: int) -> None:
+    text = big_count(count)
+    if "e" not in text:
+        assert text == f"{count:,}"
+        return
+    leading, exponent = text.split("e+")
+    assert 1.0 <= float(leading) <= 10.0
+    assert abs(int(float(leading) * 100) * 10 ** int(exponent) - count * 100) <= count  # 1 % of it
+
+
+# --- layout
+
+
+@pytest.mark.parametrize("width", range(60, 220, 7))
+def test_no_line_is_wider_than_the_terminal(make_result: MakeResult, breakdown: Breakdown, width: int) -> None:
+    for blocks in (search_blocks(make_result()), estimate_report(breakdown, dict).blocks()):
+        text = plain_text(blocks, width)
+        assert max(len(line) for line in text.splitlines()) <= width
+        assert text.isascii()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_numbers_are_never_cut(make_result: MakeResult, width: int) -> None:
+    """Every cell of a number column stands whole on one line."""
+    table = ranking_table(make_result().plans)
+    for column in fit(table, width):
+        if not column.column.flexible:
+            assert all(len(lines) == 1 and len(lines[0]) <= column.width for lines in column.cells)
+
+
+def test_columns_go_by_priority(make_result: MakeResult) -> None:
+    table = ranking_table(make_result().plans)
+    everything = [column.title for column in table.columns]
+    shown = {w: [c.column.title for c in fit(table, w)] for w in range(200, 39, -1)}
+    assert shown[200] == everything
+    for wide, narrow in zip(range(200, 40, -1), range(199, 39, -1), strict=True):
+        assert set(shown[narrow]) <= set(shown[wide])
+    assert {"#", "plan", "step time"} <= set(shown[40])
+    assert {"memory", "gap to", "speed-up"} <= set(shown[80])
+
+
+def test_does_not_fit_is_said_in_full_where_there_is_room(make_result: MakeResult) -> None:
+    table = ranking_table(make_result().plans)
+    assert "n/a: does not fit" in plain_text([table], 160)
+    narrow = plain_text([table], 80)
+    assert "does not fit" not in narrow
+    assert "n/a" in narrow
+
+
+def test_numbers_are_right_aligned(make_result: MakeResult) -> None:
+    lines = plain_text([ranking_table(make_result().plans)], 200).splitlines()
+    rule = next(line for line in lines if set(line) == {"-", " "})
+    ends = [match.end() for match in re.finditer("-+", rule)]
+    for row in (line for line in lines[3:] if re.match(r"\d", line)):
+        assert len(row) == ends[-1]  # the gap, the last column, ends where its rule ends
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cells=st.lists(
+        st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=60), min_size=1, max_size=4
+    ),
+    width=st.integers(40, 100),
+)
+def test_any_words_fit(cells: list[str], width: int) -> None:
+    table = Table(
+        columns=(
+            Column(title="name", cells=tuple(cells), is_text=True, flexible=True),
+            Column(title="value", cells=("1.23",) * len(cells)),
+            Column(title="more", cells=("x" * 30,) * len(cells), priority=1),
+        )
+    )
+    lines = plain_text([table], width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert sum("1.23" in line for line in lines) >= len(cells)
+
+
+def test_words_wrap_at_groups_and_end_in_dots() -> None:
+    words = "conv1: data x8, conv2: data x4 channels x2, fc6: channels x8"
+    assert wrap_words(words, 27) == ["conv1: data x8,", "conv2: data x4 channels x2,", "fc6: channels x8"]
+    cut = wrap_words(", ".join(f"layer{i}" for i in range(50)), 20)
+    assert len(cut) == 6
+    assert cut[-1].endswith("...")
+
+
+def test_rich_shows_the_same_text(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    blocks = search_blocks(make_result())
+    coloured = rich_text(blocks, 100, unicode=False)
+    assert "\x1b[" in coloured
+    without = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert without.split() == plain_text(blocks, 100).split()
+
+
+def test_rich_takes_names_for_text() -> None:
+    text = rich_text([Sentence("layer [bold]x[/bold] :smile: <b>"), Heading("[red]h")], 80)
+    assert "[bold]x[/bold] :smile: <b>" in text
+    assert "[red]h" in text
+
+
+def test_markdown_escapes_and_aligns() -> None:
+    table = Table(
+        columns=(Column(title="n", cells=("a|b_c",), is_text=True), Column(title="t", cells=("1",), unit="ms"))
+    )
+    text = markdown_text([table, Facts((("k", "v*"),))])
+    assert text.splitlines()[:3] == ["| n | t (ms) |", "| :-- | --: |", r"| a\|b\_c | 1 |"]
+    assert r"- **k**: v\*" in text
+
+
+# --- sentences
+
+
+def sentences(result: SearchResult) -> str:
+    return plain_text(search_blocks(result), 1000)
+
+
+def test_the_answer_says_what_was_proved(make_result: MakeResult) -> None:
+    proven = sentences(make_result())
+    assert "the first plan is the fastest of the stated space, and these are its 4 best" in proven
+    assert "1.23e+22 distinct plans (10^22.1)" in proven
+    open_ = sentences(make_result(proven_optimal=False, proven_top=False, bound_s=0.0039, gap=0.025))
+    assert "not proven: a plan could be up to 2.5 % faster (no plan takes less than 3.90 ms)" in open_
+    early = make_result(proven_optimal=False, proven_top=False, bound_s=0.0, gap=1.0)
+    assert "not proven: the search stopped before it had a bound" in sentences(early)
+    assert "its 4 best" not in sentences(make_result(proven_top=False))
+
+
+def test_the_answer_compares_with_data_parallelism(make_result: MakeResult, make_ranked: MakeRanked) -> None:
+    text = sentences(make_result())
+    assert "1.50x faster than plain data parallelism on all 16 GPUs (6.00 ms" in text
+    assert "1.25x faster than plain data parallelism on 8, its best number (5.00 ms" in text
+    assert "on all 16 GPUs it does not fit" in sentences(make_result(data_parallel_all=None))
+    assert "fits on no number" in sentences(make_result(data_parallel_all=None, data_parallel=None))
+    same = make_ranked(family="data")
+    assert "as fast as plain data" in sentences(make_result(data_parallel_all=same, data_parallel=same))
+    close = make_ranked(step_time_s=0.004 * 1.0004)
+    assert "1.0004x faster" in sentences(make_result(data_parallel_all=close, data_parallel=close))
+
+
+def test_fewer_workers_are_pointed_out(make_result: MakeResult, make_ranked: MakeRanked) -> None:
+    assert "all 16 GPUs are used" in sentences(make_result())
+    assert "8 of 16 GPUs are used" in sentences(make_result(plans=(make_ranked(workers=8),)))
+
+
+def test_free_layers_and_assumptions_are_listed(make_result: MakeResult) -> None:
+    text = sentences(make_result())
+    assert "cluster dgx-h100 (default), global batch 128 (model file)" in text
+    assert "Counted as free: " in text
+    assert "data, dropout6" in text
+    many = sentences(make_result(free_layers=tuple(f"l{i}" for i in range(40))))
+    assert all(f"l{i}" in many for i in range(40))
+
+
+def test_a_plan_that_is_the_best_says_so(breakdown: Breakdown) -> None:
+    text = plain_text(explain_report(breakdown, dict).blocks(), 120)
+    assert "Why it is not the best: +25.0 % against 4.00 ms" in text
+    assert "+1.00" in text
+    first = dataclasses.replace(breakdown.ranked, gap=0.0)
+    best = dataclasses.replace(breakdown, ranked=first, best=first)
+    assert "This is the best plan" in plain_text(explain_report(best, dict).blocks(), 120)
+    # One that does not fit may well be faster.
+    full = dataclasses.replace(first, gap=-0.1, memory_bytes_per_gpu=2 * first.memory_capacity_bytes)
+    assert "This is the best plan" not in plain_text(
+        explain_report(dataclasses.replace(best, ranked=full), dict).blocks(), 120
+    )
+
+
+# --- data
+
+
+def test_json_is_what_the_schema_says(make_result: MakeResult, request_16: Request) -> None:
+    document = json.loads(json_text(search_document(request_16, make_result())))
+    checked = ResultDocument.model_validate(document)
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
+    assert set(document) == set(ResultDocument.model_fields)
+    assert document["space_size"] == 12345678901234567890123
+    assert document["space_size_log10"] == pytest.approx(22.0915, abs=1e-4)
+    assert [plan["rank"] for plan in document["plans"]] == [1, 2, 3, 4]
+    assert document["plans"][0]["plan"]["layers"]["fc6"] == {"out_channels": 16}
+
+
+def test_json_has_the_promised_keys(make_result: MakeResult, request_16: Request) -> None:
+    document = search_document(request_16, make_result())
+    promised = (
+        "schema_version model cluster gpus global_batch cost_model plans proven_optimal bound_s gap space_size wall_s"
+    )
+    assert set(promised.split()) <= set(document)
+    plan = "rank step_time_s throughput_samples_per_s memory_bytes_per_gpu exposed_communication_s workers family summary plan"
+    assert set(plan.split()) <= set(document["plans"][0])
+
+
+def test_explain_json_has_layers_and_totals(breakdown: Breakdown, make_result: MakeResult, request_16: Request) -> None:
+    plan = search_document(request_16, make_result())["plans"][0]["plan"]
+    document = json.loads(json_text(breakdown_document(breakdown, plan=plan)))
+    checked = BreakdownDocument.model_validate(document)
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
+    assert set(document["totals"]) == set(document["layers"][0])
+    keys = "name forward_s backward_input_s backward_weight_s flops weight_bytes output_shape"
+    assert set(keys.split()) <= set(document["totals"])
+    for key in ("forward_s", "backward_input_s", "backward_weight_s", "flops", "weight_bytes"):
+        assert document["totals"][key] == pytest.approx(sum(layer[key] for layer in document["layers"]), rel=1e-15)
+    short = json.loads(json_text(breakdown_document(breakdown, plan=plan, layers=False)))
+    assert "layers" not in short
+    BreakdownDocument.model_validate(short)
+
+
+def test_totals_have_the_keys_of_a_layer(breakdown: Breakdown) -> None:
+    assert set(layer_totals(breakdown.layers)) == {field.name for field in dataclasses.fields(breakdown.layers[0])}
+
+
+def test_nothing_in_json_is_not_a_number(make_result: MakeResult, make_ranked: MakeRanked, request_16: Request) -> None:
+    result = make_result(plans=(make_ranked(speedup=math.nan, efficiency=math.inf, memory_capacity_bytes=math.inf),))
+    text = json_text(search_document(request_16, result))
+    assert "NaN" not in text
+    assert "Infinity" not in text
+    assert json.loads(text)["plans"][0]["speedup"] is None
+
+
+@given(st.recursive(st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=20))
+@settings(max_examples=50, deadline=None)
+def test_any_numbers_become_json(value: object) -> None:
+    json.dumps(finite(value), allow_nan=False)
+
+
+def test_csv_reads_back(make_result: MakeResult, request_16: Request) -> None:
+    report = search_report(request_16, make_result())
+    rows = list(csv.DictReader(io.StringIO(csv_text(report.records()))))
+    assert [float(row["step_time_s"]) for row in rows] == [plan.step_time_s for plan in make_result().plans]
+    assert rows[1]["summary"] == make_result().plans[1].summary
+    assert rows[2]["speedup"] == ""
+
+
+def test_scaling_curve(setting: Setting) -> None:
+    points = [
+        ScalePoint(
+            workers=n,
+            global_batch=128 * n,
+            batch_per_worker=128,
+            step_time_s=0.1,
+            compute_s=0.09,
+            exposed_communication_s=0.01,
+            throughput_samples_per_s=1280.0 * n,
+            speedup=float(n),
+            efficiency=1.0,
+            hours=96.31 / n,
+            summary=f"data x{n}",
+            fits=n > 1,
+        )
+        for n in (1, 2, 4)
+    ]
+    curve = Curve(
+        setting=setting,
+        assumptions=(Assumption(name="global batch", value="128"),),
+        free_layers=("data",),
+        points=tuple(points),
+        weak=True,
+        family="data",
+        epochs=90.0,
+        samples=1.2e6,
+    )
+    report: Report = scale_report(curve)
+    document = json.loads(json_text(report.data()))
+    assert json.loads(ScaleDocument.model_validate(document).model_dump_json()) == document
+    text = plain_text(report.blocks(), 140)
+    assert "96.31" in text
+    assert "too much" in text
+    for width in (60, 80, 120):
+        assert max(map(len, plain_text(report.blocks(), width).splitlines())) <= width

@@ -1,0 +1,58 @@
+"""Large numbers with suffixes, the same in every command."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from planner.cli import run
+from planner.commands.values import Values
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("4096", 4096),
+        (" 7 ", 7),
+        ("0.002M", 2000),
+        ("1.28M", 1_280_000),
+        ("500k", 500_000),
+        ("1B", 10**9),
+        ("1g", 10**9),
+    ],
+)
+def test_counts(text: str, number: int) -> None:
+    values = Values()
+    assert values.count("--batch", text) == number
+    values.check()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1.5", "must be a whole number"),
+        ("0.5k5", "must be a whole number"),
+        ("1.2345k", "must be a whole number"),
+        ("1e3", "must be a whole number"),
+        ("8k", "may be 8000 or 8192"),
+        ("1K", "may be 1000 or 1024"),
+        ("2T", "must be at most"),
+        ("12 000", "write 12000"),
+    ],
+)
+def test_what_is_no_count(text: str, words: str) -> None:
+    values = Values()
+    values.count("--batch", text)
+    assert len(values.problems) == 1
+    assert words in values.problems[0]
+
+
+def test_scale_and_size_read_samples_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    hours = []
+    for text in ("1.28M", "1280000", "1.28e6"):
+        assert run(["scale", "alexnet", "--workers", "1", "--epochs", "90", "--samples", text, "--json"]) == 0
+        hours.append(json.loads(capsys.readouterr().out)["points"][0]["hours"])
+    assert hours[0] == hours[1] == hours[2] > 0
+    assert run(["scale", "alexnet", "--workers", "1", "--epochs", "90", "--samples", "many"]) == 2
+    assert "such as 1T" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""`--assume-free OP`: every command that reads a network takes it, and every answer says so."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import planner
+from planner.cli import run
+from planner.errors import UsageError
+from planner.importers.documents import text_of
+from planner.loading import load_model
+
+NET = """
+layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 8 dim: 3 dim: 16 dim: 16 } } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 8 kernel_size: 3 } }
+layer { name: "odd" type: "Frob" bottom: "conv" top: "odd" }
+layer { name: "fc" type: "InnerProduct" bottom: "odd" top: "fc" inner_product_param { num_output: 4 } }
+"""
+FREE = ["--assume-free", "Frob"]
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> str:
+    path = tmp_path / "net.prototxt"
+    path.write_text(NET)
+    return str(path)
+
+
+def answered(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert run(list(words)) == code
+    return capsys.readouterr().out
+
+
+COMMANDS = {
+    "optimize": ["--gpus", "2", "--batch", "32"],
+    "estimate": ["--batch", "32"],
+    "explain": ["--gpus", "2", "--batch", "32"],
+    "scale": ["--workers", "1,2", "--batch", "32"],
+    "sweep": ["--gpus", "1,2", "--batch", "32"],
+    "size": ["--batch", "32", "--samples", "1e6", "--days", "1", "--max-gpus", "4"],
+    "place": ["--cluster", "dgx1-v100"],
+}
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_every_command_takes_it_and_says_so(command: str, network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [command, network, *COMMANDS[command]]
+    assert run(words) == 2
+    assert "Frob (1)" in capsys.readouterr().err
+    for format_ in ("json", "markdown"):
+        assert run([*words, *FREE, "--format", format_]) == 0
+        shown = capsys.readouterr()
+        assert "Frob" in (shown.out if format_ == "json" or command != "sweep" else shown.out + shown.err)
+        assert "ASSUMED FREE by --assume-free: Frob" in shown.err
+
+
+def test_plan_files_keep_it(network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, page = tmp_path / "plan.yaml", tmp_path / "page.html"
+    answered(capsys, "optimize", network, *FREE, *COMMANDS["optimize"], "--export", str(plan), "--html", str(page))
+    text = plan.read_text()
+    assert "assume_free: [Frob]" in text or "assume_free:\n- Frob" in text or "assume_free:\n  - Frob" in text
+    assert "assumed free" in page.read_text().lower()
+    # The plan file says all that predicts it again.
+    assert "Frob" in answered(capsys, "estimate", "--plan", str(plan))
+    assert "Frob" in answered(capsys, "compare", str(plan), "--best", "--json")
+    assert "Frob" in json.dumps(json.loads(answered(capsys, "explain", "--plan", str(plan), "--json"))["assumptions"])
+
+
+def test_an_imported_file_says_it_for_good(network: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text(text_of(load_model(network, assume_free=["Frob"])))
+    assumptions = json.loads(answered(capsys, "optimize", str(path), *COMMANDS["optimize"], "--json"))["assumptions"]
+    assert any("Frob" in json.dumps(one) for one in assumptions)
+
+
+def test_rows_of_numbers_say_it_too(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(
+        csv.DictReader(io.StringIO(answered(capsys, "sweep", network, *FREE, *COMMANDS["sweep"], "--format", "csv")))
+    )
+    assert len(rows) == 2
+    assert all("assumed free: Frob" in row["model"] for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("model", "operator"), [("alexnet", "Frob"), ("net.prototxt", "Nope"), ("net.prototxt", "ReLU")]
+)
+def test_assumptions_about_nothing_are_refused(
+    model: str, operator: str, network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = network if model == "net.prototxt" else model
+    assert run(["optimize", name, "--gpus", "2", "--assume-free", "Frob", "--assume-free", operator]) == 2
+    error = capsys.readouterr().err
+    assert "--assume-free" in error
+    assert operator in error
+
+
+def test_placing_a_file_of_operators_takes_no_such_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "graph.json"
+    path.write_text("{}")
+    assert run(["place", str(path), *FREE]) == 2
+    assert "--assume-free: only has a meaning for a network with --cluster" in capsys.readouterr().err
+
+
+def test_in_python(network: str) -> None:
+    result = planner.optimize(network, gpus=2, batch=32, assume_free=["Frob"])
+    assert "Frob" in str(result)
+    assert planner.load_model(network, assume_free=["Frob"]).graph.layers
+    with pytest.raises(UsageError, match="assume"):
+        planner.load_model(network, assume_free=["Frob", "Nope"])

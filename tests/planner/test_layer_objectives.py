@@ -1,0 +1,125 @@
+"""Plans with a split per layer ranked by money, energy or devices' hours."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from planner.cli import run
+from planner.objectives import BETTER, check_layer_objective
+from planner.request import Request
+from planner.results import SearchResult
+from planner.search import explain, optimize
+from strategies.mesh.settings import OBJECTIVES
+
+# A tight memory, so that one worker is too few and the cheapest plan is not the trivial one.
+VGG = Request(model="vgg16", gpus=8, batch=512, memory_limit="9 GiB")
+_ANSWERS: dict[str, SearchResult] = {}
+
+
+def answer(objective: str) -> SearchResult:
+    if objective not in _ANSWERS:
+        found = optimize(dataclasses.replace(VGG, objective=objective))
+        assert isinstance(found, SearchResult)
+        _ANSWERS[objective] = found
+    return _ANSWERS[objective]
+
+
+def test_every_objective_has_a_word() -> None:
+    assert set(BETTER) == set(OBJECTIVES)
+
+
+@pytest.mark.parametrize("objective", ["money", "energy", "gpu_hours"])
+def test_the_first_costs_least_and_is_proven(objective: str) -> None:
+    key = "energy_per_step_j" if objective == "energy" else "money_per_step"
+    fast, best = answer("step_time"), answer(objective)
+    assert best.objective == objective
+    assert best.proven_optimal
+    assert best.gap == 0
+    costs = [getattr(plan, key) for plan in best.plans]
+    assert costs == sorted(costs)
+    assert costs[0] < getattr(fast.plans[0], key)
+    assert best.plans[0].workers < fast.plans[0].workers
+    assert best.plans[0].gap == 0
+    for plan, cost in zip(best.plans, costs, strict=True):
+        assert plan.gap == pytest.approx(cost / costs[0] - 1, abs=1e-9)
+
+
+def test_no_plan_is_faster_than_the_bound_of_another_objective() -> None:
+    fastest = answer("step_time").plans[0].step_time_s
+    for objective in ("money", "energy"):
+        assert 0 < answer(objective).bound_s <= fastest
+
+
+def test_chances_are_of_the_objective() -> None:
+    """The fastest plan, three times as dear, is not likely to be the cheapest."""
+    plans = optimize(dataclasses.replace(VGG, objective="money", diverse=True)).plans
+    assert plans[0].probability_best is not None
+    dear = [plan for plan in plans if plan.gap > 0.5]
+    assert dear
+    assert all((plan.probability_best or 0.0) < 0.05 for plan in dear)
+
+
+def test_explain_compares_with_the_thriftiest() -> None:
+    found = explain(dataclasses.replace(VGG, gpus=8, objective="energy", family="data"))
+    assert isinstance(found.ranked.gap, float)
+    best = answer("energy").plans[0]
+    assert found.best is not None
+    assert found.best.plan == best.plan  # type: ignore[union-attr]
+    joules = found.ranked.energy_per_step_j
+    assert joules is not None
+    assert best.energy_per_step_j is not None
+    assert found.ranked.gap == pytest.approx(joules / best.energy_per_step_j - 1)
+
+
+def test_a_fast_plan_is_not_the_cheapest(capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight GPUs are faster than one, and cost five times as much."""
+    assert run(["explain", "alexnet", "--gpus", "8", "--family", "data", "--objective", "money", "--width", "200"]) == 0
+    out = capsys.readouterr().out
+    assert "This is the best plan" not in out
+    assert "Why it is not the best: +" in out
+    assert " on 1 of 8 GPUs, 0.0000" in out
+    assert run(["explain", "alexnet", "--gpus", "8", "--objective", "money", "--width", "200"]) == 0
+    assert "This is the best plan" in capsys.readouterr().out
+
+
+def test_the_answer_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["optimize", "alexnet", "--gpus", "4", "--objective", "energy", "--width", "160"]) == 0
+    out = capsys.readouterr().out
+    for words in ("energy", "per step", " J per step.", "is thriftier than the first", "W of a computing GPU"):
+        assert words in out
+    assert run(["optimize", "alexnet", "--gpus", "4", "--objective", "money", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["objective"] == "money"
+    assert "USD per GPU and hour" in {row["name"]: row["value"] for row in document["assumptions"]}["price"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--objective", "mfu"), "--objective gpu_hours"),
+        (("--objective", "tokens_per_s"), "the network reads no tokens; --objective step_time"),
+        (("--objective", "tokens_per_s_per_gpu"), "the network reads no tokens; --objective gpu_hours"),
+        (("--objective", "energy", "--device", "h20"), "states no power"),
+        (("--objective", "money", "--device", "h20"), "states no price"),
+        (("--objective", "ttft", "--mode", "inference"), "is for networks that generate text"),
+    ],
+)
+def test_what_is_not_defined(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
+    assert run(["optimize", "alexnet", "--gpus", "4", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_serving_refuses_what_only_a_forward_pass_has(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["optimize", "llama2-7b", "--mode", "inference", "--gpus", "1", "--objective", "energy"]) == 2
+    assert "--objective energy: serving has throughput" in capsys.readouterr().err
+    assert run(["optimize", "alexnet", "--mode", "inference", "--gpus", "2", "--objective", "energy"]) == 0
+
+
+def test_tokens_where_there_are_some() -> None:
+    from planner.loading import load_cluster
+
+    device = load_cluster("dgx-h100").cluster.device
+    check_layer_objective("tokens_per_s_per_gpu", device, reads_tokens=True)

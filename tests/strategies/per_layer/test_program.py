@@ -1,0 +1,143 @@
+"""The integer program against brute force; what it writes, how it stops, and what it costs to load."""
+
+from __future__ import annotations
+
+import _thread
+import math
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from strategies.per_layer.problem import ChoiceProblem, Edge, Limits, Status
+from strategies.per_layer.program import confirm, solve_program
+from strategies.solvers import LinearProgram, ProgramStatus, solve_linear_program
+from tests.strategies.per_layer.choice_problems import TOLERANCE, best_by_key, brute_force, key_of, random_problem
+
+SOLVER_TOLERANCE = 1e-6  # relative, generous: 1e-9 per node and edge
+
+
+@pytest.mark.parametrize("memory", ["none", "loose", "binding"])
+@pytest.mark.parametrize("seed", range(35))
+def test_equals_brute_force(memory: str, seed: int) -> None:
+    shape = ("chain", "branching", "dense")[seed % 3]
+    problem = random_problem(np.random.default_rng(seed), shape=shape, memory=memory, overlap=seed % 4 > 0)
+    expected = best_by_key(problem)[:2]
+    answer = solve_program(problem, Limits(num_solutions=2))
+    assert answer.status is Status.OPTIMAL
+    assert answer.objectives_s == pytest.approx(expected, abs=TOLERANCE)
+    assert len({key_of(problem, c) for c in answer.choices}) == len(expected)
+    assert expected[0] * (1.0 - SOLVER_TOLERANCE) <= answer.bound_s <= expected[0]
+    assert answer.rest_bound_s >= answer.objectives_s[-1] * (1.0 - SOLVER_TOLERANCE)
+    alone = solve_program(problem, Limits())
+    assert alone.objectives_s == pytest.approx(expected[:1], abs=TOLERANCE)
+
+
+def test_infeasible() -> None:
+    problem = random_problem(np.random.default_rng(1), shape="chain", memory="infeasible")
+    answer = solve_program(problem, Limits())
+    assert (answer.status, answer.choices, answer.bound_s) == (Status.INFEASIBLE, (), math.inf)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cutoff(seed: int) -> None:
+    problem = random_problem(np.random.default_rng(seed), shape="branching", memory="binding")
+    best = brute_force(problem)[0][0] or 1e-9
+    below = solve_program(problem, Limits(cutoff_s=best * (1.0 - 1e-4)))
+    if best > 1e-9:
+        assert (below.status, below.choices) == (Status.CUT_OFF, ())
+        assert below.bound_s <= best
+    at = solve_program(problem, Limits(cutoff_s=best))
+    assert at.status is Status.OPTIMAL
+    assert at.objectives_s == pytest.approx([best], abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_confirm(seed: int) -> None:
+    problem = random_problem(np.random.default_rng(seed), shape="dense", memory="binding")
+    answer = solve_program(problem, Limits())
+    assert confirm(problem, answer)
+    costs = [v for v, _ in brute_force(problem)]
+    if costs[-1] > costs[0] * 1.01:
+        assert not confirm(problem, replace(answer, objectives_s=(costs[-1],)))
+    assert not confirm(hard_problem(), replace(answer, objectives_s=(1e9,)), wall_s=0.0)
+
+
+def test_nothing_is_written_to_stdout(capfd: pytest.CaptureFixture[str]) -> None:
+    solve_program(random_problem(np.random.default_rng(2), shape="dense"), Limits())
+    sys.stdout.write("after\n")
+    sys.stdout.flush()
+    assert capfd.readouterr().out == "after\n"
+
+
+def hard_problem() -> ChoiceProblem:
+    """A dense random problem that takes HiGHS minutes."""
+    rng = np.random.default_rng(0)
+    nodes, options = 26, 14
+    zero, own = tuple(np.zeros(options) for _ in range(nodes)), np.arange(options)
+    edges = tuple(
+        Edge(producer=u, consumer=v, producer_class=own, consumer_class=own, cost_s=rng.random((options, options)))
+        for u in range(nodes)
+        for v in range(u + 1, nodes)
+        if rng.random() < 0.5
+    )
+    return ChoiceProblem(
+        base_s=tuple(rng.random(options) for _ in range(nodes)),
+        hide_s=zero,
+        exchange_s=zero,
+        memory_bytes=zero,
+        edges=edges,
+    )
+
+
+def test_time_limit_leaves_an_honest_answer() -> None:
+    answer = solve_program(hard_problem(), Limits(wall_s=1.0))
+    assert answer.status in {Status.FEASIBLE, Status.LIMIT}
+    assert all(answer.bound_s <= value for value in answer.objectives_s)
+    assert solve_program(hard_problem(), Limits(wall_s=0.0)).status is Status.LIMIT
+
+
+def test_interrupt_passes_through() -> None:
+    timer = threading.Timer(1.0, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        solve_program(hard_problem(), Limits(wall_s=120.0))
+    timer.join()
+
+
+def test_statuses_of_linear_programs() -> None:
+    one, zero = np.ones(1), np.zeros(1)
+    program = LinearProgram(
+        cost=one,
+        lower=zero,
+        upper=one,
+        integer=np.array([True]),
+        row_lower=np.array([0.5]),
+        row_upper=np.array([np.inf]),
+        entry_row=np.array([0]),
+        entry_column=np.array([0]),
+        entry_value=one,
+    )
+    answer = solve_linear_program(program, time_limit_s=math.inf)
+    assert answer.status is ProgramStatus.OPTIMAL
+    assert answer.values is not None
+    assert answer.values.tolist() == [1.0]
+    impossible = solve_linear_program(replace(program, row_lower=np.array([1.5])), time_limit_s=10.0)
+    assert (impossible.status, impossible.values) == (ProgramStatus.INFEASIBLE, None)
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import sys, strategies.per_layer.program, strategies.per_layer.search\n"
+        "assert not any(m.startswith('ortools') for m in sys.modules)\n"
+        "from strategies.per_layer.problem import ChoiceProblem, Limits\n"
+        "import numpy as np\n"
+        "z = np.zeros(1)\n"
+        "p = ChoiceProblem(base_s=(z + 1,), hide_s=(z,), exchange_s=(z,), memory_bytes=(z,))\n"
+        "strategies.per_layer.program.solve_program(p, Limits())\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
