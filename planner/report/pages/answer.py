@@ -266,8 +266,9 @@ def _sensitivity(view: AnswerView) -> list[Section]:
         Section(
             title="Sensitivity",
             parts=tuple(block_html(block) for block in blocks),
-            note="By what factor a constant of the cost model would have to change for another of the plans shown to be the best, and how many "
-            "standard deviations of what is known of the constant that is. planner explain --sensitivity compares up to ten plans.",
+            note="By what factor a constant of the cost model would have to change for another of the plans shown to be the best, and "
+            "how many standard deviations of what is known of the constant that is. planner explain --sensitivity compares up to "
+            "ten plans.",
         )
     ]
 
