@@ -200,6 +200,13 @@ def _shown(text: str, limit: int) -> str:
 
 
 _MOST_MEANT = 3  # names with the same beginning
+_MOST_COMPARED = 8
+# Ratios of difflib (letters in common, twice, over the letters of both), of which 0.6 is its own default. That takes "frobnicate" for
+# "concat"; a letter missing, added or wrong in a word of four leaves 0.75 or more, so what is below 0.7 counts only where the one word is
+# in the other ("batch_size" for "batch") or the word is so short that one wrong letter leaves 0.67 ("sgb" for "sgd").
+_ALIKE = 0.6
+_MUCH_ALIKE = 0.7
+_SHORT = 3
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -211,6 +218,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     "; did you mean 'kernel'?"
     >>> did_you_mean("zzz", ["kernel", "stride"])
     ''
+    >>> did_you_mean("--html", ["--help", "--quiet"])
+    ''
     >>> did_you_mean("h100", ["p100", "h100-sxm"])  # a beginning is nearer than a misspelling
     "; did you mean 'h100-sxm'?"
     >>> did_you_mean("h100", ["h100-pcie", "h100-sxm"])
@@ -219,6 +228,24 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {candidate.lower(): candidate for candidate in sorted(known, reverse=True)}
     word = name.lower()[:200]
     longer = sorted(candidate for candidate in by_lower if len(word) > 2 and candidate.startswith(word))
-    close = longer[:_MOST_MEANT] or difflib.get_close_matches(word, list(by_lower), n=1)
+    close = longer[:_MOST_MEANT] or _misspelt(word, list(by_lower))[:1]
     meant = " or ".join(f"'{by_lower[candidate]}'" for candidate in close)
     return f"; did you mean {meant}?" if close else ""
+
+
+def _misspelt(word: str, known: Sequence[str]) -> list[str]:
+    """Known words that one may be a misspelling of, nearest first.
+
+    Options are compared without their dashes, which all of them have.
+    """
+    bare = word.lstrip("-")
+    candidates = difflib.get_close_matches(bare, [one.lstrip("-") for one in known], n=_MOST_COMPARED, cutoff=_ALIKE)
+    near = [
+        one
+        for one in dict.fromkeys(candidates)
+        if len(bare) <= _SHORT
+        or one in bare
+        or bare in one
+        or difflib.SequenceMatcher(a=one, b=bare).ratio() >= _MUCH_ALIKE
+    ]
+    return [next(name for name in known if name.lstrip("-") == one) for one in near]

@@ -221,8 +221,16 @@ def _with_adapters(model: LoadedModel, rank: int) -> LoadedModel:
         else dataclasses.replace(layer, frozen=layer.weight_count + layer.norm_count > 0)
         for layer in model.graph.layers
     )
-    if not any(layer.lora_rank for layer in layers):
+    adapted = [layer for layer in layers if layer.lora_rank]
+    if not adapted:
         raise UsageError(f"--lora-rank: network '{model.name}' has no repeated blocks with linear layers to adapt")
+    # No matrix has a higher rank than its shorter side: an adapter beyond that of every matrix is larger than what it adapts.
+    widest = max(min(layer.input_shapes[0][0], layer.output_shape[0]) for layer in adapted)
+    if rank > widest:
+        raise UsageError(
+            f"--lora-rank {rank} is more than any matrix of '{model.name}' that it adapts can have: the shorter side of the largest is "
+            f"{widest}; use 1 to {widest} (8 to 64 are usual)"
+        )
     return dataclasses.replace(model, graph=dataclasses.replace(model.graph, layers=layers))
 
 

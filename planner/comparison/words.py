@@ -28,6 +28,11 @@ _CAUSES = {
     "decode_pp_s": ("pp",),
     "waiting_s": ("max_batch", "prefill_chunk", "prefill_batch", "dp"),
 }
+# What is asked that bears on every term, on what devices compute, on what networks carry, and on the update; the most important first.
+_ASKED = ("model", "sequence length", "adapters")
+_ASKED_OF_DEVICES = ("device", "precision")
+_ASKED_OF_NETWORKS = ("cluster", "precision")
+_DEVICE_TERMS = frozenset({"compute_s", "recompute_s", "optimizer_s", "decode_compute_s"})
 # Smaller changes, relative to the slower plan, only make a sentence longer.
 _LEAST = 0.01
 _MOST_TERMS = 3
@@ -118,9 +123,17 @@ def _listed(changes: Sequence[tuple[Row, float]], causes: str = "") -> str:
 
 
 def _causes(comparison: Comparison, row: Row, fast: int, slow: int) -> str:
-    """Settings that bear on a term and differ."""
+    """What is asked and what is set that bears on a term and differs."""
     mine, others = comparison.items[fast].settings, comparison.items[slow].settings
+    asked = [*_ASKED, *(_ASKED_OF_DEVICES if row.key in _DEVICE_TERMS else _ASKED_OF_NETWORKS)]
+    asked += ["optimizer"] if row.key == "optimizer_s" else []
+    questions = dict(comparison.question)
     differing = [
+        f"{name} {questions[name][fast]} against {questions[name][slow]}"
+        for name in asked
+        if name in questions and questions[name][fast] != questions[name][slow]
+    ]
+    differing += [
         f"{name} {mine[name] or 'none'} against {others[name] or 'none'}"
         for name in _CAUSES.get(row.key, ())
         if name in mine and name in others and mine[name] != others[name]

@@ -228,7 +228,7 @@ def _reason(judge: MeshJudge, restriction: MeshRestriction) -> str:
         *_no_such_division(single),
         *_no_share_of_batch(single, setting.global_batch, setting.gpus),
         *_too_many_blocks(judge, least, restriction.names.get("schedule", SCHEDULES)),
-    ] or broken_together(RULES, judge.shape, fixed, setting.gpus, _left(least, setting.global_batch))
+    ] or broken_together(judge.rules, judge.shape, fixed, setting.gpus, _left(least, setting.global_batch))
     if problems:
         return "; ".join(problems)
     docs = [f"{rule.doc} (rule {rule.name})" for rule in RULES if set(rule.fields) & fixed.keys()]

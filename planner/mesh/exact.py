@@ -155,12 +155,26 @@ class _Builder:
         if dp % ((replicate or 1) if shard is None else shard):
             name = "dp-shard" if shard is not None else "dp-replicate"
             return self._no_ranks(f"{name} {shard or replicate} does not divide the dp of {dp}", unknown)
+        if zero and shard is None and (replicate or 1) == dp and "cp" not in others:
+            self._nothing_to_share(zero, others if replicate in (None, 1) else {**others, "dp-replicate": dp})
         if "dp" not in self.degrees:
             self._note("dp", str(dp))
         self._note("zero_stage", str(zero))
         if shard is None:
             shard = dp // replicate if replicate is not None else dp if zero else 1
         return dp // shard, shard, zero
+
+    def _nothing_to_share(self, zero: int, others: Mapping[str, int]) -> None:
+        """Say that the other degrees take all GPUs; the rule would speak of shares, which nobody gave."""
+        if others:
+            product = " x ".join(f"{name} {degree}" for name, degree in others.items())
+            verb = "take" if len(others) > 1 else "takes"
+            why = f"{product} {verb} all {self.gpus} GPUs and {'leave' if len(others) > 1 else 'leaves'}"
+            other = f"a smaller {' or '.join(others)}"
+        else:
+            why, other = "one GPU leaves", "more --gpus"
+        self.problems.append(f"--zero {zero}: {why} no data-parallel ranks to share over; use --zero 0, or {other}")
+        self.unknown |= {"dp_shard"}
 
     def _no_ranks(self, problem: str, result: tuple[int, int, int]) -> tuple[int, int, int]:
         self.problems.append(f"--gpus {self.gpus}: {problem}")

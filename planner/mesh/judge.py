@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence, Set
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +17,9 @@ from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS, MeshCosts
 from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.rules import RULES, NetworkShape, broken_rules, columns_of
+from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.mesh.units import MeshError
+from costmodel.splits import divisors
 from costmodel.units import format_bytes
 from planner.errors import UsageError
 from planner.mesh.results import RankedMeshPlan
@@ -147,14 +149,29 @@ class MeshJudge:
             gap=0.0,
         )
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the space, in the words of this network: --seq changes nothing about one that reads images."""
+        if self.resolved.setting.seq is not None:
+            return RULES
+        return tuple(
+            dataclasses.replace(rule, message=_of_fixed_positions(self.resolved.setting.model))
+            if rule.name == "context"
+            else rule
+            for rule in RULES
+        )
+
     def broken(self, plan: MeshPlan, unknown: Set[str] = frozenset()) -> list[str]:
         """Say which rules of the space a plan breaks; those that read a field which is not known yet are left out."""
-        if not unknown:
-            return broken_rules(self.shape, plan)
         columns = columns_of(MeshBatch.from_plans([plan]))
         values = {name: int(column[0]) for name, column in columns.items()}
-        known = [rule for rule in RULES if not unknown & set(rule.fields)]
-        return [rule.message(self.shape, values) for rule in known if not bool(np.all(rule.test(self.shape, columns)))]
+        known = [rule for rule in self.rules if not unknown & set(rule.fields)]
+        broken = [rule for rule in known if not bool(np.all(rule.test(self.shape, columns)))]
+        if self.shape.kv_heads == self.shape.heads and any(rule.name == "heads" for rule in broken):
+            broken = [
+                rule for rule in broken if rule.name != "kv-heads"
+            ]  # of multi-head attention these are the same heads
+        return [rule.message(self.shape, values) for rule in broken]
 
     def check(self, plan: MeshPlan) -> None:
         """Refuse a plan that breaks a rule of the space, or does not make the batch.
@@ -221,6 +238,22 @@ class MeshJudge:
             f"{self.peak_flop_per_s / 1e12:.4g} TFLOP/s, the dense {precision} peak"
         )
         return Assumption(name="MFU", value=value)
+
+
+def _of_fixed_positions(model: str) -> Callable[[NetworkShape, Mapping[str, int]], str]:
+    """The sentence of the rule of context parallelism about a network whose positions come from what it reads."""
+
+    def message(shape: NetworkShape, values: Mapping[str, int]) -> str:
+        unit = values["cp"] * (2 if shape.is_causal else 1)
+        common = math.gcd(*shape.positions)
+        allowed = [cp for cp in divisors(common) if common % (cp * (2 if shape.is_causal else 1)) == 0 or cp == 1]
+        positions = " and ".join(map(str, shape.positions))
+        return (
+            f"cp {values['cp']} needs positions that {unit} divides, and the {positions} of '{model}' come from its input (the patches "
+            f"of an image), not from --seq; allowed: {', '.join(map(str, allowed[:12]))}"
+        )
+
+    return message
 
 
 def _positions(graph: Graph) -> int:

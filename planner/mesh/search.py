@@ -10,6 +10,7 @@ from costmodel.energy import Power
 from costmodel.mesh.plan import MeshPlan
 from costmodel.units import format_bytes, parse_quantity
 from planner.errors import NoFeasiblePlan
+from planner.mesh.batches import batch_notes
 from planner.mesh.cautions import cautions, hinges
 from planner.mesh.contradictions import refuse_contradiction
 from planner.mesh.exact import exact_plan
@@ -89,7 +90,11 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refin
             others = [note for note in result.notes if note not in _host_notes(result.plans[0])]
             notes = (*others, *_host_notes(refined))
             result = dataclasses.replace(result, refined=_barred(judge, refined), notes=notes)
-        more = (*cautions(judge, result.best), *hinges(judge, settings, result.plans))
+        more = (
+            *cautions(judge, result.best),
+            *hinges(judge, settings, result.plans),
+            *batch_notes(judge, settings, result.best),
+        )
         return dataclasses.replace(result, notes=(*result.notes, *more))
     except KeyboardInterrupt:
         raise SearchInterrupted(dataclasses.replace(result, notes=(*result.notes, _INTERRUPTED))) from None

@@ -210,6 +210,67 @@ def test_experts(tmp_path: Path) -> None:
     assert "expected a list" in fault(tmp_path, model_type="qwen3_moe", mlp_only_layers=3)
 
 
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe"])
+def test_no_more_layers_before_the_experts_than_there_are(tmp_path: Path, model_type: str) -> None:
+    """All layers dense is what the file may say with as many; with more, one of the numbers is another network's."""
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 3, "num_experts_per_tok": 2}
+    content = {"model_type": model_type, **sizes, "num_key_value_heads": 4, "head_dim": 16}
+    text = json.dumps(content)[:-1] + ',\n "first_k_dense_replace": 4}'
+    assert faults(tmp_path, text) == [
+        "2:27: first_k_dense_replace: 4 layers without experts, but there are 3 (num_hidden_layers); allowed: 0 to 3"
+    ]
+    dense = load_model(str(config(tmp_path, **content, first_k_dense_replace=3)))
+    assert not [layer for layer in dense.graph.layers if layer.kind == "moe"]
+    some = load_model(str(config(tmp_path, **content, first_k_dense_replace=2)))
+    assert len([layer for layer in some.graph.layers if layer.kind == "moe"]) == 1
+
+
+def test_a_wrong_depth_is_not_held_against_the_dense_layers(tmp_path: Path) -> None:
+    assert fault(tmp_path, model_type="deepseek_v3", num_hidden_layers=0, first_k_dense_replace=9).startswith(
+        "num_hidden_layers: must be at least 1"
+    )
+
+
+def test_a_default_of_dense_layers_is_no_contradiction(tmp_path: Path) -> None:
+    """The class has 3; two layers are then dense, as transformers builds them, and the note names the 3."""
+    model = load_model(str(config(tmp_path, **whole({"model_type": "deepseek_v3"}) | {"num_hidden_layers": 2})))
+    assert not [layer for layer in model.graph.layers if layer.kind == "moe"]
+    assert "first_k_dense_replace 3" in model.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"n_group": 7}, "n_group: 256 experts (n_routed_experts) cannot be divided into 7 groups"),
+        (
+            {"n_group": 8, "topk_group": 9},
+            "topk_group: 9 groups of experts per token, but there are 8 (n_group); allowed: 1 to 8",
+        ),
+        # 8 groups in DeepseekV3Config
+        ({"topk_group": 9}, "topk_group: 9 groups of experts per token, but there are 8 (n_group); allowed: 1 to 8"),
+        (
+            {"n_group": 64, "topk_group": 1},
+            "topk_group: 1 of 64 groups (n_group) have 4 experts, but a token goes to 8 (num_experts_per_tok)",
+        ),
+        ({"n_group": "8"}, "n_group: expected a whole number, got '8'; write 8 (or null)"),
+    ],
+)
+def test_groups_of_experts(tmp_path: Path, groups: dict[str, Any], message: str) -> None:
+    content = whole({"model_type": "deepseek_v3"})
+    assert fault(tmp_path, **content, **groups) == message
+    found = faults(tmp_path, json.dumps({**content, **groups}, indent=1))
+    assert [line.split(": ", 1)[1] for line in found] == [message]
+    key = message.partition(":")[0]
+    line = 2 + [*content, *groups].index(key)
+    assert found[0].startswith(f"{line}:")
+
+
+def test_groups_of_experts_that_go_together(tmp_path: Path) -> None:
+    for groups in ({"n_group": 8, "topk_group": 4}, {"n_group": 1, "topk_group": 1}, {"n_group": None}):
+        assert load_model(str(config(tmp_path, **whole({"model_type": "deepseek_v3"}), **groups))).graph.layers
+    assert "there are 1 (n_group)" in fault(tmp_path, model_type="glm4_moe", head_dim=128, topk_group=2)
+
+
 def test_layer_types(tmp_path: Path) -> None:
     types = '["full_attention", "slidng_attention"]'
     given = '"model_type": "gemma2", "hidden_size": 2304, "num_attention_heads": 8, "num_hidden_layers": 3'
@@ -232,7 +293,16 @@ def test_layer_types(tmp_path: Path) -> None:
         ({"model_type": "llama", "hidden_size": True}, "hidden_size: expected a whole number, got true"),
         ({"model_type": "llama", "hidden_size": [4096]}, "hidden_size: expected a whole number, got a list"),
         ({"model_type": "llama", "num_hidden_layers": 10**6}, "num_hidden_layers: must be at most 5000, got 1000000"),
-        ({"model_type": "mistral", "sliding_window": -1}, "sliding_window: must be at least 0, got -1 (or null)"),
+        ({"model_type": "mistral", "sliding_window": -1}, "sliding_window: must be at least 1, got -1 (or null)"),
+        ({"model_type": "mistral", "sliding_window": 0}, "sliding_window: must be at least 1, got 0 (or null)"),
+        ({"model_type": "gemma3_text", "sliding_window": 0}, "sliding_window: must be at least 1, got 0 (or null)"),
+        ({"model_type": "qwen3_moe", "decoder_sparse_step": 0}, "decoder_sparse_step: must be at least 1, got 0"),
+        ({"model_type": "deepseek_v3", "moe_layer_freq": 0}, "moe_layer_freq: must be at least 1, got 0"),
+        ({"model_type": "deepseek_v3", "n_group": 0}, "n_group: must be at least 1, got 0 (or null)"),
+        ({"model_type": "deepseek_v3", "topk_group": 0}, "topk_group: must be at least 1, got 0 (or null)"),
+        ({"model_type": "deepseek_v3", "moe_intermediate_size": 0}, "moe_intermediate_size: must be at least 1, got 0"),
+        ({"model_type": "llama", "intermediate_size": 0}, "intermediate_size: must be at least 1, got 0"),
+        ({"model_type": "deepseek_v3", "tie_word_embeddings": 1}, "tie_word_embeddings: expected true or false, got 1"),
         ({"model_type": "gpt2", "add_cross_attention": True}, "cross-attention in a decoder without an encoder"),
         ({"model_type": "opt", "layer_norm_elementwise_affine": False}, "layer norms without weights cannot be read"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "expected one of absolute"),

@@ -26,6 +26,7 @@ from planner.importers.documents import ImportedDocument
 from planner.importers.hugging_face.fields import Fields
 from planner.importers.hugging_face.parts import Network
 from planner.importers.hugging_face.registry import ARCHITECTURES, REFUSED, TEXT_PARTS, WITH_TEXT_PART
+from planner.importers.hugging_face.unread import notes_of_quantization, notes_of_unread
 
 __all__ = [
     "ARCHITECTURES",
@@ -96,6 +97,8 @@ def convert(document: Document) -> ImportedDocument:
     fields = Fields(document, architecture.config_class, base=base or (), is_part=base is not None)
     network: Network = getattr(module, architecture.reader)(fields, model_type)
     fields.check()
+    fields.notes += notes_of_unread(fields, model_type)
+    fields.notes += notes_of_quantization(document.value, str(base[0]) if base else None)
     if base is not None:
         fields.notes.append(_parts_left_out(document))
     architectures = [] if base is not None else document.value.get("architectures") or []

@@ -12,7 +12,15 @@ from planner.importers.hugging_face.facts import Decoder, MixtureOfExperts, Swit
 from planner.importers.hugging_face.families import DECODERS
 from planner.importers.hugging_face.fields import Fields
 
-__all__ = ["LAYER_TYPES", "MAX_LAYERS", "causal_network", "check_top_k", "read_decoder"]
+__all__ = [
+    "LAYER_TYPES",
+    "MAX_LAYERS",
+    "causal_network",
+    "check_expert_groups",
+    "check_top_k",
+    "dense_layers",
+    "read_decoder",
+]
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 MAX_LAYERS = 5000  # each is some dozen layers of a network file, which has at most 100,000
@@ -153,7 +161,7 @@ def _windows(fields: Fields, known: Decoder, layers: int) -> list[int]:
     is_switched = known.windows != "all" and not known.period
     if is_switched and not fields.flag("use_sliding_window", False):
         return [0] * layers
-    size = fields.optional_count("sliding_window", known.window, minimum=0) or 0
+    size = fields.optional_count("sliding_window", known.window) or 0
     chosen: list[bool] = [True] * layers
     if types is not None:
         chosen = [word == "sliding_attention" for word in types]
@@ -175,7 +183,7 @@ def _sparse_layers(fields: Fields, known: MixtureOfExperts | None, layers: int) 
     if known is None:
         return frozenset()
     if known.layers == "late":
-        return frozenset(range(fields.count("first_k_dense_replace", 1, minimum=0), layers))
+        return frozenset(range(dense_layers(fields, 1, layers), layers))
     if known.layers == "all":
         return frozenset(range(layers))
     step = fields.count("decoder_sparse_step", 1)
@@ -189,6 +197,8 @@ def _experts(fields: Fields, known: MixtureOfExperts, activation: str) -> p.Entr
     experts = fields.count(*known.experts)
     chosen = fields.count("num_experts_per_tok", known.top_k)
     check_top_k(fields, chosen, experts, key)
+    if known.groups:
+        check_expert_groups(fields, chosen, experts, known.groups)
     shared = fields.count(*known.shared, minimum=0) if known.shared else 1 if known.shared_width else 0
     return p.entry(
         "moe",
@@ -212,3 +222,40 @@ def check_top_k(
     if chosen > experts:
         message = f"{chosen} experts per token, but there are {experts} ({key}); allowed: 1 to {experts}"
         fields.contradiction(chosen_key, message, key)
+
+
+def check_expert_groups(fields: Fields, chosen: int, experts: int, default: int | None) -> None:
+    """Note groups of experts that a router cannot pick from (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+
+    Parameters
+    ----------
+    fields : Fields
+    chosen, experts : int
+        Experts of a token, and all.
+    default : int, optional
+        ``n_group`` where it is absent, which is held against nothing but a ``topk_group`` that the file has.
+    """
+    stated = fields.optional_count("n_group", None)
+    picked = fields.optional_count("topk_group", None)
+    if stated and experts % stated:
+        message = f"{experts} experts (n_routed_experts) cannot be divided into {stated} groups"
+        fields.contradiction("n_group", message, "n_routed_experts")
+    groups = stated or default
+    if not groups or picked is None:
+        return
+    if picked > groups:
+        message = f"{picked} groups of experts per token, but there are {groups} (n_group); allowed: 1 to {groups}"
+        fields.contradiction("topk_group", message, "n_group")
+    elif stated and chosen <= experts and (reached := picked * (experts // stated)) < chosen:
+        goes = f"a token goes to {chosen} (num_experts_per_tok)"
+        message = f"{picked} of {stated} groups (n_group) have {reached} experts, but {goes}"
+        fields.contradiction("topk_group", message, "n_group", "n_routed_experts", "num_experts_per_tok")
+
+
+def dense_layers(fields: Fields, default: int, layers: int) -> int:
+    """Read how many layers come before the first with experts; a default goes no further than the layers do."""
+    first = fields.count("first_k_dense_replace", default, minimum=0)
+    if first > layers and fields.has("first_k_dense_replace"):
+        message = f"{first} layers without experts, but there are {layers} (num_hidden_layers); allowed: 0 to {layers}"
+        fields.contradiction("first_k_dense_replace", message, "num_hidden_layers")
+    return min(first, layers)

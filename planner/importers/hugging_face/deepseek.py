@@ -11,7 +11,13 @@ from typing import Any
 
 from planner.importers.hugging_face import blocks as b
 from planner.importers.hugging_face import parts as p
-from planner.importers.hugging_face.decoders import MAX_LAYERS, causal_network, check_top_k
+from planner.importers.hugging_face.decoders import (
+    MAX_LAYERS,
+    causal_network,
+    check_expert_groups,
+    check_top_k,
+    dense_layers,
+)
 from planner.importers.hugging_face.fields import Fields
 
 __all__ = ["read_deepseek"]
@@ -27,6 +33,7 @@ _V2: dict[str, Any] = {
     "n_routed_experts": 64,
     "num_experts_per_tok": None,
     "first_k_dense_replace": 0,
+    "n_group": None,
     "max_position_embeddings": 2048,
 }
 _V3: dict[str, Any] = {
@@ -40,6 +47,7 @@ _V3: dict[str, Any] = {
     "n_routed_experts": 256,
     "num_experts_per_tok": 8,
     "first_k_dense_replace": 3,
+    "n_group": 8,
     "max_position_embeddings": 4096,
 }
 
@@ -60,7 +68,7 @@ def read_deepseek(fields: Fields, model_type: str) -> p.Network:
     experts = _experts(fields, known, activation, router_bias=is_v3)
     sparse: set[int] = set()
     if experts is not None:
-        first = fields.count("first_k_dense_replace", known["first_k_dense_replace"], minimum=0)
+        first = dense_layers(fields, known["first_k_dense_replace"], layers)
         step = fields.count("moe_layer_freq", 1)
         sparse = {i for i in range(first, layers) if i % step == 0}
         bodies["sparse"] = [attending, [experts]]
@@ -124,6 +132,7 @@ def _experts(fields: Fields, known: dict[str, Any], activation: str, *, router_b
         return None
     chosen = fields.count("num_experts_per_tok", known["num_experts_per_tok"])
     check_top_k(fields, chosen, routed, "n_routed_experts")
+    check_expert_groups(fields, chosen, routed, known["n_group"])
     shared = fields.optional_count("n_shared_experts", known["n_shared_experts"], minimum=0)
     return p.entry(
         "moe",

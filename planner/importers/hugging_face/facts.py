@@ -42,6 +42,8 @@ class MixtureOfExperts:
         Key of their hidden features together (then there is one), and its default.
     shared_gate, bias, router_bias : bool
         As in the layer ``moe``.
+    groups : int, optional
+        ``n_group`` where it is absent: the router picks groups of experts first (``topk_group`` of them); None: it does not.
     layers : str
         Which layers have experts: "all", "step" (``decoder_sparse_step`` and ``mlp_only_layers``) or "late" (from
         ``first_k_dense_replace`` on, 1 where it is absent).
@@ -55,6 +57,7 @@ class MixtureOfExperts:
     shared_gate: bool = False
     bias: bool = False
     router_bias: bool = False
+    groups: int | None = None
     layers: Literal["all", "step", "late"] = "all"
 
 

@@ -160,6 +160,7 @@ DECODERS: dict[str, Decoder] = {
             width=("moe_intermediate_size", 1408),
             shared=("n_shared_experts", 1),
             router_bias=True,  # balances the load, as DeepSeek-V3's
+            groups=1,
             layers="late",
         ),
     ),

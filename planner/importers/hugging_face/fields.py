@@ -11,7 +11,7 @@ from planner.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.files.validation import error_text
 
-__all__ = ["Fields"]
+__all__ = ["Fields", "shown"]
 
 _MAX_EXTENT = 10**9  # as in network files
 # A key that nobody reads and that is this near to an absent key that matters is a typing error. Keys of published configs that are
@@ -119,7 +119,7 @@ class Fields:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if is_number and 0 <= value < 1:
             return float(value)
-        self.problem(key, f"expected a number from 0 to less than 1, got {_shown(value)}")
+        self.problem(key, f"expected a number from 0 to less than 1, got {shown(value)}")
         return default
 
     def word(self, key: str, default: str, allowed: Iterable[str], *aliases: str) -> str:
@@ -129,7 +129,7 @@ class Fields:
         if isinstance(value, str) and value in known:
             return value
         hint = did_you_mean(value, known) if isinstance(value, str) else ""
-        self.problem(key, f"expected one of {', '.join(known)}; got {_shown(value)}{hint}")
+        self.problem(key, f"expected one of {', '.join(known)}; got {shown(value)}{hint}")
         return default
 
     def words(self, key: str, allowed: Sequence[str], length: int) -> list[str] | None:
@@ -138,12 +138,12 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, list):
-            self.problem(key, f"expected a list of words, one per layer; got {_shown(value)}")
+            self.problem(key, f"expected a list of words, one per layer; got {shown(value)}")
             return None
         for index, word in enumerate(value):
             if not isinstance(word, str) or word not in allowed:
                 hint = did_you_mean(word, allowed) if isinstance(word, str) else ""
-                message = f"expected one of {', '.join(allowed)}; got {_shown(word)}{hint}"
+                message = f"expected one of {', '.join(allowed)}; got {shown(word)}{hint}"
                 self.problem(key, message, index)
         if len(value) != length:
             self.problem(key, f"has {len(value)} entries; the network has {length} layers")
@@ -155,7 +155,7 @@ class Fields:
         if value is None:
             return frozenset()
         if not isinstance(value, list):
-            self.problem(key, f"expected a list of numbers of layers; got {_shown(value)}")
+            self.problem(key, f"expected a list of numbers of layers; got {shown(value)}")
             return frozenset()
         for index, number in enumerate(value):
             if (text := _fault_of_count(number, 0, length - 1)) is not None:
@@ -176,7 +176,7 @@ class Fields:
         """Number of classes: ``num_labels``, or the size of ``id2label``; PretrainedConfig has 2."""
         labels = self._value("id2label", None, ())
         if labels is not None and not isinstance(labels, dict):
-            self.problem("id2label", f"expected a mapping of numbers to names; got {_shown(labels)}")
+            self.problem("id2label", f"expected a mapping of numbers to names; got {shown(labels)}")
             labels = None
         count = self.count("num_labels", len(labels) if labels else default)
         if labels and "num_labels" in self._names and count != len(labels):
@@ -192,7 +192,7 @@ class Fields:
         if value is None or value == [] or (self._is_part and not self._base):
             return allowed[0]
         if not isinstance(value, list) or not isinstance(value[0], str):
-            self.problem("architectures", f"expected a list of names of classes; got {_shown(value)}")
+            self.problem("architectures", f"expected a list of names of classes; got {shown(value)}")
             return allowed[0]
         for name in allowed:
             if name.lower() == value[0].lower():
@@ -206,11 +206,23 @@ class Fields:
         self._read.add(key)
         return self._values.get(key) is not None
 
+    def raw(self, key: str) -> Any:
+        """What the file has behind a key, unchecked and not taken to be read; None where it is absent."""
+        return self._values.get(key)
+
+    def is_known(self, key: str) -> bool:
+        """Whether a reader has asked for a key."""
+        return key in self._read
+
+    def unread(self) -> dict[str, Any]:
+        """What the file has and no reader has asked for."""
+        return {key: value for key, value in self._values.items() if key not in self._read}
+
     def inner(self, key: str, config_class: str) -> Fields:
         """Read a mapping inside this one; absent, null or wrong, it is empty."""
         value = self._value(key, None, ())
         if value is not None and not isinstance(value, dict):
-            self.problem(key, f"expected a mapping; got {_shown(value)}")
+            self.problem(key, f"expected a mapping; got {shown(value)}")
         part = Fields(self.document, config_class, base=(*self._base, key) if isinstance(value, dict) else ())
         if not isinstance(value, dict):
             part._values = {}
@@ -310,7 +322,8 @@ def _plain(value: object) -> object:
     return value
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a message names it."""
     value = _plain(value)
     if value is None:
         return "null"

@@ -102,3 +102,34 @@ def test_training_and_inference_have_nothing_to_compare() -> None:
     inference = item("b", question={"mode": "inference", "model": "net"})
     with pytest.raises(UsageError, match="a is for training and b for inference"):
         compare_items([item("a"), inference])
+
+
+def asked(item_: Item, **question: str) -> Item:
+    return dataclasses.replace(item_, question={**item_.question, **question})
+
+
+def test_another_network_is_named_before_the_settings() -> None:
+    small = {"step_time_s": 5.0, "time_parts": {"compute_s": 1.0, "tp_exposed_s": 4.0, "bubble_s": 0.0}}
+    settings = {"workers": "6", "tp": "8", "pp": "1", "num_micro_batches": "8"}
+    other = asked(item("b", settings=settings, **small), model="tiny")
+    assert "It saves 625 ms of compute (model tiny against net, workers 6 against 8)." in why(
+        compare_items([item("a"), other]), 1
+    )
+    assert "(model net against tiny, workers 8 against 6)" not in why(compare_items([item("a"), other]), 1)
+
+
+@pytest.mark.parametrize(
+    ("question", "cause"),
+    [
+        ({"model file": "0123456789"}, "(model net (01234567) against net (abcdefab))"),  # two files of one name
+        ({"device": "d2"}, "(device d2 against d1)"),
+        ({"cluster": "c2"}, ""),  # the links do not change what a device computes
+        ({"optimizer": "sgd"}, ""),
+    ],
+)
+def test_what_is_asked_is_a_cause_of_the_terms_it_bears_on(question: dict[str, str], cause: str) -> None:
+    known = {"model file": "abcdefabcd", "device": "d1", "optimizer": "adam"}
+    first = asked(item("a"), **known)
+    fast = item("b", step_time_s=9.0, time_parts={"compute_s": 5.0, "tp_exposed_s": 4.0, "bubble_s": 0.0})
+    sentence = why(compare_items([first, asked(asked(fast, **known), **question)]), 1)
+    assert f" of compute{' ' + cause if cause else ''}." in sentence

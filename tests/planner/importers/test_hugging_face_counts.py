@@ -57,7 +57,7 @@ def deepseek(c: Config) -> int:
     queries = d * heads * (nope + rope) if low is None else d * low + low + low * heads * (nope + rope)
     keys = d * (rank + rope) + rank + rank * heads * (nope + value)
     each = queries + keys + heads * value * d + 2 * d
-    dense = min(c["first_k_dense_replace"], c["num_hidden_layers"])
+    dense = c["first_k_dense_replace"]
     bias = 1 if c["model_type"] == "deepseek_v3" else 0
     experts = c["n_routed_experts"] * (d + bias)
     experts += (c["n_routed_experts"] + c["n_shared_experts"]) * 3 * d * c["moe_intermediate_size"]
@@ -197,6 +197,12 @@ PLAIN = {
 }
 FEEDING = {"intermediate_size": st.integers(1, 300)}
 
+
+def has_dense_layers(c: Config) -> bool:
+    """No more layers before the first with experts than there are, which is refused."""
+    return int(c["first_k_dense_replace"]) <= int(c["num_hidden_layers"])
+
+
 CASES: dict[str, tuple[Callable[[Config], int], st.SearchStrategy[Config]]] = {
     "llama": (llama_like, a_llama_like("llama", **BIAS, **MAYBE_HEAD, mlp_bias=st.booleans())),
     "mistral": (llama_like, a_llama_like("mistral", **MAYBE_HEAD, sliding_window=st.none() | st.integers(1, 9))),
@@ -220,8 +226,8 @@ CASES: dict[str, tuple[Callable[[Config], int], st.SearchStrategy[Config]]] = {
     "gemma": (llama_like, a_llama_like("gemma", **BIAS, **HEAD)),
     "gemma2": (llama_like, a_llama_like("gemma2", **BIAS, **HEAD)),
     "phi3": (llama_like, a_llama_like("phi3", resid_pdrop=st.sampled_from([0.0, 0.1]))),
-    "deepseek_v2": (deepseek, fixed("deepseek_v2", **LATENT)),
-    "deepseek_v3": (deepseek, fixed("deepseek_v3", **LATENT)),
+    "deepseek_v2": (deepseek, fixed("deepseek_v2", **LATENT).filter(has_dense_layers)),
+    "deepseek_v3": (deepseek, fixed("deepseek_v3", **LATENT).filter(has_dense_layers)),
     "gpt2": (
         gpt2,
         fixed(
