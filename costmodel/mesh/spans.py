@@ -44,7 +44,7 @@ def mesh_tracks(model: MeshModel, plan: MeshPlan, *, inside: bool = True) -> Tra
         A legal one.
     inside : bool
         Whether to show the blocks inside the passes and, where these are not too many, what the time of a block is spent on. Inside a block
-        the parts follow each other as sums, not as they happen.
+        the parts follow each other as sums, not as they happen; so does what ZeRO-3's gathering adds to a pass.
 
     Returns
     -------
@@ -108,6 +108,7 @@ class _Passes:
     common: tuple[tuple[str, str, float], ...]  # what all ranks do at the end: name, kind, seconds
     units: tuple[tuple[str, ...], ...]  # chunk -> names of its units
     parts: dict[str, tuple[tuple[_Parts, ...], ...]]  # letter of a pass -> chunk -> unit
+    gathering: dict[str, tuple[float, ...]]  # letter of a pass -> chunk -> what ZeRO-3 adds to it
 
     @classmethod
     def of(cls, model: MeshModel, plan: MeshPlan) -> _Passes:
@@ -122,10 +123,12 @@ class _Passes:
         forward = np.repeat(cores.chunks.forward_s[0] - cores.transfer_s[0], counts)
         backward = np.repeat(cores.chunks.backward_s[0] - _returned(cores), counts)
         hidden, waiting = np.zeros_like(cores.rank_forward_s), np.zeros_like(cores.rank_forward_s)
+        gathering: dict[str, tuple[float, ...]] = {}
         if plan.zero_stage == 3:
             added = chunk_gathering(model.workload, cores, times, _NOTHING)
-            forward = forward + np.repeat(added.run_forward_s[0], counts)
-            backward = backward + np.repeat(added.run_backward_s[0], counts)
+            more_forward, more_backward = (np.repeat(a[0], counts) for a in (added.run_forward_s, added.run_backward_s))
+            forward, backward = forward + more_forward, backward + more_backward
+            gathering = {"F": _seconds(more_forward), "B": _seconds(more_backward)}
             hidden, waiting = added.hidden_s, added.waiting_s
         end = StepEnd(model.workload, model.groups, cores, memory, times, _NOTHING, division, hidden, slice(None))
         place = np.argsort(layout.rank_first)
@@ -154,6 +157,7 @@ class _Passes:
             common=tuple(common),
             units=_unit_names(model, layout),
             parts=_unit_parts(model, plan, layout, cores),
+            gathering=gathering,
         )
 
 
@@ -191,7 +195,7 @@ def _unit_names(model: MeshModel, layout: Layout) -> tuple[tuple[str, ...], ...]
 def _unit_parts(
     model: MeshModel, plan: MeshPlan, layout: Layout, cores: Cores
 ) -> dict[str, tuple[tuple[_Parts, ...], ...]]:
-    """What the passes of every unit are spent on, without ZeRO-3's gathering, which is in the pass as a whole."""
+    """What the passes of every unit are spent on, without ZeRO-3's gathering, which is of the pass as a whole."""
     row, passes, kind_of = int(cores.pass_of[0]), cores.passes, model.units.kind_of
 
     def of(kind: int, direction: str) -> _Parts:
@@ -246,12 +250,22 @@ def _inside(passes: _Passes, timeline: tuple[Span, ...], shown: list[TrackSpan])
             units.reverse()
         filled = [(unit, sum(seconds for _, seconds in parts), parts) for unit, parts in units]
         filled = [item for item in filled if item[1] > 0.0]
-        children = nested(outer, [(name, "block", seconds) for name, seconds, _ in filled])
+        children = nested(
+            outer, [(name, "block", seconds) for name, seconds, _ in filled] + _gathered(passes, letter, chunk)
+        )
         result += children
         if deep:
-            for child, (_, _, parts) in zip(children, filled, strict=True):
+            for child, (_, _, parts) in zip(children, filled, strict=False):
                 result += nested(child, [(name, name, seconds) for name, seconds in parts])
     return result
+
+
+def _gathered(passes: _Passes, letter: str, chunk: int) -> list[tuple[str, str, float]]:
+    """What a pass waits for the weights of its units, and for their gradients, under ZeRO-3."""
+    if letter not in passes.gathering or not passes.gathering[letter][chunk]:
+        return []
+    words = {"F": "gathering of weights", "B": "gathering of weights and scattering of gradients"}[letter]
+    return [(f"{words} (ZeRO-3), what is not hidden", "exchange", passes.gathering[letter][chunk])]
 
 
 def _chunk(span: Span) -> int:

@@ -118,6 +118,19 @@ def test_an_offloaded_optimizer_is_called_that() -> None:
         assert all(("host" in span.name) is offload for span in last)
 
 
+def test_the_gathering_of_weights_has_spans_of_its_own() -> None:
+    """One stage: what gathering and scattering add to the passes, and the end, are the data-parallel part of the step."""
+    model = make.model_of(make.gpt(blocks=4), 8, make.ideal_cluster(bandwidth=2e9))
+    plan = MeshPlan(dp_shard=4, zero_stage=3, num_micro_batches=2)
+    spans = mesh_tracks(model, plan).spans
+    gathered = [span for span in spans if "(ZeRO-3)" in span.name]
+    assert {span.depth for span in gathered} == {1}
+    assert len(gathered) == 4  # forward and backward of two micro-batches
+    end = [span for span in spans if span.stream == "exchange" and span.depth == 0]
+    total = sum(span.duration_s for span in (*gathered, *end))
+    assert total == pytest.approx(float(model.evaluate_plans([plan]).dp_exposed_s[0]), rel=1e-9)
+
+
 def test_inference_has_no_way_back() -> None:
     rng = random.Random(4)
     model = make.model_of(make.gpt(blocks=4), 4, make.cluster(rng))
