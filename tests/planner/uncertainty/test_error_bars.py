@@ -189,7 +189,7 @@ def cluster() -> Cluster:
 
 def test_sensitivity_compares_energies_where_they_are_asked_for() -> None:
     """A later plan has fewer GPU-seconds than the thriftiest; by those it would win whatever changes, at once."""
-    request = Request(model="llama3-8b", gpus=64, objective="energy", top=5)
+    request = Request(model="llama2-7b", gpus=64, objective="energy", top=5)
     result = optimize(request)
     assert isinstance(result, MeshResult)
     first, *others = (plan.workers * plan.step_time_s for plan in result.plans)
