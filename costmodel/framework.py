@@ -10,7 +10,7 @@ from typing import Literal
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 
-__all__ = ["FRAMEWORKS", "MOST_CONSTANTS", "FrameworkProfile", "profile_of", "threshold_blocks"]
+__all__ = ["FRAMEWORKS", "MOST_CONSTANTS", "FrameworkProfile", "profile_of", "threshold_blocks", "threshold_last"]
 
 # A profile with more than these would describe data, not a framework.
 MOST_CONSTANTS = 4
@@ -30,7 +30,9 @@ class FrameworkProfile:
     pattern : str
         Regular expression that finds the framework in what people call it, in lower case.
     constants : mapping of str to float
-        Fields of `MeshAssumptions` that were fitted to its runs, at most four.
+        Fields of `MeshAssumptions` that were fitted to its runs; at most four together with those picked.
+    equal : mapping of str to str
+        Fields of `MeshAssumptions` that take the number of a constant.
     facts : mapping of str to float
         Fields of `MeshAssumptions` as its code, its documentation or measurements of other things have them: nothing is fitted.
     picked : tuple of str
@@ -39,6 +41,8 @@ class FrameworkProfile:
         Facts of runs with pipelines that differ from these.
     stages : str
         How it cuts a network into stages: "balanced" (`costmodel.mesh.stages`) or "threshold" (`threshold_blocks`).
+    warms_up_whole : bool
+        Its 1F1B schedule refuses fewer micro-batches than stages but one, the forward passes with which the first stage begins.
     memory_rank : str
         Whose memory it reports: "fullest" or "first" (pipeline rank).
 
@@ -60,23 +64,29 @@ class FrameworkProfile:
     pattern: str
     constants: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, float] = field(default_factory=dict)
+    equal: Mapping[str, str] = field(default_factory=dict)
     picked: tuple[str, ...] = ()
     pipelined: Mapping[str, float] = field(default_factory=dict)
     stages: Literal["balanced", "threshold"] = "balanced"
+    warms_up_whole: bool = False
     memory_rank: Literal["fullest", "first"] = "fullest"
 
     def __post_init__(self) -> None:
         """Check the constants and make them read-only."""
-        for names in (self.constants, self.facts, self.pipelined):
+        for names in (self.constants, self.facts, self.pipelined, self.equal):
             unknown = [name for name in names if name not in MeshAssumptions.__dataclass_fields__]
             if unknown:
                 raise ValueError(f"framework '{self.name}': '{unknown[0]}' is no assumption of the mesh model")
         strange = [name for name in self.picked if name not in self.facts]
         if strange:
             raise ValueError(f"framework '{self.name}': '{strange[0]}' is picked and is no fact")
-        if len(self.constants) > MOST_CONSTANTS:
-            raise ValueError(f"framework '{self.name}' has {len(self.constants)} constants, at most {MOST_CONSTANTS}")
-        for item in ("constants", "facts", "pipelined"):
+        unlike = [name for name in self.equal.values() if name not in self.constants]
+        if unlike:
+            raise ValueError(f"framework '{self.name}': '{unlike[0]}' is no constant of it")
+        count = len(self.constants) + len(self.picked)
+        if count > MOST_CONSTANTS:
+            raise ValueError(f"framework '{self.name}' has {count} constants, at most {MOST_CONSTANTS}")
+        for item in ("constants", "equal", "facts", "pipelined"):
             object.__setattr__(self, item, MappingProxyType(dict(getattr(self, item))))
 
     def __hash__(self) -> int:
@@ -87,7 +97,8 @@ class FrameworkProfile:
         self, assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS, *, is_pipelined: bool = False
     ) -> MeshAssumptions:
         """Assumptions with the constants and facts of the profile put in."""
-        values = {**self.facts, **self.constants, **(self.pipelined if is_pipelined else {})}
+        equal = {name: self.constants[constant] for name, constant in self.equal.items()}
+        values = {**self.facts, **self.constants, **equal, **(self.pipelined if is_pipelined else {})}
         return replace(assumptions, **values)
 
 
@@ -98,41 +109,43 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         doc="plain autograd; PyTorch DDP, or with ZeRO-1 one all-reduce of all gradients behind the backward pass, and "
         "weights gathered piece by piece; a loop over tensors in the update; tensor-parallel collectives that wait for "
         "ranks held up by transfers between nodes; stages cut by thresholds",
-        source="host_collective_s, contended_step_s, update_launches, memory_reserve: fit to the sweep of the "
-        "Ultra-Scale Playbook (Hugging Face, nanotron on H100). autograd_copies: src/nanotron/models/llama.py. "
-        "bucket_copies, zero_overlap, zero_whole: src/nanotron/trainer.py (DDP without ZeRO; sync_gradients_across_dp "
-        "with reduce_scatter=False with it). bucket_bytes: DDP's 25 MiB of 16-bit gradients, which are added up in "
-        "fp32 (src/nanotron/optim/gradient_accumulator.py, get_fp32_accum_hook); no matrix is cut, so that buckets of "
-        "8B on 1 to 8 ranks have 60 to 120 MB, 80 MB on average. shard_piece_s: a slice and a copy per weight tensor "
-        "and rank (src/nanotron/distributed.py, all_gather_coalesced), about 10 us of Python and PyTorch. ring_step_s: "
-        "all-gathers of 256 MB on 64 nodes of the same machines take 47 us per rank (Ultra-Scale Playbook, "
-        "communication bandwidth by number of nodes; on fewer nodes 30 to 38 us, the cluster aws-p5 has 40). "
-        "latency_s: its all-reduces of 256 MB, which a pair of trees does in the times of 4 to 16 nodes with 106 to "
-        "218 us a message; and between stages three messages follow each other "
-        "(src/nanotron/parallel/pipeline_parallel/p2p.py). gathered_copies: runs without pipelines are older than "
+        source="host_collective_s, memory_reserve: fit to the sweep of the Ultra-Scale Playbook (Hugging Face, nanotron on H100). "
+        "contended_step_s: a rank that comes late is late by what starting a collective takes. update_launches: norm, scaling, update "
+        "and copy of every tensor (src/nanotron/optim/clip_grads.py, gradient_accumulator.py). autograd_copies: "
+        "src/nanotron/models/llama.py. bucket_copies, zero_overlap, zero_whole: src/nanotron/trainer.py (DDP without ZeRO; "
+        "sync_gradients_across_dp with reduce_scatter=False with it). gradient_passes: copies to 16 bits read the weights once more. "
+        "bucket_bytes: DDP's 25 MiB of 16-bit gradients, exchanged as they are added up, in fp32 "
+        "(src/nanotron/optim/gradient_accumulator.py, get_fp32_accum_hook). shard_piece_s: slices, checks and a copy per weight tensor "
+        "and rank (src/nanotron/distributed.py, all_gather_coalesced); the same calls of PyTorch 2 on tensors of a CPU take 6 to 7 us, "
+        "and starting a kernel about 4. ring_step_s: all-gathers of 256 MB on 64 nodes of the same machines take 47 us per rank "
+        "(Ultra-Scale Playbook, communication bandwidth by number of nodes; on fewer nodes 30 to 38 us, the cluster aws-p5 has 40). "
+        "latency_s: that of the same machines' adapters in the cluster aws-p5. gathered_copies: runs without pipelines are older than "
         "tp_recompute_allgather, those with pipelines were repeated with it (scripts/scaling_benchmarks.py). stages: "
-        "src/nanotron/models/base.py. memory_rank: src/nanotron/helpers.py, rank 0 writes the log",
+        "src/nanotron/models/base.py. warms_up_whole: src/nanotron/parallel/pipeline_parallel/engine.py. memory_rank: "
+        "src/nanotron/helpers.py, rank 0 writes the log",
         pattern=r"nanotron",
         constants={
             "host_collective_s": 250e-6,
-            "contended_step_s": 260e-6,
-            "update_launches": 8.0,
             "memory_reserve": 0.18,
         },
+        equal={"contended_step_s": "host_collective_s"},
         facts={
             "autograd_copies": 1.0,
-            "bucket_bytes": 80e6,
+            "bucket_bytes": 2.0 * 25 * 2.0**20,
             "bucket_copies": 1.0,
             "gathered_copies": 1.0,
-            "latency_s": 150e-6,
+            "gradient_passes": 5.0,
+            "latency_s": 50e-6,
             "ring_step_s": 47e-6,
             "shard_piece_s": 10e-6,
+            "update_launches": 4.0,
             "zero_overlap": 0.0,
             "zero_whole": 1.0,
         },
-        picked=("bucket_bytes", "latency_s", "ring_step_s", "shard_piece_s"),
+        picked=("ring_step_s",),
         pipelined={"gathered_copies": 0.0},
         stages="threshold",
+        warms_up_whole=True,
         memory_rank="first",
     ),
     FrameworkProfile(
@@ -207,3 +220,35 @@ def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
         if done > total * (stage + 1) / stages:
             stage += 1
     return tuple(blocks)
+
+
+def threshold_last(count: int, stages: int, head: float) -> tuple[int, int]:
+    """Stage that computes the loss, and the one that nanotron takes for the last: it runs only where they are one.
+
+    Behind the blocks come a norm, the head, a change of format and the loss, of which only the head costs anything. A stage ends behind
+    each of them while the sum of costs is above the stage's share (build_model, which then calls the stage at hand the last).
+
+    Parameters
+    ----------
+    count, stages : int
+    head : float
+        As in `threshold_blocks`.
+
+    Returns
+    -------
+    tuple of two int
+
+    Examples
+    --------
+    >>> threshold_last(32, 2, 2.2)
+    (1, 1)
+    >>> threshold_last(16, 16, 4.0)  # stage 15 is left without anything
+    (14, 15)
+    """
+    total = count + head
+    done, stage, loss = 0.0, 0, 0
+    for cost in (0.0, *(1.0,) * count, 0.0, head, 0.0, 0.0):
+        done, loss = done + cost, stage
+        if done > total * (stage + 1) / stages:
+            stage += 1
+    return loss, stage

@@ -102,6 +102,12 @@ class MeshAssumptions:
         "kernels (of host_launch_s) that the host starts per weight tensor and step for clipping, the update and copies",
         "none unless a framework profile says otherwise: multi-tensor optimizers start a few kernels for all tensors together",
     )
+    gradient_passes: float = _assumption(
+        4.0,
+        "times that gradients are read or written beside the update: for their norm (1), scaling by it (2), zeros for the next step (1)",
+        "clipping by the norm of all gradients (PyTorch clip_grad_norm_; Megatron-LM megatron/core/optimizer/clip_grads.py) and "
+        "zero_grad; no trainer of language models goes without",
+    )
     zero_overlap: float = _assumption(
         1.0,
         "share of dp_overlap that exchanges keep where ZeRO-1 or 2 shards the optimizer; 0: they run behind the backward pass",

@@ -16,9 +16,10 @@ from costmodel.mesh.keys import rows_of
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.passes import weigh
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
+from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
-__all__ = ["StepEnd", "gradient_width"]
+__all__ = ["StepEnd", "gradient_passes_s", "gradient_width"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -27,6 +28,19 @@ IntArray = NDArray[np.int64]
 def gradient_width(workload: Workload, groups: GroupTimes) -> float:
     """Bytes of a gradient that is exchanged."""
     return max(groups.assumptions.main_gradient_bytes, float(workload.precision.gradient_bytes))
+
+
+def gradient_passes_s(workload: Workload, groups: GroupTimes, elements: FloatArray) -> FloatArray:
+    """Time to find the norm of accumulated gradients, to scale them by it and to set them to zero: ``p w n / B``.
+
+    Kernels that only move data: p passes (`MeshAssumptions.gradient_passes`) over n gradients of w bytes at the bandwidth B that streams
+    reach. PALEO's device has no such kernels.
+    """
+    compute = workload.compute
+    if not isinstance(compute, RooflineCompute):
+        return np.zeros_like(elements)
+    rate = compute.device.memory_bandwidth_bytes_per_s * compute.device.efficiency.memory_fraction
+    return np.asarray(groups.assumptions.gradient_passes * gradient_width(workload, groups) * elements / rate)
 
 
 class StepEnd:
@@ -140,6 +154,9 @@ class StepEnd:
         touched = elements * workload.optimizer.bytes_moved_per_weight(workload.precision)
         hosted = moved / assumptions.host_bytes_per_s + touched / assumptions.host_update_bytes_per_s
         on_device = workload.compute.update_s(elements)
+        passed = self.dense + self.experts if assumptions.zero_whole else elements
+        passes_s = gradient_passes_s(workload, self.groups, passed)
+        on_device, hosted = on_device + passes_s, hosted + passes_s
         if assumptions.update_launches:
             started = assumptions.host_launch_s * assumptions.update_launches
             on_device = np.maximum(on_device, started * rows_of(self.memory.tensors[:, self.ranks], self.index))

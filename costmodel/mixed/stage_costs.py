@@ -21,6 +21,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import LayoutArrays, recomputed_share, unit_passes, weigh
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.sharding import CopyTimes, Division, copy_groups, exposed_exchange
+from costmodel.mesh.step_end import gradient_passes_s
 from costmodel.mixed.links import all_reduce_across_s
 
 __all__ = ["StageCosts", "StageRows", "cost_stages"]
@@ -245,6 +246,9 @@ def _step_end(
     gathering = exposed_exchange(assumptions, gather, weights, kept * forward_s, front * width)
     pieces = assumptions.shard_piece_s * rows.replicas * memory.tensors[:, 0]
     exposed = exposed + np.where(sharded, gathering + np.where(rows.replicas > 1, pieces, 0.0), 0.0)
-    update = workload.compute.update_s((dense + experts)[:, 0] / np.where(sharded, rows.replicas, 1))
+    whole = (dense + experts)[:, 0]
+    elements = whole / np.where(sharded, rows.replicas, 1)
+    update = workload.compute.update_s(elements)
+    update = update + gradient_passes_s(workload, model.groups, whole if assumptions.zero_whole else elements)
     started = assumptions.host_launch_s * assumptions.update_launches * memory.tensors[:, 0]
     return exposed, np.maximum(update, started)

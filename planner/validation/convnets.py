@@ -151,6 +151,7 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     memory = MemoryComparison(
         predicted_bytes=float(costs.memory_bytes[0]),
         capacity_bytes=machine.capacity_bytes,
+        device_bytes=machine.capacity_bytes,
         measured_bytes=measured_bytes(row, machine.capacity_bytes),
     )
     # Software is no choice of the plan.

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.framework import FrameworkProfile, threshold_blocks
+from costmodel.framework import FrameworkProfile, threshold_blocks, threshold_last
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import stack_layouts
@@ -16,7 +16,7 @@ from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.units import UnitKind
 
-__all__ = ["framework_plan", "reported_bytes"]
+__all__ = ["framework_fault", "framework_plan", "reported_bytes"]
 
 
 def framework_plan(profile: FrameworkProfile, model: MeshModel, plan: MeshPlan) -> MeshPlan:
@@ -24,10 +24,29 @@ def framework_plan(profile: FrameworkProfile, model: MeshModel, plan: MeshPlan) 
     chunks = plan.pp * plan.vpp
     if profile.stages != "threshold" or plan.pp == 1 or chunks > model.num_blocks:
         return plan
+    return replace(plan, stage_blocks=threshold_blocks(model.num_blocks, chunks, _head(model)))
+
+
+def framework_fault(profile: FrameworkProfile, model: MeshModel, plan: MeshPlan) -> str:
+    """Why a framework cannot run a plan that others could; empty where it can."""
+    if plan.pp == 1:
+        return ""
+    if profile.warms_up_whole and plan.schedule == "1f1b" and plan.num_micro_batches < plan.pp - 1:
+        return f"{profile.name} needs {plan.pp - 1} micro-batches for {plan.pp} stages; the plan has {plan.num_micro_batches}"
+    if profile.stages == "threshold" and plan.pp * plan.vpp <= model.num_blocks:
+        loss, last = threshold_last(model.num_blocks, plan.pp * plan.vpp, _head(model))
+        if loss != last:
+            return (
+                f"{profile.name} puts the loss on stage {loss} of {plan.pp * plan.vpp} and waits for it on stage {last}"
+            )
+    return ""
+
+
+def _head(model: MeshModel) -> float:
+    """Cost of the head in blocks, as nanotron counts it: by the weights of matrices."""
     units = model.units
     block = _matrix_weights(model, units.kinds[units.blocks[0]])
-    head = _matrix_weights(model, units.kinds[units.kind_of[-1]])
-    return replace(plan, stage_blocks=threshold_blocks(model.num_blocks, chunks, head / block))
+    return _matrix_weights(model, units.kinds[units.kind_of[-1]]) / block
 
 
 def _matrix_weights(model: MeshModel, kind: UnitKind) -> int:

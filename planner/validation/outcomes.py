@@ -30,10 +30,14 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryComparison:
-    """Memory of the fullest device, and of the one whose memory was measured."""
+    """Memory of the fullest device, and of the one whose memory was measured.
+
+    ``device_bytes`` is what the device has, ``capacity_bytes`` what a run can use of it.
+    """
 
     predicted_bytes: float
     capacity_bytes: float
+    device_bytes: float
     measured_bytes: float | None = None
     reported_bytes: float | None = None  # predicted of what was measured; None: of the fullest
 

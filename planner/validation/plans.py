@@ -36,7 +36,7 @@ from planner.validation.facts import (
     trains_adapters_only,
 )
 from planner.validation.fitted import fitted_links, fitted_of
-from planner.validation.framework_plans import framework_plan, reported_bytes
+from planner.validation.framework_plans import framework_fault, framework_plan, reported_bytes
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of
 from planner.validation.networks import TransformerShape, bundled_name, bundled_transformer, shape_of, transformer
 from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
@@ -319,7 +319,10 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
     members = [[numbers.setdefault(plan, len(numbers)) for plan in question.plans] for question in questions]
     plans = [framework_plan(first.profile, model, _cut(plan, model.num_blocks)) for plan in numbers]
     batch = MeshBatch.from_plans(plans)
-    broken = _broken(NetworkShape.of(first.graph, model.units, 1), batch)
+    broken = [
+        message or framework_fault(first.profile, model, plan)
+        for message, plan in zip(_broken(NetworkShape.of(first.graph, model.units, 1), batch), plans, strict=True)
+    ]
     legal = np.flatnonzero([not message for message in broken])
     costs, reported = _costs(model, first.profile, [plans[int(index)] for index in legal])
     step_shares = [] if costs is None else _shares(costs, batch.workers[legal] / node_size(first.machine.cluster))
@@ -341,6 +344,7 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
         memory = MemoryComparison(
             predicted_bytes=float(costs.memory_bytes[chosen]),
             capacity_bytes=usable,
+            device_bytes=question.machine.capacity_bytes,
             measured_bytes=question.measured_bytes,
             reported_bytes=float(reported[chosen]),
         )

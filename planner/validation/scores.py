@@ -147,7 +147,7 @@ def _memory(outcomes: Sequence[Outcome]) -> MemoryScore:
                 reported = memory.reported_bytes
                 predicted.append(memory.predicted_bytes if reported is None else reported)
                 measured.append(memory.measured_bytes)
-        elif memory.predicted_bytes < 0.5 * memory.capacity_bytes:
+        elif memory.predicted_bytes < 0.5 * memory.device_bytes:
             apart["predicted under half of the memory"] += 1
         else:
             found += not memory.fits

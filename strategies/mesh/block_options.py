@@ -21,7 +21,7 @@ from costmodel.mesh.roles import LayerRole, Move, roles_of
 from costmodel.mesh.saved import add_saved_layer, saved_facts
 from costmodel.mesh.sharding import CopyTimes, copy_groups
 from costmodel.mesh.shares import RowKeys
-from costmodel.mesh.step_end import gradient_width
+from costmodel.mesh.step_end import gradient_passes_s, gradient_width
 from costmodel.mesh.tables import add_layer
 from costmodel.mesh.unit_messages import add_moves
 from costmodel.mesh.unit_table import UNIT_COLUMNS
@@ -133,7 +133,9 @@ class UnitPrices:
             return np.zeros_like(trained)
         shared = plan.dp_shard * plan.cp if plan.zero_stage else 1
         some = trained / shared
+        passed = trained if self.model.assumptions.zero_whole else some
         update = workload.compute.update_s(2.0 * some) - workload.compute.update_s(some)
+        update = update + gradient_passes_s(workload, self.groups, passed)
         ranks = self.groups.find(np.array([plan.tp]), np.ones(1, dtype=np.int64))
         once, twice = self.groups.time_s("all_reduce", ranks, _LARGE_BYTES * np.array([[1.0, 2.0]]))[0]
         message = total["apart_trainable"] * gradient_width(workload, self.groups)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.framework import FRAMEWORKS, MOST_CONSTANTS, FrameworkProfile, profile_of, threshold_blocks
+from costmodel.framework import (
+    FRAMEWORKS,
+    MOST_CONSTANTS,
+    FrameworkProfile,
+    profile_of,
+    threshold_blocks,
+    threshold_last,
+)
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 
 
 def test_profiles_are_few_constants_with_a_source() -> None:
     assert MOST_CONSTANTS == 4
     for profile in FRAMEWORKS:
-        assert len(profile.constants) <= 4
+        assert len(profile.constants) + len(profile.picked) <= 4
         assert profile.doc
         assert profile.source
         assert len({profile, *FRAMEWORKS}) == len(FRAMEWORKS)
@@ -52,7 +59,9 @@ def test_what_nanotron_does_under_zero_is_a_fact_of_its_code() -> None:
     profile = profile_of("nanotron")
     assert (profile.applied().zero_whole, profile.applied().zero_overlap) == (1.0, 0.0)
     assert {"zero_whole", "zero_overlap", "shard_piece_s", "bucket_bytes", "latency_s"} <= set(profile.facts)
-    assert set(profile.constants) == {"host_collective_s", "contended_step_s", "update_launches", "memory_reserve"}
+    assert set(profile.constants) == {"host_collective_s", "memory_reserve"}
+    assert profile.picked == ("ring_step_s",)
+    assert profile.applied().contended_step_s == profile.applied().host_collective_s
 
 
 def test_five_constants_or_unknown_ones_are_refused() -> None:
@@ -61,6 +70,20 @@ def test_five_constants_or_unknown_ones_are_refused() -> None:
         FrameworkProfile(name="x", doc="", source="", pattern="x", constants=five)
     with pytest.raises(ValueError, match="'speed' is no assumption"):
         FrameworkProfile(name="x", doc="", source="", pattern="x", constants={"speed": 1.0})
+
+
+def test_picked_numbers_count_and_equal_ones_name_a_constant() -> None:
+    facts = dict.fromkeys(("host_launch_s", "ring_step_s", "latency_s"), 0.0)
+    with pytest.raises(ValueError, match="5 constants, at most 4"):
+        FrameworkProfile(
+            name="x", doc="", source="", pattern="x", constants={"tp_overlap": 0.1, "dp_overlap": 0.1}, facts=facts, picked=tuple(facts)
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="'tp_overlap' is no constant of it"):
+        FrameworkProfile(name="x", doc="", source="", pattern="x", equal={"dp_overlap": "tp_overlap"})
+    with pytest.raises(ValueError, match="'speed' is no assumption"):
+        FrameworkProfile(
+            name="x", doc="", source="", pattern="x", constants={"tp_overlap": 0.1}, equal={"speed": "tp_overlap"}
+        )
 
 
 def test_facts_of_pipelines_replace_others() -> None:
@@ -97,3 +120,28 @@ def test_stages_hold_all_blocks(stages: int, head: float) -> None:
     blocks = threshold_blocks(16, stages, head)
     assert len(blocks) == stages
     assert sum(blocks) == 16
+
+
+@pytest.mark.parametrize(
+    ("count", "stages", "head", "ends"),
+    [
+        (32, 4, 2.2, (3, 3)),
+        (32, 32, 2.2, (31, 31)),
+        # 20 in all, 1.25 per stage: behind 16 blocks stage 12, which takes the head, then 13 and 14 with nothing to do but format and loss.
+        (16, 16, 4.0, (14, 15)),
+        # 10 in all, 2.5 per stage: blocks behind 3 and 4 in stages 0 and 1, the head in 1, format and loss in 2 and 3.
+        (4, 4, 6.0, (3, 3)),
+        (4, 4, 20.0, (2, 3)),
+        (5, 1, 1.0, (0, 0)),
+    ],
+)
+def test_the_loss_may_miss_the_last_stage(count: int, stages: int, head: float, ends: tuple[int, int]) -> None:
+    assert threshold_last(count, stages, head) == ends
+
+
+@pytest.mark.parametrize("stages", range(1, 17))
+@pytest.mark.parametrize("head", [0.4, 2.2, 9.0])
+def test_the_loss_is_behind_all_blocks(stages: int, head: float) -> None:
+    blocks = threshold_blocks(16, stages, head)
+    loss, last = threshold_last(16, stages, head)
+    assert max(n for n, count in enumerate(blocks) if count) <= loss <= last < stages

@@ -25,6 +25,7 @@ BARE = MeshAssumptions(
     dp_overlap=0.0,
     offload_overlap=0.0,
     bucket_bytes=0.0,
+    gradient_passes=0.0,
     allocator_slack=0.0,
     host_launch_s=0.0,
     host_collective_s=0.0,

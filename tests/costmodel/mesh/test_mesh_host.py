@@ -224,6 +224,26 @@ def test_an_update_starts_kernels_for_every_tensor() -> None:
     assert more == pytest.approx(10 * 1e-3 * tensors, rel=1e-9)
 
 
+def test_gradients_are_read_and_written_beside_the_update() -> None:
+    """Four passes over fp32 gradients: 16 bytes per weight that a rank updates, at the bandwidth of its memory."""
+    device = make.ideal_cluster().groups[0].device
+    rate = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
+    weights = sum(layer.weight_count + layer.norm_count for layer in _graph().layers)
+    four = replace(make.BARE, gradient_passes=4.0)
+    for plan, share in (
+        (MeshPlan(num_micro_batches=4), 1),
+        (MeshPlan(dp_replicate=2, num_micro_batches=2), 1),
+        (MeshPlan(dp_shard=2, zero_stage=1, num_micro_batches=2), 2),
+        (MeshPlan(dp_shard=2, zero_stage=1, num_micro_batches=2, offload_optimizer=True), 2),
+    ):
+        more = _step_s(plan, four) - _step_s(plan, make.BARE)
+        assert more == pytest.approx(16.0 * weights / share / rate, rel=1e-6)
+    # Ranks that add up whole gradients find the norm of whole gradients.
+    plan = MeshPlan(dp_shard=2, zero_stage=1, num_micro_batches=2)
+    whole = [_step_s(plan, replace(make.BARE, zero_whole=1.0, gradient_passes=passes)) for passes in (0.0, 4.0)]
+    assert whole[1] - whole[0] == pytest.approx(16.0 * weights / rate, rel=1e-6)
+
+
 def test_more_of_anything_is_never_quicker() -> None:
     plans = [
         MeshPlan(tp=2, sequence_parallel=True, pp=2, num_micro_batches=4),
@@ -236,6 +256,7 @@ def test_more_of_anything_is_never_quicker() -> None:
         "ring_step_s",
         "contended_step_s",
         "update_launches",
+        "gradient_passes",
         "latency_s",
         "shard_piece_s",
     )

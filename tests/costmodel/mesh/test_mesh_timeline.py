@@ -219,7 +219,9 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
             count /= ranks
         else:
             exchanges.append(shown(_buckets_s(model, "all_reduce", ranks, apart, 4 * count), 4 * count, backward))
-        updates.append(float(model.workload.compute.update_s(np.array(count))))
+        device = model.workload.compute.device
+        passes = 16 * count / (device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction)  # four, of fp32
+        updates.append(float(model.workload.compute.update_s(np.array(count))) + passes)
     return tuple(exchanges), tuple(updates)
 
 

@@ -8,7 +8,7 @@ import pytest
 from costmodel.framework import profile_of
 from costmodel.mesh.breakdown import stage_rows
 from costmodel.mesh.plan import MeshPlan
-from planner.validation.framework_plans import framework_plan, reported_bytes
+from planner.validation.framework_plans import framework_fault, framework_plan, reported_bytes
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 
@@ -40,3 +40,18 @@ def test_the_log_has_the_memory_of_the_first_rank() -> None:
     found = reported_bytes(_NANOTRON, model, [plan], costs.memory_bytes)
     assert found[0] == pytest.approx(rows[0].memory_bytes - model.workload.context_bytes, rel=1e-12)
     assert np.array_equal(reported_bytes(_DEFAULT, model, [plan], costs.memory_bytes), costs.memory_bytes)
+
+
+def test_nanotron_refuses_what_others_run() -> None:
+    model = _model()  # a head of 0.8 blocks
+    few = MeshPlan(pp=8, num_micro_batches=6)
+    assert framework_fault(_NANOTRON, model, few) == "nanotron needs 7 micro-batches for 8 stages; the plan has 6"
+    assert not framework_fault(_NANOTRON, model, MeshPlan(pp=8, num_micro_batches=7))
+    assert not framework_fault(_DEFAULT, model, few)
+    # A head of 8 blocks, 2 of 16 per stage: it comes behind 8 blocks to stage 3, what follows it to 4 and 5.
+    heavy, plan = _model(vocabulary=5120), MeshPlan(pp=8, num_micro_batches=8)
+    assert (
+        framework_fault(_NANOTRON, heavy, plan) == "nanotron puts the loss on stage 5 of 8 and waits for it on stage 6"
+    )
+    assert not framework_fault(_DEFAULT, heavy, plan)
+    assert not framework_fault(_NANOTRON, heavy, MeshPlan(num_micro_batches=8))

@@ -109,6 +109,9 @@ def test_costs_are_the_judges(name: str) -> None:
                 update_s = model.workload.compute.update_s
                 trained = table.dense_trainable[:, number]
                 update = float(update_s(2.0 * trained)[0] - update_s(trained)[0])
+                device = model.workload.compute.device
+                streamed = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
+                update += 4 * 4 * float(trained[0]) / streamed  # norm, scaling, zeroing of fp32 gradients
                 apart = table.apart_trainable[:, number] * max(model.assumptions.main_gradient_bytes, 2.0)
                 four = model.groups.find(np.array([4]), np.array([1]))
                 large, larger = model.groups.time_s("all_reduce", four, np.array([[1e12, 2e12]]))[0].tolist()
