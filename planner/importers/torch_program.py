@@ -183,10 +183,6 @@ def program_of(exported: Any) -> tuple[Program, Counter[str]]:
     return _Export(exported).run()
 
 
-# Tests and bookkeeping that leave no tensor.
-_SILENT = frozenset(
-    {"_assert_async", "sym_constrain_range", "_assert_scalar", "sym_size", "item", "copy_", "add_.count"}
-)
 _NAMESPACES = ("aten", "prims", "prim")
 
 

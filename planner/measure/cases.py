@@ -11,10 +11,9 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["COLLECTIVES", "ELEMENT_BYTES", "KINDS", "PASSES", "Case", "collective_cases", "kernel_cases"]
+__all__ = ["COLLECTIVES", "ELEMENT_BYTES", "KINDS", "Case", "collective_cases", "kernel_cases"]
 
 ELEMENT_BYTES = {"fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
-PASSES = ("forward", "backward", "backward_input", "backward_weight")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 # In the order in which they take turns.
 KINDS = ("gemm", "copy", "convolution", "elementwise", "attention", "recurrent", "collective")

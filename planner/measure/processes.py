@@ -112,10 +112,6 @@ class Group:
         """The largest over all processes."""
         return self.worst([value])[0]
 
-    def barrier(self) -> None:
-        """Wait for all."""
-        self.agree(0.0)
-
     def leave(self) -> None:
         """Part from the others."""
         self._torch.distributed.destroy_process_group()

@@ -16,11 +16,11 @@ from planner.errors import FileProblem, InputFileError, NoFeasiblePlan, UsageErr
 from planner.files.documents import Location
 from planner.placement.columns import edges_at_once, nodes_at_once
 from planner.placement.device_types import read_types
-from planner.placement.json_file import JsonFile, read_json_file
+from planner.placement.json_file import JsonFile
 from planner.placement.reader import JsonReader
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementFault, PlacementFaultsError, PlacementProblem
 
-__all__ = ["LoadedWorkload", "Overrides", "load_workload", "loaded_workload", "workload_from"]
+__all__ = ["LoadedWorkload", "Overrides", "loaded_workload", "workload_from"]
 
 _MIXED_TOP_KEYS = ("maxCPUs", "deviceTypes", "nodes", "edges")
 _TOP_KEYS = ("maxFPGAs", "maxCPUs", "maxSizePerFPGA", "nodes", "edges")
@@ -47,22 +47,6 @@ class LoadedWorkload:
     content: Mapping[str, Any]
     path: Path
     sha256: str
-
-
-def load_workload(path: Path, overrides: Overrides | None = None) -> LoadedWorkload:
-    """Load and check a workload.
-
-    Parameters
-    ----------
-    path : Path
-    overrides : Overrides, optional
-
-    Raises
-    ------
-    InputFileError
-        Everything that is wrong with the file, with line and column.
-    """
-    return workload_from(read_json_file(path), overrides or Overrides())
 
 
 def loaded_workload(file: JsonFile, overrides: Overrides, *, is_model: bool) -> LoadedWorkload:

@@ -18,7 +18,6 @@ IntArray = NDArray[np.int64]
 
 # What fixes a cell, the number of micro-batches beside it.
 CELL = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp", "num_micro_batches")
-_INNER = ("tp", "sequence_parallel", "cp", "cp_kind")
 
 
 def neighbours(space: MeshSpace, plans: MeshBatch) -> Columns:

@@ -9,19 +9,15 @@ from planner.importers.documents import ImportedDocument
 from planner.importers.drafts import Drafts, clean_name
 from planner.importers.sources import network_content
 from planner.importers.traced import arithmetic, einsum, products, recurrent, shapes, tables, windows
-from planner.importers.traced.conversion import Conversion
+from planner.importers.traced.conversion import KINDS, Conversion
 from planner.importers.traced.joining import join
 from planner.importers.traced.program import Program, ProgramFault
 
-__all__ = ["document_of_program", "known_kinds"]
+__all__ = ["document_of_program"]
 
 # Importing them registers what reads each operation.
 _HANDLERS = (arithmetic, einsum, products, recurrent, shapes, tables, windows)
-
-
-def known_kinds() -> frozenset[str]:
-    """The vocabulary."""
-    return frozenset(kind for module in _HANDLERS for kind in module.KINDS)
+assert all(module.KINDS is KINDS for module in _HANDLERS), "one table, filled by all of them"
 
 
 def document_of_program(
@@ -70,7 +66,7 @@ def document_of_program(
     content = network_content(drafts, header=header, outputs=outputs)
     if seq is not None:
         for entry in content["layers"]:
-            if entry["type"] == "input" if "type" in entry else False:
+            if entry.get("type") == "input":
                 entry["shape"] = [entry["shape"][0], "$seq"]
     return ImportedDocument(content=content, notes=tuple(dict.fromkeys(notes)))
 

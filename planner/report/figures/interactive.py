@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import html
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from planner.importers.sources import MissingExtra
 from planner.report.figures.kinds import COLOURS, Bars, Figure, Lines, Points, Swim, colour_of
 from planner.report.figures.ticks import log_ticks, number_text
 
-__all__ = ["PALETTES", "is_installed", "plotly_figure", "plotly_script"]
+__all__ = ["PALETTES", "plotly_figure", "plotly_script"]
 
 _INK = {
     "text": ("#59636e", "#9198a1"),
@@ -29,11 +28,6 @@ _SHORT_NAME = 16
 PALETTES: dict[str, dict[str, str]] = {
     page: {name: pair[n] for name, pair in (COLOURS | _INK).items()} for n, page in enumerate(("light", "dark"))
 }
-
-
-def is_installed() -> bool:
-    """Whether plotly is there."""
-    return importlib.util.find_spec("plotly") is not None
 
 
 def plotly_script() -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from planner.errors import InputFileError
 from planner.placement import json_file
-from planner.placement.workload_file import Overrides, load_workload
+from planner.placement.workload_file import LoadedWorkload, Overrides, workload_from
 
 
 def node(id: Any, **more: Any) -> dict[str, Any]:  # noqa: A002 - the format's word
@@ -21,6 +21,10 @@ def workload(**more: Any) -> dict[str, Any]:
     nodes = [node(3, isBackwardNode=1, colorClass=7), node(1, colorClass=7), node(2)]
     edges = [{"sourceId": 1, "destId": 2, "cost": 0.5}, {"sourceId": 2, "destId": 3, "cost": 0.25}]
     return {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 12, "nodes": nodes, "edges": edges} | more
+
+
+def load_workload(path: Path, overrides: Overrides | None = None) -> LoadedWorkload:
+    return workload_from(json_file.read_json_file(path), overrides or Overrides())
 
 
 def message(tmp_path: Path, content: Any, overrides: Overrides | None = None) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from planner.placement.check import check_throughput
-from planner.placement.workload_file import load_workload
+from planner.placement.json_file import read_json_file
+from planner.placement.workload_file import Overrides, workload_from
 from strategies.placement import contiguous
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous, solve_orders
@@ -90,7 +91,7 @@ def test_equals_published_optima(name: str, reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    problem = load_workload(path).problem
+    problem = workload_from(read_json_file(path), Overrides()).problem
     result = solve_contiguous(problem)
     assert result.proven_optimal
     assert judged(problem, result) == pytest.approx(result.objective, rel=1e-12)
@@ -104,7 +105,7 @@ def test_inception_is_proven(reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / "LayerGraphs" / "inceptionv3_training.json"
     if not path.exists():
         pytest.skip(f"no {path}")
-    problem = load_workload(path).problem
+    problem = workload_from(read_json_file(path), Overrides()).problem
     result = solve_contiguous(problem)
     assert result.proven_optimal
     assert judged(problem, result) == pytest.approx(122.762, abs=5e-4)  # best known of a prototype, to its digits
