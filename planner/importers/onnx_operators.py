@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from planner.importers.registry import registering
 from planner.importers.traced.program import ProgramFault
 
 __all__ = ["CONTROL_FLOW", "OPERATORS", "Node"]
@@ -60,16 +61,7 @@ class Node:
 
 Read = Callable[[Node], None]
 OPERATORS: dict[str, Read] = {}
-
-
-def _operators(*names: str) -> Callable[[Read], Read]:
-    def add(read: Read) -> Read:
-        for name in names:
-            assert name not in OPERATORS, f"operator {name!r} registered twice"
-            OPERATORS[name] = read
-        return read
-
-    return add
+_operators = registering(OPERATORS, "operator")
 
 
 # -- views -------------------------------------------------------------------------------------------------------------------

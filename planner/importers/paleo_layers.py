@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.layers import Layer, family_of, params_from, shape_text
 from planner.errors import did_you_mean
+from planner.importers.registry import registering
 
 __all__ = ["LayerReader", "Problem"]
 
@@ -33,16 +34,7 @@ class Problem(ValueError):  # noqa: N818 - caught and attached to its layer
 
 _Read = Callable[["LayerReader", Mapping[str, Any]], tuple[str, dict[str, Any]]]
 _TYPES: dict[str, _Read] = {}
-
-
-def _types(*names: str) -> Callable[[_Read], _Read]:
-    def add(read: _Read) -> _Read:
-        for name in names:
-            assert name not in _TYPES, f"PALEO type {name!r} registered twice"
-            _TYPES[name] = read
-        return read
-
-    return add
+_types = registering(_TYPES, "PALEO type")
 
 
 class LayerReader:

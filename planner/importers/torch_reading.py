@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from planner.importers.registry import registering
+
 __all__ = ["OPERATORS", "Read", "Reading", "as_list", "as_pair", "is_tensor", "operators", "tensor_of"]
 
 
@@ -43,18 +45,7 @@ class Reading:
 
 Read = Callable[[Reading], None]
 OPERATORS: dict[str, Read] = {}
-
-
-def operators(*names: str) -> Callable[[Read], Read]:
-    """Register what reads some operators."""
-
-    def add(read: Read) -> Read:
-        for name in names:
-            assert name not in OPERATORS, f"operator {name!r} registered twice"
-            OPERATORS[name] = read
-        return read
-
-    return add
+operators = registering(OPERATORS, "operator")
 
 
 def tensor_of(r: Reading) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from planner.errors import did_you_mean
 from planner.importers.caffe.fields import Fields
 from planner.importers.drafts import Drafts
+from planner.importers.registry import registering
 
 __all__ = ["COLOURS", "IGNORED", "READERS", "V1_TYPES", "Blob", "Context", "Reader", "square", "types"]
 
@@ -95,18 +96,7 @@ class Context:
 
 Reader = Callable[[Context, Fields, Sequence[Blob]], list[Blob]]
 READERS: dict[str, Reader] = {}
-
-
-def types(*names: str) -> Callable[[Reader], Reader]:
-    """Register a reader of these layer types."""
-
-    def add(reader: Reader) -> Reader:
-        for name in names:
-            assert name not in READERS, f"Caffe type {name!r} registered twice"
-            READERS[name] = reader
-        return reader
-
-    return add
+types = registering(READERS, "Caffe type")
 
 
 def square(pair: tuple[int, int]) -> int | tuple[int, int]:
