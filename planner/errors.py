@@ -105,10 +105,10 @@ class LimitReached(PlannerError):  # noqa: N818 - named after the situation
     Examples
     --------
     >>> import planner
-    >>> raise planner.LimitReached("the time limit ended the search before it found a plan")
+    >>> planner.optimize("llama3-8b", gpus=16, cluster="h100-a100", time_limit="1us")
     Traceback (most recent call last):
     ...
-    planner.errors.LimitReached: the time limit ended the search before it found a plan
+    planner.errors.LimitReached: the time limit ended the search before it found a plan; time_limit gives it longer
     """
 
     exit_code = ExitCode.LIMIT

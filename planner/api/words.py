@@ -31,11 +31,15 @@ class Interrupted(KeyboardInterrupt):
     Examples
     --------
     >>> import planner
+    >>> def stop(what, share):  # as Ctrl-C does
+    ...     raise KeyboardInterrupt
     >>> try:
-    ...     raise planner.Interrupted(None)  # as a search does when it is stopped
+    ...     planner.optimize("alexnet", gpus=4, progress=stop)
     ... except planner.Interrupted as stopped:
-    ...     print(stopped.result)
-    None
+    ...     print(stopped)
+    ...     print(stopped.result.best.workers)
+    the search was stopped: .result holds the best so far
+    4
     """
 
     def __init__(self, result: SearchResult | Placement | Sweep | Sizing | None) -> None:
