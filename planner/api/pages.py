@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["Written", "write_answer"]
 
 
-class Written:
-    """What can be written of a search, and of one plan that was predicted."""
+class Written(ABC):
+    """What can be written of a search, and of one plan that was predicted; a class says in `_write` how."""
 
     __slots__ = ()
 
-    def _write(self, words: Mapping[str, Any]) -> None:
-        raise NotImplementedError  # pragma: no cover - every class has its own
+    @abstractmethod
+    def _write(self, words: Mapping[str, Any]) -> None: ...
 
     def write_html(self, path: str | os.PathLike[str], *, static: bool = False) -> Path:
         """Write a page with figures and sortable tables: one file that needs no network.

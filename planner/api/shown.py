@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ _MOST_ROWS = 60  # of a table in a notebook; the rest is counted
 _LEFT, _RIGHT = 'style="text-align: left"', 'style="text-align: right; white-space: nowrap"'
 
 
-class Answer:
+class Answer(ABC):
     """Base of the answers; ``str()`` is the text of the command line, a notebook shows tables.
 
     A class has `_report`, which makes the report that the commands print.
@@ -27,8 +28,8 @@ class Answer:
 
     __slots__ = ()
 
-    def _report(self) -> Report:
-        raise NotImplementedError  # pragma: no cover - every class has its own
+    @abstractmethod
+    def _report(self) -> Report: ...
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``--json``: SI units with the unit in the key, None where there is no value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +15,14 @@ __all__ = ["Printed"]
 _WIDTH = 120
 
 
-class Printed:
+class Printed(ABC):
     """Base of what is loaded; a class says in `_blocks` what it shows."""
 
     __slots__ = ()
     path: Path
 
-    def _blocks(self) -> Sequence[Block]:
-        raise NotImplementedError  # pragma: no cover - every class has its own
+    @abstractmethod
+    def _blocks(self) -> Sequence[Block]: ...
 
     def __str__(self) -> str:
         from planner.report.text import plain_text
