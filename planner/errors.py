@@ -142,7 +142,6 @@ class UnknownName(PlannerError):  # noqa: N818 - named after the situation
         self.kind = kind
         self.name = name
         self.known = tuple(sorted(known))
-        self.close = tuple(difflib.get_close_matches(name.lower()[:200], self.known, n=3))
         shown = ", ".join(self.known[:_SHOWN_NAMES]) + (", ..." if len(self.known) > _SHOWN_NAMES else "")
         tail = "; ".join(part for part in (f"known: {shown}" if shown else "", hint) if part)
         several = " or ".join(f"'{one}'" for one in meant)
