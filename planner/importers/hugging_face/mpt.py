@@ -17,9 +17,9 @@ __all__ = ["read_dbrx", "read_mpt"]
 _norm: p.Norm = partial(p.layer_norm, bias=False)
 
 
-def read_mpt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - every reader has both
-    """MPT: ALiBi, no biases, those of the norms included."""
-    vocabulary = fields.count("vocab_size", 50368)
+def _sizes(fields: Fields, *, vocabulary: int) -> tuple[int, int, int, int, p.Heads]:
+    """Vocabulary, width, depth, positions and heads under the keys of MosaicML."""
+    words = fields.count("vocab_size", vocabulary)
     hidden = fields.count("d_model", 2048, "hidden_size")
     layers = fields.count("n_layers", 24, "num_hidden_layers", maximum=MAX_LAYERS)
     positions = fields.count("max_seq_len", 2048)
@@ -31,6 +31,12 @@ def read_mpt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - ev
         reads_head_dim=False,
         hidden_key="d_model",
     )
+    return words, hidden, layers, positions, heads
+
+
+def read_mpt(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001 - every reader has both
+    """MPT: ALiBi, no biases, those of the norms included."""
+    vocabulary, hidden, layers, positions, heads = _sizes(fields, vocabulary=50368)
     ratio = fields.count("expansion_ratio", 4)
     rate = fields.probability("resid_pdrop", 0.0)
     attending = p.attention(heads, hidden, qkv_bias=False, proj_bias=False, score_dropout=_mpt_dropout(fields))
@@ -59,18 +65,7 @@ def _mpt_dropout(fields: Fields) -> float:
 
 def read_dbrx(fields: Fields, model_type: str) -> p.Network:  # noqa: ARG001
     """DBRX: rotary positions, grouped heads, experts in every block, no biases."""
-    vocabulary = fields.count("vocab_size", 32000)
-    hidden = fields.count("d_model", 2048, "hidden_size")
-    layers = fields.count("n_layers", 24, "num_hidden_layers", maximum=MAX_LAYERS)
-    positions = fields.count("max_seq_len", 2048)
-    own = p.read_heads(
-        fields,
-        hidden,
-        heads=("n_heads", 16, "num_attention_heads"),
-        reads_kv=False,
-        reads_head_dim=False,
-        hidden_key="d_model",
-    )
+    vocabulary, hidden, layers, positions, own = _sizes(fields, vocabulary=32000)
     inner = fields.inner("attn_config", "DbrxAttentionConfig")
     kv_heads = inner.count("kv_n_heads", 1)
     p.check_groups(inner, own.heads, kv_heads, "n_heads", "kv_n_heads")
