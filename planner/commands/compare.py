@@ -10,7 +10,7 @@ import typer
 
 from planner.commands import options as o
 from planner.commands.explain import RunFrom
-from planner.commands.output import Output, emit, remark
+from planner.commands.output import Output, emit, export_plan, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.values import Values
@@ -154,12 +154,7 @@ def _answer(predicted: Mapping[str, Predicted], where: Output) -> None:
     for warning in warnings:
         remark(where, f"warning: {warning}")
     comparison = compare_items([entry.item(label) for label, entry in predicted.items()])
-    if where.export is not None:
-        from planner.commands.files import write_atomically
-        from planner.files.plan_file import plan_text
-
-        write_atomically(where.export, plan_text(_document(list(predicted.values())[-1], where.export.parent)))
-        remark(where, f"wrote the best plan to {where.export}")
+    export_plan(where, lambda folder: _document(list(predicted.values())[-1], folder), "the best plan")
     emit(comparison_report(comparison, warnings), where)
 
 

@@ -12,7 +12,7 @@ import typer
 from planner.answers import prediction_plan_document, prediction_report
 from planner.commands import options as o
 from planner.commands.mesh_options import takes_mesh_options
-from planner.commands.output import Output, emit, remark
+from planner.commands.output import Output, emit, export_plan, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.report_options import ReportFiles, refuse_files, report_files, takes_report_options
@@ -254,13 +254,7 @@ def _answer(
     warnings = plan_warnings(document, breakdown)
     for warning in warnings:
         remark(where, f"warning: {warning}")
-
-    if where.export is not None:
-        from planner.commands.files import write_atomically
-        from planner.files.plan_file import plan_text
-
-        write_atomically(where.export, plan_text(prediction_plan_document(request, breakdown, where.export.parent)))
-        remark(where, f"wrote the plan to {where.export}")
+    export_plan(where, lambda folder: prediction_plan_document(request, breakdown, folder), "the plan")
     report = prediction_report(request, breakdown, warnings, command)
     if files.flags:
         from planner.commands.report_files import write_prediction_files

@@ -10,7 +10,7 @@ import typer
 from planner.answers import plan_document_of, search_report_of
 from planner.commands import options as o
 from planner.commands.mesh_options import takes_mesh_options
-from planner.commands.output import Output, emit, remark
+from planner.commands.output import Output, emit, export_plan
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from, whole_cluster
 from planner.commands.report_options import ReportFiles, refuse_files, report_files, takes_report_options
@@ -131,12 +131,8 @@ def _show(
     *,
     interrupted: bool = False,
 ) -> None:
-    if where.export is not None and result.plans:
-        from planner.commands.files import write_atomically
-        from planner.files.plan_file import plan_text
-
-        write_atomically(where.export, plan_text(plan_document_of(request, result, folder=where.export.parent)))
-        remark(where, f"wrote the best plan to {where.export}")
+    if result.plans:
+        export_plan(where, lambda folder: plan_document_of(request, result, folder=folder), "the best plan")
     report = search_report_of(request, result)
     if files.flags and result.plans:
         from planner.commands.report_files import write_search_files

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from planner.commands.files import check_writable, write_atomically
 from planner.commands.values import Values
@@ -15,7 +16,7 @@ from planner.commands.values import Values
 if TYPE_CHECKING:
     from planner.report.blocks import Report
 
-__all__ = ["FORMATS", "Format", "Output", "emit", "output_from", "remark"]
+__all__ = ["FORMATS", "Format", "Output", "emit", "export_plan", "output_from", "remark"]
 
 Format = Literal["table", "json", "csv", "markdown", "yaml"]
 FORMATS: tuple[Format, ...] = ("table", "json", "csv", "markdown", "yaml")
@@ -107,6 +108,25 @@ def emit(report: Report, output: Output) -> None:
         return
     sys.stdout.write(_rendered(report, output, terminal=_is_terminal()))
     sys.stdout.flush()
+
+
+def export_plan(output: Output, document: Callable[[Path], dict[str, Any]], what: str) -> None:
+    """Write a plan to the file of --export, where one is asked for.
+
+    Parameters
+    ----------
+    output : Output
+    document : callable
+        Makes the plan file; takes the folder in which it will be.
+    what : str
+        What is written, in a word or two.
+    """
+    if output.export is None:
+        return
+    from planner.files.plan_file import plan_text
+
+    write_atomically(output.export, plan_text(document(output.export.parent)))
+    remark(output, f"wrote {what} to {output.export}")
 
 
 def remark(output: Output, text: str) -> None:

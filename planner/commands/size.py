@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planner.commands import options as o
 from planner.commands.mesh_options import takes_mesh_options
-from planner.commands.output import Output, emit, remark
+from planner.commands.output import Output, emit, export_plan
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.sweep import Jobs
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from planner.request import Request
     from planner.sizing.goal import Goal
     from planner.sizing.search import Sized
+    from planner.sizing.trials import Trial
 
 __all__ = ["SizeQuestion", "size", "size_question"]
 
@@ -183,21 +186,21 @@ def _show(sized: Sized, where: Output) -> None:
     from planner.sizing.report import miss_in_words, size_report
 
     best = sized.best("least_gpus")
-    if where.export is not None and best is not None:
-        from planner.answers import plan_document_of
-        from planner.commands.files import write_atomically
-        from planner.files.plan_file import plan_text
-        from planner.sizing.run import plan_of
-
-        request, result, plan = plan_of(sized, best[1])
-        document = plan_document_of(request, result, plan, folder=where.export.parent)
-        write_atomically(where.export, plan_text(document))
-        remark(where, f"wrote the plan of the fewest GPUs, refined, to {where.export}")
+    if best is not None:
+        export_plan(where, functools.partial(_document, sized, best[1]), "the plan of the fewest GPUs, refined,")
     emit(size_report(sized), where)
     if sized.interrupted:
         raise KeyboardInterrupt
     if best is None:
         raise NoFeasiblePlan(miss_in_words(sized))
+
+
+def _document(sized: Sized, trial: Trial, folder: Path) -> dict[str, Any]:
+    from planner.answers import plan_document_of
+    from planner.sizing.run import plan_of
+
+    request, result, plan = plan_of(sized, trial)
+    return plan_document_of(request, result, plan, folder=folder)
 
 
 def _goal(options: Mapping[str, Any], values: Values) -> Goal:

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.commands.output import Output, emit, remark
+from planner.answers import serving_document_of
+from planner.commands.output import Output, emit, export_plan, remark
 from planner.commands.progress import Progress
 from planner.commands.values import Values
 from planner.request import Request
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from planner.commands.report_options import ReportFiles
     from planner.loading import Loaded
     from planner.schema.plan import PlanDocument
-    from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
+    from planner.serving.results import ServingEstimate
 
 __all__ = ["answer_optimize", "answer_plan", "answer_plan_file", "serving_request"]
 
@@ -54,7 +55,9 @@ def answer_optimize(request: ServingRequest, where: Output, files: ReportFiles |
         result = optimize_serving(request, progress)
     finally:
         progress.close()
-    _export(request, result, result.plans[0], where, "the best plan")
+    export_plan(
+        where, lambda folder: serving_document_of(request, result, result.plans[0], folder=folder), "the best plan"
+    )
     report = serving_search_report(result)
     if files is not None and files.html is not None:
         from planner.commands.report_files import write_serving_page
@@ -141,24 +144,8 @@ def _show(
 ) -> None:
     from planner.serving.report import serving_estimate_report, serving_explain_report
 
-    _export(request, estimate, estimate.ranked, where, "the plan")
+    export_plan(
+        where, lambda folder: serving_document_of(request, estimate, estimate.ranked, folder=folder), "the plan"
+    )
     report = serving_estimate_report if command == "estimate" else serving_explain_report
     emit(report(estimate, warnings), where)
-
-
-def _export(
-    request: ServingRequest,
-    answer: ServingResult | ServingEstimate,
-    ranked: RankedServingPlan,
-    where: Output,
-    what: str,
-) -> None:
-    if where.export is None:
-        return
-    from planner.answers import serving_document_of
-    from planner.commands.files import write_atomically
-    from planner.files.plan_file import plan_text
-
-    document = serving_document_of(request, answer, ranked, folder=where.export.parent)
-    write_atomically(where.export, plan_text(document))
-    remark(where, f"wrote {what} to {where.export}")
