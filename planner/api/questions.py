@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from planner.api.inputs import reference_to
+from planner.api.keywords import request_of, words_for
 from planner.api.options import (
-    ALIASES,
     EstimateOptions,
     ExplainOptions,
     OptimizeOptions,
     ScaleOptions,
     takes_options,
-    words_of,
 )
 from planner.api.plans import Plan, space_of
+from planner.api.prediction import Progress, predict
 from planner.api.results import Estimate, Explanation, ScalingCurve, SearchResult
 from planner.api.shown import call_text
 from planner.api.words import Interrupted, in_python_words
-from planner.commands.mesh_options import MESH_OPTIONS
-from planner.commands.question import request_from, whole_cluster
+from planner.commands.question import whole_cluster
 from planner.commands.values import Values
-from planner.errors import UsageError
-from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES
-from planner.request import Request
 from planner.search_errors import SearchInterrupted
 from planner.serving.commands import serving_request
-from planner.serving.options import QUESTION_OPTIONS, SERVING_OPTIONS
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
-    from planner.loading import Loaded
-    from planner.schema.plan import PlanDocument
 
-__all__ = ["estimate", "explain", "optimize", "scale", "words_for"]
-
-Progress: TypeAlias = Callable[[str, float], None]
-_Predicted = TypeVar("_Predicted", Estimate, Explanation)
+__all__ = ["estimate", "explain", "optimize", "scale"]
 
 
 @takes_options(OptimizeOptions)
@@ -90,7 +76,7 @@ def optimize(
         if words.get("gpus") is None:
             words["gpus"] = whole_cluster(words.get("cluster"), values)
             words["whole_cluster"] = words["gpus"] is not None
-        request = _request(words, values, call_text("optimize", [model], options))
+        request = request_of(words, values, call_text("optimize", [model], options))
         served = serving_request(words["serving"], request, values)
         try:
             if served is not None:
@@ -145,7 +131,7 @@ def estimate(
     >>> found.fits, found.plan.settings["dp_replicate"] * found.plan.settings["dp_shard"]
     (True, 4)
     """
-    return _predict("estimate", Estimate, model, plan, run_from, options, None)
+    return predict("estimate", Estimate, model, plan, run_from, options, None)
 
 
 @takes_options(ExplainOptions)
@@ -187,7 +173,7 @@ def explain(
     >>> found.best_step_time_s <= found.step_time_s, found.layers[1]["name"]
     (True, 'conv1')
     """
-    return _predict("explain", Explanation, model, plan, None, options, progress)
+    return predict("explain", Explanation, model, plan, None, options, progress)
 
 
 @takes_options(ScaleOptions)
@@ -220,40 +206,6 @@ def scale(model: ModelLike, /, **options: Unpack[ScaleOptions]) -> ScalingCurve:
     return ScalingCurve(raw=curve)
 
 
-# -- from keywords to a request ---------------------------------------------------------------------------------------------
-
-
-def words_for(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords as the words that the command line gives to its checks; objects by name or path."""
-    given = dict(options)
-    for alias, name in ALIASES.items():
-        value = given.pop(alias, None)
-        if value is not None and given.get(name) is not None:
-            raise UsageError(f"{name} and {alias} are the same; give one of them")
-        if value is not None:
-            given[name] = value
-    for name, kind in (("cluster", "clusters"), ("device", "devices"), ("calibration", "calibrations")):
-        if given.get(name) is not None:
-            given[name] = reference_to(kind, given[name])  # type: ignore[arg-type]
-    if given.get("paleo_algorithms") is not None:
-        given["paleo_algorithms"] = Path(given["paleo_algorithms"]).absolute()
-    words = words_of(given)
-    if model is not None:
-        words["model"] = reference_to("models", model)
-        length = getattr(model, "seq", None)  # of a network that was loaded, perhaps with another than its file's
-        if length is not None and "seq" not in words:
-            words["seq"] = str(length)
-    mesh = {name: words.pop(name, None) for name in MESH_OPTIONS}
-    serving = {name: words.pop(name, None) for name in SERVING_OPTIONS}
-    return {"model": None, **words, "mesh": mesh, "serving": serving}
-
-
-def _request(words: Mapping[str, Any], values: Values, call: str) -> Request:
-    request = request_from(words, values)
-    values.check()
-    return dataclasses.replace(request, command_line=call)
-
-
 def _found(question: Any, result: Any) -> SearchResult:
     space = space_of(result)
 
@@ -264,146 +216,3 @@ def _found(question: Any, result: Any) -> SearchResult:
     refined = getattr(result, "refined", None)
     best = plans[0] if refined is None else plan(refined)
     return SearchResult(plans=plans, best=best, space=space, raw=result, _question=question)
-
-
-# -- one plan ---------------------------------------------------------------------------------------------------------------
-
-
-def _predict(
-    command: str,
-    kind: type[_Predicted],
-    model: Any,
-    plan: Any,
-    run_from: tuple[str, Any] | None,
-    options: Mapping[str, Any],
-    progress: Progress | None,
-) -> _Predicted:
-    with in_python_words():
-        if plan is None and _is_plan(model):
-            model, plan = None, model
-        if model is None and plan is None:
-            raise UsageError("model: is missing; name a network (planner.list_models()) or a plan (plan=...)")
-        words = words_for(model, options)
-        call = call_text(command, [model or plan], options)
-        try:
-            if plan is not None:
-                if run_from is not None:
-                    raise UsageError("run_from and plan: each names a plan; leave one of them out")
-                return _of_plan(kind, command, plan, words, call, progress)
-            notes: list[str] = []
-            if run_from is not None:
-                from planner.importers.runs.merge import with_run
-
-                words = {**dict.fromkeys(("gpus", "batch", "micro_batches"), None), **words}
-                words, notes = with_run(words, run_from[0], Path(run_from[1]))
-            values = Values()
-            request = _request(words, values, call)
-            served = serving_request(words["serving"], request, values)
-            if served is not None:
-                return _predicted(kind, served, _ask_serving(command, progress)(served, None), tuple(notes))
-            return _predicted(kind, request, _ask(command, request, None, progress), tuple(notes))
-        except SearchInterrupted:
-            raise Interrupted(None) from None
-
-
-def _is_plan(given: Any) -> bool:
-    from planner.files.plan_file import is_plan_file
-
-    if isinstance(given, Plan):
-        return True
-    return isinstance(given, (str, os.PathLike)) and is_plan_file(os.fspath(given))
-
-
-def _predicted(kind: type[_Predicted], question: Any, answer: Any, warnings: tuple[str, ...]) -> _Predicted:
-    plan = Plan(ranked=answer.ranked, space=space_of(answer), warnings=warnings, _question=question, _answer=answer)
-    return kind(plan=plan, warnings=warnings, raw=answer, _question=question)
-
-
-def _ask(command: str, request: Request, plan: Any, progress: Progress | None) -> Any:
-    from planner import search
-
-    if command == "estimate":
-        return search.estimate(request, plan)
-    return search.explain(request, plan, progress)
-
-
-def _ask_serving(command: str, progress: Progress | None) -> Callable[[Any, Any], Any]:
-    from planner.serving.search import estimate_serving, explain_serving
-
-    if command == "estimate":
-        return estimate_serving
-    return lambda request, plan: explain_serving(request, plan, progress)
-
-
-def _of_plan(
-    kind: type[_Predicted],
-    command: str,
-    plan: str | os.PathLike[str] | Plan,
-    words: Mapping[str, Any],
-    call: str,
-    progress: Progress | None,
-) -> _Predicted:
-    loaded, path = loaded_plan(plan)
-    values = Values()
-    is_serving = loaded.content.serving is not None
-    asks = QUESTION_OPTIONS if is_serving else {}
-    for name in (*DECIDED_BY_PLAN, *MESH_OPTIONS, *SERVING_OPTIONS):
-        word = words.get(name, words["mesh"].get(name, words["serving"].get(name)))
-        if word and name not in asks:
-            values.add(f"{name}: is decided by the plan; leave one of them out")
-    given = request_from({**words, "mode": words.get("mode") or loaded.content.mode}, values)
-    values.check()
-    changes = {name: getattr(given, name) for name in OVERRIDES if words.get(name)}
-    if words["model"] is not None:
-        changes["model"] = given.model
-    if is_serving:
-        return _of_serving_plan(kind, command, loaded, path, {**changes, "command_line": call}, words, progress)
-    from planner.plan_question import plan_question, plan_warnings
-
-    document, request, checked = plan_question(loaded, path, changes, call)
-    request = dataclasses.replace(
-        request, sensitivity=given.sensitivity, time_limit_s=given.time_limit_s, solver=given.solver
-    )
-    answer = _ask(command, request, checked, progress)
-    return _predicted(kind, request, answer, tuple(plan_warnings(document, answer)))
-
-
-def _of_serving_plan(
-    kind: type[_Predicted],
-    command: str,
-    loaded: Loaded[PlanDocument],
-    path: Path,
-    changes: Mapping[str, Any],
-    words: Mapping[str, Any],
-    progress: Progress | None,
-) -> _Predicted:
-    from planner.files.plan_file import request_from_document
-    from planner.plan_question import serving_prediction
-    from planner.serving.options import serving_from
-
-    base = dataclasses.replace(request_from_document(loaded.content, path.resolve().parent), **changes)
-    values = Values()
-    given = serving_from(words["serving"], base, values)
-    values.check()
-    asked = {name: getattr(given, name) for name in QUESTION_OPTIONS.values() if getattr(given, name) is not None}
-    served, answer, warnings = serving_prediction(
-        loaded, base, asked, _ask_serving(command, progress), is_changed=len(changes) > 1
-    )
-    return _predicted(kind, served, answer, tuple(warnings))
-
-
-def loaded_plan(plan: str | os.PathLike[str] | Plan) -> tuple[Loaded[PlanDocument], Path]:
-    """A plan file, or the plan file that a plan would be."""
-    if not isinstance(plan, Plan):
-        from planner.files.plan_file import read_plan
-
-        path = Path(plan)
-        return read_plan(path), path
-    from planner.files.validation import validate
-    from planner.importers.documents import document_of
-    from planner.loading import Loaded
-    from planner.schema.plan import PlanDocument
-
-    path = Path.cwd() / "plan.yaml"  # absolute paths inside: the folder decides nothing
-    document = document_of(path, "", plan.to_dict())
-    return Loaded(content=validate(PlanDocument, document), document=document), path

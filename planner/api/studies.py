@@ -260,7 +260,7 @@ def size(model: ModelLike, /, *, progress: Progress | None = None, **options: Un
 
 def _question(make: Callable[[Mapping[str, Any], Any], Any], model: Any, options: Mapping[str, Any], call: str) -> Any:
     """Keywords checked as the command checks its options; clusters by name or path."""
-    from planner.api.questions import words_for
+    from planner.api.keywords import words_for
     from planner.commands.values import Values
 
     words = words_for(model, {name: value for name, value in options.items() if name != "cluster"})

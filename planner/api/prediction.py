@@ -1,0 +1,188 @@
+"""One plan predicted or explained: what `planner.estimate` and `planner.explain` share."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from planner.api.keywords import request_of, words_for
+from planner.api.plans import Plan, space_of
+from planner.api.results import Estimate, Explanation
+from planner.api.shown import call_text
+from planner.api.words import Interrupted, in_python_words
+from planner.commands.mesh_options import MESH_OPTIONS
+from planner.commands.question import request_from
+from planner.commands.values import Values
+from planner.errors import UsageError
+from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES
+from planner.request import Request
+from planner.search_errors import SearchInterrupted
+from planner.serving.commands import serving_request
+from planner.serving.options import QUESTION_OPTIONS, SERVING_OPTIONS
+
+if TYPE_CHECKING:
+    from planner.loading import Loaded
+    from planner.schema.plan import PlanDocument
+
+__all__ = ["Progress", "predict"]
+
+Progress: TypeAlias = Callable[[str, float], None]
+_Predicted = TypeVar("_Predicted", Estimate, Explanation)
+
+
+def predict(
+    command: str,
+    kind: type[_Predicted],
+    model: Any,
+    plan: Any,
+    run_from: tuple[str, Any] | None,
+    options: Mapping[str, Any],
+    progress: Progress | None,
+) -> _Predicted:
+    """Predict or explain one plan: that of a file or an object, of what runs today, or of what the options say.
+
+    Parameters
+    ----------
+    command : "estimate" or "explain"
+    kind : type
+        Of the answer.
+    model, plan : Any
+        A network or a plan; one of them may be None.
+    run_from : tuple of str and path, optional
+        Trainer and the file of a run.
+    options : mapping
+        Keywords with their values.
+    progress : callable, optional
+    """
+    with in_python_words():
+        if plan is None and _is_plan(model):
+            model, plan = None, model
+        if model is None and plan is None:
+            raise UsageError("model: is missing; name a network (planner.list_models()) or a plan (plan=...)")
+        words = words_for(model, options)
+        call = call_text(command, [model or plan], options)
+        try:
+            if plan is not None:
+                if run_from is not None:
+                    raise UsageError("run_from and plan: each names a plan; leave one of them out")
+                return _of_plan(kind, command, plan, words, call, progress)
+            notes: list[str] = []
+            if run_from is not None:
+                from planner.importers.runs.merge import with_run
+
+                words = {**dict.fromkeys(("gpus", "batch", "micro_batches"), None), **words}
+                words, notes = with_run(words, run_from[0], Path(run_from[1]))
+            values = Values()
+            request = request_of(words, values, call)
+            served = serving_request(words["serving"], request, values)
+            if served is not None:
+                return _predicted(kind, served, _ask_serving(command, progress)(served, None), tuple(notes))
+            return _predicted(kind, request, _ask(command, request, None, progress), tuple(notes))
+        except SearchInterrupted:
+            raise Interrupted(None) from None
+
+
+def _is_plan(given: Any) -> bool:
+    from planner.files.plan_file import is_plan_file
+
+    if isinstance(given, Plan):
+        return True
+    return isinstance(given, (str, os.PathLike)) and is_plan_file(os.fspath(given))
+
+
+def _predicted(kind: type[_Predicted], question: Any, answer: Any, warnings: tuple[str, ...]) -> _Predicted:
+    plan = Plan(ranked=answer.ranked, space=space_of(answer), warnings=warnings, _question=question, _answer=answer)
+    return kind(plan=plan, warnings=warnings, raw=answer, _question=question)
+
+
+def _ask(command: str, request: Request, plan: Any, progress: Progress | None) -> Any:
+    from planner import search
+
+    if command == "estimate":
+        return search.estimate(request, plan)
+    return search.explain(request, plan, progress)
+
+
+def _ask_serving(command: str, progress: Progress | None) -> Callable[[Any, Any], Any]:
+    from planner.serving.search import estimate_serving, explain_serving
+
+    if command == "estimate":
+        return estimate_serving
+    return lambda request, plan: explain_serving(request, plan, progress)
+
+
+def _of_plan(
+    kind: type[_Predicted],
+    command: str,
+    plan: str | os.PathLike[str] | Plan,
+    words: Mapping[str, Any],
+    call: str,
+    progress: Progress | None,
+) -> _Predicted:
+    loaded, path = _loaded_plan(plan)
+    values = Values()
+    is_serving = loaded.content.serving is not None
+    asks = QUESTION_OPTIONS if is_serving else {}
+    for name in (*DECIDED_BY_PLAN, *MESH_OPTIONS, *SERVING_OPTIONS):
+        word = words.get(name, words["mesh"].get(name, words["serving"].get(name)))
+        if word and name not in asks:
+            values.add(f"{name}: is decided by the plan; leave one of them out")
+    given = request_from({**words, "mode": words.get("mode") or loaded.content.mode}, values)
+    values.check()
+    changes = {name: getattr(given, name) for name in OVERRIDES if words.get(name)}
+    if words["model"] is not None:
+        changes["model"] = given.model
+    if is_serving:
+        return _of_serving_plan(kind, command, loaded, path, {**changes, "command_line": call}, words, progress)
+    from planner.plan_question import plan_question, plan_warnings
+
+    document, request, checked = plan_question(loaded, path, changes, call)
+    request = dataclasses.replace(
+        request, sensitivity=given.sensitivity, time_limit_s=given.time_limit_s, solver=given.solver
+    )
+    answer = _ask(command, request, checked, progress)
+    return _predicted(kind, request, answer, tuple(plan_warnings(document, answer)))
+
+
+def _of_serving_plan(
+    kind: type[_Predicted],
+    command: str,
+    loaded: Loaded[PlanDocument],
+    path: Path,
+    changes: Mapping[str, Any],
+    words: Mapping[str, Any],
+    progress: Progress | None,
+) -> _Predicted:
+    from planner.files.plan_file import request_from_document
+    from planner.plan_question import serving_prediction
+    from planner.serving.options import serving_from
+
+    base = dataclasses.replace(request_from_document(loaded.content, path.resolve().parent), **changes)
+    values = Values()
+    given = serving_from(words["serving"], base, values)
+    values.check()
+    asked = {name: getattr(given, name) for name in QUESTION_OPTIONS.values() if getattr(given, name) is not None}
+    served, answer, warnings = serving_prediction(
+        loaded, base, asked, _ask_serving(command, progress), is_changed=len(changes) > 1
+    )
+    return _predicted(kind, served, answer, tuple(warnings))
+
+
+def _loaded_plan(plan: str | os.PathLike[str] | Plan) -> tuple[Loaded[PlanDocument], Path]:
+    """A plan file, or the plan file that a plan would be."""
+    if not isinstance(plan, Plan):
+        from planner.files.plan_file import read_plan
+
+        path = Path(plan)
+        return read_plan(path), path
+    from planner.files.validation import validate
+    from planner.importers.documents import document_of
+    from planner.loading import Loaded
+    from planner.schema.plan import PlanDocument
+
+    path = Path.cwd() / "plan.yaml"  # absolute paths inside: the folder decides nothing
+    document = document_of(path, "", plan.to_dict())
+    return Loaded(content=validate(PlanDocument, document), document=document), path
