@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from costmodel.graph import Graph, GraphError, GraphProblem
 from costmodel.network import ClusterError
 from planner.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
-from planner.files.documents import Document, Location, parse_document, read_json
+from planner.files.documents import Document, Location, parse_document
 from planner.files.printed import Printed
 from planner.files.resources import resolve
+from planner.files.text import read_json
 from planner.files.validation import validate
 
 if TYPE_CHECKING:

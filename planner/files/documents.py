@@ -7,8 +7,6 @@ words; `1e3` is a number).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -19,23 +17,19 @@ from typing import Any
 import yaml
 
 from planner.errors import FileProblem, InputFileError
+from planner.files.text import failure, read_text
 
 __all__ = [
-    "MAX_BYTES",
     "MAX_DEPTH",
     "MAX_NODES",
     "Document",
     "Location",
     "Node",
     "parse_document",
-    "read_bytes",
-    "read_json",
-    "read_text",
 ]
 
 Location = tuple[str | int, ...]
 
-MAX_BYTES = 8 * 2**20
 MAX_NODES = 400_000  # values and keys, aliases expanded: about 40,000 layers written one by one, or a second of reading
 MAX_DEPTH = 40
 
@@ -136,69 +130,6 @@ def location_text(location: Iterable[str | int]) -> str:
     return text
 
 
-def read_bytes(path: Path, most_bytes: int, what: str) -> bytes:
-    """Read a regular file within a size limit.
-
-    Parameters
-    ----------
-    path : Path
-    most_bytes : int
-    what : str
-        What the limit is of, for the message.
-
-    Raises
-    ------
-    InputFileError
-        Missing, a folder, unreadable or too large.
-    """
-    try:
-        if path.is_dir():
-            raise _failure(path, "is a folder, not a file")
-        if not path.is_file() and path.exists():
-            raise _failure(path, "is not a regular file")
-        with path.open("rb") as stream:
-            data = stream.read(most_bytes + 1)
-    except FileNotFoundError:
-        raise _failure(path, "no such file") from None
-    except InputFileError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise _failure(path, f"cannot be read: {reason}") from None
-    if len(data) > most_bytes:
-        raise _failure(path, f"is larger than {most_bytes // 2**20} MiB, the limit of {what}")
-    return data
-
-
-def read_text(path: Path) -> tuple[str, str]:
-    """Read a text file within the size limit.
-
-    Returns
-    -------
-    text, sha256 : str
-        The content without a byte order mark, and the hash of the file's bytes.
-
-    Raises
-    ------
-    InputFileError
-        Missing, a folder, unreadable, too large or not UTF-8.
-    """
-    data = read_bytes(path, MAX_BYTES, "a file that is read here")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _failure(path, "is UTF-16 text; save it as UTF-8")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        column = error.start - (before.rfind(b"\n") + 1) + 1
-        raise _failure(
-            path, f"is not UTF-8 text (byte 0x{data[error.start]:02x})", before.count(b"\n") + 1, column
-        ) from None
-    if not text.strip():
-        raise _failure(path, "is empty")
-    return text, hashlib.sha256(data).hexdigest()
-
-
 def parse_document(path: Path, *, keep_faults: bool = False) -> Document:
     """Read a YAML file.
 
@@ -222,73 +153,23 @@ def parse_document(path: Path, *, keep_faults: bool = False) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        raise _failure(path, f"is not YAML: {_syntax_message(error, text, line)}", line, column) from None
+        raise failure(path, f"is not YAML: {_syntax_message(error, text, line)}", line, column) from None
     except yaml.reader.ReaderError as error:
         # The position of the error counts bytes or characters, depending on the parser.
         position = max(text.find(chr(error.character)), 0)
         line, column = text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position)
-        raise _failure(
+        raise failure(
             path, f"is not YAML: the character U+{error.character:04X} is not allowed", line, column
         ) from None
     except yaml.YAMLError as error:
-        raise _failure(path, f"is not YAML: {error}") from None
+        raise failure(path, f"is not YAML: {error}") from None
     except RecursionError:
-        raise _failure(path, "is nested too deeply") from None
+        raise failure(path, "is nested too deeply") from None
     if builder.root is None:
-        raise _failure(path, "is empty")
+        raise failure(path, "is empty")
     if builder.problems and not keep_faults:
         raise InputFileError(builder.problems)
     return Document(path=path, sha256=sha256, root=builder.root, problems=tuple(builder.problems))
-
-
-def read_json(path: Path) -> tuple[Any, str]:
-    """Read a JSON file.
-
-    Returns
-    -------
-    content : dict, list, str, int, float, bool or None
-    sha256 : str
-        Hash of the file's bytes.
-
-    Raises
-    ------
-    InputFileError
-        It cannot be read, is not JSON (with line and column), has duplicate keys or numbers that are not finite.
-    """
-    text, sha256 = read_text(path)
-
-    def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        result = dict(pairs)
-        if len(result) < len(pairs):
-            seen: set[str] = set()
-            duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise _failure(path, f"duplicate key '{duplicate}'")
-        return result
-
-    def finite(number: str) -> float:
-        value = float(number)
-        if not math.isfinite(value):
-            raise _failure(path, f"'{number[:24]}' is not a finite number")
-        return value
-
-    def whole(number: str) -> int:
-        if len(number) > 20:
-            raise _failure(path, f"the number {number[:24]}... is too large")
-        return int(number)
-
-    try:
-        content = json.loads(
-            text, object_pairs_hook=without_duplicates, parse_float=finite, parse_int=whole, parse_constant=finite
-        )
-    except json.JSONDecodeError as error:
-        raise _failure(path, f"is not JSON: {error.msg}", error.lineno, error.colno) from None
-    except RecursionError:
-        raise _failure(path, "is nested too deeply") from None
-    return content, sha256
-
-
-def _failure(path: Path, message: str, line: int = 0, column: int = 0) -> InputFileError:
-    return InputFileError([FileProblem(path=path, line=line, column=column, message=message)])
 
 
 def _syntax_message(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
@@ -330,7 +211,7 @@ class _Builder:
             self._fail("a second document starts here; a file holds one", event)
 
     def _fail(self, message: str, event: Any) -> None:
-        raise _failure(self.path, message, event.start_mark.line + 1, event.start_mark.column + 1)
+        raise failure(self.path, message, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def _note(self, message: str, mark: Any, where: str = "") -> None:
         self.problems.append(

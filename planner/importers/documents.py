@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from planner.errors import InputFileError
-from planner.files.documents import Document, Node, parse_document, read_text
+from planner.files.documents import Document, Node, parse_document
+from planner.files.text import read_text
 
 if TYPE_CHECKING:
     from planner.loading import LoadedModel

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from planner.errors import FileProblem, InputFileError
-from planner.files.documents import Location, location_text, read_bytes
+from planner.files.documents import Location, location_text
+from planner.files.text import read_bytes
 
 __all__ = ["MAX_BYTES", "JsonFile", "read_json_file"]
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import ExitCode, FileProblem, InputFileError
-from planner.files.documents import MAX_BYTES, MAX_DEPTH, MAX_NODES, parse_document, read_json
+from planner.files.documents import MAX_DEPTH, MAX_NODES, parse_document
+from planner.files.text import MAX_BYTES, read_json
 from tests.planner.written_files import write
 
 

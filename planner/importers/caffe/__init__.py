@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from planner.errors import FileProblem, InputFileError
-from planner.files.documents import read_text
+from planner.files.text import read_text
 from planner.importers.caffe.network import read_network
 from planner.importers.caffe.text_format import TextFormatError, parse
 from planner.importers.sources import ForeignNetwork, ImportOptions
