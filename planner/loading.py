@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from costmodel.graph import Graph, GraphError, GraphProblem
+from costmodel.graph import Graph, GraphError
 from costmodel.network import ClusterError
 from planner.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_document
+from planner.files.network_faults import (
+    check_extents,
+    graph_problems,
+    has_own_length,
+    json_problems,
+    no_seq,
+    wrong_seq,
+)
 from planner.files.printed import Printed
 from planner.files.resources import resolve
 from planner.files.text import read_json
@@ -22,10 +29,8 @@ if TYPE_CHECKING:
 
     from costmodel.device import Device
     from costmodel.network import Cluster
-    from planner.files.expansion import Expansion
     from planner.importers.documents import ImportedDocument
     from planner.report.blocks import Block
-    from planner.schema.model import NetworkFile
 
 __all__ = [
     "Loaded",
@@ -45,9 +50,6 @@ _Model = TypeVar("_Model", bound="BaseModel")
 
 # What a config.json has whatever its architecture.
 _CONFIG_KEYS = {"hidden_size", "num_hidden_layers", "architectures", "vocab_size", "n_embd", "d_model"}
-
-# Elements of one output per sample: beyond this, counts are no longer exact in a float.
-_MAX_ELEMENTS = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,7 @@ def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str
         made = network_document_of(path)
         if made is None:
             if seq is not None:
-                raise UsageError(_no_seq(path.stem))
+                raise UsageError(no_seq(path.stem))
             return _load_json(path)
         document, imported = made
     elif (foreign := _foreign(path, assume_free)) is not None:
@@ -199,15 +201,15 @@ def model_of(document: Document, imported: ImportedDocument | None = None, *, se
     path = document.path
     network = validate(NetworkFile, document)
     if seq is not None and network.seq is None:
-        raise UsageError(_no_seq(network.name))
+        raise UsageError(no_seq(network.name))
     expansion = expand(network, document, seq=seq)
     try:
         graph = Graph.build(network.name, expansion.specs)
     except GraphError as error:
-        if seq is not None and _has_own_length(network, document):
-            raise UsageError(_wrong_seq(seq, network, error)) from None
-        raise InputFileError(_graph_problems(error, expansion, document)) from None
-    _check_extents(graph, expansion, document)
+        if seq is not None and has_own_length(network, document):
+            raise UsageError(wrong_seq(seq, network, error)) from None
+        raise InputFileError(graph_problems(error, expansion, document)) from None
+    check_extents(graph, expansion, document)
     return LoadedModel(
         graph=graph,
         global_batch=network.global_batch,
@@ -252,26 +254,6 @@ def network_path(path: Path) -> Path:
     return config
 
 
-def _no_seq(name: str) -> str:
-    return f"network '{name}' has no sequence length to change (its file has no key 'seq')"
-
-
-def _has_own_length(network: NetworkFile, document: Document) -> bool:
-    """Whether a network is right at the length that its file states, so that another length is to blame."""
-    from planner.files.expansion import expand
-
-    try:
-        Graph.build(network.name, expand(network, document).specs)
-    except GraphError:
-        return False
-    return True
-
-
-def _wrong_seq(seq: int, network: NetworkFile, error: GraphError) -> str:
-    shown = "; ".join(f"{problem.layer}: {problem.message}" for problem in error.problems[:3])
-    return f"--seq {seq}: network '{network.name}' cannot be that long (its file says {network.seq}): {shown}"
-
-
 def _load_json(path: Path) -> LoadedModel:
     """Load another program's network file."""
     from planner.importers import ImportFailed, importer_of
@@ -288,7 +270,7 @@ def _load_json(path: Path) -> LoadedModel:
     try:
         imported = importer.convert(content)
     except ImportFailed as error:
-        raise InputFileError(_json_problems(path, error.problems)) from None
+        raise InputFileError(json_problems(path, error.problems)) from None
     return LoadedModel(
         graph=imported.graph,
         global_batch=imported.global_batch,
@@ -299,22 +281,6 @@ def _load_json(path: Path) -> LoadedModel:
         source=f"{importer.FORMAT} {path.name}",
         notes=imported.notes,
     )
-
-
-def _json_problems(path: Path, problems: Sequence[GraphProblem]) -> list[FileProblem]:
-    """Look the places of layers up: JSON is read as the YAML it (nearly always) is."""
-    try:
-        document = parse_document(path)
-    except InputFileError:
-        return [FileProblem(path=path, where=problem.layer, message=problem.message) for problem in problems]
-    result = []
-    for problem in problems:
-        block, _, inner = problem.layer.partition("/")
-        location: Location = ("layers", problem.layer)
-        if inner and not document.find(location)[1][1:]:
-            location = ("layers", block, "layers", inner)
-        result.append(document.problem(location, problem.message, at_key=True, where=problem.layer))
-    return result
 
 
 def load_device(text: str) -> LoadedDevice:
@@ -418,29 +384,3 @@ def load_algorithms(path: Path, layers: Collection[str] | None = None) -> dict[s
         if problems:
             raise InputFileError(problems)
     return {name: (entry.forward, entry.backward_input, entry.backward_weight) for name, entry in entries.items()}
-
-
-def _graph_problems(error: GraphError, expansion: Expansion, document: Document) -> list[FileProblem]:
-    """Give each problem the line of its layer; copies of a block's layer with the same problem are counted, not repeated."""
-    inputs = {spec.name: spec.inputs for spec in expansion.specs}
-    first: dict[tuple[Any, str], str] = {}
-    copies: dict[tuple[Any, str], int] = {}
-    for problem in error.problems:
-        key = (expansion.origins.get(problem.layer, ("layers",)), problem.message)
-        first.setdefault(key, problem.layer)
-        copies[key] = copies.get(key, -1) + 1
-    problems = []
-    for (location, message), layer in first.items():
-        sources = f" (inputs: {', '.join(inputs[layer])})" if inputs.get(layer) and "input" in message else ""
-        more = f"; so do {copies[location, message]} more copies of this layer" if copies[location, message] else ""
-        problems.append(document.problem(location, f"{message}{sources}{more}", where=layer))
-    return problems
-
-
-def _check_extents(graph: Graph, expansion: Expansion, document: Document) -> None:
-    """Refuse layers whose sizes are typing errors: their products would no longer be exact."""
-    for layer in graph.layers:
-        for what, count in (("outputs", math.prod(layer.output_shape)), ("weights", layer.weight_count)):
-            if count > _MAX_ELEMENTS:
-                message = f"has {count:.3g} {what} per {'sample' if what == 'outputs' else 'copy'}; more than 2**53 is an error"
-                raise InputFileError([document.problem(expansion.origins[layer.name], message, where=layer.name)])
