@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,19 +17,20 @@ from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.network import Cluster
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, divisors
+from costmodel.splits import divisors
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.assumptions import space_assumptions, stated_assumptions
 from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.errors import PlannerError, UnknownName, UsageError
+from planner.fixing import restriction_of
 from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
 from planner.mesh.space import Space, choose_space, is_transformer
 from planner.mixed.options import lead_device
 from planner.objectives import check_layer_objective
 from planner.request import Request
 from planner.results import Assumption, Setting
-from strategies.space import FAMILY_NAMES, Restriction, fixed_by_patterns
+from strategies.space import Restriction
 
 __all__ = ["DEFAULT_CLUSTER", "Resolved", "check_trainable", "resolve"]
 
@@ -90,18 +90,8 @@ def resolve(request: Request) -> Resolved:
     if space == "layers":
         check_layer_objective(request.objective, cluster.device, reads_tokens=model.seq is not None)
     device = cluster.groups[lead_device(cluster, request.precision)].device
-    paleo = request.cost_model == "paleo"
-    usual = default_precision(device.peak_flop_per_s, is_transformer=is_transformer(model.graph))
-    precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else usual)
+    precision = _precision(request, model, cluster, device, space)
     optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, _usual_optimizer(request, model))
-    if precision.compute not in device.peak_flop_per_s:
-        known = ", ".join(sorted(device.peak_flop_per_s))
-        which = f"device '{device.name}'" if space != "mixed" else f"no device of cluster '{cluster.name}'"
-        which += " has no" if space != "mixed" else " has a"
-        asked = f"--precision {precision.name}: " if request.precision is not None else ""
-        raise UsageError(f"{asked}{which} rate for precision '{precision.name}'; it has {known}")
-    if paleo and precision.name != "fp32":
-        raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
     global_batch = request.batch if request.batch is not None else model.global_batch
     _check_numbers(request, cluster, global_batch, space)
     if request.mode == "training":
@@ -117,23 +107,7 @@ def resolve(request: Request) -> Resolved:
         collectives=collectives,
         context_bytes=CONTEXT_BYTES,
     )
-    capacity = _capacity(request, device)
-    setting = Setting(
-        model=model.name,
-        cluster=cluster.name,
-        device=", ".join(dict.fromkeys(group.device.name for group in cluster.groups)),
-        gpus=request.gpus,
-        global_batch=global_batch,
-        precision=precision.name,
-        optimizer=optimizer.name,
-        mode=request.mode,
-        cost_model=request.cost_model,
-        memory_capacity_bytes=capacity,
-        inputs={"model": model.sha256, **inputs},
-        command_line=request.command_line,
-        cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
-        seq=model.seq,
-    )
+    setting = _setting(request, model, cluster, workload, _capacity(request, device), inputs)
     return Resolved(
         request=request,
         model=model,
@@ -148,6 +122,34 @@ def resolve(request: Request) -> Resolved:
         ),
         free_layers=_free_layers(model, compute),
         mesh_assumptions=_mesh_assumptions(cluster, calibrated),
+    )
+
+
+def _setting(
+    request: Request,
+    model: LoadedModel,
+    cluster: Cluster,
+    workload: Workload,
+    capacity_bytes: float,
+    inputs: Mapping[str, str],
+) -> Setting:
+    """The question as answers state it."""
+    paleo = request.cost_model == "paleo"
+    return Setting(
+        model=model.name,
+        cluster=cluster.name,
+        device=", ".join(dict.fromkeys(group.device.name for group in cluster.groups)),
+        gpus=request.gpus,
+        global_batch=workload.global_batch,
+        precision=workload.precision.name,
+        optimizer=workload.optimizer.name,
+        mode=request.mode,
+        cost_model=request.cost_model,
+        memory_capacity_bytes=capacity_bytes,
+        inputs={"model": model.sha256, **inputs},
+        command_line=request.command_line,
+        cost_model_options={"ppp_comp": request.ppp_comp, "ppp_comm": request.ppp_comm} if paleo else {},
+        seq=model.seq,
     )
 
 
@@ -190,7 +192,7 @@ def _look_up(
     cluster = tried(_cluster, request)
     tried(_calibration, request)
     collectives = tried(_collectives, request)
-    restriction = tried(_restriction, request, model)
+    restriction = tried(restriction_of, request, model)
     for kind, name, known in (
         ("precision", request.precision, PRECISIONS),
         ("optimizer", request.optimizer, OPTIMIZERS),
@@ -232,6 +234,22 @@ def _with_adapters(model: LoadedModel, rank: int) -> LoadedModel:
             f"{widest}; use 1 to {widest} (8 to 64 are usual)"
         )
     return dataclasses.replace(model, graph=dataclasses.replace(model.graph, layers=layers))
+
+
+def _precision(request: Request, model: LoadedModel, cluster: Cluster, device: Device, space: Space) -> Precision:
+    """The one asked for, or that which the cost model or the device makes usual; a device without it is refused."""
+    paleo = request.cost_model == "paleo"
+    usual = default_precision(device.peak_flop_per_s, is_transformer=is_transformer(model.graph))
+    precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else usual)
+    if precision.compute not in device.peak_flop_per_s:
+        known = ", ".join(sorted(device.peak_flop_per_s))
+        which = f"device '{device.name}'" if space != "mixed" else f"no device of cluster '{cluster.name}'"
+        which += " has no" if space != "mixed" else " has a"
+        asked = f"--precision {precision.name}: " if request.precision is not None else ""
+        raise UsageError(f"{asked}{which} rate for precision '{precision.name}'; it has {known}")
+    if paleo and precision.name != "fp32":
+        raise UsageError(f"the paleo cost model knows fp32 only, not '{precision.name}'; use --cost-model roofline")
+    return precision
 
 
 def _usual_optimizer(request: Request, model: LoadedModel) -> str:
@@ -392,50 +410,3 @@ def _capacity(request: Request, device: Device) -> float:
             "(driver and libraries); give more than that"
         )
     return min(limit, device.memory_bytes)
-
-
-def _restriction(request: Request, model: LoadedModel | None) -> Restriction:
-    if request.family is not None and request.family not in FAMILY_NAMES:
-        raise UnknownName(kind="family", name=request.family, known=FAMILY_NAMES)
-    patterns = [parse_fix(text) for text in request.fix]
-    if model is None:
-        return Restriction()  # the layers are not known; that is reported already
-    try:
-        fixed = fixed_by_patterns(model.graph, patterns)
-    except ValueError as error:
-        raise UsageError(f"--fix: {error}") from None
-    for text, (_, degrees) in zip(request.fix, patterns, strict=True):
-        needed = math.prod(max(degree, 1) for degree in degrees.values())
-        if needed > request.gpus:
-            raise UsageError(f"--fix '{text}' needs {needed} workers, and --gpus is {request.gpus}")
-    return Restriction(fixed=fixed, family=request.family)
-
-
-def parse_fix(text: str) -> tuple[str, dict[str, int]]:
-    """Read ``conv*:batch`` (all workers along one dimension) or ``fc6:batch=4,out_channels=2``.
-
-    Raises
-    ------
-    UsageError
-        Not of this form, an unknown dimension, a degree that is not a positive whole number.
-
-    Examples
-    --------
-    >>> parse_fix("fc*:out_channels"), parse_fix("fc6:batch=4,out_channels=2")
-    (('fc*', {'out_channels': 0}), ('fc6', {'batch': 4, 'out_channels': 2}))
-    """
-    pattern, colon, rest = text.rpartition(":")
-    if not colon or not pattern or not rest:
-        raise UsageError(f"--fix '{text}': write LAYERS:DIMENSION, e.g. 'conv*:batch' or 'fc6:batch=4,out_channels=2'")
-    dimensions = tuple(field.name for field in dataclasses.fields(Split))
-    degrees: dict[str, int] = {}
-    for part in rest.split(","):
-        name, equals, value = part.strip().partition("=")
-        if name not in dimensions:
-            raise UnknownName(kind=f"--fix '{text}': dimension", name=name, known=dimensions)
-        if equals and not (value.isascii() and value.isdigit() and int(value) >= 1):
-            raise UsageError(f"--fix '{text}': '{value}' is not a positive whole number")
-        degrees[name] = int(value) if equals else 0
-    if len(degrees) > 1 and 0 in degrees.values():
-        raise UsageError(f"--fix '{text}': give every dimension its degree when there are several")
-    return pattern, degrees
