@@ -22,7 +22,7 @@ __all__ = [
 SPLITS = "-: the trainer splits every block alike"
 
 
-def header(origin: Origin, account: Account, program: str, *, with_account: bool = True) -> list[str]:
+def header(origin: Origin, account: Account, program: str) -> list[str]:
     """Lines of the comment at the top of a file: what it is for, what was predicted, what it does not say.
 
     Parameters
@@ -32,19 +32,16 @@ def header(origin: Origin, account: Account, program: str, *, with_account: bool
         Complete: an exporter fills it before it writes comments.
     program : str
         The target and the source that its settings were checked against.
-    with_account : bool
-        Whether to list what could not be written.
     """
     lines = [
         f"Written by planner {origin.planner_version} for {program}.",
         f"{origin.model} on {origin.cluster} ({origin.device}): {origin.summary}",
         *(f"Predicted: {sentence}" for sentence in origin.prediction),
     ]
-    if with_account:
-        if account.cannot:
-            lines.append("The prediction is of the whole plan; without what is not expressed the run differs from it.")
-        lines += [f"NOT EXPRESSED {setting}: {why}" for setting, why in account.cannot.items()]
-        lines += [f"LEFT TO YOU {setting}: {what}" for setting, what in account.by_hand.items()]
+    if account.cannot:
+        lines.append("The prediction is of the whole plan; without what is not expressed the run differs from it.")
+    lines += [f"NOT EXPRESSED {setting}: {why}" for setting, why in account.cannot.items()]
+    lines += [f"LEFT TO YOU {setting}: {what}" for setting, what in account.by_hand.items()]
     return lines
 
 

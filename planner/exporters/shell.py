@@ -17,13 +17,13 @@ LAUNCH, SLURM = "train.sh", "train.slurm"
 _HERE = 'here="$(CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"'
 
 
-def comment(lines: Sequence[str], mark: str = "#") -> list[str]:
+def comment(lines: Sequence[str]) -> list[str]:
     r"""Lines of a comment; nothing in them can end it.
 
     >>> comment(["a", "", "b\nrm -rf x"])
     ['# a', '#', '# b\\nrm -rf x']
     """
-    return [f"{mark} {_printable(line)}".rstrip() for line in lines]
+    return [f"# {_printable(line)}".rstrip() for line in lines]
 
 
 def _printable(line: str) -> str:

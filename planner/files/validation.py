@@ -41,9 +41,7 @@ def validate(model: type[_Model], document: Document) -> _Model:
     return content
 
 
-def problems_of(
-    error: ValidationError, document: Document, model: type[BaseModel], base: Location = ()
-) -> list[FileProblem]:
+def problems_of(error: ValidationError, document: Document, model: type[BaseModel]) -> list[FileProblem]:
     """Translate every error.
 
     Parameters
@@ -53,8 +51,6 @@ def problems_of(
         Where the places are looked up.
     model : type
         The model that was validated; its fields are what an unknown key is compared with.
-    base : tuple
-        Where in the document the validated value stands.
 
     Returns
     -------
@@ -64,7 +60,7 @@ def problems_of(
     meant: set[tuple[Location, str]] = set()  # keys that a misspelt one stands for: not reported as missing as well
     missing: list[tuple[Location, str]] = []
     for item in error.errors(include_url=False):
-        location: Location = (*base, *item["loc"])
+        location: Location = item["loc"]
         step = location[-1] if location else ""
         if item["type"] == "missing" and isinstance(step, str):
             missing.append((location[:-1], step))

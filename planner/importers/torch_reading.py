@@ -53,9 +53,9 @@ def tensor_of(r: Reading) -> Any:
     return r.arguments.get("self", r.arguments.get("input"))
 
 
-def as_pair(value: Any, default: Any = None) -> tuple[int, ...]:
+def as_pair(value: Any) -> tuple[int, ...]:
     """Extents of a window: one number is for both directions."""
-    items = value if isinstance(value, (list, tuple)) and value else [value if isinstance(value, int) else default]
+    items = value if isinstance(value, (list, tuple)) else [value]
     result = tuple(int(item) for item in items)
     return result * 2 if len(result) == 1 else result
 

@@ -45,7 +45,7 @@ def serving_request(words: Mapping[str, str | None], base: Request, values: Valu
     return request if is_serving(request, load_model(base.model, assume_free=base.assume_free).graph) else None
 
 
-def answer_optimize(request: ServingRequest, where: Output, files: ReportFiles | None = None) -> None:
+def answer_optimize(request: ServingRequest, where: Output, files: ReportFiles) -> None:
     """Search, write the best plan and a page where these were asked for, and print."""
     from planner.serving.report import serving_search_report
     from planner.serving.search import optimize_serving
@@ -59,7 +59,7 @@ def answer_optimize(request: ServingRequest, where: Output, files: ReportFiles |
         where, lambda folder: serving_document_of(request, result, result.plans[0], folder=folder), "the best plan"
     )
     report = serving_search_report(result)
-    if files is not None and files.html is not None:
+    if files.html is not None:
         from planner.commands.report_files import write_serving_page
 
         write_serving_page(result, report, files, where)

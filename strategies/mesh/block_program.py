@@ -155,7 +155,6 @@ def split_unit(
     *,
     exposed: float = 0.0,
     capacity_bytes: float = float("inf"),
-    count: int = 1,
 ) -> tuple[tuple[UnitSplit, ...], float]:
     """Solve the program of a unit.
 
@@ -164,18 +163,16 @@ def split_unit(
     built : UnitProblem
     device, exposed, capacity_bytes
         As for `UnitProblem.problem`.
-    count : int
-        Splits that are wanted.
 
     Returns
     -------
     splits : tuple of UnitSplit
-        Best first; fewer if no more fit.
+        The best one; none if none fits.
     bound_s : float
         No split within memory takes less.
     """
     problem = built.problem(device, exposed=exposed, capacity_bytes=capacity_bytes)
-    answer = solve(problem, Limits(num_solutions=count))
+    answer = solve(problem, Limits())
     found = tuple(
         UnitSplit(splits=built.splits_of(choice), time_s=time)
         for choice, time in zip(answer.choices, answer.objectives_s, strict=True)

@@ -14,7 +14,7 @@ from strategies.placement.segments import greedy_stages
 __all__ = ["local_search", "one_device", "one_device_time", "solve_chain", "solve_greedy"]
 
 # Restarts and least gain of the published baseline (Tarnawski et al., NeurIPS 2020).
-RESTARTS = 10
+_RESTARTS = 10
 _LEAST_GAIN = 1e-5
 
 
@@ -55,14 +55,12 @@ def solve_greedy(problem: PlacementProblem, *, clock: Clock | None = None) -> Pl
 
 def solve_chain(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
     """Cut one topological order optimally, as PipeDream does with its chain of layers."""
-    result = solve_orders(problem, num_orders=1, clock=clock)
+    result = solve_orders(problem, clock=clock)
     method = "one order cut optimally (as PipeDream)"
     return _result(problem, result.placement, result.objective, method, clock=clock, stopped=result.stopped)
 
 
-def local_search(
-    problem: PlacementProblem, *, seed: int = 0, restarts: int = RESTARTS, clock: Clock | None = None
-) -> PlacementResult:
+def local_search(problem: PlacementProblem, *, seed: int = 0, clock: Clock | None = None) -> PlacementResult:
     """Move single colour classes as long as the largest load falls, from random placements on accelerators; not contiguous.
 
     Memory and support are kept, unlike in the published baseline.
@@ -72,7 +70,7 @@ def local_search(
     random = np.random.default_rng(seed)
 
     def run() -> None:
-        for _ in range(restarts):
+        for _ in range(_RESTARTS):
             clock.check()
             device = search.random_start(random)
             if device is not None:

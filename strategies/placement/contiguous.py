@@ -92,15 +92,13 @@ def solve_contiguous(
     return search.result(search.method, search.proof, stopped=stopped or search.gave_up)
 
 
-def solve_orders(
-    problem: PlacementProblem, *, num_orders: int = 1, seed: int = 0, clock: Clock | None = None
-) -> PlacementResult:
-    """Cut topological orders into stages: with one order a chain partition such as PipeDream's, exact for that order."""
+def solve_orders(problem: PlacementProblem, *, clock: Clock | None = None) -> PlacementResult:
+    """Cut one topological order into stages: a chain partition such as PipeDream's, exact for that order."""
     clock = clock or Clock()
     search = _Search(problem, contract(problem), clock)
     if not np.isfinite(search.bound):
         return search.result(ORDERS_METHOD, search.proof)
-    stopped = why_stopped(lambda: search.sample(num_orders, seed))
+    stopped = why_stopped(lambda: search.sample(1, 0))
     return search.result(ORDERS_METHOD, search.proof, stopped=stopped)
 
 

@@ -172,13 +172,13 @@ class Fields:
             return default, default
         return int(numbers[0]), int(numbers[1])
 
-    def labels(self, default: int = 2) -> int:
+    def labels(self) -> int:
         """Number of classes: ``num_labels``, or the size of ``id2label``; PretrainedConfig has 2."""
         labels = self._value("id2label", None, ())
         if labels is not None and not isinstance(labels, dict):
             self.problem("id2label", f"expected a mapping of numbers to names; got {shown(labels)}")
             labels = None
-        count = self.count("num_labels", len(labels) if labels else default)
+        count = self.count("num_labels", len(labels) if labels else 2)
         if labels and "num_labels" in self._names and count != len(labels):
             self.problem("num_labels", f"is {count}, but 'id2label' names {len(labels)} classes")
         return count

@@ -29,6 +29,7 @@ __all__ = ["solve_latency"]
 MOVES_METHOD = "moves of operators"
 EXHAUSTIVE_METHOD = "all placements of few operators"
 EXHAUSTIVE_PROOF = "exhaustive: all placements"
+# With more down-sets than this the bound is the critical path's.
 MAX_IDEALS = 100_000
 # With more operators than this not all placements are tried; nor more states than so many, some seconds.
 _FEW = 16
@@ -43,7 +44,6 @@ def solve_latency(
     num_subgraphs: int = 1,
     gap: float = 0.0,
     clock: Clock | None = None,
-    max_ideals: int = MAX_IDEALS,
 ) -> PlacementResult:
     """Place operators so that the last output is there as soon as possible.
 
@@ -56,8 +56,6 @@ def solve_latency(
     gap : float
         Stop when the bound is this near, relatively.
     clock : Clock, optional
-    max_ideals : int
-        With more down-sets the bound is the critical path's.
 
     Examples
     --------
@@ -72,7 +70,7 @@ def solve_latency(
     (10.0, True, [0, 0, 1])
     """
     search = _Search(problem, num_subgraphs, gap, clock or Clock())
-    return search.result(why_stopped(lambda: search.run(max_ideals)))
+    return search.result(why_stopped(search.run))
 
 
 class _Search:
@@ -86,7 +84,7 @@ class _Search:
         self.method = "everything on CPUs"
         self.stage = "first placement"
 
-    def run(self, max_ideals: int) -> None:
+    def run(self) -> None:
         """Search until the gap is closed or every means is used up."""
         problem = self.problem
         self.offer(on_one_accelerator(problem), "one device")
@@ -98,7 +96,7 @@ class _Search:
             return
         self.stage = "chains of down-sets"
         self._clock.check()
-        search_lattices(self, max_ideals)
+        search_lattices(self, MAX_IDEALS)
         if not self.is_done() and problem.num_nodes <= _FEW:
             self.close()
         if not self.is_done():
