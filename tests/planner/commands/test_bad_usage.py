@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cli import run
-from planner.commands.files import check_writable, write_atomically
-from planner.commands.values import MAX_GPUS, Values
-from planner.errors import OutputError, UsageError
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -275,42 +271,6 @@ def test_an_output_that_cannot_be_written_is_found_first(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise PermissionError(13, "Permission denied")  # what the system says; the superuser would never hear it
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(OutputError, match="cannot be written: Permission denied"):
-        check_writable(tmp_path / "x")
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
-def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match="cannot be written"):
-        check_writable(tmp_path / name)
-
-
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("old", encoding="utf-8")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputError, match="No space left"):
-        write_atomically(path, "new")
-    assert path.read_text(encoding="utf-8") == "old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_new_file_has_the_usual_mode(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "a", "x\n")
-    (tmp_path / "b").write_text("x\n", encoding="utf-8")
-    assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
-    write_atomically(Path(os.devnull), "x")  # no regular file: written to, not replaced
-
-
 # --- nothing a user types is an internal error
 
 
@@ -339,29 +299,6 @@ FLAGS = [
 def test_any_words_end_in_a_message(pairs: list[tuple[str, str]]) -> None:
     values = [f"{flag}={text}" for flag, text in pairs]
     assert run(["optimize", "no-such-model", *values]) == 2
-
-
-@given(st.text(max_size=12))
-def test_values_never_raise(text: str) -> None:
-    values = Values()
-    assert 1 <= values.count("--n", text, most=MAX_GPUS) <= MAX_GPUS
-    assert 0 < values.share("--n", text) <= 1
-    assert 0 <= values.ratio("--n", text) < 1
-    limit = values.seconds("--n", text)
-    assert limit is None or limit > 0
-    assert all(1 <= count <= MAX_GPUS for count in values.worker_counts("--n", text))
-    if values.problems:
-        with pytest.raises(UsageError):
-            values.check()
-
-
-def test_units_of_time() -> None:
-    values = Values()
-    texts = {"30": 30.0, "30s": 30.0, "500ms": 0.5, "2min": 120.0, "2m": 120.0, "1.5 h": 5400.0, "1e2": 100.0}
-    assert {text: values.seconds("--t", text) for text in texts} == texts
-    assert values.problems == []
-    assert values.seconds("--t", "0.5", likely="ms") is None
-    assert values.problems == ["--t 0.5: has no unit; did you mean 0.5ms?"]
 
 
 def test_python_prints_no_traceback_for_bad_usage() -> None:

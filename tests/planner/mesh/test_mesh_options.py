@@ -103,18 +103,6 @@ def test_the_file_knows_every_field_and_every_name() -> None:
 # --- the command line
 
 
-@pytest.fixture
-def fails(capsys: pytest.CaptureFixture[str]) -> Any:
-    def ask(command: str, code: int = 2) -> list[str]:
-        assert run(command.split()) == code
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert "internal error" not in err
-        return [line.removeprefix("error: ") for line in err.splitlines()]
-
-    return ask
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
