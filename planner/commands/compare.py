@@ -120,12 +120,9 @@ def _predicted(
     for label, path in zip(labels_of(paths), paths, strict=True):
         found[label] = predicted_file(path, changes, request.command_line)
     if is_searched:
-        progress = Progress(where)
-        try:
+        with Progress(where) as progress:
             first = next(iter(found.values()))
             found["best found"] = best_of_question(first, time_limit_s=request.time_limit_s, progress=progress)
-        finally:
-            progress.close()
     return found
 
 

@@ -272,10 +272,8 @@ def _breakdown(
         return search.estimate(request, plan)
     from planner.search_errors import SearchInterrupted
 
-    progress = Progress(where)
     try:
-        return search.explain(request, plan, progress)
+        with Progress(where) as progress:
+            return search.explain(request, plan, progress)
     except SearchInterrupted:
         raise KeyboardInterrupt from None  # without the best plan there is nothing to compare with
-    finally:
-        progress.close()

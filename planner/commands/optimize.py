@@ -110,16 +110,13 @@ def _answer(request: Request, where: Output, files: ReportFiles) -> None:
     from planner.search import optimize as search
     from planner.search_errors import SearchInterrupted
 
-    progress = Progress(where)
     try:
-        result = search(request, progress)
+        with Progress(where) as progress:
+            result = search(request, progress)
     except SearchInterrupted as interruption:
-        progress.close()
         if interruption.result is not None:
             _show(request, interruption.result, where, files, interrupted=True)
         raise
-    finally:
-        progress.close()
     _show(request, result, where, files)
 
 

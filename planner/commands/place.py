@@ -224,11 +224,8 @@ def place(
     from planner.placement.report import place_report
     from planner.placement.run import place as answer_of
 
-    progress = Progress(where)
-    try:
+    with Progress(where) as progress:
         answer = answer_of(request, lambda stage, best, bound: progress(*progress_words(stage, best, bound)))
-    finally:
-        progress.close()
     if export_workload is not None:
         write_atomically(Path(export_workload), dumps(answer.content))
         remark(where, f"wrote {export_workload}")

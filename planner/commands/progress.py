@@ -42,6 +42,12 @@ class Progress:
         sys.stderr.flush()
         self._width = len(line)
 
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Wipe the line."""
         self._wipe()

@@ -63,14 +63,11 @@ def write_search_files(
     study = Study(candidates=view.shown, curves=())
     wanted = files.html is not None or (files.plot is not None and files.figure in ("pareto", "scaling"))
     if wanted and not interrupted:
-        progress = Progress(where)
-        try:
+        with Progress(where) as progress:
             study = study_of(request, answer, view, progress)
             if files.html is not None:
                 progress("sensitivity", 1.0)
                 view = dataclasses.replace(view, sensitivity=sensitivity_of_answer(resolved, answer))
-        finally:
-            progress.close()
     _write(view, resolved, study, report.blocks(), files, where)
 
 

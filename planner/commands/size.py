@@ -129,11 +129,8 @@ def size(
     question = size_question(options, values)
     where = output_of(options, values)
     values.check()
-    progress = Progress(where)
-    try:
+    with Progress(where) as progress:
         sized = question.answer(progress)
-    finally:
-        progress.close()
     _show(sized, where)
 
 

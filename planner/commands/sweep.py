@@ -149,11 +149,8 @@ def sweep(
         _checked(target, "--output", values)
         _check_parquet(values)
     values.check()
-    progress = Progress(where)
-    try:
+    with Progress(where) as progress:
         swept = question.answer(None if target is None else _journal_of(target), progress)
-    finally:
-        progress.close()
     _write(swept, question.request, target if is_parquet else None, figure, where)
     if swept.interrupted:
         left = swept.total - len(swept.rows)

@@ -50,11 +50,8 @@ def answer_optimize(request: ServingRequest, where: Output, files: ReportFiles) 
     from planner.serving.report import serving_search_report
     from planner.serving.search import optimize_serving
 
-    progress = Progress(where)
-    try:
+    with Progress(where) as progress:
         result = optimize_serving(request, progress)
-    finally:
-        progress.close()
     export_plan(
         where, lambda folder: serving_document_of(request, result, result.plans[0], folder=folder), "the best plan"
     )
@@ -128,11 +125,8 @@ def _asked(
 
     if command == "estimate":
         return estimate_serving(request, plan)
-    progress = Progress(where)
-    try:
+    with Progress(where) as progress:
         return explain_serving(request, plan, progress)
-    finally:
-        progress.close()
 
 
 def _show(
