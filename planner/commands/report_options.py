@@ -14,7 +14,16 @@ from planner.commands.output import Output
 from planner.commands.values import Values
 from planner.errors import OutputError, UsageError
 
-__all__ = ["FIGURE_NAMES", "REPORT_OPTIONS", "ReportFiles", "refuse_files", "report_files", "takes_report_options"]
+__all__ = [
+    "FIGURE_NAMES",
+    "REPORT_OPTIONS",
+    "ReportFiles",
+    "check_png",
+    "is_installed",
+    "refuse_files",
+    "report_files",
+    "takes_report_options",
+]
 
 # Names of planner.report.figures.standard.FIGURES, which is not imported where nobody asks for a figure; a test holds them together.
 FIGURE_NAMES = ("breakdown", "memory", "pareto", "scaling", "timeline")
@@ -108,14 +117,11 @@ def report_files(words: Mapping[str, Any], where: Output, values: Values, option
         figure = values.choice("--figure", figure.strip().lower(), FIGURE_NAMES)
         if plot is None:
             values.add("--figure: says what --plot FILE shows; name a file")
-    if plot is not None and plot.suffix.lower() == ".png" and not _has("matplotlib"):
-        values.add(
-            f"--plot {plot}: PNG needs the package 'matplotlib', which is not installed: "
-            "pip install 'paleo-planner[plots]'; .svg needs nothing"
-        )
+    if plot is not None:
+        check_png(plot, values)
     if words.get("static") and paths["html"] is None:
         values.add("--static: is about the page of --html; name a file")
-    live = not words.get("static") and _has("plotly")
+    live = not words.get("static") and is_installed("plotly")
     return ReportFiles(html=paths["html"], live=live, plot=plot, figure=figure or "breakdown", trace=paths["trace"])
 
 
@@ -140,8 +146,17 @@ def refuse_files(files: ReportFiles, what: str, but: tuple[str, ...] = ()) -> No
         raise UsageError(f"{', '.join(flags)}: {what} has none yet; --format json or markdown holds the answer")
 
 
-def _has(package: str) -> bool:
-    """Whether a package of the extra ``plots`` is installed."""
+def check_png(plot: Path, values: Values) -> None:
+    """Note that a figure is to be a PNG, and that what draws one is not installed."""
+    if plot.suffix.lower() == ".png" and not is_installed("matplotlib"):
+        values.add(
+            f"--plot {plot}: PNG needs the package 'matplotlib', which is not installed: "
+            "pip install 'paleo-planner[plots]'; .svg needs nothing"
+        )
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package of an extra is there."""
     return importlib.util.find_spec(package) is not None
 
 

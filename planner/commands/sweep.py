@@ -15,6 +15,7 @@ from planner.commands.mesh_options import takes_mesh_options
 from planner.commands.output import Output, emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
+from planner.commands.report_options import check_png, is_installed
 from planner.commands.values import MAX_GPUS, Values
 from planner.errors import OutputError
 
@@ -317,14 +318,7 @@ def _figure_path(text: str | None, values: Values) -> Path | None:
     if path.suffix.lower() not in (".svg", ".png"):
         values.add(f"--plot {text}: a figure ends in .svg or .png")
         return None
-    if path.suffix.lower() == ".png":
-        import importlib.util
-
-        if importlib.util.find_spec("matplotlib") is None:
-            values.add(
-                f"--plot {text}: PNG needs the package 'matplotlib', which is not installed: pip install 'paleo-planner[plots]'; "
-                ".svg needs nothing"
-            )
+    check_png(path, values)
     _checked(path, "--plot", values)
     return path
 
@@ -337,10 +331,7 @@ def _checked(path: Path, flag: str, values: Values) -> None:
 
 
 def _check_parquet(values: Values) -> None:
-    import importlib.util
+    if not is_installed("pyarrow"):
+        from planner.sweeping.report import NO_PARQUET
 
-    if importlib.util.find_spec("pyarrow") is None:
-        values.add(
-            "--output FILE.parquet: needs the package 'pyarrow', which is not installed: pip install 'paleo-planner[parquet]'; "
-            ".csv needs nothing"
-        )
+        values.add(NO_PARQUET)

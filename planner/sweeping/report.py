@@ -18,8 +18,12 @@ from planner.sweeping.run import Swept
 if TYPE_CHECKING:
     from planner.report.figures.kinds import Lines
 
-__all__ = ["parquet_bytes", "scaling_figure", "sweep_report"]
+__all__ = ["NO_PARQUET", "parquet_bytes", "scaling_figure", "sweep_report"]
 
+NO_PARQUET = (
+    "--output FILE.parquet: needs the package 'pyarrow', which is not installed: pip install 'paleo-planner[parquet]'; "
+    ".csv needs nothing"
+)
 # Columns by what they hold, for files with types; all others are words.
 _WHOLE = (
     "gpus",
@@ -145,10 +149,7 @@ def parquet_bytes(rows: Sequence[dict[str, Any]]) -> bytes:
         pyarrow = importlib.import_module("pyarrow")
         parquet = importlib.import_module("pyarrow.parquet")
     except ImportError:
-        raise UsageError(
-            "--output FILE.parquet: needs the package 'pyarrow', which is not installed: pip install 'paleo-planner[parquet]'; "
-            ".csv needs nothing"
-        ) from None
+        raise UsageError(NO_PARQUET) from None
     types = dict.fromkeys(_WHOLE, pyarrow.int64()) | dict.fromkeys(_REAL, pyarrow.float64())
     types["proven_optimal"] = pyarrow.bool_()
     schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in COLUMNS])
