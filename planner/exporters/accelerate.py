@@ -12,7 +12,7 @@ from costmodel.mesh.plan import MeshPlan
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job
-from planner.exporters.shell import LAUNCH, SLURM, launch_script, node_ranks, slurm_script
+from planner.exporters.shell import node_ranks, start_scripts
 from planner.report.yaml_text import yaml_text
 
 TITLE = "Accelerate"
@@ -104,9 +104,10 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
     if _is_tp_alone(job.plan):
         # `accelerate launch` takes parallelism_config with FSDP2 only; Accelerator() reads the mesh from the environment all the same.
         environment |= {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", "PARALLELISM_CONFIG_TP_SIZE": str(job.plan.tp)}
-    script = launch_script(head, environment=environment, settings=settings, launcher=launcher, command=['"$script"'])
-    text = yaml_text(config, "\n".join(head))
-    return {CONFIG: text, LAUNCH: script, SLURM: slurm_script(head[:3], nodes, job.origin.model)}
+    scripts = start_scripts(
+        job, head, environment=environment, settings=settings, launcher=launcher, command=['"$script"']
+    )
+    return {CONFIG: yaml_text(config, "\n".join(head)), **scripts}
 
 
 def _config(job: Job, account: Account) -> dict[str, Any]:

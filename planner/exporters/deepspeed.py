@@ -13,7 +13,7 @@ from costmodel.mesh.plan import MeshPlan
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
 from planner.exporters.job import Job
-from planner.exporters.shell import LAUNCH, SLURM, launch_script, slurm_script, torchrun
+from planner.exporters.shell import start_scripts
 
 TITLE = "DeepSpeed"
 SUMMARY = "ds_config.json, train.sh, train.slurm"
@@ -110,9 +110,8 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
         'script="${SCRIPT:?set SCRIPT to your training script}"',
     ]
     command = ['"$script"', f'--deepspeed_config "$here/{CONFIG}"']
-    script = launch_script(head, settings=settings, launcher=torchrun(job.nodes), command=command)
     text = json.dumps(config, indent=2) + "\n"
-    return {CONFIG: text, LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+    return {CONFIG: text, **start_scripts(job, head, settings=settings, command=command)}
 
 
 def _config(job: Job, account: Account) -> dict[str, Any]:

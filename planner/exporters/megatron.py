@@ -18,7 +18,7 @@ from planner.exporters.megatron_parts import (
     recompute_of,
 )
 from planner.exporters.network import NetworkSizes
-from planner.exporters.shell import LAUNCH, SLURM, launch_script, shell_array, slurm_script, torchrun
+from planner.exporters.shell import shell_array, start_scripts
 
 TITLE = "Megatron-LM"
 SUMMARY = "arguments of pretrain_gpt.py in train.sh, train.slurm"
@@ -95,10 +95,7 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
         *shell_array("MODEL_ARGS", model_arguments),
     ]
     command = ['"$SCRIPT"', '"${PLAN_ARGS[@]}"', '"${MODEL_ARGS[@]}"']
-    script = launch_script(
-        head, environment=_environment(job), settings=settings, launcher=torchrun(job.nodes), command=command
-    )
-    return {LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+    return start_scripts(job, head, environment=_environment(job), settings=settings, command=command)
 
 
 def _environment(job: Job) -> dict[str, str]:

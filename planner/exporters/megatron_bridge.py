@@ -13,7 +13,7 @@ from planner.exporters.megatron_parts import (
     megatron_refusals,
     recompute_of,
 )
-from planner.exporters.shell import LAUNCH, SLURM, launch_script, shell_array, slurm_script, torchrun
+from planner.exporters.shell import shell_array, start_scripts
 
 TITLE = "Megatron-Bridge"
 SUMMARY = "overrides of a recipe in train.sh, train.slurm"
@@ -76,10 +76,7 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
     elif plan.tp > 1 or plan.cp > 1:
         environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     command = ['"$SCRIPT"', '--recipe "$recipe"', '"${OVERRIDES[@]}"']
-    script = launch_script(
-        head, environment=environment, settings=settings, launcher=torchrun(job.nodes), command=command
-    )
-    return {LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+    return start_scripts(job, head, environment=environment, settings=settings, command=command)
 
 
 def _overrides(job: Job, account: Account) -> list[str]:

@@ -8,7 +8,7 @@ from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
 from planner.exporters.job import Job
 from planner.exporters.network import NetworkSizes
-from planner.exporters.shell import LAUNCH, SLURM, launch_script, slurm_script, torchrun
+from planner.exporters.shell import start_scripts
 from planner.report.yaml_text import yaml_text
 
 TITLE = "nanotron"
@@ -74,11 +74,8 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
     settings = ["# run_train.py of your copy of nanotron", 'SCRIPT="${SCRIPT:-run_train.py}"']
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}  # asserted for asynchronous tensor-parallel communication
     command = ['"$SCRIPT"', f'--config-file "$here/{CONFIG}"']
-    script = launch_script(
-        head, environment=environment, settings=settings, launcher=torchrun(job.nodes), command=command
-    )
     text = yaml_text(config, "\n".join(head))
-    return {CONFIG: text, LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+    return {CONFIG: text, **start_scripts(job, head, environment=environment, settings=settings, command=command)}
 
 
 def _config(job: Job, account: Account) -> dict[str, Any]:

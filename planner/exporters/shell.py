@@ -6,12 +6,12 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from planner.exporters.job import Nodes
+from planner.exporters.job import Job, LayerJob, Nodes
 
-__all__ = ["LAUNCH", "SLURM", "comment", "launch_script", "node_ranks", "shell_array", "slurm_script", "torchrun"]
+__all__ = ["comment", "node_ranks", "shell_array", "slurm_script", "start_scripts"]
 
 # Names of the scripts in every export.
-LAUNCH, SLURM = "train.sh", "train.slurm"
+_LAUNCH, _SLURM = "train.sh", "train.slurm"
 
 # The folder of the script, whatever it is called and wherever it is started from.
 _HERE = 'here="$(CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"'
@@ -42,7 +42,7 @@ def shell_array(name: str, words: Sequence[Sequence[str]]) -> list[str]:
     return [f"{name}=(", *("  " + " ".join(shlex.quote(word) for word in entry) for entry in words), ")"]
 
 
-def torchrun(nodes: Nodes) -> list[str]:
+def _torchrun(nodes: Nodes) -> list[str]:
     """Bash lines that set LAUNCHER: static rendezvous, so that ranks follow the order of the nodes, as the plan was costed."""
     if nodes.count == 1:
         return ["LAUNCHER=(", "  torchrun --standalone", f"  --nproc-per-node {nodes.per_node}", ")"]
@@ -59,6 +59,41 @@ def torchrun(nodes: Nodes) -> list[str]:
     ]
 
 
+def start_scripts(
+    job: Job | LayerJob,
+    header: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    settings: Sequence[str] = (),
+    launcher: Sequence[str] | None = None,
+    command: Sequence[str],
+) -> dict[str, str]:
+    """The scripts that start a training: on one node, and on all nodes of a Slurm job.
+
+    Parameters
+    ----------
+    job : Job or LayerJob
+    header : sequence of str
+        Comment at the top; the second script has its first lines.
+    environment : mapping, optional
+        Variables to export, unless the user has set them; an empty value takes a variable away.
+    settings : sequence of str
+        Bash lines that define what the command uses.
+    launcher : sequence of str, optional
+        Bash lines that define the array LAUNCHER; torchrun's unless given.
+    command : sequence of str
+        Lines of the command that LAUNCHER starts; the script's own arguments are its last.
+
+    Returns
+    -------
+    dict
+        Name -> text.
+    """
+    launcher = _torchrun(job.nodes) if launcher is None else launcher
+    script = _launch_script(header, environment or {}, settings, launcher, command)
+    return {_LAUNCH: script, _SLURM: slurm_script(header[:3], job.nodes, job.origin.model)}
+
+
 def node_ranks() -> list[str]:
     """Bash lines that set node_rank and master_addr from what Slurm or the user says."""
     return [
@@ -68,32 +103,17 @@ def node_ranks() -> list[str]:
     ]
 
 
-def launch_script(
+def _launch_script(
     header: Sequence[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    settings: Sequence[str] = (),
+    environment: Mapping[str, str],
+    settings: Sequence[str],
     launcher: Sequence[str],
     command: Sequence[str],
 ) -> str:
-    """A bash script that starts one node.
-
-    Parameters
-    ----------
-    header : sequence of str
-        Comment at the top.
-    environment : mapping, optional
-        Variables to export, unless the user has set them; an empty value takes a variable away.
-    settings : sequence of str
-        Bash lines that define what the command uses.
-    launcher : sequence of str
-        Bash lines that define the array LAUNCHER.
-    command : sequence of str
-        Lines of the command that LAUNCHER starts; the script's own arguments are its last.
-    """
+    """A bash script that starts one node."""
     uses_folder = any("$here" in line for line in (*settings, *launcher, *command))
     lines = ["#!/usr/bin/env bash", *comment(header), "set -euo pipefail", *([_HERE] if uses_folder else []), ""]
-    for name, value in (environment or {}).items():
+    for name, value in environment.items():
         lines.append(f"export {name}={shlex.quote(value)}" if value else f"unset {name}")
     if environment:
         lines.append("")
@@ -102,7 +122,7 @@ def launch_script(
     return "\n".join(lines) + "\n"
 
 
-def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str = LAUNCH) -> str:
+def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str = _LAUNCH) -> str:
     """A batch script that starts a launch script once on every node."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "plan"
     lines = [

@@ -13,7 +13,7 @@ from typing import Any
 from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job
-from planner.exporters.shell import LAUNCH, SLURM, comment, launch_script, slurm_script, torchrun
+from planner.exporters.shell import comment, start_scripts
 
 TITLE = "torchtitan"
 SUMMARY = "planned.py (or planned.toml for v0.2.2), train.sh, train.slurm"
@@ -98,8 +98,7 @@ def render(job: Job, account: Account, version: str) -> dict[str, str]:
             'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"',
         ]
         command = ["-m torchtitan.train", "--module planned", "--config planned"]
-    script = launch_script(head, environment=environment, settings=lines, launcher=torchrun(job.nodes), command=command)
-    return {name: text, LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+    return {name: text, **start_scripts(job, head, environment=environment, settings=lines, command=command)}
 
 
 def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,8 @@ from planner.exporters.account import Account
 from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job
 from planner.exporters.network import NetworkSizes
-from planner.exporters.shell import LAUNCH, SLURM, comment, launch_script, slurm_script, torchrun
+from planner.exporters.shell import comment
+from planner.exporters.torch_dtensor.scripts import PLAN, scripts
 
 __all__ = ["FIELDS", "refusals", "render"]
 
@@ -43,7 +44,6 @@ FIELDS = {
     "lora_rank": "by hand: adapters of your model",
     "placement": "processes per node of the launcher",
 }
-PLAN = "plan.py"
 
 
 def refusals(job: Job) -> list[str]:
@@ -74,16 +74,7 @@ def render(job: Job, account: Account, checked: str) -> dict[str, str]:
     """Write plan.py and the scripts."""
     _account(job, account)
     head = header(job.origin, account, checked)
-    script = launch_script(
-        head,
-        settings=[
-            'script="${SCRIPT:?set SCRIPT to your training script}"',
-            'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"',
-        ],
-        launcher=torchrun(job.nodes),
-        command=['"$script"'],
-    )
-    return {PLAN: _plan_text(job, head), LAUNCH: script, SLURM: slurm_script(head[:3], job.nodes, job.origin.model)}
+    return {PLAN: _plan_text(job, head), **scripts(job, head)}
 
 
 def _account(job: Job, account: Account) -> None:

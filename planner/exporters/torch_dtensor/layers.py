@@ -18,7 +18,8 @@ from costmodel.splits import Split
 from planner.exporters.account import Account
 from planner.exporters.common import account_collectives, account_placement, header
 from planner.exporters.job import LayerJob
-from planner.exporters.shell import LAUNCH, SLURM, comment, launch_script, slurm_script, torchrun
+from planner.exporters.shell import comment
+from planner.exporters.torch_dtensor.scripts import PLAN, scripts
 
 __all__ = ["FIELDS", "mesh_shape", "refusals", "render"]
 
@@ -36,7 +37,7 @@ FIELDS = {
     "placement": "processes per node of the launcher",
 }
 # Files of this folder that are copied beside the plan.
-PLAN, LAYOUTS, MOVES = "plan.py", "plan_layouts.py", "plan_moves.py"
+LAYOUTS, MOVES = "plan_layouts.py", "plan_moves.py"
 _MATRICES = frozenset({"linear", "convolution"})
 # Treat channels apart, as modules of torch on one tensor.
 _PER_CHANNEL = frozenset({"pool", "global_pool", "dropout", "activation", "batch_norm", "upsample"})
@@ -227,22 +228,8 @@ def render(job: LayerJob, account: Account, checked: str) -> dict[str, str]:
     """Write plan.py, the styles and the scripts."""
     _account(job, account)
     head = header(job.origin, account, checked)
-    script = launch_script(
-        head,
-        settings=[
-            'script="${SCRIPT:?set SCRIPT to your training script}"',
-            'export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"',
-        ],
-        launcher=torchrun(job.nodes),
-        command=['"$script"'],
-    )
     copies = {name: Path(__file__).with_name(name).read_text(encoding="utf-8") for name in (LAYOUTS, MOVES)}
-    return {
-        PLAN: _plan_text(job, head),
-        **copies,
-        LAUNCH: script,
-        SLURM: slurm_script(head[:3], job.nodes, job.origin.model),
-    }
+    return {PLAN: _plan_text(job, head), **copies, **scripts(job, head)}
 
 
 _DOC = '''"""How to split {model} over {workers} ranks: a device mesh, and DTensor placements for every layer.
