@@ -12,7 +12,7 @@ from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
 __all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "Device", "DeviceError"]
 
 # Number formats a peak may be stated for, from wide to narrow.
-FORMATS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8")
+FORMATS: tuple[str, ...] = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 
 # Least time of a kernel: an empty one takes about 3 us on recent systems (NVIDIA developer forum, "Too much time for kernel launch
 # latency", thread 233645); with 5 us the smallest GEMMs of DeepBench on P100 are met best.

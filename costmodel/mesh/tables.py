@@ -47,7 +47,8 @@ _WEIGHT_COLUMNS = (
 )
 # The largest of a unit's layers counts, not their sum.
 _LARGEST = frozenset({"widest_bytes"})
-# Under fp8 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
+_NARROW = ("fp8", "fp4")
+# Under fp8 and fp4 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
 _FP8_KINDS = frozenset({"linear", "moe"})
 
 
@@ -193,7 +194,7 @@ def add_layer(
 
 def _compute_of(workload: Workload, layer: Layer, is_head: bool) -> ComputeModel:
     compute = workload.compute
-    if not isinstance(compute, RooflineCompute) or workload.precision.compute != "fp8":
+    if not isinstance(compute, RooflineCompute) or workload.precision.compute not in _NARROW:
         return compute
     if layer.kind in _FP8_KINDS and not is_head:
         return compute
@@ -241,7 +242,7 @@ def _add_unfused(
     device, width = compute.device, workload.precision.activation_bytes
     elements = rows_held(layer, shard) * shard.out_channels
     forward, backward = unfused_bytes(layer, shard, elements, width, assumptions)
-    if layer.kind == "linear" and compute.precision.compute == "fp8":
+    if layer.kind == "linear" and compute.precision.compute in _NARROW:
         forward, backward = fp8_bytes(rows_held(layer, shard) * shard.in_channels, elements, width)
     rate = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
     total["forward_s"] += forward / rate

@@ -127,7 +127,7 @@ _DATA_CENTER = (
 _WORKSTATION = (
     _k(r"titan ?v(?! ?ceo)\b", "titan-v", "pcie3-fdr"),
     _k(r"titan ?xp\b", "titan-xp", "pcie3-fdr"),
-    _k(r"titan ?x\b.*pascal|pascal titan ?x\b|titan ?x ?p\b", "titan-x-pascal", "pcie3-fdr"),
+    _k(r"titan ?x\b.*pascal|titan ?x ?pascal|pascal titan ?x\b|titan ?x ?p\b", "titan-x-pascal", "pcie3-fdr"),
     _k(r"titan ?rtx|rtx ?titan", "titan-rtx", "pcie3-fdr"),
     _k(r"titan ?black(?! x\b)", "titan-black", "pcie3-fdr"),
     _k(r"titan ?(?:x|black x)\b", "titan-x", "pcie3-fdr"),
@@ -166,11 +166,11 @@ _OTHER_MAKERS = (
     _k(r"gaudi ?2|hl ?225", "gaudi2", "pcie4-node"),
     _k(r"trainium ?2", "trainium2", "aws-p5"),
     _k(r"trainium(?: ?1)?\b", "trainium1", "aws-p4d"),
-    _k(r"\btpu ?v?3\b", "tpu-v3", "tpu-v3-pod"),
-    _k(r"\btpu ?v?4\b(?! ?i\b)", "tpu-v4", "tpu-v4-pod"),
-    _k(r"\btpu ?v?5 ?p\b", "tpu-v5p", "tpu-v5p-pod"),
-    _k(r"\btpu ?v?5 ?(?:e|lite|litepod)\b", "tpu-v5e", "tpu-v5e-pod"),
-    _k(r"\btpu ?v?6 ?e?\b|\btrillium\b", "tpu-v6e", "tpu-v6e-pod"),
+    _k(r"\btpu ?v?3\b|^v3 \d+$", "tpu-v3", "tpu-v3-pod"),
+    _k(r"\btpu ?v?4\b(?! ?i\b)|^v4 \d+$", "tpu-v4", "tpu-v4-pod"),
+    _k(r"\btpu ?v?5 ?p\b|^v5p(?: \d+)?$", "tpu-v5p", "tpu-v5p-pod"),
+    _k(r"\btpu ?v?5 ?(?:e|lite|litepod)\b|^v5(?:e|litepod)(?: \d+)?$", "tpu-v5e", "tpu-v5e-pod"),
+    _k(r"\btpu ?v?6 ?e?\b|\btrillium\b|^v6e(?: \d+)?$", "tpu-v6e", "tpu-v6e-pod"),
 )
 
 KNOWN_DEVICES: tuple[KnownDevice, ...] = (*_INSTANCES, *_DATA_CENTER, *_WORKSTATION, *_OTHER_MAKERS)

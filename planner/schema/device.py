@@ -34,6 +34,7 @@ class Peaks(FileModel):
     fp16: FlopRate | None = None
     bf16: FlopRate | None = None
     fp8: FlopRate | None = None
+    fp4: FlopRate | None = None
 
 
 class EfficiencyEntry(FileModel):

@@ -42,6 +42,18 @@ _DEVICES = (
 )
 
 
+# Operation by the letters of its name.
+_OTHER_NAMES = {name.replace("_", ""): name for name in OPERATIONS} | {
+    "": "all_reduce",
+    "allred": "all_reduce",
+    "a2a": "all_to_all",
+    "alltoallv": "all_to_all",
+    "sendrecv": "point_to_point",
+    "send": "point_to_point",
+    "p2p": "point_to_point",
+}
+
+
 def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
     outcomes = []
@@ -58,7 +70,7 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
 def _outcome(row: Row, preset: Preset) -> Outcome:
     if row.says("suspect"):
         raise RowSkipped("marked suspect")
-    operation = row.text("collective").lower().replace("-", "_") or "all_reduce"
+    operation = _operation(row.text("collective"))
     if operation not in OPERATIONS:
         raise RowSkipped(f"collective '{short_name(operation)}' is not known ({', '.join(OPERATIONS)})", usable=True)
     message = row.positive("bytes") or _default_bytes(row)
@@ -67,7 +79,8 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
         raise RowSkipped("fewer than two ranks")
     measured_s = _measured_s(row, operation, message, ranks)
     lane = span(machine.cluster, ranks, 1)
-    cluster = preset.cluster(_with_sharp(machine.cluster) if "sharp" in row.text("device").lower() else machine.cluster)
+    sums = "sharp" in f"{row.text('device')} {row.text('algorithm')}".lower()
+    cluster = preset.cluster(_with_sharp(machine.cluster) if sums else machine.cluster)
     predicted_s = float(library_s(operation, message, span(cluster, ranks, 1), cluster))
     spanned = [
         level.bandwidth_bytes_per_s for level, fan in zip(machine.cluster.levels, lane.fan_out, strict=True) if fan > 1
@@ -79,6 +92,17 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
         raise RowSkipped(f"time above {_LONGEST:,.0f} times what the links need: wrong unit?")
     comparison = Comparison(what=operation, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
     return Outcome(row=row, comparisons=(comparison,), fitted=fitted_links(machine.cluster, ranks))
+
+
+def _operation(text: str) -> str:
+    """An operation by the name that libraries give it; the text itself where it is none that is known.
+
+    >>> [_operation(text) for text in ("", "AllReduce", "all-gather", "reduce_scatter_perf", "SendRecv", "ncclAllToAll", "barrier")]
+    ['all_reduce', 'all_reduce', 'all_gather', 'reduce_scatter', 'point_to_point', 'all_to_all', 'barrier']
+    """
+    word = re.sub(r"[^a-z0-9]", "", text.lower().removesuffix("_perf"))
+    word = re.sub(r"^(?:nccl|rccl|mpi|hccl)|(?:intotensor|tensor|base|single)$", "", word)
+    return _OTHER_NAMES.get(word, text.lower().replace("-", "_"))
 
 
 def _with_sharp(cluster: Cluster) -> Cluster:
@@ -99,12 +123,21 @@ def _measured_s(row: Row, operation: str, message: float, ranks: int) -> float:
         value = row.positive(name)
         if value is not None:
             return value * unit
-    bus, algorithm = row.positive("busbw_GBps"), row.positive("algbw_GBps")
+    algorithm = row.positive("algbw_GBps")
+    bus = row.positive("busbw_GBps") or (_middle_or_ring(row) if algorithm is None else None)
     if bus is not None:
         return message * _traffic(operation, ranks) / (bus * 1e9)
     if algorithm is not None:
         return message / (algorithm * 1e9)
     raise RowSkipped("no measured time")
+
+
+def _middle_or_ring(row: Row) -> float | None:
+    """A bus bandwidth of a row that states a range, or that of rings beside another that it lacks."""
+    least, most = row.positive("busbw_min"), row.positive("busbw_max")
+    if least is not None and most is not None:
+        return row.default("busbw_GBps", 0.5 * (least + most))
+    return row.positive("busbw_ring_GBps")
 
 
 def _traffic(operation: str, ranks: int) -> float:
@@ -121,7 +154,7 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
     inside = row.positive("intra_bw_GBps") or next(
         (rate for pattern, rate in _INSIDE if re.search(pattern, word)), None
     )
-    outside = row.positive("inter_bw_Gbps_per_node") or _network_gbps(word)
+    outside = row.positive("inter_bw_Gbps_per_node") or _network_gbps(text)
     ranks, nodes = row.count("ranks"), row.count("nodes")
     # A bandwidth without the number of nodes is that which more nodes do not lower.
     between_nodes = outside is not None
@@ -166,14 +199,23 @@ def _ranks_per_node(ranks: int, nodes: int | None, devices: int | None) -> int |
     return ranks // nodes
 
 
-def _network_gbps(word: str) -> float | None:
-    """Gb/s of a node in a name such as "8x400Gb RDMA" or "100GbE".
+# Gb/s of four lanes: InfiniBand Trade Association, roadmap; in front of "200" and the like the number decides.
+_INFINIBAND = {"qdr": 32.0, "fdr": 54.5, "edr": 100.0, "hdr": 200.0, "ndr": 400.0, "xdr": 800.0}
 
-    >>> _network_gbps("nvl4 + 8x400gb rdma (dgx h100)"), _network_gbps("100gbe tcp sockets"), _network_gbps("a100-80gb")
+
+def _network_gbps(text: str) -> float | None:
+    """Gb/s of a node in a name such as "8x400Gb RDMA", "100GbE" or "2x HDR InfiniBand"; bits have a small b, memories have none.
+
+    >>> _network_gbps("NVL4 + 8x400Gb RDMA (DGX H100)"), _network_gbps("100GbE TCP sockets"), _network_gbps("A100-80GB")
     (3200.0, 100.0, None)
+    >>> _network_gbps("400Gb IB"), _network_gbps("8x HDR"), _network_gbps("V100, EDR InfiniBand"), _network_gbps("25 Gb/s")
+    (400.0, 1600.0, 100.0, 25.0)
     """
-    several = re.search(r"(\d+)\s?x\s?(\d+)\s?gb", word)
+    several = re.search(r"(\d+)\s?x\s?(\d+)\s?gb", text.lower())
     if several:
         return float(several[1]) * float(several[2])
-    one = re.search(r"(\d+)\s?gbe\b", word)
-    return float(one[1]) if one else None
+    one = re.search(r"(\d+)\s?(?:G[bB]E|Gb(?:ps|/s|it(?:/s)?)?|gb(?:e|ps|it))\b", text)
+    if one:
+        return float(one[1])
+    named = re.search(r"(?:(\d+)\s?x\s?)?\b([qfehnx]dr)\d*\b", text.lower())
+    return float(named[1] or 1) * _INFINIBAND[named[2]] if named else None

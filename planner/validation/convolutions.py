@@ -34,8 +34,16 @@ def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     n, c, h, w, k, r, s = (size or 0 for size in sizes)
     unit = unit_of(row, preset)
     stride = (row.count("stride_h") or row.count("stride") or 1, row.count("stride_w") or row.count("stride") or 1)
-    padding = (int(row.number("pad_h") or 0), int(row.number("pad_w") or 0))
-    params = (("out_channels", k), ("kernel", (r, s)), ("stride", stride), ("padding", padding), ("bias", False))
+    both = row.count("padding") or row.count("pad") or 0
+    padding = (row.count("pad_h") or both, row.count("pad_w") or both)
+    params = (
+        ("out_channels", k),
+        ("kernel", (r, s)),
+        ("stride", stride),
+        ("padding", padding),
+        ("groups", row.count("groups") or 1),
+        ("bias", False),
+    )
     times = layer_times(layer_of("convolution", ((c, h, w),), params), n, unit.compute)
     return _comparisons(row, times, unit.peak_flop_per_s), unit.device
 

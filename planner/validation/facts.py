@@ -12,6 +12,7 @@ __all__ = [
     "framework_default",
     "gradient_bytes",
     "has_dropout",
+    "implied_batch",
     "is_measured",
     "measured_bytes",
     "not_measured",
@@ -26,10 +27,14 @@ __all__ = [
 # nanotron: tensor parallelism by reduce-scatter ("sequence-parallel TP", read me of the benchmark).
 # NeMo and Megatron-Bridge: sequence parallelism and the distributed optimizer are on in its recipes (NeMo Framework performance guide),
 # grad_reduce_in_fp32 is off in those of the performance tables (scripts/performance). Its recipes of GPT-3 drop 10 % of the hidden states,
-# those of Llama nothing (NeMo-Framework-Launcher, conf/training/gpt3 and llama).
+# those of Llama nothing (NeMo-Framework-Launcher, conf/training/gpt3 and llama). Its tables write FSDP 1 for "used" (performance summary,
+# nomenclature).
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     (r"nanotron", {"sequence_parallel": 1}),
-    (r"nemo|megatron-bridge", {"sequence_parallel": 1, "zero_stage": 1, "narrow_gradients": 1, "gpt_dropout": 1}),
+    (
+        r"nemo|megatron-bridge",
+        {"sequence_parallel": 1, "zero_stage": 1, "narrow_gradients": 1, "gpt_dropout": 1, "fsdp_is_flag": 1},
+    ),
     (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3}),
     (r"fsdp", {"zero_stage": 3}),
 )
@@ -60,7 +65,9 @@ def _of_framework(row: Row) -> dict[str, int]:
     return next((facts for pattern, facts in _FRAMEWORKS if re.search(pattern, text)), {})
 
 
-_MEASURED = ("step_time_ms", "samples_per_s", "tokens_per_s_per_gpu")
+_MEASURED = ("step_time_ms", "samples_per_s", "tokens_per_s_per_gpu", "tokens_per_s")
+# Beyond what roundings explain ("2 samples per second" may be 1.5), below a wrong unit of any kind, or of a node for a device.
+_CONTRADICTION = 5.0
 
 
 def not_measured() -> RowSkipped:
@@ -84,6 +91,11 @@ def step_time_s(
     global_batch, gpus, seq : int, optional
         What follows for a row that does not state them.
 
+    Raises
+    ------
+    RowSkipped
+        The time and a throughput beside it contradict each other.
+
     Examples
     --------
     >>> step_time_s(Row(line=2, cells={"tokens_per_s_per_gpu": "1000", "gpus": "8", "global_batch": "16", "seq": "2048"}))
@@ -91,17 +103,46 @@ def step_time_s(
     >>> step_time_s(Row(line=2, cells={"samples_per_s": "100"}), global_batch=32)
     0.32
     """
-    time_ms = row.positive("step_time_ms")
-    if time_ms is not None:
-        return time_ms * 1e-3
     batch = row.positive("global_batch") or global_batch
-    samples = row.positive("samples_per_s")
-    if samples is not None and batch is not None:
-        return batch / samples
-    tokens = row.positive("tokens_per_s_per_gpu")
-    devices, positions = row.positive("gpus") or gpus, row.positive("seq") or seq
-    if tokens is not None and devices is not None and positions is not None and batch is not None:
-        return batch * positions / (tokens * devices)
+    said = {name: row.positive(name) for name in _MEASURED}
+    by_throughput = {
+        name: work / said[name]
+        for name, work in _work_of_a_step(row, batch, gpus, seq).items()
+        if said[name] and work
+    }
+    time_ms = said["step_time_ms"]
+    if time_ms is None:
+        return next(iter(by_throughput.values()), None)
+    for name, seconds in by_throughput.items():
+        if not 1.0 / _CONTRADICTION <= seconds / (time_ms * 1e-3) <= _CONTRADICTION:
+            raise RowSkipped(f"step_time_ms and {name} contradict each other: wrong unit?")
+    return time_ms * 1e-3
+
+
+def _work_of_a_step(row: Row, batch: float | None, gpus: int | None, seq: int | None) -> dict[str, float]:
+    """What a step does in the unit of each throughput; 0 where that is not known."""
+    devices, positions = row.positive("gpus") or gpus or 0, row.positive("seq") or seq or 0
+    samples = batch or 0.0
+    return {
+        "samples_per_s": samples,
+        "tokens_per_s_per_gpu": samples * positions / devices if devices else 0.0,
+        "tokens_per_s": samples * positions,
+    }
+
+
+def implied_batch(row: Row, gpus: int | None, seq: int | None) -> int | None:
+    """Samples per step that a time and a throughput together imply; None where a row lacks either.
+
+    >>> implied_batch(Row(line=2, cells={"step_time_ms": "4096", "tokens_per_s_per_gpu": "1000"}), gpus=8, seq=2048)
+    16
+    """
+    time_ms = row.positive("step_time_ms")
+    if time_ms is None:
+        return None
+    for name, per_sample in _work_of_a_step(row, 1.0, gpus, seq).items():
+        rate = row.positive(name)
+        if rate is not None and per_sample and round(rate * time_ms * 1e-3 / per_sample) >= 1:
+            return round(rate * time_ms * 1e-3 / per_sample)
     return None
 
 
@@ -195,8 +236,20 @@ def computed_positions(row: Row, seq: int) -> int:
     return row.default("computed_positions", round(seq * (1.0 - _PADDING_SHARE)) + _BIN // 2)
 
 
+# What frameworks call it: Megatron-LM's --recompute-method (uniform and block go with "full") and its modules (core_attn: "selective"),
+# MaxText's remat_policy (configs/base.yml; what keeps the results of products recomputes what selective does), the rest is everyday speech.
+_RECOMPUTE = (
+    (r"none\b|disabled?\b|without\b", "none"),
+    (r"selective|core.?attn|attention only|attn only|minimal\b|minimal_|save_(?:dot|qkv|out)|dots?\b|qkv_proj", "selective"),
+    (r"full|uniform|block|enabled?\b|activation.checkpoint|gradient.checkpoint|checkpoint|ckpt|remat|every|per.?layer|all\b", "full"),
+)
+
+
 def recompute_of(row: Row) -> str:
     """A name of `costmodel.mesh.plan.RECOMPUTE`.
+
+    >>> [recompute_of(Row(line=2, cells={"recompute": text})) for text in ("full (uniform)", "core_attn", "off", "minimal", "yes")]
+    ['full', 'selective', 'none', 'selective', 'full']
 
     Raises
     ------
@@ -206,8 +259,8 @@ def recompute_of(row: Row) -> str:
     text = row.text("recompute").lower()
     if not text:
         return row.default("recompute", "none")
-    for name in ("none", "selective", "full"):
-        if text.startswith(name):
+    for pattern, name in _RECOMPUTE:
+        if re.match(pattern, text):
             return name
     flag = yes_or_no(text)
     if flag is None:
@@ -218,7 +271,8 @@ def recompute_of(row: Row) -> str:
 def sharding_of(row: Row, dp: int, cp: int) -> tuple[int, int, int]:
     """ZeRO stage, replicas with a copy of their own, and ranks that share one.
 
-    Columns: ``zero_stage`` 0 to 3; ``fsdp`` FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD or the ranks that share (0 or 1: none);
+    Columns: ``zero_stage`` 0 to 3; ``fsdp`` FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD or the ranks that share (0 or 1: none; 1 of
+    NeMo: all);
     ``zero1_group`` the ranks that share (-1: all).
 
     >>> sharding_of(Row(line=2, cells={"zero_stage": "1", "zero1_group": "8 (node)"}), dp=64, cp=1)
@@ -246,7 +300,7 @@ def _stage_and_group(row: Row) -> tuple[int, float | None]:
         "no": 0,
         "false": 0,
     }
-    stated = row.number("zero_stage")
+    stated = _stated_stage(row)
     if sharded in words:
         if sharded == "hybrid_shard":
             group = row.number("gpus_per_node")
@@ -258,9 +312,31 @@ def _stage_and_group(row: Row) -> tuple[int, float | None]:
         if stated not in (0, 1, 2, 3):
             raise RowSkipped("column zero_stage is none of 0, 1, 2, 3")
         return int(stated), group
+    if ranks == 1 and _of_framework(row).get("fsdp_is_flag"):
+        return 3, None
     if group is not None:
         return 1, group
     return row.default("zero_stage", _of_framework(row).get("zero_stage", 0)), None
+
+
+_STAGE = re.compile(r"(?:zero|stage|os)?[\s_-]*(?:stage|dp)?[\s_-]*([0-3])\b(?!\.)")
+
+
+def _stated_stage(row: Row) -> float | None:
+    """The column ``zero_stage``: a number, or a name with one ("ZeRO-3", "stage 2"), or FSDP.
+
+    >>> [_stated_stage(Row(line=2, cells={"zero_stage": text})) for text in ("1", "ZeRO-3 (offload)", "stage 2", "FSDP", "no", "")]
+    [1.0, 3.0, 2.0, 3.0, 0.0, None]
+    """
+    text = row.text("zero_stage").lower()
+    named = _STAGE.match(text) if text[:1].isalpha() else None
+    if named is not None:
+        return float(named[1])
+    if text.startswith("fsdp"):
+        return 3.0
+    if yes_or_no(text) is False:
+        return 0.0
+    return row.number("zero_stage")
 
 
 def gradient_bytes(row: Row, number_format: str) -> float:

@@ -201,20 +201,25 @@ def _node_size(cluster: Cluster) -> int:
     return size
 
 
-# Beginning of a precision -> number format; "amp" is PyTorch's and TensorFlow's automatic mixed precision, fp16 until bf16 became common.
+# Beginning of a precision -> number format. The eight bits of "mxfp8" have a scale for 32 values each (OCP Microscaling Formats).
 _FORMATS = (
-    ("fp8", "fp8"),
-    ("amp_bf16", "bf16"),
-    ("bf16", "bf16"),
-    ("amp", "fp16"),
-    ("fp16", "fp16"),
-    ("half", "fp16"),
-    ("tf32", "tf32"),
-    ("fp32", "fp32"),
-    ("float32", "fp32"),
+    (r"(?:mx|nv)?fp4|e2m1", "fp4"),
+    (r"(?:mx)?fp8|e4m3|e5m2", "fp8"),
+    (r"bf16", "bf16"),
+    (r"fp16", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32", "fp32"),
 )
+# Words that leave the format to what stands behind them, and else mean fp16, as they did until bf16 became common: automatic mixed precision of
+# PyTorch and TensorFlow, the levels of Apex.
+_MIXED = re.compile(r"amp|mixed|o[123]\b")
+# Of Lightning ("16-mixed", "32-true") and C; only at the beginning.
+_OTHER_WORDS = ((r"16(?![0-9])|half", "fp16"), (r"32(?![0-9])|single|o0\b", "fp32"))
+# As with fp8, only what enters products is narrower (NVIDIA, Transformer Engine, NVFP4; its recipe keeps weights and activations in bf16).
+_FP4 = replace(PRECISIONS["fp8"], name="fp4", compute="fp4")
 _MATH = re.compile(r"\b(fp8|bf16|fp16|tf32|fp32) math")
 _FALLBACK = {
+    "fp4": ("fp8", "bf16", "fp16", "fp32"),
     "fp8": ("bf16", "fp16", "fp32"),
     "bf16": ("fp16", "fp32"),
     "fp16": ("bf16", "fp32"),
@@ -226,6 +231,9 @@ _FALLBACK = {
 def format_of(row: Row, default: str) -> str:
     """Number format of a row.
 
+    >>> [format_of(Row(line=2, cells={"precision": text}), "bf16") for text in ("BFloat16", "16-mixed", "AMP (bf16)", "MXFP8", "O2")]
+    ['bf16', 'fp16', 'bf16', 'fp8', 'fp16']
+
     Raises
     ------
     RowSkipped
@@ -234,11 +242,16 @@ def format_of(row: Row, default: str) -> str:
     text = row.text("precision").lower()
     if not text:
         return row.default("precision", default)
-    for start, name in _FORMATS:
-        if text.startswith(start):
-            return name
+    text = text.replace("float", "fp").replace("bfp", "bf")
+    found = next((name for pattern, name in (*_FORMATS, *_OTHER_WORDS) if re.match(pattern, text)), None)
+    # Else the narrowest that is named anywhere.
+    found = found or next((name for pattern, name in _FORMATS if re.search(rf"(?<![a-z0-9])(?:{pattern})", text)), None)
+    if found is not None:
+        return found
+    if _MIXED.match(text):
+        return "fp16"
     raise RowSkipped(
-        f"precision '{short_name(row.text('precision'))}' is not known (fp32, tf32, fp16, bf16, fp8)", usable=True
+        f"precision '{short_name(row.text('precision'))}' is not known (fp32, tf32, fp16, bf16, fp8, fp4)", usable=True
     )
 
 
@@ -249,7 +262,7 @@ def precision_of(name: str, formats: frozenset[str]) -> Precision:
     >>> precision_of("fp16", frozenset({"fp32"})).compute, precision_of("fp16", frozenset({"fp32"})).activation_bytes
     ('fp32', 2)
     """
-    known = PRECISIONS[name]
+    known = PRECISIONS[name] if name != "fp4" else _FP4
     compute = next(f for f in (known.compute, *_FALLBACK[name], "fp32") if f in formats)
     return replace(known, compute=compute)
 

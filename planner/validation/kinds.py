@@ -63,8 +63,8 @@ def _example(text: str) -> tuple[tuple[str, str], ...]:
 _OF_A_RUN = (
     ("device", "device_file"),
     ("gpus", "dp", "nodes"),
-    ("global_batch", "micro_batch", "batch_per_gpu"),
-    ("step_time_ms", "tokens_per_s_per_gpu", "samples_per_s", "oom"),
+    ("global_batch", "micro_batch", "batch_per_gpu", "batch_per_dp"),
+    ("step_time_ms", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "oom"),
 )
 
 # The first kind whose columns are all there is the table's; where rows of a table are of two kinds, `predict_table` tells them apart.
@@ -133,7 +133,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="collective",
         doc="a collective operation of some ranks",
-        columns=(("device",), ("ranks",), ("bytes",), ("time_us", "time_ms", "busbw_GBps", "algbw_GBps")),
+        columns=(("device",), ("ranks",), ("bytes",), ("time_us", "time_ms", "busbw_GBps", "algbw_GBps", "busbw_ring_GBps")),
         module="collective_rows",
         example=_example("collective=all_reduce device=h100-sxm nodes=2 ranks=16 bytes=268435456 time_us=1500"),
     ),

@@ -55,6 +55,13 @@ def one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     return one_pass(row, times, unit.peak_flop_per_s), unit.device
 
 
+# One of the two gradients: cuDNN's names and those of tables.
+_GRADIENTS = (
+    (r"^(?:b\w*[ _-]*(?:input|data)|dgrad|accgradinput|updategradinput)", "input"),
+    (r"^(?:b\w*[ _-]*(?:param\w*|weights?|filter)|wgrad|accgradparam\w*)", "weight"),
+)
+
+
 def one_pass(row: Row, times: LayerTimes, peak: float) -> tuple[Comparison, ...]:
     """The pass that a row names: forward, or backward with both gradients.
 
@@ -64,12 +71,17 @@ def one_pass(row: Row, times: LayerTimes, peak: float) -> tuple[Comparison, ...]
         It names something else.
     """
     measured_s, word = positive_ms(row, "time_ms"), row.text("pass_").lower()
-    if word.startswith("f"):
+    if word.startswith("f"):  # forward, fwd, fprop
         return compared("forward", times.forward_s, measured_s, times.forward_flop, peak)
-    if word.startswith("b"):
+    if re.match(r"b(?:ackward|wd|w|prop)?$", word):
         both_s = times.backward_input_s + times.backward_weight_s
         return compared("backward", both_s, measured_s, times.backward_input_flop + times.backward_weight_flop, peak)
-    raise RowSkipped("column pass_ is neither forward nor backward")
+    one = next((name for pattern, name in _GRADIENTS if re.search(pattern, word)), None)
+    if one == "input":
+        return compared("backward input", times.backward_input_s, measured_s, times.backward_input_flop, peak)
+    if one == "weight":
+        return compared("backward weight", times.backward_weight_s, measured_s, times.backward_weight_flop, peak)
+    raise RowSkipped("column pass_ is neither forward nor backward (both gradients), backward_input, backward_weight")
 
 
 @cache

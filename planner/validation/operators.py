@@ -26,7 +26,15 @@ _GNMT_BATCH = 64
 _BYTES = 4.0  # profiles are in fp32
 _VIEWS = ("View", "Size", "__getitem__", "Input", "hidden")
 # Operator -> family that moves as much per element of the output.
-_ELEMENTWISE = {"ReLU": "activation", "Sigmoid": "activation", "Tanh": "activation", "Dropout": "dropout"}
+_ELEMENTWISE = {
+    **dict.fromkeys(
+        ("ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "SELU", "GELU", "SiLU", "Swish", "Hardswish", "Hardtanh", "Sigmoid", "Tanh"),
+        "activation",
+    ),
+    **dict.fromkeys(("Dropout", "Dropout2d", "AlphaDropout"), "dropout"),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), "softmax"),
+    "LayerNorm": "layer_norm",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

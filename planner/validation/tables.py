@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.errors import FileProblem, InputFileError
+from planner.validation.numbers import NumberError, is_absent, read_number
 
 __all__ = ["Row", "RowSkipped", "Table", "read_table", "short_name"]
 
@@ -19,7 +19,12 @@ _T = TypeVar("_T")
 
 # More text than any table of measurements has; keeps a wrong file from filling the memory.
 _MAX_BYTES = 256 * 2**20
-_NO = frozenset(("", "0", "0.0", "no", "n", "false", "off", "none", "nan", "ok"))
+_NO = frozenset(
+    (
+        "", "0", "0.0", "no", "n", "false", "off", "none", "nan", "ok", "okay", "success", "succeeded", "successful", "pass", "passed",
+        "completed", "finished", "done", "fits",
+    )
+)  # fmt: skip
 _SHOWN = 60  # characters of a cell in a message
 # Columns that name files; a path starts at the folder of the table.
 _FILES = ("device_file", "cluster_file")
@@ -29,14 +34,6 @@ _MOST = 10**9
 _NEVER_ZERO = frozenset(
     ("hidden", "layers", "heads", "seq", "global_batch", "micro_batch", "batch", "batch_per_gpu", "gpus", "ranks")
 )
-# The sign is part of the number; what follows may be a remark: "10 (p2.8xlarge nominal)", "-1 (all ranks)".
-_NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?=$|[\s(;,%]|[A-Za-z])")
-# Thousands as people and spreadsheets part them: groups of exactly three digits by commas or (thin, hard) blanks. A leading 0 is none.
-_THOUSANDS = re.compile(
-    r"([+-]?[1-9][0-9]{0,2})((?:,[0-9]{3})+|(?:[ \u00a0\u2009\u202f][0-9]{3})+)(\.[0-9]+)?(?=$|[\s(;%]|, |[A-Za-z])"
-)
-# Digits parted in another way: decimal commas, or thousands that are none.
-_PARTED = re.compile(r"[+-]?[0-9][0-9_.]*(?:,|[ \u00a0\u2009\u202f](?=[0-9.,]+(?:$|\s)))[0-9]")
 
 
 class RowSkipped(Exception):  # noqa: N818 - named after the situation
@@ -123,18 +120,12 @@ class Row:
         text = self.text(name)
         if not text:
             return None
-        found = _NUMBER.match(text)
-        value = float(found[0].replace("_", "")) if found else math.nan
-        if not text.isalnum() and _PARTED.match(text):  # most cells hold digits only
-            thousands = _THOUSANDS.match(text)
-            if thousands is None:
-                raise RowSkipped(
-                    f"column {name}: digits parted by commas or blanks that are no thousands (write 1234.5)"
-                )
-            value = float(re.sub(r"[^0-9+-]", "", thousands[1] + thousands[2]) + (thousands[3] or ""))
-        if not math.isfinite(value):
-            raise RowSkipped(f"column {name} holds no number")
-        return value
+        try:
+            return read_number(name, text)
+        except NumberError as trouble:
+            said = str(trouble)
+            # "column x: digits parted" and "column x holds no number"
+            raise RowSkipped(f"column {name}{':' if said.startswith('digits') else ''} {said}") from None
 
     def positive(self, name: str) -> float | None:
         """A number above 0; None where it is empty or 0.
@@ -321,12 +312,22 @@ class _Cells(Mapping[str, str]):
 
 
 def _row(places: Mapping[str, int], line: Sequence[str], number: int, path: Path, known: dict[str, str]) -> Row:
-    words = [_printable(text) for text in line]
+    words = [known.get(text) for text in line]
+    if None in words:
+        words = [_known(text, known) if word is None else word for text, word in zip(line, words, strict=True)]
     for name in _FILES:
         place = places.get(name, len(words))
         if place < len(words) and words[place]:
             words[place] = _beside(path, words[place])
-    return Row(line=number, cells=_Cells(places, tuple(known.setdefault(word, word) for word in words)))
+    return Row(line=number, cells=_Cells(places, tuple(words)))
+
+
+def _known(text: str, known: dict[str, str]) -> str:
+    """A cell as it is kept: one text for equal ones, nothing where it says that it says nothing."""
+    word = _printable(text)
+    word = "" if is_absent(word) else word
+    known[text] = known.setdefault(word, word)
+    return known[text]
 
 
 def _beside(path: Path, text: str) -> str:

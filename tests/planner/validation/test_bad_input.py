@@ -74,7 +74,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "no rows": (table(), "has a header and no rows"),
     "missing columns": (
         "hidden,layers,device,gpus,step_time_ms\n1,1,a,1,1\n",
-        "missing columns: heads, global_batch or micro_batch or batch_per_gpu. Template: model,net,hidden",
+        "missing columns: heads, global_batch or micro_batch or batch_per_gpu or batch_per_dp. Template: model,net,hidden",
     ),
     "a unit in the name of a column": (
         "device,precision,m,n,k,time_s\n", "missing columns: time_ms (the file has 'time_s'). Template: device,precision,m,n,k,time_ms"
@@ -173,7 +173,7 @@ ROWS: dict[str, tuple[dict[str, object], str]] = {
     "MiB for GiB": ({"memory_gib": 40960}, "memory above that of the device: wrong unit?"),
     "device": ({"device": "zz9000"}, "device 'zz9000' is not known (planner list devices)"),
     "no device": ({"device": ""}, "no device is stated"),
-    "precision": ({"precision": "bf17"}, "precision 'bf17' is not known (fp32, tf32, fp16, bf16, fp8)"),
+    "precision": ({"precision": "bf17"}, "precision 'bf17' is not known (fp32, tf32, fp16, bf16, fp8, fp4)"),
     "NaN": ({"step_time_ms": "NaN"}, "column step_time_ms holds no number"),
     "infinite": ({"step_time_ms": "inf"}, "column step_time_ms holds no number"),
     "words": ({"step_time_ms": "fast"}, "column step_time_ms holds no number"),
@@ -202,7 +202,7 @@ def test_a_row_that_cannot_be_scored_is_counted(cells: dict[str, object], reason
     assert skipped(table(row(), row(**cells))) == (2, 1, {reason: 1})
 
 
-@pytest.mark.parametrize("memory", ["nan", "NaN", "-", "n/a"])
+@pytest.mark.parametrize("memory", ["nan", "NaN", "much", "62 %"])
 def test_a_time_is_scored_where_the_memory_is_no_number(
     memory: str, write: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
