@@ -97,6 +97,9 @@ class FileFigures(Figures):
     file: str = Field(description="As it was named.")
     kind: str = Field(description="What its rows are.")
     paleo: PaleoFigures
+    remarks: list[str] = Field(
+        description="Columns that are not read though their names are near; units that all rows seem to have wrong."
+    )
     fitted: list[str] = Field(description="The fitted constants, a device's own with its name before them.")
     worst: list[WorstEntry] = Field(description="The largest ratios.")
     by: list[PartFigures] | None = Field(default=None, description="Parts, where a column was asked for.")

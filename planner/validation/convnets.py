@@ -23,7 +23,7 @@ from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.naming.models import image_network_called, nearest_models, transformer_called
 from planner.uncertainty.features import node_size, shares_of
-from planner.validation.facts import is_measured, measured_bytes, not_measured, step_time_s
+from planner.validation.facts import is_measured, measured_bytes, not_measured, plausible_bytes, step_time_s
 from planner.validation.fitted import fitted_links, fitted_of
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of
 from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
@@ -152,7 +152,7 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
         predicted_bytes=float(costs.memory_bytes[0]),
         capacity_bytes=machine.capacity_bytes,
         device_bytes=machine.capacity_bytes,
-        measured_bytes=measured_bytes(row, machine.capacity_bytes),
+        measured_bytes=plausible_bytes(row, measured_bytes(row, machine.capacity_bytes), float(costs.memory_bytes[0])),
     )
     # Software is no choice of the plan.
     same = (

@@ -16,6 +16,7 @@ __all__ = [
     "is_measured",
     "measured_bytes",
     "not_measured",
+    "plausible_bytes",
     "recompute_of",
     "sharding_of",
     "step_time_s",
@@ -105,11 +106,9 @@ def step_time_s(
     """
     batch = row.positive("global_batch") or global_batch
     said = {name: row.positive(name) for name in _MEASURED}
-    by_throughput = {
-        name: work / said[name]
-        for name, work in _work_of_a_step(row, batch, gpus, seq).items()
-        if said[name] and work
-    }
+    rates = {name: rate for name, rate in said.items() if rate is not None}
+    work_of = _work_of_a_step(row, batch, gpus, seq)
+    by_throughput = {name: work / rates[name] for name, work in work_of.items() if work and name in rates}
     time_ms = said["step_time_ms"]
     if time_ms is None:
         return next(iter(by_throughput.values()), None)
@@ -170,10 +169,27 @@ def measured_bytes(row: Row, capacity_bytes: float) -> float | None:
     return None if memory is None else memory * 2**30
 
 
+# No cost model is off by this much; a share of the device, or TB for GB, is.
+_LEAST_MEMORY = 0.1
+
+
+def plausible_bytes(row: Row, measured: float | None, predicted: float) -> float | None:
+    """Measured memory, unless it is so far below what is predicted that its unit must be another one: then nothing, which is counted.
+
+    >>> row = Row(line=2, cells={"memory_gib": "0.62"})
+    >>> plausible_bytes(row, 0.62 * 2**30, 50 * 2**30), row.defaults
+    (None, {'memory_gib': 'far below the prediction: wrong unit?'})
+    """
+    if measured is not None and measured < _LEAST_MEMORY * predicted:
+        row.default("memory_gib", "far below the prediction: wrong unit?")
+        return None
+    return measured
+
+
 def flash_attention(row: Row, number_format: str) -> bool:
-    """Whether attention is fused: where nothing is stated, in bf16 and fp8 (software since 2022), else not."""
+    """Whether attention is fused: where nothing is stated, in bf16 and narrower ones (software since 2022), else not."""
     stated = yes_or_no(row.text("flash_attention"))
-    return row.default("flash_attention", number_format in ("bf16", "fp8")) if stated is None else stated
+    return row.default("flash_attention", number_format in ("bf16", "fp8", "fp4")) if stated is None else stated
 
 
 def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
@@ -240,8 +256,10 @@ def computed_positions(row: Row, seq: int) -> int:
 # MaxText's remat_policy (configs/base.yml; what keeps the results of products recomputes what selective does), the rest is everyday speech.
 _RECOMPUTE = (
     (r"none\b|disabled?\b|without\b", "none"),
-    (r"selective|core.?attn|attention only|attn only|minimal\b|minimal_|save_(?:dot|qkv|out)|dots?\b|qkv_proj", "selective"),
-    (r"full|uniform|block|enabled?\b|activation.checkpoint|gradient.checkpoint|checkpoint|ckpt|remat|every|per.?layer|all\b", "full"),
+    (r"selective|core.?attn|mlp|moe|layer.?norm|mla_up|attention only|attn only", "selective"),
+    (r"minimal\b|minimal_|save_(?:dot|qkv|out)|dots?\b|qkv_proj", "selective"),
+    (r"full|uniform|block|enabled?\b|activation.checkpoint|gradient.checkpoint", "full"),
+    (r"checkpoint|ckpt|remat|every|per.?layer|all\b", "full"),
 )
 
 

@@ -130,13 +130,36 @@ def _as_used_by(library: str, device: Device) -> Device:
 
 
 def links_of(row: Row) -> Links:
-    """Links as the columns of plan-level tables state them."""
+    """Links as the columns of plan-level tables state them.
+
+    >>> cells = {"gpus_per_node": "4", "nvlink_domain": "72", "inter_bw_Gbps_per_node": "1600"}  # 4 trays' worth of adapters in 18 of them
+    >>> found = links_of(Row(line=2, cells=cells))
+    >>> found.gpus_per_node, found.inter_bytes_per_s * 8 / 1e9 / 72
+    (72, 400.0)
+    >>> links_of(Row(line=2, cells={"gpus_per_node": "8", "nodes": "4", "gpus": "4"})).gpus_per_node
+    1
+    """
     intra, inter = row.positive("intra_bw_GBps"), row.positive("inter_bw_Gbps_per_node")
+    domain, node = row.count("nvlink_domain"), row.count("gpus_per_node")
+    joined = domain or node
+    if domain is not None and node is not None and inter is not None:
+        inter *= domain / node  # adapters of all nodes that the domain has
+    if domain is None or domain == node:
+        joined = _used_per_node(row, node)
     return Links(
-        gpus_per_node=row.count("gpus_per_node") or row.count("nvlink_domain"),
+        gpus_per_node=joined,
         intra_bytes_per_s=None if intra is None else intra * 1e9,
         inter_bytes_per_s=None if inter is None else inter * 1e9 / 8,
     )
+
+
+def _used_per_node(row: Row, most: int | None) -> int | None:
+    """Devices of a node that a run uses: fewer than it has where the run is spread over more nodes than it needs."""
+    nodes, gpus = row.count("nodes"), row.count("gpus")
+    if nodes is None or gpus is None or nodes < 2 or gpus % nodes:
+        return most
+    used = gpus // nodes
+    return used if most is None or used < most else most
 
 
 @cache
@@ -210,8 +233,8 @@ _FORMATS = (
     (r"tf32", "tf32"),
     (r"fp32", "fp32"),
 )
-# Words that leave the format to what stands behind them, and else mean fp16, as they did until bf16 became common: automatic mixed precision of
-# PyTorch and TensorFlow, the levels of Apex.
+# Words that leave the format to what stands behind them, and else mean fp16, as they did until bf16 became common: automatic mixed
+# precision of PyTorch and TensorFlow, the levels of Apex.
 _MIXED = re.compile(r"amp|mixed|o[123]\b")
 # Of Lightning ("16-mixed", "32-true") and C; only at the beginning.
 _OTHER_WORDS = ((r"16(?![0-9])|half", "fp16"), (r"32(?![0-9])|single|o0\b", "fp32"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.errors import FileProblem, InputFileError
+from planner.validation.columns import near_column
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, Preset
 from planner.validation.tables import Row, Table
@@ -133,7 +133,12 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="collective",
         doc="a collective operation of some ranks",
-        columns=(("device",), ("ranks",), ("bytes",), ("time_us", "time_ms", "busbw_GBps", "algbw_GBps", "busbw_ring_GBps")),
+        columns=(
+            ("device",),
+            ("ranks",),
+            ("bytes",),
+            ("time_us", "time_ms", "busbw_GBps", "algbw_GBps", "busbw_ring_GBps"),
+        ),
         module="collective_rows",
         example=_example("collective=all_reduce device=h100-sxm nodes=2 ranks=16 bytes=268435456 time_us=1500"),
     ),
@@ -219,7 +224,7 @@ def recognise(table: Table) -> Kind:
 def _lacks(table: Table, words: str, kind: Kind, lacking: Sequence[str]) -> InputFileError:
     """Names the columns that a table lacks, what they may be called in it, and the template."""
     missing = ", ".join(
-        names + next((hint for name in names.split(" or ") if (hint := _near_column(name, table.columns))), "")
+        names + next((hint for name in names.split(" or ") if (hint := near_column(name, table.columns, _NAMES))), "")
         for names in lacking
     )
     header = template(kind).splitlines()[0]
@@ -254,16 +259,6 @@ def check_columns(table: Table, kind: Kind, outcomes: Sequence[Outcome]) -> None
     named = next(known for known in KINDS if known.name == "plan") if of_plans else kind
     words = f"has no row that can be scored. Kind: '{named.name}' ({named.doc})"
     raise _lacks(table, words, named, [" or ".join(names) for names in absent])
-
-
-def _near_column(name: str, columns: Sequence[str]) -> str:
-    """What a missing column may be called in the file; empty where nothing is near.
-
-    >>> _near_column("time_ms", ["time_s", "device"]), _near_column("seq", ["device"])
-    (" (the file has 'time_s')", '')
-    """
-    near = difflib.get_close_matches(name, [column for column in columns if column not in _NAMES], n=1, cutoff=0.7)
-    return f" (the file has '{near[0]}')" if near else ""
 
 
 _NAMES = frozenset(name for kind in KINDS for names in kind.columns for name in names)

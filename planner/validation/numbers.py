@@ -35,7 +35,9 @@ def is_absent(text: str) -> bool:
 
 
 # The sign is part of the number; what follows may be a remark: "10 (p2.8xlarge nominal)", "-1 (all ranks)".
-_NUMBER = re.compile(r"[+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?=$|[\s(;,%]|[A-Za-z\u00b5\u03bc\u00d7*])")
+_NUMBER = re.compile(
+    r"[+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?=$|[\s(;,%]|[A-Za-z\u00b5\u03bc\u00d7*])"
+)
 # Thousands as people and spreadsheets part them: groups of exactly three digits by commas or (thin, hard) blanks. A leading 0 is none.
 _THOUSANDS = re.compile(
     r"([+-]?[1-9][0-9]{0,2})((?:,[0-9]{3})+|(?:[ \u00a0\u2009\u202f][0-9]{3})+)(\.[0-9]+)?(?=$|[\s(;%]|, |[A-Za-z\u00b5\u03bc])"
@@ -67,13 +69,28 @@ _FLOP_PER_S = {
     "GFLOPS": 1e9, "GFLOP/s": 1e9, "TFLOPS": 1e12, "TFLOP/s": 1e12, "TFLOPs": 1e12, "TFLOPs/s": 1e12, "PFLOPS": 1e15, "PFLOP/s": 1e15,
 }  # fmt: skip
 _MANY = {"k": 1e3, "K": 1e3, "M": 1e6}
-_BILLIONS = {"K": 1e3, "k": 1e3, "M": 1e6, "million": 1e6, "B": 1e9, "b": 1e9, "bn": 1e9, "billion": 1e9, "T": 1e12, "trillion": 1e12}
+_BILLIONS = {
+    "K": 1e3,
+    "k": 1e3,
+    "M": 1e6,
+    "million": 1e6,
+    "B": 1e9,
+    "b": 1e9,
+    "bn": 1e9,
+    "billion": 1e9,
+    "T": 1e12,
+    "trillion": 1e12,
+}
 # End of a column's name -> what its cells may be stated in, and what the column is in; the first that fits decides.
 _DIMENSIONS: tuple[tuple[str, Mapping[str, float], float], ...] = (
     ("_ms", _SECONDS, 1e-3),
     ("_us", _SECONDS, 1e-6),
     ("memory_gib", _BYTES, _GIB),
-    ("device_mem_gb", {**_BYTES, "GB": _GIB, "G": _GIB}, _GIB),  # makers call 80 GiB (and what firmware leaves of it) 80 GB
+    (
+        "device_mem_gb",
+        {**_BYTES, "GB": _GIB, "G": _GIB},
+        _GIB,
+    ),  # makers call 80 GiB (and what firmware leaves of it) 80 GB
     ("GBps", _BYTES_PER_S, 1e9),
     ("MBps", _BYTES_PER_S, 1e6),
     ("Gbps_per_node", _BYTES_PER_S, 1.25e8),

@@ -175,6 +175,7 @@ def _facts(file: FileScore) -> list[tuple[str, str]]:
     score = file.score
     found = [
         ("kind", file.kind),
+        *(("remark", remark) for remark in file.remarks),
         (
             "scored",
             f"{score.scored:,} of {score.usable:,} usable rows ({percent(score.coverage)}), {score.rows:,} in all",

@@ -31,6 +31,7 @@ from planner.validation.facts import (
     is_measured,
     measured_bytes,
     not_measured,
+    plausible_bytes,
     recompute_of,
     sharding_of,
     step_time_s,
@@ -367,7 +368,7 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
             predicted_bytes=float(costs.memory_bytes[chosen]),
             capacity_bytes=usable,
             device_bytes=question.machine.capacity_bytes,
-            measured_bytes=question.measured_bytes,
+            measured_bytes=plausible_bytes(question.row, question.measured_bytes, float(reported[chosen])),
             reported_bytes=float(reported[chosen]),
         )
         seconds = float(costs.step_time_s[chosen])

@@ -87,6 +87,7 @@ def score_document(score: Score) -> dict[str, Any]:
 def _document(score: FileScore, by: str | None) -> dict[str, Any]:
     document: dict[str, Any] = {"file": score.file, "kind": score.kind, **score_document(score.score)}
     document["paleo"] = _paleo(score.paleo)
+    document["remarks"] = list(score.remarks)
     document["fitted"] = sorted(score.score.fitted)
     document["worst"] = [
         {
@@ -141,7 +142,7 @@ def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
         )
     )
     for file in scores:
-        blocks += [Heading(f"{file.file} ({file.kind})"), _facts(file.score)]
+        blocks += [Heading(f"{file.file} ({file.kind})"), _facts(file.score, file.remarks)]
         if by is not None and file.parts:
             rows = [(text or "(not stated)", part) for text, part in file.parts.items()]
             blocks.append(_table(by, rows, list(file.paleo_parts.values())))
@@ -186,12 +187,13 @@ def _table(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score]
     return Table(columns=tuple(columns))
 
 
-def _facts(score: Score) -> Facts:
+def _facts(score: Score, remarks: Sequence[str] = ()) -> Facts:
     pairs = [
+        *(("remark", remark) for remark in remarks),
         (
             "scored",
             f"{score.scored:,} of {score.usable:,} usable rows ({percent(score.coverage)}), {score.rows:,} in all",
-        )
+        ),
     ]
     if score.skipped:
         pairs.append(("skipped", _reasons(score.skipped)))

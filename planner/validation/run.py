@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.errors import FileProblem, InputFileError, UsageError, did_you_mean
+from planner.validation.columns import remarks
 from planner.validation.kinds import predict_by
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, PALEO
@@ -36,6 +37,8 @@ class FileScore:
         Every measured time beside its prediction; empty unless asked for.
     paleo_ratios : tuple of float
         Predicted / measured by the ``paleo`` preset; empty unless asked for.
+    remarks : tuple of str
+        Columns that are not read though their names are near, and units that all rows seem to have wrong.
     """
 
     file: str
@@ -46,6 +49,7 @@ class FileScore:
     paleo_parts: dict[str, Score]
     compared: tuple[ComparedRow, ...] = ()
     paleo_ratios: tuple[float, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def validate_files(
@@ -101,7 +105,8 @@ def validate_files(
             problems.extend(error.problems)
             continue
         column = by if by is not None and by in table.columns else None
-        scores.append(_file_score(name, kind.name, outcomes, paleo, column, with_rows=with_rows))
+        scored = _file_score(name, kind.name, outcomes, paleo, column, with_rows=with_rows)
+        scores.append(replace(scored, remarks=remarks(table.columns, kind.name, outcomes)))
     if problems:
         raise InputFileError(problems)
     if not scores:

@@ -312,9 +312,7 @@ class _Cells(Mapping[str, str]):
 
 
 def _row(places: Mapping[str, int], line: Sequence[str], number: int, path: Path, known: dict[str, str]) -> Row:
-    words = [known.get(text) for text in line]
-    if None in words:
-        words = [_known(text, known) if word is None else word for text, word in zip(line, words, strict=True)]
+    words = [known[text] if text in known else _known(text, known) for text in line]
     for name in _FILES:
         place = places.get(name, len(words))
         if place < len(words) and words[place]:

@@ -1,0 +1,265 @@
+"""Rows that say less, or say it in other words: what can be concluded is, and the same run is predicted alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.validation import convolutions, plans
+from planner.validation.collective_rows import predict as collectives
+from planner.validation.facts import recompute_of, sharding_of
+from planner.validation.hardware import format_of, links_of, machine_of, precision_of
+from planner.validation.operators import predict as operators
+from planner.validation.outcomes import Outcome
+from planner.validation.preset import DEFAULT
+from planner.validation.tables import Row, RowSkipped
+
+RUN = {
+    "net": "GPT", "hidden": "4096", "layers": "32", "heads": "32", "device": "a100-80gb", "gpus": "64", "gpus_per_node": "8",
+    "global_batch": "512", "micro_batch": "2", "tp": "4", "pp": "2", "dp": "8", "precision": "bf16", "seq": "2048", "zero_stage": "1",
+    "recompute": "full", "step_time_ms": "12000",
+}  # fmt: skip
+
+
+def run(**cells: str) -> Outcome:
+    return plans.predict([Row(line=2, cells={**RUN, **cells})], DEFAULT)[0]
+
+
+def seconds(outcome: Outcome) -> float:
+    assert not outcome.skipped, outcome.skipped
+    return outcome.comparisons[0].predicted_s
+
+
+@pytest.mark.parametrize("missing", [("tp",), ("pp",), ("dp",), ("gpus",), ("gpus", "dp")])
+def test_a_degree_that_follows_from_the_others(missing: tuple[str, ...]) -> None:
+    cells = dict.fromkeys(missing, "") | ({"nodes": "8"} if missing == ("gpus", "dp") else {})
+    assert seconds(run(**cells)) == seconds(run())
+
+
+def test_two_degrees_that_are_not_stated_are_not_guessed() -> None:
+    assert run(tp="", pp="").skipped == "tp x pp x cp x dp is not the number of GPUs"
+
+
+def test_the_devices_of_nodes_that_a_run_does_not_fill() -> None:
+    """2 of 8 devices: nodes x gpus_per_node is not what runs."""
+    few = {"nodes": "1", "gpus": "", "tp": "2", "pp": "1", "dp": "1", "global_batch": "64", "step_time_ms": "40000"}
+    assert seconds(run(**few)) == seconds(run(**few | {"gpus": "2"}))
+
+
+def test_the_batch_that_time_and_throughput_imply() -> None:
+    rate = str(512 * 2048 / 64 / 12.0)
+    found = run(global_batch="", tokens_per_s_per_gpu=rate)
+    assert seconds(found) == seconds(run())
+    assert found.row.defaults["grad_accum"] == 32
+    assert seconds(run(global_batch="", micro_batch="", batch_per_dp="64")) == seconds(run(micro_batch=""))
+    by_all = run(step_time_ms="", tokens_per_s=str(512 * 2048 / 12.0))
+    assert by_all.comparisons[0].measured_s == pytest.approx(12.0)
+
+
+def test_a_batch_that_the_replicas_do_not_divide_is_noted() -> None:
+    found = run(global_batch="500")
+    assert seconds(found) == seconds(run(global_batch="504"))
+    assert "dp" in found.row.defaults
+
+
+@pytest.mark.parametrize(
+    "cells", [{"tp": "3"}, {"micro_batch": "128"}, {"gpus": "65", "dp": ""}], ids=["degrees", "batch", "devices"]
+)
+def test_a_failed_run_with_impossible_numbers_is_counted_apart(cells: dict[str, str]) -> None:
+    failed = run(oom="OOM", step_time_ms="", **cells)
+    assert failed.is_scored
+    assert failed.impossible
+    assert run(**cells).skipped == failed.impossible
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [("ZeRO-1", 1), ("zero 2", 2), ("stage 3", 3), ("FSDP", 3), ("ZeRO-3 (offload)", 3), ("none", 0), ("2", 2)],
+)
+def test_stages_by_name(text: str, stage: int) -> None:
+    assert sharding_of(Row(line=2, cells={"zero_stage": text}), dp=8, cp=1)[0] == stage
+
+
+def test_fsdp_1_is_a_flag_in_tables_of_nemo_only() -> None:
+    assert sharding_of(Row(line=2, cells={"fsdp": "1", "framework": "25.11 NeMo Container"}), dp=8, cp=1) == (3, 1, 8)
+    assert sharding_of(Row(line=2, cells={"fsdp": "1", "framework": "mine"}), dp=8, cp=1) == (0, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("Full", "full"), ("uniform", "full"), ("enabled", "full"), ("gradient checkpointing", "full"), ("True", "full"),
+        ("selective (attn)", "selective"), ("core_attn", "selective"), ("save_dot_only", "selective"), ("minimal", "selective"),
+        ("off", "none"), ("disabled", "none"), ("0", "none"),
+    ],
+)  # fmt: skip
+def test_recomputation_in_the_words_of_frameworks(text: str, meant: str) -> None:
+    assert recompute_of(Row(line=2, cells={"recompute": text})) == meant
+
+
+def test_recomputation_in_words_of_nobody() -> None:
+    with pytest.raises(RowSkipped, match="none of none, selective, full"):
+        recompute_of(Row(line=2, cells={"recompute": "a bit"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("BF16 mixed", "bf16"), ("bfloat16", "bf16"), ("mixed_bf16", "bf16"), ("AMP (bf16)", "bf16"), ("bf16-mixed", "bf16"),
+        ("float16", "fp16"), ("16-mixed", "fp16"), ("mixed", "fp16"), ("amp", "fp16"), ("O2", "fp16"), ("half", "fp16"),
+        ("float32", "fp32"), ("32-true", "fp32"), ("tf32", "tf32"), ("MXFP8", "fp8"), ("FP8-CS", "fp8"), ("hybrid fp8", "fp8"),
+        ("float8", "fp8"), ("NVFP4", "fp4"), ("fp16 storage, fp32 math (pseudo)", "fp16"), ("bf16 (fp32 grad accum)", "bf16"),
+    ],
+)  # fmt: skip
+def test_number_formats_by_name(text: str, meant: str) -> None:
+    assert format_of(Row(line=2, cells={"precision": text}), "bf16") == meant
+
+
+@pytest.mark.parametrize("text", ["int8", "fp64", "double", "bf17", "quarter"])
+def test_number_formats_that_are_none(text: str) -> None:
+    with pytest.raises(RowSkipped, match="is not known"):
+        format_of(Row(line=2, cells={"precision": text}), "bf16")
+
+
+def test_fp4_is_faster_where_the_device_has_it_and_fp8_elsewhere() -> None:
+    assert precision_of("fp4", frozenset({"fp32", "bf16", "fp8"})).compute == "fp8"
+    large = {"hidden": "16384", "heads": "128", "tp": "8", "pp": "1", "step_time_ms": "20000"}  # bound by its products
+    on = {"device": "GB300", "gpus_per_node": "4", "nvlink_domain": "72", **large}
+    times = [seconds(run(precision=name, **on)) for name in ("BF16", "FP8-MX", "NVFP4")]
+    assert times == sorted(times, reverse=True)
+    assert len(set(times)) == 3
+    assert seconds(run(precision="NVFP4", device="H100", step_time_ms="4000")) == seconds(
+        run(precision="fp8", device="H100", step_time_ms="4000")
+    )
+
+
+def test_the_links_of_a_domain_larger_than_a_node() -> None:
+    """72 devices share NVLink though a tray has four; what a tray has of adapters is there 18 times."""
+    cells = {"device": "GB200", "gpus_per_node": "4", "nvlink_domain": "72", "inter_bw_Gbps_per_node": "1600"}
+    inner, outer = machine_of(Row(line=2, cells=cells)).cluster.levels
+    assert inner.size == 72
+    assert outer.bandwidth_bytes_per_s == pytest.approx(400e9 / 8)
+
+
+def test_a_run_that_is_spread_over_its_nodes() -> None:
+    """One device on each of four nodes has nothing but the network."""
+    spread = {
+        **RUN,
+        "gpus": "4",
+        "nodes": "4",
+        "tp": "4",
+        "pp": "1",
+        "dp": "1",
+        "global_batch": "8",
+        "step_time_ms": "9000",
+    }
+    assert links_of(Row(line=2, cells=spread)).gpus_per_node == 1
+    assert links_of(Row(line=2, cells={**spread, "nodes": "1"})).gpus_per_node == 8
+    times = [
+        seconds(plans.predict([Row(line=2, cells={**spread, "nodes": nodes})], DEFAULT)[0]) for nodes in ("1", "4")
+    ]
+    assert times[1] > 1.2 * times[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("v5p-128", "tpu-v5p"),
+        ("v5e-256", "tpu-v5e"),
+        ("v4-8", "tpu-v4"),
+        ("v6e-64", "tpu-v6e"),
+        ("v5litepod-16", "tpu-v5e"),
+    ],
+)
+def test_slices_of_tpus(name: str, device: str) -> None:
+    assert machine_of(Row(line=2, cells={"device": name})).device.name == device
+
+
+def message(**cells: str) -> Outcome:
+    row = {"device": "h100-sxm", "nodes": "2", "ranks": "16", "bytes": "268435456", "time_us": "1500", **cells}
+    return collectives([Row(line=2, cells=row)], DEFAULT)[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("AllReduce", "all_reduce"), ("allgather", "all_gather"), ("reduce_scatter_perf", "reduce_scatter"), ("ncclAllToAll", "all_to_all"),
+        ("sendrecv", "point_to_point"), ("all-gather-into-tensor", "all_gather"),
+    ],
+)  # fmt: skip
+def test_collectives_by_the_names_of_libraries(text: str, name: str) -> None:
+    assert message(collective=text).comparisons[0].what == name
+
+
+def test_sizes_of_messages_in_other_units() -> None:
+    plain = message()
+    for text in ("256M", "256 MiB", "0.25 GiB", "268,435,456"):
+        assert seconds(message(bytes=text)) == seconds(plain)
+    assert message(time_us="1.5 ms").comparisons[0].measured_s == pytest.approx(1.5e-3)
+
+
+def test_a_bandwidth_of_rings_or_a_range_where_there_is_no_other() -> None:
+    traffic = 268435456 * 2 * 15 / 16
+    ring = message(time_us="", busbw_ring_GBps="300")
+    assert ring.comparisons[0].measured_s == pytest.approx(traffic / 300e9)
+    both = message(time_us="", busbw_min="200", busbw_max="300", busbw_ring_GBps="100")
+    assert both.comparisons[0].measured_s == pytest.approx(traffic / 250e9)
+    assert message(time_us="", busbw_GBps="350", busbw_ring_GBps="100").comparisons[0].measured_s == pytest.approx(
+        traffic / 350e9
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "gbps"),
+    [("400Gb IB", 400), ("HDR InfiniBand", 200), ("2x EDR", 200), ("25GbE TCP", 25), ("100 Gb/s", 100)],
+)
+def test_names_of_networks(text: str, gbps: float) -> None:
+    """A row of 4 nodes with one rank each sees the whole link of a node."""
+    outcome = message(device=text, nodes="4", ranks="4", time_us="", busbw_GBps=str(gbps / 8 * 0.9))
+    assert not outcome.skipped
+    ideal = 268435456 * 2 * 3 / 4 / (gbps / 8 * 1e9)
+    assert outcome.comparisons[0].ideal_s == pytest.approx(ideal)
+
+
+def convolution(**cells: str) -> Outcome:
+    row = {
+        "device": "p100",
+        "n": "16",
+        "c": "64",
+        "h": "56",
+        "w": "56",
+        "k": "128",
+        "r": "3",
+        "s": "3",
+        "fwd_ms": "0.6",
+        **cells,
+    }
+    return convolutions.predict([Row(line=2, cells=row)], DEFAULT)[0]
+
+
+def test_padding_and_groups_of_a_convolution() -> None:
+    assert seconds(convolution(padding="1")) == seconds(convolution(pad_h="1", pad_w="1")) > seconds(convolution())
+    grouped = convolution(padding="1", groups="64", fwd_ms="0.3").comparisons[0]
+    assert grouped.ideal_s == pytest.approx(convolution(padding="1").comparisons[0].ideal_s / 64)
+    assert convolution(pad_h="-1").skipped == "column pad_h is negative"
+    assert convolution(pad_h="0.5").skipped == "column pad_h is not a whole number"
+
+
+def test_one_gradient_of_a_convolution() -> None:
+    passes: dict[str, Any] = {}
+    for name in ("backward", "dgrad", "wgrad", "backward_input", "bwd data", "backward_filter"):
+        (passes[name],) = convolution(fwd_ms="", pass_=name, time_ms="0.8", padding="1").comparisons
+    assert passes["dgrad"].predicted_s + passes["wgrad"].predicted_s == pytest.approx(passes["backward"].predicted_s)
+    assert passes["dgrad"] == passes["backward_input"] == passes["bwd data"]
+    assert passes["wgrad"] == passes["backward_filter"]
+    neither = dict(zip(("fwd_ms", "pass_", "time_ms"), ("", "both", "0.8"), strict=True))
+    assert convolution(**neither).skipped.startswith("column pass_ is neither")
+
+
+@pytest.mark.parametrize("op", ["ReLU6(inplace)", "GELU()", "Softmax(dim=1)", "LayerNorm((768,), eps=1e-12)"])
+def test_operators_that_move_their_elements_once(op: str) -> None:
+    cells = {"device": "v100-16gb", "op": op, "batch": "128", "activation_bytes": "411041792", "fwd_ms": "1.2"}
+    (outcome,) = operators([Row(line=2, cells=cells)], DEFAULT)
+    # At least one read and one write of the output at 900 GB/s, at most eight passes.
+    assert 2 * 411041792 / 900e9 < seconds(outcome) < 8 * 411041792 / 900e9
