@@ -1,0 +1,90 @@
+"""Degrees and batches of a plan: as a row states them, or as they follow from what else it states."""
+
+from __future__ import annotations
+
+from planner.validation.facts import implied_batch
+from planner.validation.tables import Row, RowSkipped
+
+__all__ = ["ImpossiblePlan", "batches_of", "degrees_of"]
+
+_MOST_DEVICES = 10**6  # as of a question
+
+
+class ImpossiblePlan(RowSkipped):
+    """The numbers of a row contradict one another: right where the run failed, else a row that cannot be scored."""
+
+
+def degrees_of(row: Row) -> tuple[int, int, int, int]:
+    """tp, pp, cp, dp; they multiply to the devices.
+
+    Raises
+    ------
+    ImpossiblePlan
+        They do not.
+    RowSkipped
+        Nothing says how many devices there are.
+    """
+    tp, pp, cp, dp = (row.count(name) for name in ("tp", "pp", "cp", "dp"))
+    gpus = row.count("gpus")
+    if gpus is None and dp is None:
+        nodes, each = row.count("nodes"), row.count("gpus_per_node")
+        gpus = nodes * each if nodes and each else None
+    if gpus is not None and dp is not None and (tp is None) != (pp is None):
+        rest = gpus // (dp * (tp or pp or 1) * (cp or 1))  # what the one that is not stated must be
+        if rest * dp * (tp or pp or 1) * (cp or 1) == gpus and rest > 1:
+            tp, pp = tp or row.default("tp", rest), pp or row.default("pp", rest)
+    if gpus is None or gpus != dp:  # where every device is a replica, nothing is left open
+        tp = tp or row.default("tp", 1)
+        pp = pp or row.default("pp", 1)
+    tp, pp, cp = tp or 1, pp or 1, cp or 1
+    if dp is None:
+        if gpus is None:
+            raise RowSkipped("neither gpus nor dp is stated", needs=(("gpus", "dp"),))
+        if gpus % (tp * pp * cp):
+            raise ImpossiblePlan("tp x pp x cp does not divide the GPUs")
+        dp = gpus // (tp * pp * cp)
+    if tp * pp * cp * dp > _MOST_DEVICES:
+        raise RowSkipped(f"tp x pp x cp x dp is above {_MOST_DEVICES:,}")
+    if gpus is not None and tp * pp * cp * dp != gpus:
+        raise ImpossiblePlan("tp x pp x cp x dp is not the number of GPUs")
+    return tp, pp, cp, dp
+
+
+def batches_of(row: Row, dp: int, gpus: int, seq: int | None) -> tuple[list[tuple[int, int]], int]:
+    """(micro-batch, micro-batches per step and replica), several where the row leaves it open; and the global batch."""
+    micro_batch, accumulated = row.count("micro_batch"), row.count("grad_accum")
+    global_batch = row.count("global_batch")
+    if global_batch is None:
+        each = row.count("batch_per_gpu") or row.count("batch_per_dp")
+        implied = implied_batch(row, gpus, seq)
+        if each is not None:
+            global_batch = each * dp
+        elif micro_batch is not None and accumulated is None and implied is not None:
+            # The measured time and throughput know it: the nearest whole number of micro-batches per replica.
+            count = row.default("grad_accum", max(round(implied / (micro_batch * dp)), 1))
+            global_batch = micro_batch * count * dp
+        elif micro_batch is not None:
+            accumulated = accumulated or row.default("grad_accum", 1)
+            global_batch = micro_batch * accumulated * dp
+        elif implied is not None:
+            global_batch = row.default("global_batch", implied)
+        else:
+            raise RowSkipped(
+                "neither global_batch nor micro_batch is stated",
+                needs=(("global_batch", "micro_batch", "batch_per_gpu", "batch_per_dp"),),
+            )
+    per_replica = -(-global_batch // dp)
+    if global_batch % dp:  # the fullest replica decides
+        row.default("dp", "does not divide global_batch")
+    if micro_batch is not None:
+        if micro_batch > per_replica:
+            raise ImpossiblePlan("micro_batch x dp is more than the global batch")
+        count = -(-per_replica // micro_batch)
+        if accumulated is not None and accumulated * micro_batch != per_replica:  # the batch decides
+            row.default("grad_accum", count)
+        return [(micro_batch, count)], global_batch
+    if accumulated is not None:
+        return [(-(-per_replica // accumulated), accumulated)], global_batch
+    row.default("micro_batch", "tuned")
+    sizes = [2**n for n in range(per_replica.bit_length()) if per_replica % 2**n == 0]
+    return [(size, per_replica // size) for size in sizes], global_batch
