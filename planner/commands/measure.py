@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from planner.commands import options as o
 from planner.commands.output import emit, remark
 from planner.commands.question import output_of
+from planner.commands.validate import constants_of
 from planner.commands.values import Values
 
 __all__ = ["measure"]
@@ -102,6 +103,7 @@ def measure(
     precision: Precisions = None,
     as_: As = None,
     cluster: AsCluster = None,
+    calibration: o.Calibration = None,
     time_limit: TimeLimit = None,
     seed: Seed = None,
     output: TableOutput = None,
@@ -133,6 +135,7 @@ def measure(
     path = _path(output, values)
     values.check()
     _check_names(as_, cluster)
+    constants = constants_of(calibration)
 
     from planner.commands.progress import Progress
     from planner.detect.system import ThisSystem
@@ -161,7 +164,8 @@ def measure(
             remark(where, f"wrote {target}")
         if session.remark:
             remark(where, session.remark)
-        emit(measure_report(path, session.device, session.machine, session.software, session.measured), where)
+        report = measure_report(path, session.device, session.machine, session.software, session.measured, constants)
+        emit(report, where)
     elif session.is_first:
         reasons = "; ".join(f"{count} {reason}" for reason, count in session.measured.skipped.items())
         remark(where, f"nothing was measured, and no file written{f': {reasons}' if reasons else ''}")

@@ -170,6 +170,7 @@ def place(
     batch: Batch = None,
     mode: Mode = None,
     assume_free: o.AssumeFree = None,
+    calibration: o.Calibration = None,
     objective: Objective = None,
     contiguous: Contiguous = None,
     contiguity: Contiguity = None,
@@ -262,7 +263,7 @@ def place_request(workload: str, options: Mapping[str, Any], values: Values) -> 
         values.add("--contiguity, --contiguous: have no meaning for --objective latency (see --subgraphs)")
     _check_contiguity_of_method(method, get, values)
     if get("cluster") is None:
-        for name in ("batch", "mode", "assume_free"):
+        for name in ("batch", "mode", "assume_free", "calibration"):
             if get(name):
                 values.add(f"--{name.replace('_', '-')}: only has a meaning for a network with --cluster")
     bandwidth = _quantity(values, "--bandwidth", get("bandwidth"), "bytes_per_s")
@@ -272,6 +273,7 @@ def place_request(workload: str, options: Mapping[str, Any], values: Values) -> 
         batch=values.count("--batch", get("batch") or "1"),
         assume_free=tuple(dict.fromkeys(get("assume_free") or ())),
         mode=values.choice("--mode", get("mode") or "training", ("training", "inference")),
+        calibration=get("calibration"),
         objective=values.choice("--objective", get("objective") or "throughput", OBJECTIVES),
         contiguity=_contiguity(values, get("contiguous"), get("contiguity")),
         method=method,
@@ -359,11 +361,11 @@ def _check(files: list[str], options: Mapping[str, Any], where: Output, values: 
     ignored = [f"--{name.replace('_', '-')}" for name in _SEARCH_OPTIONS if options[name] is not None]
     if ignored:
         values.add(
-            f"check: {', '.join(ignored)}: the placement file says this; only --cluster, --batch and --mode go with it"
+            f"check: {', '.join(ignored)}: the placement file says this; only --cluster, --batch, --mode and --calibration go with it"
         )
     cluster = options["cluster"]
     if cluster is None:
-        for name in ("batch", "mode", "assume_free"):
+        for name in ("batch", "mode", "assume_free", "calibration"):
             if options[name]:
                 values.add(f"--{name.replace('_', '-')}: only has a meaning for a network with --cluster")
     mode = values.choice("--mode", options["mode"] or "training", ("training", "inference"))
@@ -376,6 +378,7 @@ def _check(files: list[str], options: Mapping[str, Any], where: Output, values: 
             batch=batch,
             mode="training" if mode == "training" else "inference",
             assume_free=tuple(options["assume_free"] or ()),
+            calibration=options["calibration"],
         )
     report, ok = check_files(files[0], Path(files[1]), model)
     emit(report, where)

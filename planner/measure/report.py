@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from planner.report.documents import RESULT_VERSION
 from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, significant
 from planner.validation.kinds import predict_table
 from planner.validation.outcomes import Outcome
+from planner.validation.preset import DEFAULT
 from planner.validation.scores import Score, baseline_factor, score, split_by
 from planner.validation.tables import Row, read_table
 
@@ -26,7 +28,14 @@ _NOT_SHAPE = {
 }
 
 
-def measure_report(path: Path, device: str, machine: str, software: str, measured: Measured) -> Report:
+def measure_report(
+    path: Path,
+    device: str,
+    machine: str,
+    software: str,
+    measured: Measured,
+    constants: Mapping[str, float] | None = None,
+) -> Report:
     """Predict the rows of the table that was written, with ``planner validate``'s code.
 
     Parameters
@@ -37,8 +46,11 @@ def measure_report(path: Path, device: str, machine: str, software: str, measure
         What the rows are predicted for.
     machine, software : str
     measured : Measured
+    constants : mapping of str to float, optional
+        Factors of a calibration.
     """
-    _, outcomes = predict_table(read_table(path))
+    preset = replace(DEFAULT, constants=tuple((constants or {}).items()))
+    _, outcomes = predict_table(read_table(path), preset)
     parts = {name: score(members, baseline_factor(members)) for name, members in split_by(outcomes, "kernel").items()}
     records = [_record(outcome) for outcome in outcomes]
     facts = {"file": str(path), "device": device, "machine": machine, "software": software}

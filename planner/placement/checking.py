@@ -29,6 +29,7 @@ class ModelOfCheck:
     batch: int = 1
     mode: Mode = "training"
     assume_free: tuple[str, ...] = ()
+    calibration: str | None = None
 
 
 def check_files(workload: str, placement: Path, model: ModelOfCheck | None = None) -> tuple[Report, bool]:
@@ -83,6 +84,7 @@ def _of_model(name: str, model: ModelOfCheck, claim: PlacementFile) -> JsonFile:
             mode=model.mode,
             batch=model.batch,
             assume_free=model.assume_free,
+            calibration=model.calibration,
             num_devices=None if several or not devices else int(devices),
         )
     )

@@ -23,12 +23,14 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.constants import cluster_with
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import split_table
 from costmodel.tables import CostTables, LayerCosts
 from costmodel.workload import Workload
+from planner.calibration.files import load_calibration
 from planner.errors import UsageError
 from planner.loading import LoadedModel, load_cluster, load_model
 from planner.mesh.space import is_transformer
@@ -53,6 +55,7 @@ class ModelQuestion:
     seq: int | None = None
     assume_free: tuple[str, ...] = ()
     num_devices: int | None = None  # None: one node, or all devices of a cluster of several kinds
+    calibration: str | None = None  # bundled name or file; None: the bundled constants
 
 
 def workload_of_model(question: ModelQuestion) -> JsonFile:
@@ -63,10 +66,10 @@ def workload_of_model(question: ModelQuestion) -> JsonFile:
     PlannerError
         Unknown names, files with problems, more devices than there are.
     """
-    model, cluster = (
-        load_model(question.model, seq=question.seq, assume_free=question.assume_free),
-        load_cluster(question.cluster).cluster,
-    )
+    model = load_model(question.model, seq=question.seq, assume_free=question.assume_free)
+    cluster = load_cluster(question.cluster).cluster
+    if question.calibration is not None:
+        cluster = cluster_with(cluster, load_calibration(question.calibration).calibration.values)
     content = _content(_workload(model, cluster, question), cluster, question)
     text = json.dumps(content)
     return JsonFile(

@@ -17,6 +17,7 @@ class PlaceRequest:
     batch: int = 1  # samples of a micro-batch, with a cluster
     assume_free: tuple[str, ...] = ()  # with a cluster: operators that are not known and are taken to cost nothing
     mode: str = "training"  # or inference, with a cluster
+    calibration: str | None = None  # with a cluster
     objective: str = "throughput"
     contiguity: str = "chain"  # chain, convex or none
     method: str = "auto"

@@ -107,6 +107,7 @@ def _of_model(request: PlaceRequest, cluster: str) -> JsonFile:
             mode="training" if request.mode == "training" else "inference",
             batch=request.batch,
             assume_free=request.assume_free,
+            calibration=request.calibration,
             num_devices=request.num_devices,
         )
     )

@@ -70,6 +70,10 @@ _CALLED: dict[str, str] = {
 _MEANT = {other: column for column, others in _CALLED.items() for other in others.split()}
 # Only tables of kernels have them: a "size" or a "time" of a training run is anything.
 _OF_KERNELS = frozenset(("bytes", "time_ms", "ranks", "busbw_GBps", "algbw_GBps", "pass_", "fwd_ms", "bwd_ms"))
+# And only training runs have these.
+_OF_RUNS = frozenset(
+    ("framework", "oom", "memory_gib", "recompute", "zero_stage", "sp", "step_time_ms", "params_b", "device_mem_gb")
+)
 
 
 def _plain(column: str) -> str:
@@ -130,7 +134,9 @@ def remarks(columns: Sequence[str], kind: str, outcomes: Sequence[Outcome]) -> t
     found = []
     for column in columns:
         meant = meant_by(column)
-        if meant is None or meant in columns or (of_runs and meant in _OF_KERNELS) or column in _READ.get(kind, ()):
+        if meant is None or meant in columns or column in _READ.get(kind, ()):
+            continue
+        if meant in (_OF_KERNELS if of_runs else _OF_RUNS):
             continue
         unit = "" if re.search(r"_(?:s|us|mib|mb|gb)$", _plain(column)) is None else ", in its unit"
         found.append(f"column '{column}' is not read: call it '{meant}'{unit}")

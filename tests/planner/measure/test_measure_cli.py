@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli import run
+from planner.measure.report import measure_report
+from planner.measure.run import Measured
 
 ROOT = Path(__file__).resolve().parents[3]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -246,3 +248,44 @@ def test_every_kernel_runs_and_means_what_its_row_says() -> None:
         if case.direction == "backward":
             assert all(gradient is not None for gradient in result)
     assert {key[0] for key in seen} == {"gemm", "copy", "convolution", "elementwise", "attention", "recurrent"}
+
+
+def test_a_calibration_counts_in_the_report(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv"
+    path.write_text("kernel,device,precision,m,n,k,time_ms\ngemm,a100-80gb,bf16,8192,8192,8192,4.5\n")
+    reports = [
+        measure_report(path, "a100-80gb", "here", "PyTorch", Measured(), constants).data()["rows"][0]["predicted_s"]
+        for constants in (None, {"matmul_rate": 0.5})
+    ]
+    assert reports[1] == pytest.approx(2 * reports[0], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "optimize",
+        "estimate",
+        "explain",
+        "compare",
+        "scale",
+        "sweep",
+        "size",
+        "place",
+        "validate",
+        "calibrate",
+        "measure",
+    ],
+)
+def test_every_command_that_predicts_takes_a_calibration(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of `calibrate`, whose answer it is, the help says what to do with it."""
+    assert run([command, "--help"]) == 0
+    assert "--calibration" in capsys.readouterr().out
+
+
+def test_an_unknown_calibration_is_refused_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert "calibration 'nowhere' is not known" in refused(
+        capsys, "--calibration", "nowhere", "-o", str(tmp_path / "m.csv")
+    )
+    assert list(tmp_path.iterdir()) == []
