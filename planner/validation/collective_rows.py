@@ -165,6 +165,7 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
     each = _ranks_per_node(ranks, nodes, row.count("gpus_per_node"))
     links = Links(
         gpus_per_node=each,
+        joined=each if between_nodes else None,
         intra_bytes_per_s=None if inside is None else inside * 1e9,
         inter_bytes_per_s=None if outside is None else outside * 1e9 / 8,
     )

@@ -28,6 +28,7 @@ class Links:
     """What a row says about the links; None where it says nothing."""
 
     gpus_per_node: int | None = None
+    joined: int | None = None  # devices that share the fast links, where these are not those of a node
     intra_bytes_per_s: float | None = None  # per device and direction
     inter_bytes_per_s: float | None = None  # per node and direction
 
@@ -70,7 +71,7 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
         raise RowSkipped(f"device '{short_name(text)}' is not known{near} (planner list devices)", usable=True)
     device = _as_used_by(row.text("library"), _device(name))
     cluster = _cluster(name, cluster_name, wanted)
-    if wanted.gpus_per_node is None and not row.defaults.get("gpus_per_node"):
+    if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
 
@@ -132,22 +133,19 @@ def _as_used_by(library: str, device: Device) -> Device:
 def links_of(row: Row) -> Links:
     """Links as the columns of plan-level tables state them.
 
-    >>> cells = {"gpus_per_node": "4", "nvlink_domain": "72", "inter_bw_Gbps_per_node": "1600"}  # 4 trays' worth of adapters in 18 of them
+    >>> cells = {"gpus_per_node": "4", "nvlink_domain": "72", "inter_bw_Gbps_per_node": "1600"}
     >>> found = links_of(Row(line=2, cells=cells))
-    >>> found.gpus_per_node, found.inter_bytes_per_s * 8 / 1e9 / 72
-    (72, 400.0)
+    >>> found.gpus_per_node, found.joined, found.inter_bytes_per_s
+    (4, 72, 200000000000.0)
     >>> links_of(Row(line=2, cells={"gpus_per_node": "8", "nodes": "4", "gpus": "4"})).gpus_per_node
     1
     """
     intra, inter = row.positive("intra_bw_GBps"), row.positive("inter_bw_Gbps_per_node")
     domain, node = row.count("nvlink_domain"), row.count("gpus_per_node")
-    joined = domain or node
-    if domain is not None and node is not None and inter is not None:
-        inter *= domain / node  # adapters of all nodes that the domain has
-    if domain is None or domain == node:
-        joined = _used_per_node(row, node)
+    used = _used_per_node(row, node)
     return Links(
-        gpus_per_node=joined,
+        gpus_per_node=used,
+        joined=used if domain is not None and domain == node else domain,
         intra_bytes_per_s=None if intra is None else intra * 1e9,
         inter_bytes_per_s=None if inter is None else inter * 1e9 / 8,
     )
@@ -179,16 +177,29 @@ def _cluster(device: str, base: str, links: Links) -> Cluster:
     from planner.loading import load_cluster
 
     known = load_cluster(base if base in bundled("clusters") else SPARE_CLUSTER).cluster
-    size = links.gpus_per_node or _node_size(known)
+    size = _joined(known, links)
     levels = [*known.levels[:-1]] if len(known.levels) > 1 else [known.levels[0]]
     outer = known.levels[-1] if len(known.levels) > 1 else _lone_network(known.levels[0])
     node = _node_level(levels, size, links.intra_bytes_per_s)
     if links.inter_bytes_per_s is not None:
-        outer = replace(outer, bandwidth_bytes_per_s=links.inter_bytes_per_s / size, shared_by=1)
+        each = links.inter_bytes_per_s / (links.gpus_per_node or size)
+        outer = replace(outer, bandwidth_bytes_per_s=each, shared_by=1)
     elif size % outer.shared_by:
         outer = replace(outer, shared_by=1)
     group = replace(known.groups[0], device=_device(device), num_devices=None, levels=())
     return replace(known, name=f"{base} as measured", groups=(group,), levels=(*node, replace(outer, size=None)))
+
+
+# No machine has more devices (DGX-2, trn1): what joins more joins machines, as the torus of a TPU pod and the NVLink of a rack do.
+_LARGEST_NODE = 16
+
+
+def _joined(known: Cluster, links: Links) -> int:
+    """Devices that share the fast links: as stated, else those of a node, unless the links of the usual cluster join several nodes."""
+    usual = _node_size(known)
+    if links.joined is not None:
+        return links.joined
+    return usual if links.gpus_per_node is None or usual > _LARGEST_NODE else links.gpus_per_node
 
 
 def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tuple[Level, ...]:
@@ -211,10 +222,9 @@ def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tupl
 
 
 def _lone_network(level: Level) -> Level:
-    """A cluster of one machine has no network: machines joined by 10 Gb/s Ethernet."""
-    return Level(
-        name="network", size=None, bandwidth_bytes_per_s=10e9 / 8 / (level.size or 1), latency_s=50e-6, efficiency=0.8
-    )
+    """A cluster of one machine (or pod) has no network: machines joined by 10 Gb/s Ethernet."""
+    each = 10e9 / 8 / min(level.size or 1, _LARGEST_NODE)
+    return Level(name="network", size=None, bandwidth_bytes_per_s=each, latency_s=50e-6, efficiency=0.8)
 
 
 def _node_size(cluster: Cluster) -> int:

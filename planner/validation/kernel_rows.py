@@ -55,7 +55,7 @@ def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
     RowSkipped
         Either is not known.
     """
-    device = machine_of(row, Links(gpus_per_node=1)).device
+    device = machine_of(row, Links(gpus_per_node=1, joined=1)).device
     precision = with_stated_math(row, precision_of(format_of(row, default), device.formats))
     key = (id(device), precision, preset)
     if key not in _UNITS:

@@ -263,3 +263,32 @@ def test_operators_that_move_their_elements_once(op: str) -> None:
     (outcome,) = operators([Row(line=2, cells=cells)], DEFAULT)
     # At least one read and one write of the output at 900 GB/s, at most eight passes.
     assert 2 * 411041792 / 900e9 < seconds(outcome) < 8 * 411041792 / 900e9
+
+
+@pytest.mark.parametrize("device", ["TPU v5p", "v4-512", "GB200"])
+@pytest.mark.parametrize("cells", [{"gpus_per_node": "4"}, {"gpus_per_node": "4", "nodes": "64", "gpus": "256"}])
+def test_hosts_do_not_part_links_that_join_them(device: str, cells: dict[str, str]) -> None:
+    """A TPU host has four chips, and the torus joins all of a pod; a tray of a GB200 has four, and NVLink joins the rack."""
+    plain = machine_of(Row(line=2, cells={"device": device})).cluster.levels
+    stated = machine_of(Row(line=2, cells={"device": device, **cells})).cluster.levels
+    assert stated[0] == plain[0]
+    assert stated[0].size is not None
+    assert stated[0].size >= 72
+
+
+def test_a_sharded_run_on_tpus_is_predicted_to_take_seconds() -> None:
+    """256 chips of v5p at 459 TFLOP/s: 1,024 samples of 4,096 positions through 70 billion weights need 15 s at the peak."""
+    cells = {
+        "model": "llama2-70b", "device": "v5p-512", "gpus_per_node": "4", "nodes": "64", "gpus": "256", "global_batch": "1024",
+        "micro_batch": "4", "tp": "1", "pp": "1", "dp": "256", "seq": "4096", "precision": "bf16", "zero_stage": "3",
+        "recompute": "full", "step_time_ms": "30000",
+    }  # fmt: skip
+    (outcome,) = plans.predict([Row(line=2, cells=cells)], DEFAULT)
+    assert 15.0 < seconds(outcome) < 40.0
+
+
+@pytest.mark.parametrize(("device", "inside", "outside"), [("Gaudi2", 262.5e9, 37.5e9), ("Gaudi 3", 525e9, 75e9)])
+def test_gaudis_are_joined_by_their_own_ethernet(device: str, inside: float, outside: float) -> None:
+    """21 of 24 ports of 100 (200) Gb/s lead to the other seven, three to other nodes."""
+    levels = machine_of(Row(line=2, cells={"device": device, "gpus_per_node": "8"})).cluster.levels
+    assert [level.bandwidth_bytes_per_s for level in levels] == pytest.approx([inside, outside])
