@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
-from interval_fit import Fitted, left_out, model_of, quantile, weights
+from interval_fit import POPULATIONS, Fitted, model_of, quantile, weights
+from interval_left_out import Folds, questions
 from interval_rows import FILES, Rows
 from numpy.typing import NDArray
 
 from costmodel.constants import CONSTANTS
 from costmodel.uncertainty import interval_score, intervals, probability_best, sampled_log_errors, shortest_list
-from planner.uncertainty.bars import LISTED_SHARE, SAME_WITHIN
+from planner.uncertainty.bars import SAME_WITHIN
 
 FloatArray = NDArray[np.float64]
 
 
-def bounds(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+def bounds(found: Folds) -> tuple[FloatArray, FloatArray]:
     """Logarithms of the ends of every row's interval, by the fit without it."""
+    rows, fold = found.rows, found.fold
     low, high = np.zeros(len(rows)), np.zeros(len(rows))
-    for k, fitted in enumerate(fits):
+    for k, fitted in found.fits.items():
         for kind in np.unique(rows.kind[fold == k]):
             mine = (fold == k) & (rows.kind == kind)
             ends = intervals(rows.take(mine).candidates(fitted.log_sd), model_of(fitted, str(kind)))
@@ -38,41 +39,44 @@ def one_width(rows: Rows, fold: NDArray[np.int64]) -> tuple[FloatArray, FloatArr
     return low, high
 
 
-def interval_table(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> list[str]:
+def interval_table(found: Folds) -> list[str]:
     """Coverage, width and interval score of every file, beside one width for all."""
+    rows = found.rows
     measured = np.log(rows.measured_s)
-    low, high = bounds(rows, fits, fold)
-    low_one, high_one = one_width(rows, fold)
+    low, high = bounds(found)
+    low_one, high_one = one_width(rows, found.fold)
     inside, inside_one = (low <= measured) & (measured <= high), (low_one <= measured) & (measured <= high_one)
     score, score_one = interval_score(low, high, measured), interval_score(low_one, high_one, measured)
     lines = [
         "| left out | rows | coverage | median width | interval score | coverage, one width | median width | interval score |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    for name, mine in [("**all**", np.ones(len(rows), dtype=bool)), *((f, rows.file == f) for f in FILES)]:
+    each, alike = np.ones(len(rows)), weights(rows, 1.0)
+    subsets = [("**all rows**", each), ("**files alike**", alike), *((f, 1.0 * (rows.file == f)) for f in FILES)]
+    for name, weight in subsets:
+        mean = [np.average(values, weights=weight) for values in (inside, score, inside_one, score_one)]
+        width, width_one = (quantile(w, weight, 0.5) for w in (high - low, high_one - low_one))
         lines.append(
-            f"| {name} | {mine.sum()} | {inside[mine].mean():.1%} | {np.median((high - low)[mine]):.2f} | {score[mine].mean():.3f} "
-            f"| {inside_one[mine].mean():.1%} | {np.median((high_one - low_one)[mine]):.2f} | {score_one[mine].mean():.3f} |"
+            f"| {name} | {np.count_nonzero(weight)} | {mean[0]:.1%} | {width:.2f} | {mean[1]:.3f} "
+            f"| {mean[2]:.1%} | {width_one:.2f} | {mean[3]:.3f} |"
         )
     return lines
 
 
-def list_table(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> list[str]:
+def list_table(folds: Folds) -> list[str]:
     """Lists to benchmark and chances of the first plan, of questions with at least three measured plans."""
     found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
-    for question in np.unique(rows.question):
-        index = np.flatnonzero(rows.question == question)
-        if len(index) < 3:
-            continue
-        part = rows.take(index)
-        fitted = fits[int(fold[index[0]])]
+    for index in questions(folds.rows):
+        part = folds.rows.take(index)
+        fitted = folds.fits[int(folds.fold[index[0]])]
         candidates = part.candidates(fitted.log_sd)
-        errors = sampled_log_errors(candidates, model_of(fitted, str(part.kind[0])))
+        model = model_of(fitted, str(part.kind[0]))
+        errors = sampled_log_errors(candidates, model)
         log_times = np.log(part.predicted_s) + errors
         chances, first, best = probability_best(log_times), int(np.argmin(part.predicted_s)), part.measured_s.min()
         figures: list[float] = [chances[first], part.measured_s[first] <= best]
         for tolerance in (0.0, SAME_WITHIN):
-            listed = shortest_list(log_times, LISTED_SHARE, tolerance)
+            listed = shortest_list(log_times, model.listed_share, tolerance)
             figures += [len(listed), part.measured_s[listed].min() <= best * (1 + tolerance)]
         found[str(part.file[0])].append(tuple(figures))
     lines = [
@@ -89,25 +93,27 @@ def list_table(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> l
     return lines
 
 
-def text_of(rows: Rows, fits: Sequence[Fitted], fold: NDArray[np.int64]) -> str:
+def text_of(without_models: Folds, without_files: Folds) -> str:
     """The section of docs/accuracy.md."""
-    files = np.array([FILES.index(name) for name in rows.file])
-    other, _ = left_out(rows, files)
     return "\n".join(
         [
             "### Intervals: models (vTrain: hidden sizes) left out",
             "",
-            *interval_table(rows, fits, fold),
+            *interval_table(without_models),
             "",
             "### Intervals: whole files left out",
             "",
-            "Framework, machine and models are all new to the fit; nanotron is scored with the error model of transformers.",
+            "Framework, machine and models are all new to the fit; rows are scored as those of an unknown framework.",
             "",
-            *interval_table(rows, other, files),
+            *interval_table(without_files),
             "",
             "### What to benchmark: models (vTrain: hidden sizes) left out",
             "",
-            *list_table(rows, fits, fold),
+            *list_table(without_models),
+            "",
+            "### What to benchmark: whole files left out",
+            "",
+            *list_table(without_files),
         ]
     )
 
@@ -138,7 +144,7 @@ def calibration_text(rows: Rows, fitted: Fitted) -> str:
         parts = ", ".join(f"{name}: {value:.3g}" for name, value in model.by_part.items())
         lines += [
             f"    {kind}:",
-            f"      rows: {int((rows.kind == kind).sum())}",
+            f"      rows: {_count(rows, kind)}",
             f"      shared_log_sd: {model.shared_log_sd:.3g}",
             f"      plan_log_sd: {model.plan_log_sd:.3g}",
             f"      by_part: {{{parts}}}",
@@ -147,5 +153,14 @@ def calibration_text(rows: Rows, fitted: Fitted) -> str:
             f"      sharpness: {model.sharpness:g}",
             f"      low: {model.low:.3f}",
             f"      high: {model.high:.3f}",
+            f"      ranking_scale: {model.ranking_scale:.3g}",
+            f"      listed_share: {model.listed_share:g}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _count(rows: Rows, kind: str) -> int:
+    """Rows that an error model was fitted to."""
+    if kind in POPULATIONS:
+        return int(((rows.kind == "images") == (kind == "images")).sum())
+    return int((rows.kind == kind).sum())

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from interval_fit import fit, folds_of, left_out, with_quantiles
+from interval_left_out import everything
 from interval_rows import read_rows
 from interval_tables import calibration_text, text_of
 from pages import measurements, put
@@ -30,10 +30,8 @@ BEGIN, END = "<!-- error bars: python benchmarks/intervals.py --write -->", "<!-
 def main(arguments: Sequence[str]) -> None:
     """Print the section and the calibration, or write them."""
     rows = read_rows(measurements())
-    fold = folds_of(rows)
-    fits, sd = left_out(rows, fold)
-    fitted = with_quantiles(fit(rows), rows, sd)
-    text, calibration = text_of(rows, fits, fold), calibration_text(rows, fitted)
+    fitted, without_models, without_files = everything(rows)
+    text, calibration = text_of(without_models, without_files), calibration_text(rows, fitted)
     if "--write" not in arguments:
         print(text, calibration, sep="\n\n")
         return

@@ -372,10 +372,12 @@ class Calibration:
         Standard deviation of log(measured / predicted) that no constant explains.
     residual_by_part : mapping of str to float
         The same for parts of the data.
+    residual_groups : int, optional
+        Networks whose training steps that was found from; 0: none, so that it says nothing about steps. None: it is as stated.
     framework : str
         Framework whose profile (`costmodel.framework`) the factors multiply; empty: the default.
     error_models : mapping of str to ErrorModel
-        What else is uncertain, by kind of workload; empty: as the bundled calibration has it, scaled to ``residual_log_sd``.
+        What else is uncertain, by kind of workload; empty: as the bundled calibration has it, updated by ``residual_log_sd``.
 
     Raises
     ------
@@ -388,6 +390,7 @@ class Calibration:
     correlation: FloatArray
     residual_log_sd: float
     residual_by_part: Mapping[str, float]
+    residual_groups: int | None = None
     framework: str = ""
     error_models: Mapping[str, ErrorModel] = field(default_factory=dict)
 

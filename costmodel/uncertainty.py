@@ -5,8 +5,8 @@
 ``d`` are the errors of the named constants (`costmodel.constants`), which change every plan through ``effects``, the derivatives of
 its log step time; ``u`` are errors of the parts of a step (a collective costs more than its formula says), which change a plan by the
 share that the part has of its step; ``shared`` is common to all plans of a question (the same network, machine and software) and
-``plan`` an error of its own that similar plans share: plans with like degrees, and plans that run most of their step alike. All have
-mean 0. Shared errors widen an interval and cancel in a ranking.
+``plan`` an error of its own that similar plans share: plans with like degrees, and plans that run most of their step alike. All are
+as likely up as down. Shared errors widen an interval and cancel in a ranking, whose errors have the tails of Student's t.
 
 Everything here is numbers in, numbers out; `ErrorModel` is what a calibration says about the last three.
 """
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "FREEDOM",
     "INTERVAL_SHARE",
     "PARTS",
     "Candidates",
@@ -52,6 +53,10 @@ PARTS: tuple[str, ...] = (
     "bubble",
     "stages_over_nodes",
 )
+# A tenth of a normal distribution lies beyond so many standard deviations.
+_TENTH = 1.2816
+# Degrees of freedom of Student's t in the fit and in the draws: errors of published runs have heavy tails.
+FREEDOM = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,11 @@ class ErrorModel:
     low, high : float
         Quantiles of the standardised error between which `INTERVAL_SHARE` of the measurements lie, found on groups left out of the fit:
         errors have heavier tails than a normal distribution, and need not be centred.
+    ranking_scale : float
+        Factor on the errors that plans do not share, of the greatest likelihood of the plans measured best in questions left out of the
+        fit.
+    listed_share : float
+        Share of the draws in which a list to benchmark must hold the best for lists of questions left out of the fit to hold it in 90 %.
 
     Raises
     ------
@@ -94,8 +104,10 @@ class ErrorModel:
     similarity_steps: float = 1.0
     typical_log_sd: float = 0.1
     sharpness: float = 1.0
-    low: float = -1.2816  # of a normal distribution
-    high: float = 1.2816
+    low: float = -_TENTH
+    high: float = _TENTH
+    ranking_scale: float = 1.0
+    listed_share: float = 0.9
 
     def __post_init__(self) -> None:
         """Check the numbers and make the mapping read-only."""
@@ -105,11 +117,13 @@ class ErrorModel:
         for value in (self.shared_log_sd, self.plan_log_sd, *self.by_part.values()):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"a standard deviation is {value}, expected a number from 0")
-        for name in ("similarity_steps", "typical_log_sd"):
+        for name in ("similarity_steps", "typical_log_sd", "ranking_scale"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"{name} is {getattr(self, name)}, expected a number above 0")
         if not 0 <= self.sharpness <= 1:
             raise ValueError(f"sharpness is {self.sharpness}, expected a number from 0 to 1")
+        if not 0 < self.listed_share < 1:
+            raise ValueError(f"listed_share is {self.listed_share}, expected a number between 0 and 1")
         if not self.low < self.high:
             raise ValueError(f"the quantiles {self.low} and {self.high} are in the wrong order")
         object.__setattr__(self, "by_part", MappingProxyType(dict(self.by_part)))
@@ -132,6 +146,36 @@ class ErrorModel:
             by_part={name: value * factor for name, value in self.by_part.items()},
             typical_log_sd=self.typical_log_sd * factor,
         )
+
+    def updated(self, residual_log_sd: float, groups: float = math.inf) -> ErrorModel:
+        """The model after runs of one's own: either end of the interval moves from what others saw towards what they show.
+
+        Scales of errors differ between machines as those of Student's t between draws (an inverse chi-squared distribution of `FREEDOM`
+        degrees), so that squares of the ends are averaged, what others saw with a weight of `FREEDOM` groups.
+
+        Parameters
+        ----------
+        residual_log_sd : float
+            Standard deviation of log(measured / predicted) of these runs.
+        groups : float
+            Networks that ran: errors of one network are wrong together.
+
+        Examples
+        --------
+        >>> others = ErrorModel(shared_log_sd=0.1, plan_log_sd=0.05, low=-1.0, high=3.0)
+        >>> for groups in (0, 3, 1e9):
+        ...     own = others.updated(0.05, groups)
+        ...     print([round(end * own.typical_log_sd, 3) for end in (own.low, own.high)])
+        [-0.1, 0.3]
+        [-0.084, 0.217]
+        [-0.064, 0.064]
+        """
+        before = np.abs([self.low, self.high]) * self.typical_log_sd
+        weight = 1.0 if math.isinf(groups) else groups / (groups + FREEDOM)
+        ends = np.sqrt((1.0 - weight) * before**2 + weight * (_TENTH * residual_log_sd) ** 2)
+        scaled = self.scaled(float(ends.sum() / before.sum()))
+        low, high = (ends / scaled.typical_log_sd).tolist()
+        return replace(scaled, low=-low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,14 +265,16 @@ def standard_deviations(candidates: Candidates, model: ErrorModel) -> FloatArray
 
 def error_scales(candidates: Candidates, model: ErrorModel) -> FloatArray:
     """What errors are standardised by; see `ErrorModel.sharpness`."""
+    if model.sharpness == 0.0:
+        return np.full(len(candidates), model.typical_log_sd)
     sd = standard_deviations(candidates, model)
     return np.asarray(model.typical_log_sd ** (1.0 - model.sharpness) * sd**model.sharpness)
 
 
 def intervals(candidates: Candidates, model: ErrorModel) -> tuple[FloatArray, FloatArray]:
     """Step times between which a measurement lies with a chance of `INTERVAL_SHARE`: lower and upper ends."""
-    sd = error_scales(candidates, model)
-    return candidates.step_time_s * np.exp(model.low * sd), candidates.step_time_s * np.exp(model.high * sd)
+    scale = error_scales(candidates, model)
+    return candidates.step_time_s * np.exp(model.low * scale), candidates.step_time_s * np.exp(model.high * scale)
 
 
 def interval_score(low: FloatArray, high: FloatArray, value: FloatArray, share: float = INTERVAL_SHARE) -> FloatArray:
@@ -248,7 +294,8 @@ def interval_score(low: FloatArray, high: FloatArray, value: FloatArray, share: 
 def sampled_log_errors(candidates: Candidates, model: ErrorModel, *, draws: int = 4000, seed: int = 0) -> FloatArray:
     """Draw errors that plans do not have in common: (draws, n), the same for the same seed.
 
-    Half of the draws are the others with the opposite sign, so that plans alike in everything come out alike.
+    Half of the draws are the others with the opposite sign, so that plans alike in everything come out alike. The plans of a draw have
+    one scale together: a multivariate Student's t, whose scale says how much is wrong with the question.
     """
     generator = np.random.default_rng(seed)
     n, k = candidates.effects.shape
@@ -259,7 +306,8 @@ def sampled_log_errors(candidates: Candidates, model: ErrorModel, *, draws: int 
         model.plan_log_sd * _root(similarity(candidates, model.similarity_steps)),
     )
     root = np.concatenate(roots, axis=1)
-    errors = generator.standard_normal((half, root.shape[1])) @ root.T
+    scale = model.ranking_scale / np.sqrt(generator.chisquare(FREEDOM, size=(half, 1)) / FREEDOM)
+    errors = generator.standard_normal((half, root.shape[1])) @ root.T * scale
     return np.concatenate([errors, -errors])[:draws]
 
 
@@ -289,9 +337,9 @@ def similarity(candidates: Candidates, similarity_steps: float = 1.0) -> FloatAr
 
 
 def _root(covariance: FloatArray) -> FloatArray:
-    """A matrix whose product with its transpose is the covariance; eigenvalues that rounding made negative count as 0."""
+    """The symmetric root of a covariance, which no choice of eigenvectors changes; eigenvalues that rounding made negative count as 0."""
     values, vectors = np.linalg.eigh(covariance)
-    return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)))
+    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
 
 
 def probability_best(log_times: FloatArray) -> FloatArray:

@@ -40,7 +40,11 @@ def calibration_document(found: Calibrated, command_line: str = "") -> dict[str,
         "source": {key: value for key, value in source.items() if value not in ("", [])},
         "constants": {name: dataclasses.asdict(constant) for name, constant in calibration.constants.items()},
         "correlation": calibration.correlation.tolist(),
-        "residual": {"log_sd": calibration.residual_log_sd, "by_kind": dict(found.residual_by_kind)},
+        "residual": {
+            "log_sd": calibration.residual_log_sd,
+            "groups": calibration.residual_groups,
+            "by_kind": dict(found.residual_by_kind),
+        },
     }
     before, left_out = found.errors.before.median_ape, found.errors.left_out
     if left_out is not None and left_out.median_ape is not None and before is not None:

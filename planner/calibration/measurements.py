@@ -28,6 +28,8 @@ BoolArray = NDArray[np.bool_]
 
 # Of longer tables, evenly spaced rows are fitted to: every row is predicted some fifty times.
 _MOST_ROWS = 3000
+# Columns that say what network ran.
+_NETWORK = ("model", "net", "hidden", "layers")
 _FAILED = "failed runs: they have no time to fit to"
 
 
@@ -74,6 +76,8 @@ class Measurements:
         What folds keep together: the dataset group of the row; empty where not all rows have one, or there are fewer than three.
     grouped_by : str
         ``dataset_group`` or ``rows``.
+    network : tuple of hashable, one per time
+        What ran: its name and shape.
     framework : str
         What all rows with a profile of their own ran on; empty where they differ or none has one.
     """
@@ -88,6 +92,7 @@ class Measurements:
     parts: tuple[str, ...]
     group: tuple[Hashable, ...]
     grouped_by: str
+    network: tuple[Hashable, ...]
     framework: str
 
     def __len__(self) -> int:
@@ -271,5 +276,6 @@ def _arrays(collected: _Collected) -> Measurements:
         parts=parts,
         group=tuple(zip(collected.table, named, strict=True)) if by_name else (),
         grouped_by="dataset_group" if by_name else "rows",
+        network=tuple(tuple(row.text(column) for column in _NETWORK) for row in rows),
         framework=profiles.pop() if len(profiles) == 1 and profiles != {"default"} else "",
     )

@@ -348,6 +348,8 @@ def _calibrated(
             correlation=np.round(correlation, 4),
             residual_log_sd=_spread(residual[training] if np.any(training) else residual),
             residual_by_part={},
+            # A fit that was not tried on rows left out says nothing about other runs.
+            residual_groups=0 if unseen is None and not fell_back else _networks(measured, training),
             framework=machinery.framework or measured.framework,
         ),
         findings=tuple(findings),
@@ -367,6 +369,11 @@ def _calibrated(
 def _summary(measured: Measurements, log_predicted: FloatArray, rows: NDArray[np.bool_]) -> ErrorSummary:
     predicted, times = np.exp(log_predicted[rows]), np.exp(measured.log_measured[rows])
     return error_summary(predicted, times, np.zeros(len(times)))
+
+
+def _networks(measured: Measurements, rows: NDArray[np.bool_]) -> int:
+    """Different networks among some of the times."""
+    return len({network for network, chosen in zip(measured.network, rows.tolist(), strict=True) if chosen})
 
 
 def _spread(residual: FloatArray) -> float:

@@ -155,6 +155,10 @@ def _unlikely_first(bars: ErrorBars) -> str:
 _NOISE = 0.02
 
 
+# Kinds of workloads of no framework whose runs are known.
+_KIND = {"transformers": "transformers, any framework", "images": "images, any framework"}
+
+
 def bars_facts(bars: ErrorBars | None) -> list[tuple[str, str]]:
     """Where the error bars come from, or why there are none."""
     if bars is None:
@@ -164,7 +168,7 @@ def bars_facts(bars: ErrorBars | None) -> list[tuple[str, str]]:
     return [
         (
             "Error bars",
-            f"80 % of measurements; residuals of calibration '{bars.calibration}' ({bars.kind}), docs/accuracy.md",
+            f"80 % of measurements; residuals of calibration '{bars.calibration}' ({_KIND.get(bars.kind, bars.kind)}), docs/accuracy.md",
         )
     ]
 

@@ -83,6 +83,12 @@ class ErrorModelEntry(FileModel):
     high: Annotated[float, Field(ge=-100.0, le=100.0), BeforeValidator(_number)] = Field(
         default=1.2816, description="90 % quantile"
     )
+    ranking_scale: Factor = Field(
+        default=1.0, description="factor on the errors that plans do not share, where plans are compared"
+    )
+    listed_share: Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(_number)] = Field(
+        default=0.9, description="share of the draws in which a list to benchmark must hold the best"
+    )
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -99,6 +105,11 @@ class ResidualEntry(FileModel):
     """What the constants leave unexplained, as standard deviations of log(measured / predicted)."""
 
     log_sd: LogSd = Field(description="of the training runs, or of all rows where there are none")
+    groups: Count | None = Field(
+        default=None,
+        description="networks whose training steps that was found from: the fewer, the less it moves the bundled error bars; as stated "
+        "where absent",
+    )
     by_part: dict[Name, LogSd] = Field(
         default_factory=dict, description="of the parts of a step (costmodel.uncertainty)"
     )
@@ -198,6 +209,7 @@ class CalibrationFile(FileModel):
             correlation=matrix,
             residual_log_sd=0.0 if residual is None else residual.log_sd,
             residual_by_part={} if residual is None else dict(residual.by_part),
+            residual_groups=None if residual is None else residual.groups,
             framework=self.source.framework,
             error_models={}
             if residual is None

@@ -49,7 +49,7 @@ def mesh_bars(judge: MeshJudge, plans: Sequence[RankedMeshPlan]) -> ErrorBars:
         return without_model()
     workers = max(plan.workers for plan in plans)
     names = constants_of(resolved.workload, resolved.cluster, workers, judge.assumptions)
-    knowledge = knowledge_of(resolved.request, is_transformer=True, names=names)
+    knowledge = _knowledge(resolved, len(plans), is_transformer=True, names=names)
     candidates = _candidates(
         resolved,
         knowledge,
@@ -73,7 +73,8 @@ def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: KnownCost
     known = KnownCosts(workload, resolved.cluster) if known is None else known
     workers = max(plan.workers for plan in plans)
     names = constants_of(workload, resolved.cluster, workers)
-    knowledge = knowledge_of(resolved.request, is_transformer=is_transformer(workload.graph), names=names)
+    knowledge = _knowledge(resolved, len(plans), is_transformer=is_transformer(workload.graph), names=names)
+    names = tuple(knowledge.log_sd)
     steps = np.array([plan.step_time_s for plan in plans])
     terms = {name: np.array([getattr(plan, name) for plan in plans]) for name in _LAYER_TERMS}
     nodes = np.array([plan.workers for plan in plans]) / node_size(resolved.cluster)
@@ -109,6 +110,14 @@ def parts_bars(resolved: Resolved, plans: Sequence[_Timed]) -> ErrorBars:
     )
 
 
+def _knowledge(resolved: Resolved, plans: int, *, is_transformer: bool, names: Sequence[str]) -> Knowledge:
+    """What is known; of no constants where they neither compare plans nor shape an interval, since varying them takes time."""
+    found = knowledge_of(resolved.request, is_transformer=is_transformer, names=names)
+    if plans > 1 or found.model.sharpness > 0:
+        return found
+    return replace(found, log_sd={}, covariance=np.zeros((0, 0)))
+
+
 def _candidates(
     resolved: Resolved,
     knowledge: Knowledge,
@@ -124,7 +133,7 @@ def _candidates(
     return Candidates(
         step_time_s=steps,
         shares=shares_of(steps, terms, nodes),
-        effects=np.zeros((len(plans), len(names))) if times is None else effects_of(times, names),
+        effects=effects_of(times, names) if times is not None and names else np.zeros((len(plans), len(names))),
         covariance=knowledge.covariance,
         coordinates=np.zeros((len(plans), 1)) if coordinates is None else coordinates,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -43,7 +44,7 @@ _T = TypeVar("_T", bound=Any)
 COMPARED_PLANS = 5
 # Plans whose times differ by less are equal: either both are on a list, or none is.
 _EQUAL_TIME = 1e-4
-# Chance that the list to benchmark is meant to hold the best.
+# Chance that the list to benchmark is meant to hold the best; see also `costmodel.uncertainty.ErrorModel.listed_share`.
 LISTED_SHARE = 0.9
 # A plan slower than the best by less than this is as good: repeated runs of one plan differ by more (by a median of 15 % in the largest
 # sweep of docs/accuracy.md, nanotron on H100).
@@ -62,7 +63,7 @@ class Knowledge:
     Attributes
     ----------
     calibration : str
-        Name of the calibration.
+        Name of the calibration whose residuals are meant.
     kind : str
         Kind of workload: transformers, images, or a framework profile.
     model : ErrorModel
@@ -133,8 +134,9 @@ def knowledge_of(request: Request, *, is_transformer: bool, names: Sequence[str]
     calibration = bundled if request.calibration is None else load_calibration(request.calibration).calibration
     profile = profile_of(calibration.framework).name
     kind = "images" if not is_transformer else profile if profile != "default" else "transformers"
+    own = bool(calibration.error_models) or _says_more(calibration, bundled)
     return Knowledge(
-        calibration=calibration.name,
+        calibration=calibration.name if own else bundled.name,
         kind=kind,
         model=error_model(calibration, bundled, kind, is_transformer=is_transformer),
         log_sd={name: _log_sd(calibration, name) for name in names},
@@ -143,7 +145,10 @@ def knowledge_of(request: Request, *, is_transformer: bool, names: Sequence[str]
 
 
 def error_model(calibration: Calibration, bundled: Calibration, kind: str, *, is_transformer: bool) -> ErrorModel:
-    """Error model of a kind of workload: the calibration's own, else the bundled one at the size of the calibration's residuals."""
+    """Error model of a kind of workload: the calibration's own, else the bundled one, moved towards the calibration's residuals.
+
+    Without a framework of its own a question has the errors of an unknown one: those of ``transformers`` or ``images``.
+    """
     if kind in calibration.error_models:
         return calibration.error_models[kind]
     usual = "transformers" if is_transformer else "images"
@@ -151,9 +156,15 @@ def error_model(calibration: Calibration, bundled: Calibration, kind: str, *, is
     if found is None:  # a calibration that says only how large residuals are: half shared, half the plan's own
         half = calibration.residual_log_sd * 0.5**0.5
         return ErrorModel(shared_log_sd=half, plan_log_sd=half, typical_log_sd=max(half, 1e-6))
-    known = bundled.residual_log_sd
-    is_own = calibration is not bundled and calibration.residual_log_sd > 0 and known > 0
-    return found.scaled(calibration.residual_log_sd / known) if is_own else found
+    if not _says_more(calibration, bundled):
+        return found
+    groups = calibration.residual_groups
+    return found.updated(calibration.residual_log_sd, math.inf if groups is None else groups)
+
+
+def _says_more(calibration: Calibration, bundled: Calibration) -> bool:
+    """Whether a calibration says anything about the errors of training steps that the bundled one does not."""
+    return calibration is not bundled and calibration.residual_log_sd > 0 and calibration.residual_groups != 0
 
 
 def _log_sd(calibration: Calibration, name: str) -> float:
@@ -198,9 +209,10 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
     log_times = predicted + errors
     chance = probability_best(log_times)
     # What is recommended is benchmarked in any case.
-    short = shortest_list(log_times, LISTED_SHARE, holding=0)
+    share = max(LISTED_SHARE, knowledge.model.listed_share)
+    short = shortest_list(log_times, share, holding=0)
     listed = with_equals(np.array(sorted({0, *short.tolist()})), predicted)
-    near = np.sort(shortest_list(log_times, LISTED_SHARE, SAME_WITHIN, holding=0))
+    near = np.sort(shortest_list(log_times, share, SAME_WITHIN, holding=0))
     held = log_times[:, near].min(axis=1) <= log_times.min(axis=1) + np.log1p(SAME_WITHIN)
     return replace(
         bars,
