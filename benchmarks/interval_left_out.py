@@ -196,10 +196,13 @@ def _with_quantiles(
 def _for_rankings(found: Unseen, asked: NDArray[np.bool_], group: NDArray[np.str_], power: float) -> dict[str, float]:
     """Scale of the errors that plans do not share, and share of the draws that a list must cover.
 
-    Questions count by the power of their file's (see `weights`). The scale is the likeliest by what was measured best, a priori near 1: the logarithm of a chance is a proper score (Good, Rational
-    Decisions, JRSS B 14(1), 1952), neither too sure nor too unsure gains. The share is that at which lists of questions left out held
-    what they are for in 1 - 0.1 G / (G + `NEW_GROUPS`) of them, of G groups, and `LISTED_SHARE` at least.
+    Questions count by the power of the number in their file (see `weights`). The scale is the likeliest by what was measured best, a
+    priori near 1: the logarithm of a chance is a proper score (Good, Rational Decisions, JRSS B 14(1), 1952), neither too sure nor too
+    unsure gains. The share is that at which lists of questions left out held what they are for in 1 - 0.1 G / (G + `NEW_GROUPS`) of
+    them, of G groups, and `LISTED_SHARE` at least.
     """
+    if not np.any(asked):
+        return {"ranking_scale": 1.0, "listed_share": LISTED_SHARE}
     files = found.rows.file[found.best[asked]]
     weight = np.array([(files == file).sum() ** -power for file in files])
     prior = -0.5 * (np.log(RANKING_SCALES) / PRIOR_LOG_SD) ** 2

@@ -139,8 +139,8 @@ def knowledge_of(request: Request, *, is_transformer: bool, names: Sequence[str]
         calibration=calibration.name if own else bundled.name,
         kind=kind,
         model=error_model(calibration, bundled, kind, is_transformer=is_transformer),
-        log_sd={name: _log_sd(calibration, name) for name in names},
-        covariance=_covariance(calibration, names),
+        log_sd={name: _log_sd(calibration, bundled, name) for name in names},
+        covariance=_covariance(calibration, bundled, names),
     )
 
 
@@ -167,13 +167,19 @@ def _says_more(calibration: Calibration, bundled: Calibration) -> bool:
     return calibration is not bundled and calibration.residual_log_sd > 0 and calibration.residual_groups != 0
 
 
-def _log_sd(calibration: Calibration, name: str) -> float:
+def _log_sd(calibration: Calibration, bundled: Calibration, name: str) -> float:
+    """How far a constant is usually off: as published runs have it where the calibration's own rows say no more than the prior."""
     known = calibration.constants.get(name)
-    return CONSTANTS[name].prior_log_sd if known is None else known.log_sd
+    published = bundled.constants[name].log_sd if name in bundled.constants else CONSTANTS[name].prior_log_sd
+    if known is None:
+        return published
+    if known.determined or known.log_sd > known.prior_log_sd:  # by rows, or stated to be less sure than usual
+        return known.log_sd
+    return min(known.log_sd, published)
 
 
-def _covariance(calibration: Calibration, names: Sequence[str]) -> FloatArray:
-    log_sd = np.array([_log_sd(calibration, name) for name in names])
+def _covariance(calibration: Calibration, bundled: Calibration, names: Sequence[str]) -> FloatArray:
+    log_sd = np.array([_log_sd(calibration, bundled, name) for name in names])
     known = {name: n for n, name in enumerate(calibration.constants)}
     correlation = np.eye(len(names))
     both = [(n, known[name]) for n, name in enumerate(names) if name in known]

@@ -83,6 +83,7 @@ def test_constants_of_training_runs_are_found(write: Any, plan_table: Any) -> No
     assert found["convolution_rate"].reason == "no row depends on it"
     assert "cannot tell it from" in found["sustained_rate"].reason or found["sustained_rate"].constant.determined
     assert result.grouped_by == "dataset_group"
+    assert result.calibration.residual_groups == 3  # networks, however many runs
     assert result.errors.before.median_ape is not None
     assert result.errors.left_out is not None
     assert result.errors.before.median_ape > 0.1
@@ -97,6 +98,7 @@ def test_tables_of_several_kinds_are_fitted_together(write: Any, plan_table: Any
     result = _run(plans, products)
     assert [use.kind for use in result.tables] == ["plan", "gemm"]
     assert [errors.name for errors in result.by_kind] == ["plan", "gemm"]
+    assert result.calibration.residual_groups == 3  # kernels are none
     assert result.calibration.residual_log_sd == pytest.approx(result.residual_by_kind["plan"])
     assert _found(result)["matmul_rate"].constant.value == pytest.approx(0.83, abs=0.04)
 
@@ -115,6 +117,7 @@ def test_fewer_rows_than_constants_keep_the_bundled_ones(write: Any, gemm_table:
     assert "bundled constants are kept" in result.fell_back
     assert set(result.calibration.values.values()) == {1.0}
     assert result.errors.left_out is None
+    assert result.calibration.residual_groups == 0  # no training step: they say nothing about its error
     assert _found(result)["matmul_rate"].reason == "too few rows for a fit"
 
 

@@ -133,25 +133,63 @@ def test_a_surer_calibration_gives_narrower_intervals(asks: Any, tmp_path: Path)
     assert len(own["benchmark_list"]) <= len(usual["benchmark_list"])
 
 
+def test_a_calibration_narrows_by_how_many_networks_it_saw(asks: Any, tmp_path: Path) -> None:
+    """None says nothing about steps (kernels alone), one says little, thirty nearly all; more error than usual widens."""
+    widths, file = [], tmp_path / "mine.yaml"
+    for residual, groups in ((0.02, 0), (0.02, 1), (0.02, 30), (0.5, 30)):
+        file.write_text(
+            "schema_version: 1\nname: mine\nconstants: {host_launch: {value: 1.0}}\n"
+            f"residual: {{log_sd: {residual}, groups: {groups}}}\n",
+            encoding="utf-8",
+        )
+        document = asks(f"estimate {MESH} --tp 2 --calibration {file}")
+        plan = document["plans"][0]
+        widths.append(math.log(plan["step_time_high_s"] / plan["step_time_low_s"]))
+        assert document["error_bars"]["calibration"] == ("mine" if groups else "default")
+    plan = asks(f"estimate {MESH} --tp 2")["plans"][0]
+    usual = math.log(plan["step_time_high_s"] / plan["step_time_low_s"])
+    assert widths[0] == pytest.approx(usual)
+    assert usual > widths[1] > 0.8 * usual
+    assert 2 * 1.2816 * 0.02 < widths[2] < 0.4 * usual
+    assert widths[3] > usual
+
+
+def test_intervals_of_an_unknown_framework_hold_what_no_fit_saw(asks: Any) -> None:
+    """The bundled width against Student's t of its own scale: 80 % or more, and not nearly all."""
+    for kind in ("transformers", "images"):
+        model = load_calibration().calibration.error_models[kind]
+        scale = math.hypot(model.shared_log_sd, model.plan_log_sd, *[model.by_part["compute"]])
+        rng = np.random.default_rng(2)
+        error = scale * rng.standard_t(3, 20_000)
+        inside = (model.low * model.typical_log_sd <= error) & (error <= model.high * model.typical_log_sd)
+        assert 0.8 <= inside.mean() <= 0.97, kind
+
+
 def test_error_models_of_a_calibration_are_used_before_the_bundled_ones() -> None:
     bundled = load_calibration().calibration
     assert {"transformers", "images", "nanotron"} <= set(bundled.error_models)
     assert error_model(bundled, bundled, "nanotron", is_transformer=True) == bundled.error_models["nanotron"]
-    # A framework without rows of its own has the errors of its kind.
+    # A framework without rows of its own has the errors of any.
     assert error_model(bundled, bundled, "new", is_transformer=False) == bundled.error_models["images"]
 
 
-def test_constants_that_a_calibration_does_not_name_keep_their_prior(tmp_path: Path) -> None:
+def test_constants_that_a_calibration_says_nothing_about_are_as_sure_as_without_it(tmp_path: Path) -> None:
     file = tmp_path / "one.yaml"
+    prior = CONSTANTS["host_launch"].prior_log_sd
     file.write_text(
-        "schema_version: 1\nname: one\nresidual: {log_sd: 0.1}\n"
-        "constants: {matmul_rate: {value: 0.9, log_sd: 0.02, prior_log_sd: 0.17}}\n",
+        "schema_version: 1\nname: one\nresidual: {log_sd: 0.1}\nconstants:\n"
+        "  matmul_rate: {value: 0.9, log_sd: 0.02, prior_log_sd: 0.17}\n"
+        f"  host_launch: {{value: 1.0, log_sd: {prior}, prior_log_sd: {prior}}}\n"  # no row depends on it
+        "  memory_rate: {value: 1.0, log_sd: 0.3, prior_log_sd: 0.15}\n"  # stated to be less sure
+        f"  host_collective: {{value: 2.0, log_sd: {0.6 * prior}, prior_log_sd: {prior}, determined: true}}\n",
         encoding="utf-8",
     )
-    known = knowledge_of(
-        Request(model="", calibration=str(file)), is_transformer=True, names=("matmul_rate", "link_latency")
-    )
-    assert np.sqrt(np.diag(known.covariance)) == pytest.approx([0.02, CONSTANTS["link_latency"].prior_log_sd])
+    names = ("matmul_rate", "host_launch", "memory_rate", "host_collective", "link_latency")
+    known = knowledge_of(Request(model="", calibration=str(file)), is_transformer=True, names=names)
+    published = load_calibration().calibration.constants
+    assert published["link_latency"].log_sd < CONSTANTS["link_latency"].prior_log_sd
+    expected = [0.02, published["host_launch"].log_sd, 0.3, 0.6 * prior, published["link_latency"].log_sd]
+    assert np.sqrt(np.diag(known.covariance)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("question", ["gpt3-1.3b --gpus 4 --batch 16 --seq 512", "alexnet --gpus 4"])
