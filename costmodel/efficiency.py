@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 if TYPE_CHECKING:
     from costmodel.device import Device
 
-__all__ = ["DEFAULT_EFFICIENCY", "Efficiency", "EfficiencyError", "kernel_time_s"]
+__all__ = ["DEFAULT_EFFICIENCY", "NARROW_FORMATS", "Efficiency", "EfficiencyError", "kernel_time_s"]
 
 FloatArray = NDArray[np.float64]
 
@@ -44,6 +44,9 @@ class Efficiency:
     ----------
     matmul_fraction : float
         Share of the peak that a large matrix product reaches.
+    narrow_fraction : float
+        Share of its peak that a large product of 8 or fewer bits reaches, over matmul_fraction: its operands move and its power rise
+        twice as fast.
     winograd_fraction, fft_fraction : float
         Rate of the products of these convolution algorithms over that of a large matrix product on vector units: they do not run on
         matrix cores.
@@ -54,6 +57,9 @@ class Efficiency:
     attention_fraction, attention_backward_fraction : float
         Rate of a fused attention over that of a matrix product of its size, forward and backward: the exponentials of the softmax run
         between its products.
+    portable_attention_fraction : float
+        Rate of a fused attention that was written for an earlier generation over that of the last two: FlashAttention-2 runs on Hopper
+        with the instructions of Ampere.
     sustained_fraction : float
         Share of its best rate that a matrix product keeps up through a training step, where the power limit lowers the clocks and other
         work has filled the caches.
@@ -89,11 +95,13 @@ class Efficiency:
     """
 
     matmul_fraction: float = 0.80
+    narrow_fraction: float = 1.0
     winograd_fraction: float = 0.80
     fft_fraction: float = 0.50
     vector_fraction: float = 0.80
     attention_fraction: float = 1.0
     attention_backward_fraction: float = 1.0
+    portable_attention_fraction: float = 1.0
     sustained_fraction: float = 1.0
     elementwise_fraction: float = 1.0
     memory_fraction: float = 0.85
@@ -155,6 +163,8 @@ DEFAULT_EFFICIENCY = Efficiency(
     "vector_fraction: assumptions",
 )
 
+# Number formats of 8 bits or fewer.
+NARROW_FORMATS = frozenset({"fp8", "fp4"})
 # Algorithms that run outside the matrix cores, and the fraction that applies to them.
 _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attention_backward_fraction"}
 # Lanes (fp32 multiply-adds per clock) of a multiprocessor that the multiples of `Efficiency` are stated for.
@@ -264,7 +274,8 @@ def _rate_flop_per_s(device: Device, precision: str, algorithm: str, *, is_produ
         raise EfficiencyError(f"unknown algorithm '{algorithm}' (known: gemm, {known})")
     if is_product:
         units = device.has_matrix_units(precision)
-        return device.peak(precision) * (efficiency.matmul_fraction if units else _vector_fraction(device))
+        narrow = efficiency.narrow_fraction if precision in NARROW_FORMATS else 1.0
+        return device.peak(precision) * (efficiency.matmul_fraction * narrow if units else _vector_fraction(device))
     return device.vector_peak_flop_per_s * efficiency.vector_fraction
 
 

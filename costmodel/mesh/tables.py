@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.compute import ComputeModel, PassTimes
+from costmodel.efficiency import NARROW_FORMATS
 from costmodel.graph import Graph
 from costmodel.layers import Layer, Shard
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
@@ -47,9 +48,8 @@ _WEIGHT_COLUMNS = (
 )
 # The largest of a unit's layers counts, not their sum.
 _LARGEST = frozenset({"widest_bytes"})
-_NARROW = ("fp8", "fp4")
 # Under fp8 and fp4 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
-_FP8_KINDS = frozenset({"linear", "moe"})
+_NARROW_KINDS = frozenset({"linear", "moe"})
 
 
 def unit_table(
@@ -194,9 +194,9 @@ def add_layer(
 
 def _compute_of(workload: Workload, layer: Layer, is_head: bool) -> ComputeModel:
     compute = workload.compute
-    if not isinstance(compute, RooflineCompute) or workload.precision.compute not in _NARROW:
+    if not isinstance(compute, RooflineCompute) or workload.precision.compute not in NARROW_FORMATS:
         return compute
-    if layer.kind in _FP8_KINDS and not is_head:
+    if layer.kind in _NARROW_KINDS and not is_head:
         return compute
     return replace(compute, precision=replace(compute.precision, compute="bf16"))
 
@@ -242,7 +242,7 @@ def _add_unfused(
     device, width = compute.device, workload.precision.activation_bytes
     elements = rows_held(layer, shard) * shard.out_channels
     forward, backward = unfused_bytes(layer, shard, elements, width, assumptions)
-    if layer.kind == "linear" and compute.precision.compute in _NARROW:
+    if layer.kind == "linear" and compute.precision.compute in NARROW_FORMATS:
         forward, backward = fp8_bytes(rows_held(layer, shard) * shard.in_channels, elements, width)
     rate = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
     total["forward_s"] += forward / rate

@@ -79,8 +79,8 @@ _INSTANCES = (
     _k(r"\bg5(?=[ .])", "a10g", "pcie4-node"),
     _k(r"\bg6e\b", "l40s", "pcie4-node"),
     _k(r"\bg6(?=[ .])|\bg2 standard", "l4", "pcie4-node"),
-    _k(r"\btrn2", "trainium2", "aws-p5"),
-    _k(r"\btrn1", "trainium1", "aws-p4d"),
+    _k(r"\btrn2", "trainium2", "aws-trn2"),
+    _k(r"\btrn1", "trainium1", "aws-trn1"),
 )
 
 # Names that begin with or contain another one come first: "gh200" before "h200", "p100" of an SXM board before any "p100".
@@ -166,8 +166,8 @@ _OTHER_MAKERS = (
     _k(r"\bmi ?25\b", "mi25", "pcie3-fdr"),
     _k(r"gaudi ?3|hl ?325", "gaudi3", "gaudi3-node"),
     _k(r"gaudi ?2|hl ?225", "gaudi2", "gaudi2-node"),
-    _k(r"trainium ?2", "trainium2", "aws-p5"),
-    _k(r"trainium(?: ?1)?\b", "trainium1", "aws-p4d"),
+    _k(r"trainium ?2", "trainium2", "aws-trn2"),
+    _k(r"trainium(?: ?1)?\b", "trainium1", "aws-trn1"),
     _k(r"\btpu ?v?3\b|^v3 \d+$", "tpu-v3", "tpu-v3-pod"),
     _k(r"\btpu ?v?4\b(?! ?i\b)|^v4 \d+$", "tpu-v4", "tpu-v4-pod"),
     _k(r"\btpu ?v?5 ?p\b|^v5p(?: \d+)?$", "tpu-v5p", "tpu-v5p-pod"),

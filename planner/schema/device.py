@@ -41,11 +41,13 @@ class EfficiencyEntry(FileModel):
     """Constants of the efficiency model that differ from the defaults; see `costmodel.efficiency.Efficiency`."""
 
     matmul_fraction: Fraction = DEFAULT_EFFICIENCY.matmul_fraction
+    narrow_fraction: Fraction = DEFAULT_EFFICIENCY.narrow_fraction
     winograd_fraction: Fraction = DEFAULT_EFFICIENCY.winograd_fraction
     fft_fraction: Fraction = DEFAULT_EFFICIENCY.fft_fraction
     vector_fraction: Fraction = DEFAULT_EFFICIENCY.vector_fraction
     attention_fraction: Fraction = DEFAULT_EFFICIENCY.attention_fraction
     attention_backward_fraction: Fraction = DEFAULT_EFFICIENCY.attention_backward_fraction
+    portable_attention_fraction: Fraction = DEFAULT_EFFICIENCY.portable_attention_fraction
     sustained_fraction: Fraction = DEFAULT_EFFICIENCY.sustained_fraction
     elementwise_fraction: Fraction = DEFAULT_EFFICIENCY.elementwise_fraction
     memory_fraction: Fraction = DEFAULT_EFFICIENCY.memory_fraction

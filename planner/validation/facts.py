@@ -17,6 +17,7 @@ __all__ = [
     "measured_bytes",
     "not_measured",
     "plausible_bytes",
+    "recompute_choices",
     "recompute_of",
     "sharding_of",
     "step_time_s",
@@ -29,14 +30,24 @@ __all__ = [
 # NeMo and Megatron-Bridge: sequence parallelism and the distributed optimizer are on in its recipes (NeMo Framework performance guide),
 # grad_reduce_in_fp32 is off in those of the performance tables (scripts/performance). Its recipes of GPT-3 drop 10 % of the hidden states,
 # those of Llama nothing (NeMo-Framework-Launcher, conf/training/gpt3 and llama). Its tables write FSDP 1 for "used" (performance summary,
-# nomenclature).
+# nomenclature), and leave out what the recipes recompute where memory is short (scripts/performance: recompute_modules,
+# recompute_num_layers).
+# torchtitan: docs/fsdp.md and infra/parallelize.py (SequenceParallel norms). MaxText: configs/base.yml, logical_axis_rules (weights over
+# "fsdp", activations over "tensor" between the blocks).
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     (r"nanotron", {"sequence_parallel": 1}),
     (
         r"nemo|megatron-bridge",
-        {"sequence_parallel": 1, "zero_stage": 1, "narrow_gradients": 1, "gpt_dropout": 1, "fsdp_is_flag": 1},
+        {
+            "sequence_parallel": 1,
+            "zero_stage": 1,
+            "narrow_gradients": 1,
+            "gpt_dropout": 1,
+            "fsdp_is_flag": 1,
+            "recompute_as_needed": 1,
+        },
     ),
-    (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3}),
+    (r"torchtitan|maxtext", {"sequence_parallel": 1, "zero_stage": 3}),
     (r"fsdp", {"zero_stage": 3}),
 )
 _YES = ("yes", "true", "1", "on")
@@ -261,6 +272,24 @@ _RECOMPUTE = (
     (r"full|uniform|block|enabled?\b|activation.checkpoint|gradient.checkpoint", "full"),
     (r"checkpoint|ckpt|remat|every|per.?layer|all\b", "full"),
 )
+
+
+ALL_BLOCKS = 10**6  # of a chunk, however many it has
+# What recipes choose from where a table does not say: nothing, the attention, or so many blocks of every chunk as it takes.
+AS_NEEDED: tuple[tuple[str, int], ...] = (
+    ("none", 0),
+    ("selective", 0),
+    *(("full", blocks) for blocks in (1, 2, 4, 8, 16, 32, 64, ALL_BLOCKS)),
+)
+
+
+def recompute_choices(row: Row) -> tuple[tuple[str, int], ...]:
+    """Names of `costmodel.mesh.plan.RECOMPUTE` and blocks of a chunk: what the row says, or what it leaves open."""
+    if not row.text("recompute") and _of_framework(row).get("recompute_as_needed"):
+        row.default("recompute", "as needed")
+        return AS_NEEDED
+    name = recompute_of(row)
+    return ((name, ALL_BLOCKS if name == "full" else 0),)
 
 
 def recompute_of(row: Row) -> str:

@@ -69,8 +69,9 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
 
         near = did_you_mean(short_name(text), bundled("devices"))
         raise RowSkipped(f"device '{short_name(text)}' is not known{near} (planner list devices)", usable=True)
-    device = _as_used_by(row.text("library"), _device(name))
-    cluster = _cluster(name, cluster_name, wanted)
+    portable = _has_portable_attention(row)
+    device = _as_used_by(row.text("library"), _device(name, portable))
+    cluster = _cluster(name, cluster_name, wanted, portable)
     if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
@@ -130,6 +131,19 @@ def _as_used_by(library: str, device: Device) -> Device:
     return replace(device, efficiency=replace(device.efficiency, winograd_fraction=_NEVER, fft_fraction=_NEVER))
 
 
+# Software that calls attention kernels made for the device: cuDNN through Transformer Engine (NeMo, Megatron Core) or XLA, and
+# FlashAttention-3. The rest of 2023 to 2025 calls FlashAttention-2 or what PyTorch has of it.
+_NEWEST_ATTENTION = re.compile(
+    r"nemo|megatron(?!.?deepspeed)|transformer.?engine|maxtext|\bjax\b|\bpax|axlearn|cudnn|flash.?attention.?[34]|\bfa[34]\b|thunder"
+)
+
+
+def _has_portable_attention(row: Row) -> bool:
+    """Whether the row's software has attention kernels of an earlier generation; nobody knows where none is stated."""
+    words = f"{row.text('framework')} {row.text('flash_attention')}".lower()
+    return row.has("framework") and not _NEWEST_ATTENTION.search(words)
+
+
 def links_of(row: Row) -> Links:
     """Links as the columns of plan-level tables state them.
 
@@ -161,17 +175,26 @@ def _used_per_node(row: Row, most: int | None) -> int | None:
 
 
 @cache
-def _device(name: str) -> Device:
+def _device(name: str, portable_attention: bool = False) -> Device:
     from planner.loading import load_device
 
     try:
-        return load_device(name).device
+        device = load_device(name).device
     except PlannerError as error:
         raise RowSkipped(str(error).splitlines()[0], usable=True) from None
+    known = device.efficiency
+    if not portable_attention or known.portable_attention_fraction == 1.0:
+        return device
+    slower = replace(
+        known,
+        attention_fraction=known.attention_fraction * known.portable_attention_fraction,
+        attention_backward_fraction=known.attention_backward_fraction * known.portable_attention_fraction,
+    )
+    return replace(device, efficiency=slower)
 
 
 @cache
-def _cluster(device: str, base: str, links: Links) -> Cluster:
+def _cluster(device: str, base: str, links: Links, portable_attention: bool = False) -> Cluster:
     """The usual cluster of a device with other bandwidths and nodes."""
     from planner.files.resources import bundled
     from planner.loading import load_cluster
@@ -186,7 +209,7 @@ def _cluster(device: str, base: str, links: Links) -> Cluster:
         outer = replace(outer, bandwidth_bytes_per_s=each, shared_by=1)
     elif size % outer.shared_by:
         outer = replace(outer, shared_by=1)
-    group = replace(known.groups[0], device=_device(device), num_devices=None, levels=())
+    group = replace(known.groups[0], device=_device(device, portable_attention), num_devices=None, levels=())
     return replace(known, name=f"{base} as measured", groups=(group,), levels=(*node, replace(outer, size=None)))
 
 
@@ -199,7 +222,8 @@ def _joined(known: Cluster, links: Links) -> int:
     usual = _node_size(known)
     if links.joined is not None:
         return links.joined
-    return usual if links.gpus_per_node is None or usual > _LARGEST_NODE else links.gpus_per_node
+    stated = links.gpus_per_node
+    return usual if stated is None or stated <= _LARGEST_NODE < usual else stated
 
 
 def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tuple[Level, ...]:

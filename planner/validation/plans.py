@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from planner.validation.facts import (
     measured_bytes,
     not_measured,
     plausible_bytes,
-    recompute_of,
+    recompute_choices,
     sharding_of,
     step_time_s,
     trains_adapters_only,
@@ -208,35 +209,33 @@ def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:
     tp, pp, cp, dp = degrees_of(row)
     batches, global_batch = batches_of(row, dp, tp * pp * cp * dp, row.count("seq") or _positions(graph))
     stage, replicate, shard = sharding_of(row, dp, cp)
-    ep = row.count("ep") or 1
     has_experts = "moe" in graph.kinds
-    sequence_parallel = tp > 1 and framework_default(row, "sequence_parallel", "sp", has_experts)
-    recompute = recompute_of(row)
     vpp = row.count("vpp") or 1
+    plan = MeshPlan(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=row.count("ep") or 1,
+        sequence_parallel=tp > 1 and framework_default(row, "sequence_parallel", "sp", has_experts),
+        dp_replicate=replicate,
+        dp_shard=shard,
+        zero_stage=stage,
+        offload_optimizer=row.text("cpu_offload").lower() in ("true", "yes", "1"),
+    )
     plans = []
-    for micro_batch, count in batches:
+    for (micro_batch, count), (recompute, blocks) in product(batches, recompute_choices(row)):
         interleaved = pp > 1 and vpp > 1 and count % pp == 0
         if pp > 1 and vpp > 1 and not interleaved:
             row.default("vpp", 1)
         plans.append(
-            MeshPlan(
-                tp=tp,
-                pp=pp,
-                cp=cp,
-                ep=ep,
+            replace(
+                plan,
                 vpp=vpp if interleaved else 1,
                 schedule="interleaved" if interleaved else "1f1b",
-                sequence_parallel=sequence_parallel,
-                dp_replicate=replicate,
-                dp_shard=shard,
-                zero_stage=stage,
                 micro_batch=micro_batch,
                 num_micro_batches=count,
                 recompute=recompute,
-                recompute_blocks=len(graph.layers)
-                if recompute == "full"
-                else 0,  # cut to the blocks of the network later
-                offload_optimizer=row.text("cpu_offload").lower() in ("true", "yes", "1"),
+                recompute_blocks=blocks,  # cut to those of the network later
             )
         )
     return tuple(plans), global_batch
@@ -308,7 +307,16 @@ def _costs(
 
 
 def _cut(plan: MeshPlan, blocks: int) -> MeshPlan:
-    return replace(plan, recompute_blocks=blocks) if plan.recompute == "full" else plan
+    """The plan for a network of so many blocks.
+
+    Megatron counts embedding and loss among the layers of a pipeline where it is told to (account_for_embedding_in_pipeline_split):
+    Llama 3.1 405B has 126 blocks, and runs as 16 stages of 8 chunks. Here chunks hold blocks.
+    """
+    if blocks < plan.pp * plan.vpp <= blocks + 2:
+        plan = replace(plan, vpp=max(blocks // plan.pp, 1))
+        if plan.vpp == 1:
+            plan = replace(plan, schedule="1f1b")
+    return replace(plan, recompute_blocks=min(plan.recompute_blocks, blocks))
 
 
 def _broken(shape: NetworkShape, batch: MeshBatch) -> list[str]:

@@ -147,6 +147,18 @@ def test_large_products_reach_the_stated_fraction() -> None:
     assert rate == pytest.approx(0.87 * 312e12, rel=0.02)
 
 
+def test_products_of_few_bits_have_a_fraction_of_their_own() -> None:
+    """624 TFLOP/s x 0.8 x 0.9; in 16 bits the second factor does not count."""
+    peaks = {"fp32": 19.5e12, "bf16": 312e12, "fp8": 624e12, "fp4": 1248e12}
+    efficiency = Efficiency(matmul_fraction=0.8, narrow_fraction=0.9, tile_half=0, depth_half=0, fill_outputs=0)
+    device = replace(A100, peak_flop_per_s=peaks, efficiency=efficiency, launch_overhead_s=0.0)
+    times = [
+        float(kernel_time_s(device, name, flop=2e15, memory_bytes=0.0, gemm=(1e5, 1e5, 1e5)))
+        for name in ("bf16", "fp8", "fp4")
+    ]
+    assert times == pytest.approx([2e15 / (312e12 * 0.8), 2e15 / (624e12 * 0.72), 2e15 / (1248e12 * 0.72)])
+
+
 def test_batch_equals_scalars() -> None:
     rng = np.random.default_rng(0)
     m, n, k, moved = rng.uniform(1, 5000, (4, 30))

@@ -119,3 +119,55 @@ NEW = {
 @pytest.mark.parametrize(("text", "name"), NEW.items())
 def test_devices_of_similar_names(text: str, name: str | None) -> None:
     assert device_name(text) == name
+
+
+def fast_and_slow(**cells: str) -> tuple[int | None, float]:
+    """Devices that share the fast links, and the bandwidth of each beyond them."""
+    *inside, outer = machine_of(row(**cells)).cluster.levels
+    size = 1
+    for level in inside:
+        size *= level.size or 1
+    return size, outer.bandwidth_bytes_per_s / outer.shared_by
+
+
+@pytest.mark.parametrize(
+    ("cells", "size"),
+    [
+        ({"device": "DGX-GB200", "gpus_per_node": "4", "nvlink_domain": "72"}, 72),  # trays of four
+        ({"device": "DGX-GB200", "gpus_per_node": "4"}, 72),
+        ({"device": "GB200", "nvlink_domain": "4"}, 4),
+        ({"device": "DGX-H100", "gpus_per_node": "8", "nvlink_domain": "8"}, 8),
+        ({"device": "H100", "gpus_per_node": "4"}, 4),
+        ({"device": "TPU v5e", "gpus_per_node": "8"}, 256),  # chips of a host
+        ({"device": "TPU v5p", "gpus_per_node": "64"}, 64),  # a slice
+        ({"device": "V100-32GB SXM3 (DGX-2)", "gpus_per_node": "16"}, 16),
+    ],
+)
+def test_fast_links_may_join_several_hosts(cells: dict[str, str], size: int) -> None:
+    assert fast_and_slow(**cells)[0] == size
+
+
+def test_what_leaves_a_host_is_shared_by_its_devices_only() -> None:
+    stated = {"device": "GB200", "gpus_per_node": "4", "nvlink_domain": "72", "inter_bw_Gbps_per_node": "1600"}
+    assert fast_and_slow(**stated) == (72, 400e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("device", "framework", "is_portable"),
+    [
+        ("H100 SXM", "llm-foundry/Composer PyTorch FSDP", True),
+        ("H100 SXM", "nanotron v0.5", True),
+        ("H200", "Megatron-DeepSpeed", True),
+        ("H100 SXM", "25.09 NeMo Container", False),
+        ("H100 SXM", "Megatron-LM", False),
+        ("H100 SXM", "MaxText (JAX)", False),
+        ("H100 SXM", "", False),
+        ("A100-80GB", "llm-foundry", False),  # FlashAttention-2 is written for it
+    ],
+)
+def test_attention_kernels_of_an_earlier_generation(device: str, framework: str, is_portable: bool) -> None:
+    found, own = machine_of(row(device=device, framework=framework)), machine_of(row(device=device))
+    ratio = found.device.efficiency.attention_fraction / own.device.efficiency.attention_fraction
+    assert ratio == pytest.approx(0.62 if is_portable else 1.0)
+    assert found.cluster.device == found.device
+    assert found.device.efficiency.matmul_fraction == own.device.efficiency.matmul_fraction

@@ -13,7 +13,7 @@ from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from planner.loading import load_cluster
-from planner.validation.facts import gradient_bytes, recompute_of, sharding_of, step_time_s
+from planner.validation.facts import gradient_bytes, recompute_choices, recompute_of, sharding_of, step_time_s
 from planner.validation.networks import shape_of, transformer
 from planner.validation.outcomes import Outcome
 from planner.validation.plans import predict
@@ -178,6 +178,42 @@ def test_sharding(cells: dict[str, str], expected: tuple[int, int, int]) -> None
 
 def test_one_replica_shards_nothing() -> None:
     assert sharding_of(Row(line=2, cells={"zero_stage": "3"}), dp=1, cp=1) == (0, 1, 1)
+
+
+LLAMA = {
+    "model": "LLAMA3_70B", "seq": "8192", "precision": "FP8", "device": "DGX-GB200", "gpus_per_node": "4", "nvlink_domain": "72",
+    "gpus": "64", "global_batch": "256", "micro_batch": "2", "tp": "1", "pp": "1", "fsdp": "64", "tokens_per_s_per_gpu": "4040",
+}  # fmt: skip
+
+
+def test_recipes_recompute_as_much_as_memory_asks_for() -> None:
+    """Two sequences of 8192 positions keep 400 GB in 80 blocks; NVIDIA ran this, and does not say what it recomputed."""
+    fits, not_stated, full = (
+        predict([Row(line=2, cells={**LLAMA, **more})], DEFAULT)[0]
+        for more in ({"framework": "26.02 NeMo Container"}, {"framework": "my trainer"}, {"recompute": "full"})
+    )
+    assert fits.memory is not None
+    assert fits.memory.fits
+    assert not_stated.memory is not None
+    assert not not_stated.memory.fits
+    assert not_stated.comparisons[0].predicted_s < fits.comparisons[0].predicted_s < full.comparisons[0].predicted_s
+    stated = Row(line=2, cells={"framework": "NeMo", "recompute": "none"})
+    assert recompute_choices(stated) == (("none", 0),)
+    assert not stated.defaults
+
+
+def test_embedding_and_loss_may_count_as_blocks_of_a_pipeline() -> None:
+    """Llama 3.1 405B has 126 blocks; Megatron-Bridge runs it as 16 stages of 8 chunks."""
+    cells = {
+        "model": "LLAMA3.1_405B", "seq": "8192", "precision": "MXFP8", "device": "DGX-GB200", "gpus": "256", "global_batch": "1536",
+        "micro_batch": "1", "tp": "4", "pp": "16", "vpp": "8", "framework": "26.02 NeMo Container", "step_time_ms": "62530",
+    }  # fmt: skip
+    found, more = (predict([Row(line=2, cells={**cells, "vpp": vpp})], DEFAULT)[0] for vpp in ("8", "9"))
+    assert found.is_scored
+    assert found.comparisons[0].plan is not None
+    assert found.comparisons[0].plan.vpp == 7
+    assert not more.is_scored
+    assert "more than the 126 blocks" in more.skipped
 
 
 def test_words_of_recomputation() -> None:
