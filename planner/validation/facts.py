@@ -32,7 +32,8 @@ __all__ = [
 # those of Llama nothing (NeMo-Framework-Launcher, conf/training/gpt3 and llama). Its tables write FSDP 1 for "used" (performance summary,
 # nomenclature), and leave out what the recipes recompute where memory is short (scripts/performance: recompute_modules,
 # recompute_num_layers).
-# torchtitan: docs/fsdp.md and infra/parallelize.py (SequenceParallel norms). MaxText: configs/base.yml, logical_axis_rules (weights over
+# torchtitan: docs/fsdp.md and infra/parallelize.py (SequenceParallel norms); its selective recomputation takes every second product, or
+# block (activation_checkpoint, selective_ac_option). MaxText: configs/base.yml, logical_axis_rules (weights over
 # "fsdp", activations over "tensor" between the blocks).
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     (r"nanotron", {"sequence_parallel": 1}),
@@ -47,7 +48,8 @@ _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
             "recompute_as_needed": 1,
         },
     ),
-    (r"torchtitan|maxtext", {"sequence_parallel": 1, "zero_stage": 3}),
+    (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3, "selects_every_second": 1}),
+    (r"maxtext", {"sequence_parallel": 1, "zero_stage": 3}),
     (r"fsdp", {"zero_stage": 3}),
 )
 _YES = ("yes", "true", "1", "on")
@@ -274,22 +276,31 @@ _RECOMPUTE = (
 )
 
 
-ALL_BLOCKS = 10**6  # of a chunk, however many it has
-# What recipes choose from where a table does not say: nothing, the attention, or so many blocks of every chunk as it takes.
-AS_NEEDED: tuple[tuple[str, int], ...] = (
-    ("none", 0),
-    ("selective", 0),
-    *(("full", blocks) for blocks in (1, 2, 4, 8, 16, 32, 64, ALL_BLOCKS)),
-)
+def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str, int], ...]:
+    """Names of `costmodel.mesh.plan.RECOMPUTE` and blocks of a chunk: what the row says, or what it leaves open.
 
+    Parameters
+    ----------
+    row : Row
+    blocks : int
+        Of the network.
+    chunks : int
+        Of its pipeline.
 
-def recompute_choices(row: Row) -> tuple[tuple[str, int], ...]:
-    """Names of `costmodel.mesh.plan.RECOMPUTE` and blocks of a chunk: what the row says, or what it leaves open."""
-    if not row.text("recompute") and _of_framework(row).get("recompute_as_needed"):
+    Examples
+    --------
+    >>> [recompute_choices(Row(line=2, cells={"recompute": text, "framework": "torchtitan"}), 32, 2) for text in ("full", "selective")]
+    [(('full', 32),), (('full', 8),)]
+    """
+    facts = _of_framework(row)
+    if not row.text("recompute") and facts.get("recompute_as_needed"):
         row.default("recompute", "as needed")
-        return AS_NEEDED
+        few = [count for count in (1, 2, 4, 8, 16, 32, 64) if count * chunks < blocks]
+        return (("none", 0), ("selective", 0), *(("full", count) for count in (*few, blocks)))
     name = recompute_of(row)
-    return ((name, ALL_BLOCKS if name == "full" else 0),)
+    if name == "selective" and facts.get("selects_every_second"):
+        return (("full", max(-(-blocks // chunks) // 2, 1)),)
+    return ((name, blocks if name == "full" else 0),)
 
 
 def recompute_of(row: Row) -> str:

@@ -222,8 +222,10 @@ def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:
         zero_stage=stage,
         offload_optimizer=row.text("cpu_offload").lower() in ("true", "yes", "1"),
     )
+    blocks = len({layer.block for layer in graph.layers if layer.block})
+    choices = recompute_choices(row, blocks, pp * vpp)
     plans = []
-    for (micro_batch, count), (recompute, blocks) in product(batches, recompute_choices(row)):
+    for (micro_batch, count), (recompute, recomputed) in product(batches, choices):
         interleaved = pp > 1 and vpp > 1 and count % pp == 0
         if pp > 1 and vpp > 1 and not interleaved:
             row.default("vpp", 1)
@@ -235,7 +237,7 @@ def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:
                 micro_batch=micro_batch,
                 num_micro_batches=count,
                 recompute=recompute,
-                recompute_blocks=blocks,  # cut to those of the network later
+                recompute_blocks=recomputed,
             )
         )
     return tuple(plans), global_batch

@@ -198,7 +198,7 @@ def test_recipes_recompute_as_much_as_memory_asks_for() -> None:
     assert not not_stated.memory.fits
     assert not_stated.comparisons[0].predicted_s < fits.comparisons[0].predicted_s < full.comparisons[0].predicted_s
     stated = Row(line=2, cells={"framework": "NeMo", "recompute": "none"})
-    assert recompute_choices(stated) == (("none", 0),)
+    assert recompute_choices(stated, 80) == (("none", 0),)
     assert not stated.defaults
 
 
