@@ -153,6 +153,7 @@ _WORKSTATION = (
 
 _OTHER_MAKERS = (
     _k(r"\bmi ?355", "mi355x", "mi300x-node"),
+    _k(r"\bmi ?350", "mi350x", "mi300x-node"),
     _k(r"\bmi ?325", "mi325x", "mi300x-node"),
     _k(r"\bmi ?300(?! ?[ac]\b)", "mi300x", "mi300x-node"),
     _k(r"\bmi ?210\b", "mi210", "pcie4-node"),
@@ -168,6 +169,7 @@ _OTHER_MAKERS = (
     _k(r"gaudi ?2|hl ?225", "gaudi2", "gaudi2-node"),
     _k(r"trainium ?2", "trainium2", "aws-trn2"),
     _k(r"trainium(?: ?1)?\b", "trainium1", "aws-trn1"),
+    _k(r"\btpu ?v?2\b|^v2 \d+$", "tpu-v2", "tpu-v3-pod"),
     _k(r"\btpu ?v?3\b|^v3 \d+$", "tpu-v3", "tpu-v3-pod"),
     _k(r"\btpu ?v?4\b(?! ?i\b)|^v4 \d+$", "tpu-v4", "tpu-v4-pod"),
     _k(r"\btpu ?v?5 ?p\b|^v5p(?: \d+)?$", "tpu-v5p", "tpu-v5p-pod"),

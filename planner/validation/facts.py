@@ -50,7 +50,8 @@ _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     ),
     (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3, "selects_every_second": 1}),
     (r"maxtext", {"sequence_parallel": 1, "zero_stage": 3}),
-    (r"fsdp", {"zero_stage": 3}),
+    # Sharded unless told otherwise: llm-foundry (fsdp_config of its yamls), OLMo, torchtune, Levanter, EasyLM (axis fsdp).
+    (r"fsdp|llm-?foundry|mosaic|olmo|torchtune|levanter|easylm", {"zero_stage": 3}),
 )
 _YES = ("yes", "true", "1", "on")
 _NO = ("no", "false", "0", "off", "none")
@@ -345,24 +346,21 @@ def sharding_of(row: Row, dp: int, cp: int) -> tuple[int, int, int]:
     return (stage, dp // size, size) if size * cp > 1 else (0, dp, 1)
 
 
+# First word of the column fsdp -> ZeRO stage.
+_SHARDED = {
+    "full_shard": 3, "full": 3, "fsdp": 3, "fsdp1": 3, "fsdp2": 3, "yes": 3, "true": 3, "hybrid_shard": 3, "hybrid": 3, "hsdp": 3,
+    "shard_grad_op": 2, "hybrid_shard_zero2": 2, "no_shard": 0, "no": 0, "none": 0, "false": 0, "ddp": 0,
+}  # fmt: skip
+
+
 def _stage_and_group(row: Row) -> tuple[int, float | None]:
     group = row.number("zero1_group")
-    sharded = row.text("fsdp").lower()
-    words = {
-        "full_shard": 3,
-        "hybrid_shard": 3,
-        "shard_grad_op": 2,
-        "no_shard": 0,
-        "yes": 3,
-        "true": 3,
-        "no": 0,
-        "false": 0,
-    }
+    sharded = re.split(r"[\s(,;]", row.text("fsdp").lower(), maxsplit=1)[0].replace("-", "_")
     stated = _stated_stage(row)
-    if sharded in words:
-        if sharded == "hybrid_shard":
+    if sharded in _SHARDED:
+        if sharded.startswith(("hybrid", "hsdp")):
             group = row.number("gpus_per_node")
-        return (int(stated) if stated is not None else words[sharded]), group
+        return (int(stated) if stated is not None else _SHARDED[sharded]), group
     ranks = row.number("fsdp")
     if stated is None and ranks is not None and ranks > 1:
         return 3, ranks
@@ -372,11 +370,19 @@ def _stage_and_group(row: Row) -> tuple[int, float | None]:
         return int(stated), group
     if ranks == 1 and _of_framework(row).get("fsdp_is_flag"):
         return 3, None
-    if group is not None:
-        return 1, group
-    return row.default("zero_stage", _of_framework(row).get("zero_stage", 0)), None
+    return (_named_stage(row), None) if group is None else (1, group)
 
 
+def _named_stage(row: Row) -> int:
+    """The stage that the framework's name states, else what the framework does."""
+    named = _NAMED_STAGE.search(row.text("framework").lower())
+    if named is not None:
+        return int(named[1] or 3)
+    return row.default("zero_stage", _of_framework(row).get("zero_stage", 0))
+
+
+# "DeepSpeed ZeRO-2", "DeepSpeed (zero stage 3)", "ZeRO-Infinity": stage 3 whose states may leave the device.
+_NAMED_STAGE = re.compile(r"\bzero[\s_-]*(?:(?:stage|dp)[\s_-]*)?(?:([1-3])\b|infinity)")
 _STAGE = re.compile(r"(?:zero|stage|os)?[\s_-]*(?:stage|dp)?[\s_-]*([0-3])\b(?!\.)")
 
 

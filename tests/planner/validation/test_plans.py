@@ -170,6 +170,13 @@ def test_rows_of_one_question_have_one_key() -> None:
         ({"zero_stage": "1", "zero1_group": "-1 (all DP ranks)"}, (1, 1, 8)),
         ({"zero_stage": "1", "zero1_group": "4"}, (1, 2, 4)),
         ({"framework": "NeMo 24.07"}, (1, 1, 8)),
+        ({"fsdp": "HSDP (in a node)", "gpus_per_node": "4"}, (3, 2, 4)),
+        ({"fsdp": "FSDP2"}, (3, 1, 8)),
+        ({"framework": "DeepSpeed ZeRO-2"}, (2, 1, 8)),
+        ({"framework": "DeepSpeed (ZeRO stage 3)"}, (3, 1, 8)),
+        ({"framework": "DeepSpeed ZeRO-Infinity"}, (3, 1, 8)),
+        ({"framework": "DeepSpeed ZeRO-3", "zero_stage": "1"}, (1, 1, 8)),
+        ({"framework": "DeepSpeed 0.6"}, (0, 8, 1)),
     ],
 )
 def test_sharding(cells: dict[str, str], expected: tuple[int, int, int]) -> None:
