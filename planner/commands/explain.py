@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan
     from costmodel.mixed.plan import MixedPlan
     from costmodel.plan import Plan
+    from planner.loading import Loaded
     from planner.mesh.results import MeshBreakdown
     from planner.mixed.results import MixedBreakdown
     from planner.results import Breakdown
@@ -164,40 +165,62 @@ def explain(
 
 
 def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) -> None:
-    from planner.files.plan_file import is_plan_file, read_plan, request_from_document
+    from planner.files.plan_file import is_plan_file
 
     values = Values()
     options, notes = _with_run(options)
     if options["plan"] is None and options["model"] is not None and is_plan_file(options["model"]):
         options = {**options, "plan": options["model"], "model": None}  # "planner explain plan.yaml" means the plan
-    loaded, mode = None, options["mode"]
-    if options["plan"] is not None:
-        for name in DECIDED_BY_PLAN:
-            if options.get(name):
-                values.add(f"--{name.replace('_', '-')}: is decided by --plan; leave one of them out")
-        try:
-            loaded = read_plan(Path(options["plan"]))
-        except InputFileError:
-            values.check()  # what is wrong with the command line, whatever the file says
-            raise
-        mode = mode or loaded.content.mode  # the words of some options depend on it
+    loaded = None if options["plan"] is None else _read(options, values)
+    # The words of some options depend on the mode.
+    mode = options["mode"] or (None if loaded is None else loaded.content.mode)
     request = request_from({**options, "mode": mode}, values)
     where = output_of(options, values)
     files = report_files(options["report"], where, values, options)
-    _say(where, notes)
-    if loaded is None:
-        if options["model"] is None:
-            values.add(
-                f"MODEL: is missing; name a network ('planner list models') or a plan: planner {command} --plan FILE"
-            )
-            values.check()
-        served = serving_request(options["serving"], request, values)
-        if served is not None:
-            refuse_files(files, "a way to serve")
-            answer_plan(served, where, command)
-            return
-        _answer(request, None, None, where, command, files)
+    for note in notes:
+        remark(where, note)
+    if loaded is not None:
+        _answer_file(loaded, options, request, values, where, command, files)
         return
+    if options["model"] is None:
+        values.add(
+            f"MODEL: is missing; name a network ('planner list models') or a plan: planner {command} --plan FILE"
+        )
+        values.check()
+    served = serving_request(options["serving"], request, values)
+    if served is not None:
+        refuse_files(files, "a way to serve")
+        answer_plan(served, where, command)
+        return
+    _answer(request, None, None, where, command, files)
+
+
+def _read(options: Mapping[str, Any], values: Values) -> Loaded[PlanDocument]:
+    """The plan of --plan, and what other options may not say beside it."""
+    from planner.files.plan_file import read_plan
+
+    for name in DECIDED_BY_PLAN:
+        if options.get(name):
+            values.add(f"--{name.replace('_', '-')}: is decided by --plan; leave one of them out")
+    try:
+        return read_plan(Path(options["plan"]))
+    except InputFileError:
+        values.check()  # what is wrong with the command line, whatever the file says
+        raise
+
+
+def _answer_file(
+    loaded: Loaded[PlanDocument],
+    options: Mapping[str, Any],
+    request: Request,
+    values: Values,
+    where: Output,
+    command: Literal["estimate", "explain"],
+    files: ReportFiles,
+) -> None:
+    """Answer about the plan of a file, with what the command line asks beside it."""
+    from planner.files.plan_file import request_from_document
+
     asks = QUESTION_OPTIONS if loaded.content.serving is not None else {}
     for name, word in (*options["mesh"].items(), *options["serving"].items()):
         if word is not None and name not in asks:
@@ -217,11 +240,6 @@ def _run(options: Mapping[str, Any], command: Literal["estimate", "explain"]) ->
         merged, sensitivity=request.sensitivity, time_limit_s=request.time_limit_s, solver=request.solver
     )
     _answer(merged, plan, document, where, command, files)
-
-
-def _say(where: Output, notes: list[str]) -> None:
-    for note in notes:
-        remark(where, note)
 
 
 def _with_run(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
