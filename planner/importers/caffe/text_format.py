@@ -40,12 +40,11 @@ class TextFormatError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value and where it stands; ``is_quoted`` tells a string from a word."""
+    """A value and where it stands."""
 
     value: Scalar | Message
     line: int
     column: int
-    is_quoted: bool = False
 
 
 @dataclass(slots=True)
@@ -177,7 +176,7 @@ class _Parser:
             text = token.text[1:-1]
             while self._ahead is not None and self._ahead.kind == "string":  # neighbours are one string
                 text += self._next().text[1:-1]  # type: ignore[union-attr]
-            return Value(re.sub(r"\\(.)", r"\1", text), line, column, is_quoted=True)
+            return Value(re.sub(r"\\(.)", r"\1", text), line, column)
         if token.kind == "number":
             return Value(self._number(token), line, column)
         if token.kind == "word":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import numpy as np
 
@@ -120,8 +119,3 @@ class Everything:
         wrong = np.any(circular[:, range(units), range(units)], axis=1)
         latest = np.take_along_axis(finish, self._unit, axis=1).max(axis=1)
         return np.where(wrong, np.inf, latest)
-
-
-def with_limits(problem: PlacementProblem, *, accelerators: int) -> PlacementProblem:
-    """The same with another number of accelerators."""
-    return replace(problem, num_accelerators=accelerators)
