@@ -146,7 +146,8 @@ def slurm_script(header: Sequence[str], nodes: Nodes, job_name: str, script: str
         f'  echo "no {script} in $folder: submit from its folder, or set PLAN_FOLDER" >&2',
         "  exit 2",
         "fi",
-        'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
+        # sed reads to the end: where head closes the pipe early, pipefail ends the job.
+        'MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"',
         "export MASTER_ADDR",
         'export MASTER_PORT="${MASTER_PORT:-29500}"',
         f'srun --kill-on-bad-exit=1 bash "$folder/{script}" "$@"',

@@ -148,7 +148,8 @@ def test_slurm_starts_the_script_on_every_node(tmp_path: Path) -> None:
     assert all(line.startswith("#") for line in text.split("set -euo")[0].splitlines())
     tools = tmp_path / "tools"
     tools.mkdir()
-    (tools / "scontrol").write_text("#!/bin/sh\necho first\necho second\n", encoding="utf-8")
+    # More names than a pipe holds: whoever reads the first only closes it on the others.
+    (tools / "scontrol").write_text("#!/bin/sh\necho first\nseq 100000\n", encoding="utf-8")
     (tools / "scontrol").chmod(0o755)
     said, seen = _run(folder / "train.slurm", "srun", "--lr", "1", SLURM_SUBMIT_DIR=str(folder), SLURM_JOB_NODELIST="x")
     assert said == ["--kill-on-bad-exit=1", "bash", str(folder / "train.sh"), "--lr", "1"]
