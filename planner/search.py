@@ -357,10 +357,10 @@ def _no_plan(resolved: Resolved, outcome: Outcome) -> Exception:
     setting = resolved.setting
     if outcome.interrupted:
         return SearchInterrupted(None)
+    if outcome.out_of_time:  # what was not looked at may fit
+        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
     miss = outcome.nearest_miss
     if miss is None:
-        if outcome.out_of_time:
-            return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
         return NoFeasiblePlan(
             f"no legal plan: no layer-by-layer split of '{setting.model}' at global batch {setting.global_batch} exists on "
             f"up to {setting.gpus} workers within what is fixed; fix less, or change --batch or --gpus"

@@ -33,7 +33,8 @@ def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome)
     """Say why a search found no plan."""
     if outcome.interrupted:
         return SearchInterrupted(None)
-    if outcome.nearest_miss is None and (outcome.out_of_time or judge.resolved.cluster.host is None):
+    # What was not looked at may fit, so a miss says nothing then.
+    if outcome.out_of_time or (outcome.nearest_miss is None and judge.resolved.cluster.host is None):
         return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
     way_out = _relaxed(judge, settings) or _more_gpus(judge, settings)
     return NoFeasiblePlan(f"nothing fits: {_miss(judge, settings, outcome.nearest_miss)}; {way_out or _ADVICE}")

@@ -77,6 +77,11 @@ def test_nothing_fits_names_the_nearest_miss_and_a_way_out(fails: Any) -> None:
     assert "more memory" in line
 
 
+def test_without_time_nothing_is_said_of_what_fits(fails: Any) -> None:
+    (line,) = fails("optimize llama3-70b --gpus 256 --time-limit 1us", code=3)  # fits: 64 H100 hold it
+    assert line == "the time limit ended the search before it found a plan; --time-limit gives it longer"
+
+
 def test_the_option_that_is_in_the_way_is_named(fails: Any, document: Any) -> None:
     (line,) = fails("optimize llama3-8b --gpus 8 --batch 16 --tp 1 --pp 1 --zero 0 --offload none", code=1)
     assert re.search(r"without --(tp|pp|zero|offload) it fits: .* per step", line)
