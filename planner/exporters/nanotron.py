@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from costmodel.framework import threshold_blocks, threshold_last
 from planner.exporters.account import Account
-from planner.exporters.common import SPLITS, account_basics, account_order, header, is_even_layout
+from planner.exporters.common import SPLITS, account_basics, account_order, header
 from planner.exporters.job import Job
 from planner.exporters.network import NetworkSizes
 from planner.exporters.shell import start_scripts
@@ -36,7 +37,7 @@ FIELDS = {
     "offload_optimizer": "-: no setting",
     "offload_activations": "-: no setting",
     "order": "tp-cp-dp-pp, with experts tp-cp-pp-dp; -: the others",
-    "stage_blocks": "-: nanotron balances stages itself",
+    "stage_blocks": "as nanotron cuts them; -: any other way",
     "stage_recompute": "-: all blocks are alike",
     "block_splits": SPLITS,
     "precision": "model.dtype; -: fp8, fp16, tf32",
@@ -60,7 +61,24 @@ def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same fo
         problems.append(
             f"network {job.origin.model}: nanotron's file describes plain decoders of equal blocks; this is another network"
         )
+    elif plan.pp > 1 and plan.vpp == 1:
+        loss, last = threshold_last(job.network.layers, plan.pp, _head(job.network))
+        if loss != last:
+            problems.append(
+                f"pp {plan.pp}: nanotron cuts stages by the cost of their blocks, puts the loss on stage {loss} and waits for it on "
+                f"stage {last}; fewer stages run"
+            )
+    if plan.pp > 1 and plan.schedule != "gpipe" and plan.num_micro_batches < plan.pp - 1:
+        problems.append(
+            f"num_micro_batches {plan.num_micro_batches}: nanotron's 1f1b needs {plan.pp - 1} for {plan.pp} stages"
+        )
     return problems
+
+
+def _head(sizes: NetworkSizes) -> float:
+    """Cost of the head, in blocks, as nanotron counts it (get_block_compute_costs of its models: key and value heads as many as queries)."""
+    block = 4 * sizes.hidden**2 + 3 * sizes.ffn * sizes.hidden
+    return sizes.vocabulary * sizes.hidden / block
 
 
 def render(job: Job, account: Account, version: str) -> dict[str, str]:
@@ -240,11 +258,13 @@ def _engine(job: Job, account: Account) -> str:
     plan = job.plan
     if plan.pp == 1:
         return "1f1b"
-    if plan.stage_blocks or not is_even_layout(job.blocks):
-        blocks = ", ".join(map(str, job.blocks))
-        account.impossible("stage_blocks", f"nanotron balances stages by the cost of their blocks, not as {blocks}")
+    assert job.network is not None  # other networks are refused
+    cut = threshold_blocks(job.network.layers, plan.pp, _head(job.network))
+    if cut != job.blocks:
+        own, other = (", ".join(map(str, blocks)) for blocks in (job.blocks, cut))
+        account.impossible("stage_blocks", f"nanotron cuts stages by the cost of their blocks: {other}, not {own}")
     else:
-        account.note("stage_blocks", "balanced by the cost of blocks")
+        account.note("stage_blocks", "cut by the cost of blocks")
     if plan.schedule not in ("1f1b", "gpipe"):
         account.impossible("schedule", f"nanotron runs 1f1b or afab, not {plan.schedule}; 1f1b is written")
         return "1f1b"

@@ -150,6 +150,7 @@ def test_strict_refuses_what_is_listed() -> None:
         ("accelerate", MeshPlan(tp=8, zero_stage=3), "no ranks left to share over"),
         ("nanotron", MeshPlan(dp_shard=4, zero_stage=3), "optimizer state only"),
         ("nanotron", MeshPlan(pp=2, vpp=2, schedule="interleaved"), "one chunk per rank"),
+        ("nanotron", MeshPlan(pp=8, num_micro_batches=6), "1f1b needs 7 for 8 stages"),
         ("deepspeed", MeshPlan(tp=2, pp=2, ep=2, dp_shard=4, zero_stage=1), "without a pipeline only"),
         ("deepspeed", MeshPlan(tp=2, ep=2, dp_shard=4, zero_stage=2, offload_optimizer=True), "do not offload"),
         ("deepspeed", MeshPlan(ep=2, cp=2, cp_kind="all_to_all", dp_shard=4, zero_stage=3), "do not split positions"),
@@ -158,6 +159,18 @@ def test_strict_refuses_what_is_listed() -> None:
 def test_refused_combinations(target: str, plan: MeshPlan, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make_export(job_of(plan), target)
+
+
+def test_nanotron_refuses_pipelines_whose_loss_misses_the_last_stage() -> None:
+    """16 blocks and a head of 3.9 on 16 stages (costmodel.framework.threshold_last); 8 stages run."""
+    job = job_of(MeshPlan(pp=16, num_micro_batches=32))
+    assert job.network is not None
+    small = dataclasses.replace(
+        job, network=dataclasses.replace(job.network, layers=16, hidden=2048, ffn=8192, vocabulary=128256)
+    )
+    with pytest.raises(UsageError, match="puts the loss on stage 14 and waits for it on stage 15"):
+        make_export(small, "nanotron")
+    make_export(dataclasses.replace(small, plan=MeshPlan(pp=8, num_micro_batches=32), blocks=(2,) * 8), "nanotron")
 
 
 def test_replicas_beside_tensor_parallelism_depend_on_the_version() -> None:
