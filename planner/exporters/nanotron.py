@@ -76,7 +76,7 @@ def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same fo
 
 
 def _head(sizes: NetworkSizes) -> float:
-    """Cost of the head, in blocks, as nanotron counts it (get_block_compute_costs of its models: key and value heads as many as queries)."""
+    """Cost of the head, in blocks, as nanotron counts it (get_block_compute_costs: key and value heads as many as queries)."""
     block = 4 * sizes.hidden**2 + 3 * sizes.ffn * sizes.hidden
     return sizes.vocabulary * sizes.hidden / block
 
