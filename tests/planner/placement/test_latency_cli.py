@@ -9,20 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from planner.cli import run
 from planner.schema.place_result import AnyPlacement, LatencyDocument
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        code = run([str(word) for word in ("place", *words)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

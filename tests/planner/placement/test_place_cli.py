@@ -15,23 +15,12 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.cli import run
 from planner.schema.place_result import AnyPlacement, PiperDocument, PlaceDocument
 from strategies.placement import contiguous
 from tests.strategies.placement.small_problems import content_of, random_problem
 from tests.strategies.placement.test_piper import random_content
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        code = run([str(word) for word in ("place", *words)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

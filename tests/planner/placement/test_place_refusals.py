@@ -10,19 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from planner.cli import run
-
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        code = run([str(word) for word in ("place", *words)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def _content(**more: Any) -> dict[str, Any]:
