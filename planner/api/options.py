@@ -213,6 +213,7 @@ class PlaceOptions(TypedDict, total=False):
     """Keywords of `planner.place`."""
 
     cluster: ClusterLike | None
+    calibration: PathLike | None
     batch: int | None
     assume_free: str | Sequence[str] | None
     mode: Literal["training", "inference"] | None

@@ -129,6 +129,8 @@ def place(
             name = str(file)
         else:
             name = os.fspath(workload) if isinstance(workload, os.PathLike) else str(workload)
+        if given.get("calibration") is not None:
+            given["calibration"] = reference_to("calibrations", given["calibration"])
         values = Values()
         request = place_request(name, words_of(given), values)
         values.check()

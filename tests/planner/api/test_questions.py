@@ -322,6 +322,16 @@ def test_values_of_wrong_types(keywords: dict[str, Any]) -> None:
         planner.optimize("alexnet", **{"gpus": 4, **keywords})
 
 
+def test_a_placement_counts_with_a_calibration(tmp_path: Path) -> None:
+    """Matrix products at half of their rate take a network of these longer, by up to two times."""
+    path = tmp_path / "slow.yaml"
+    constant = "{value: 0.5, log_sd: 0.1, prior: 1.0, prior_log_sd: 0.17, determined: true}"
+    path.write_text(f"schema_version: 1\nname: slow\nconstants: {{matmul_rate: {constant}}}\n", encoding="utf-8")
+    options: dict[str, Any] = {"cluster": "dgx1-v100", "devices": 2, "mode": "inference", "batch": 8192}
+    plain, slow = planner.place("mlp", **options), planner.place("mlp", calibration=path, **options)
+    assert 1.1 * plain.objective < slow.objective < 2.1 * plain.objective
+
+
 def test_an_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     from planner import search
     from planner.search_errors import SearchInterrupted
