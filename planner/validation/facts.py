@@ -34,7 +34,7 @@ __all__ = [
 # recompute_num_layers).
 # torchtitan: docs/fsdp.md and infra/parallelize.py (SequenceParallel norms); its selective recomputation takes every second product, or
 # block (activation_checkpoint, selective_ac_option). MaxText: configs/base.yml, logical_axis_rules (weights over
-# "fsdp", activations over "tensor" between the blocks).
+# "fsdp", activations over "tensor" between the blocks; remat_policy full).
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     (r"nanotron", {"sequence_parallel": 1}),
     (
@@ -49,7 +49,7 @@ _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
         },
     ),
     (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3, "selects_every_second": 1}),
-    (r"maxtext", {"sequence_parallel": 1, "zero_stage": 3}),
+    (r"maxtext", {"sequence_parallel": 1, "zero_stage": 3, "recompute_all": 1}),
     # Sharded unless told otherwise: llm-foundry (fsdp_config of its yamls), OLMo, torchtune, Levanter, EasyLM (axis fsdp).
     (r"fsdp|llm-?foundry|mosaic|olmo|torchtune|levanter|easylm", {"zero_stage": 3}),
 )
@@ -317,7 +317,7 @@ def recompute_of(row: Row) -> str:
     """
     text = row.text("recompute").lower()
     if not text:
-        return row.default("recompute", "none")
+        return row.default("recompute", "full" if _of_framework(row).get("recompute_all") else "none")
     for pattern, name in _RECOMPUTE:
         if re.match(pattern, text):
             return name

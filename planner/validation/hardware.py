@@ -307,6 +307,9 @@ def format_of(row: Row, default: str) -> str:
         return found
     if _MIXED.match(text):
         return "fp16"
+    if re.match(r"int8|aqt|w8a8", text):  # products of 8 bits, at the rate of the other such format
+        row.default("precision", "int8 as fp8")
+        return "fp8"
     raise RowSkipped(
         f"precision '{short_name(row.text('precision'))}' is not known (fp32, tf32, fp16, bf16, fp8, fp4)", usable=True
     )

@@ -116,10 +116,25 @@ def test_number_formats_by_name(text: str, meant: str) -> None:
     assert format_of(Row(line=2, cells={"precision": text}), "bf16") == meant
 
 
-@pytest.mark.parametrize("text", ["int8", "fp64", "double", "bf17", "quarter"])
+@pytest.mark.parametrize("text", ["int4", "fp64", "double", "bf17", "quarter"])
 def test_number_formats_that_are_none(text: str) -> None:
     with pytest.raises(RowSkipped, match="is not known"):
         format_of(Row(line=2, cells={"precision": text}), "bf16")
+
+
+def test_products_of_integers_are_those_of_eight_bits_and_counted() -> None:
+    row = Row(line=2, cells={"precision": "int8 (AQT)"})
+    assert (format_of(row, "bf16"), row.defaults) == ("fp8", {"precision": "int8 as fp8"})
+
+
+def test_maxtext_shards_and_recomputes_unless_a_row_says_otherwise() -> None:
+    row = Row(line=2, cells={"framework": "MaxText"})
+    assert recompute_of(row) == "full"
+    assert sharding_of(row, dp=64, cp=1) == (3, 1, 64)
+    assert row.defaults == {"recompute": "full", "zero_stage": 3}
+    stated = Row(line=2, cells={"framework": "MaxText", "recompute": "minimal", "zero_stage": "0"})
+    assert recompute_of(stated) == "selective"
+    assert sharding_of(stated, dp=64, cp=1) == (0, 64, 1)
 
 
 def test_fp4_is_faster_where_the_device_has_it_and_fp8_elsewhere() -> None:
