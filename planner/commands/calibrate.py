@@ -121,6 +121,8 @@ def _run(
     from planner.calibration.machine import cluster_of, link_remark, machinery_of
     from planner.calibration.report import calibration_report
     from planner.calibration.run import calibrate as fit
+    from planner.validation.columns import unread
+    from planner.validation.kinds import recognise
     from planner.validation.tables import read_table
 
     machinery = machinery_of(options["device"], options["cluster"], options["framework"])
@@ -132,9 +134,10 @@ def _run(
     finally:
         progress.close()
     for name in files:
-        doubt = link_remark(machinery, read_table(Path(name)))
-        if doubt:
-            remark(where, doubt)
+        table = read_table(Path(name))
+        doubt = link_remark(machinery, table)
+        for words in (*unread(table.columns, recognise(table).name), *([doubt] if doubt else [])):
+            remark(where, words)
     if path is not None:
         write_atomically(path, calibration_text(found, command_line))
         remark(where, f"wrote {path}; use it with --calibration {path}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from planner.validation.outcomes import Outcome
 
-__all__ = ["meant_by", "near_column", "remarks"]
+__all__ = ["meant_by", "near_column", "remarks", "unread"]
 
 # Column -> what trainers, their logs and other people's tables call the same thing (Megatron-LM's and DeepSpeed's arguments, config.json of
 # Hugging Face, nccl-tests, everyday speech); in lower case, words apart by "_".
@@ -130,6 +130,23 @@ def remarks(columns: Sequence[str], kind: str, outcomes: Sequence[Outcome]) -> t
         Of table.
     outcomes : sequence of Outcome
     """
+    found = [*unread(columns, kind)]
+    ratios = [c.predicted_s / c.measured_s for outcome in outcomes if outcome.is_scored for c in outcome.comparisons]
+    positive = [ratio for ratio in ratios if ratio > 0]
+    middle = float(np.median(positive)) if len(positive) >= _FEWEST else 1.0
+    if abs(math.log(middle)) > math.log(_WRONG_UNIT):
+        far = "shorter" if middle < 1 else "longer"
+        times = 1 / middle if middle < 1 else middle
+        found.append(f"half of the predictions are over {times:,.0f} times {far} than what was measured: wrong unit?")
+    return tuple(found)
+
+
+def unread(columns: Sequence[str], kind: str) -> tuple[str, ...]:
+    """Columns of a table of this kind that are not read though their names say that they might be, each with what to call it.
+
+    >>> unread(["hidden", "seq_len", "TP", "mood"], "plan")
+    ("column 'seq_len' is not read: call it 'seq'", "column 'TP' is not read: call it 'tp'")
+    """
     of_runs = kind in ("plan", "network")
     found = []
     for column in columns:
@@ -140,11 +157,4 @@ def remarks(columns: Sequence[str], kind: str, outcomes: Sequence[Outcome]) -> t
             continue
         unit = "" if re.search(r"_(?:s|us|mib|mb|gb)$", _plain(column)) is None else ", in its unit"
         found.append(f"column '{column}' is not read: call it '{meant}'{unit}")
-    ratios = [c.predicted_s / c.measured_s for outcome in outcomes if outcome.is_scored for c in outcome.comparisons]
-    positive = [ratio for ratio in ratios if ratio > 0]
-    middle = float(np.median(positive)) if len(positive) >= _FEWEST else 1.0
-    if abs(math.log(middle)) > math.log(_WRONG_UNIT):
-        far = "shorter" if middle < 1 else "longer"
-        times = 1 / middle if middle < 1 else middle
-        found.append(f"half of the predictions are over {times:,.0f} times {far} than what was measured: wrong unit?")
     return tuple(found)

@@ -474,3 +474,11 @@ def test_each_column_that_is_missing_is_named(kind: Any, write: Any) -> None:
             recognise(table_without)
         if f"'{kind.name}'" in str(refused.value):
             assert " or ".join(group) in str(refused.value)
+
+
+def test_calibration_remarks_on_columns_that_are_not_read(
+    write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(table(row(), row(micro_batch=2), header=HEADER.replace("seq", "seq_len")))
+    assert run(["calibrate", path, "-o", str(tmp_path / "mine.yaml")]) == 0
+    assert "column 'seq_len' is not read: call it 'seq'" in capsys.readouterr().err
