@@ -48,7 +48,11 @@ def _records(machine: FoundMachine) -> list[dict[str, Any]]:
         rows.append(_record(where, Fact(key="name", text=device.name, source=f"{count} x {device.label}")))
         rows += [_record("new device", fact) for fact in device.facts]
     for level in machine.levels:
-        counted = "this machine alone" if level.size == 1 else "counted" if "assum" in level.source else level.source
+        counted = "counted" if "assum" in level.source else level.source
+        if level is machine.levels[-1]:
+            counted = "machines like this one (--nodes)"
+        if level.size == 1:
+            counted = "this machine alone"
         rows.append(_record(level.name, Fact(key="size", text=str(level.size), source=counted)))
         rows += [_record(level.name, fact) for fact in level.facts]
     return rows

@@ -253,6 +253,16 @@ def test_json(answer: Any) -> None:
     assert all({"part", "key", "value", "known", "source"} == set(value) for value in document["values"])
 
 
+def test_the_number_of_machines_is_the_one_asked_for(answer: Any) -> None:
+    """Its source is the option, not what says how fast the network is."""
+    import json
+
+    sizes = [
+        value for value in json.loads(answer("detect", "--nodes", "16", "--json"))["values"] if value["key"] == "size"
+    ]
+    assert (sizes[-1]["value"], sizes[-1]["source"]) == ("16", "machines like this one (--nodes)")
+
+
 @pytest.mark.parametrize(
     "text",
     [
