@@ -46,8 +46,31 @@ def degrees_of(row: Row) -> tuple[int, int, int, int]:
     if tp * pp * cp * dp > _MOST_DEVICES:
         raise RowSkipped(f"tp x pp x cp x dp is above {_MOST_DEVICES:,}")
     if gpus is not None and tp * pp * cp * dp != gpus:
-        raise ImpossiblePlan("tp x pp x cp x dp is not the number of GPUs")
+        dp = _replicas_otherwise(row, tp * pp * cp * dp, gpus, dp, cp)
     return tp, pp, cp, dp
+
+
+def _replicas_otherwise(row: Row, product: int, gpus: int, dp: int, cp: int) -> int:
+    """Replicas where a table counts them in another way: beside the ranks that share weights, beside those of experts, or with those of cp.
+
+    >>> row = Row(line=2, cells={"fsdp": "8"})
+    >>> _replicas_otherwise(row, 4, 32, dp=4, cp=1), row.defaults
+    (32, {'dp': 'dp x fsdp'})
+
+    Raises
+    ------
+    ImpossiblePlan
+        In no way do the degrees multiply to the devices.
+    """
+    sharded = row.count("fsdp") if row.text("fsdp").isdigit() else None
+    for name, ranks in (("fsdp", sharded), ("ep", row.count("ep"))):
+        if ranks is not None and product * ranks == gpus:
+            row.default("dp", f"dp x {name}")
+            return dp * ranks
+    if cp > 1 and product == gpus * cp and dp % cp == 0:
+        row.default("dp", "dp / cp")
+        return dp // cp
+    raise ImpossiblePlan("tp x pp x cp x dp is not the number of GPUs")
 
 
 def batches_of(row: Row, dp: int, gpus: int, seq: int | None) -> tuple[list[tuple[int, int]], int]:

@@ -41,6 +41,21 @@ def test_two_degrees_that_are_not_stated_are_not_guessed() -> None:
     assert run(tp="", pp="").skipped == "tp x pp x cp x dp is not the number of GPUs"
 
 
+@pytest.mark.parametrize(
+    ("cells", "plain"),
+    [
+        ({"dp": "2", "fsdp": "4"}, {"dp": "8", "fsdp": "4"}),
+        ({"dp": "16", "cp": "2", "tp": "2"}, {"dp": "8", "cp": "2", "tp": "2"}),
+        ({"dp": "2", "ep": "4", "experts": "8"}, {"dp": "8", "ep": "4", "experts": "8"}),
+    ],
+    ids=["beside the shards", "with the parts of samples", "beside the experts"],
+)
+def test_replicas_that_a_table_counts_in_another_way(cells: dict[str, str], plain: dict[str, str]) -> None:
+    found = run(zero_stage="", **cells)
+    assert seconds(found) == seconds(run(zero_stage="", **plain))
+    assert "dp" in found.row.defaults
+
+
 def test_the_devices_of_nodes_that_a_run_does_not_fill() -> None:
     """2 of 8 devices: nodes x gpus_per_node is not what runs."""
     few = {"nodes": "1", "gpus": "", "tp": "2", "pp": "1", "dp": "1", "global_batch": "64", "step_time_ms": "40000"}
