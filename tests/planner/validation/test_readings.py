@@ -322,3 +322,13 @@ def test_gaudis_are_joined_by_their_own_ethernet(device: str, inside: float, out
     """21 of 24 ports of 100 (200) Gb/s lead to the other seven, three to other nodes."""
     levels = machine_of(Row(line=2, cells={"device": device, "gpus_per_node": "8"})).cluster.levels
     assert [level.bandwidth_bytes_per_s for level in levels] == pytest.approx([inside, outside])
+
+
+@pytest.mark.parametrize(
+    ("device", "gbps"), [("p3.16xlarge", 25), ("V100-32GB (p3dn.24xlarge)", 100), ("DGX-1 (V100)", 400)]
+)
+def test_nodes_of_v100s_differ_by_their_networks(device: str, gbps: float) -> None:
+    """Eight V100s on NVLink 2 in all of them."""
+    inner, outer = machine_of(Row(line=2, cells={"device": device})).cluster.levels
+    assert inner.size == 8
+    assert outer.bandwidth_bytes_per_s * 8 == pytest.approx(gbps * 1e9 / 8)
