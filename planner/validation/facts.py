@@ -81,8 +81,9 @@ def _of_framework(row: Row) -> dict[str, int]:
 
 
 _MEASURED = ("step_time_ms", "samples_per_s", "tokens_per_s_per_gpu", "tokens_per_s")
-# Beyond what roundings explain ("2 samples per second" may be 1.5), below a wrong unit of any kind, or of a node for a device.
-_CONTRADICTION = 5.0
+# Beyond what roundings explain ("2 samples per second" may be 1.5) and throughputs of another number of devices, which do no harm beside a
+# time; below seconds or microseconds for milliseconds.
+_CONTRADICTION = 100.0
 
 
 def not_measured() -> RowSkipped:
