@@ -34,12 +34,24 @@ _VOCABULARY = {"gpt": 50304, "llama": 32000, "nemotron": 256000, "bert": 30522, 
 _POSITIONS = {"vit": 197}
 # Dense models that are no bundled networks, for rows without a shape: hidden, layers, heads, kv_heads, ffn. Sources: NVIDIA, Nemotron-4
 # 340B (arXiv:2406.11704, table 1) and 15B (arXiv:2402.16819, table 1); Nemotron-3 as in NVIDIA NeMo (nemo/collections/llm/gpt/model,
-# nemotron.py).
+# nemotron.py); Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (arXiv:2104.04473, table 1).
+# Billions of parameters, hidden, layers, heads.
+_SC21 = (
+    (r"3\.6", 3072, 30, 32),
+    (r"7\.5", 4096, 36, 32),
+    (r"18\.4", 6144, 40, 48),
+    (r"39\.1", 8192, 48, 64),
+    (r"76\.1", 10240, 60, 80),
+    (r"145\.6", 12288, 80, 96),
+    (r"310\.1", 16384, 96, 128),
+    (r"529\.6", 20480, 105, 128),
+)
 _PUBLISHED = (
     (r"nemotron.*340b", (18432, 96, 96, 8, 73728)),
     (r"nemotron.*15b", (6144, 32, 48, 8, 24576)),
     (r"nemotron.*22b", (6144, 40, 48, 48, 24576)),
     (r"nemotron.*8b", (4096, 32, 32, 32, 16384)),
+    *((rf"(?:gpt|megatron)(?!.*moe).*(?<![\d.]){size}b", (h, n, a, a, 4 * h)) for size, h, n, a in _SC21),
 )
 
 

@@ -10,6 +10,7 @@ from planner.validation import convolutions, plans
 from planner.validation.collective_rows import predict as collectives
 from planner.validation.facts import recompute_of, sharding_of
 from planner.validation.hardware import format_of, links_of, machine_of, precision_of
+from planner.validation.networks import shape_of, transformer
 from planner.validation.operators import predict as operators
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT
@@ -332,3 +333,18 @@ def test_nodes_of_v100s_differ_by_their_networks(device: str, gbps: float) -> No
     inner, outer = machine_of(Row(line=2, cells={"device": device})).cluster.levels
     assert inner.size == 8
     assert outer.bandwidth_bytes_per_s * 8 == pytest.approx(gbps * 1e9 / 8)
+
+
+@pytest.mark.parametrize(
+    ("size", "weights"), [("3.6", 3.6e9), ("18.4", 18.4e9), ("145.6", 145.6e9), ("529.6", 529.6e9)]
+)
+def test_gpts_of_the_paper_by_their_size(size: str, weights: float) -> None:
+    """Table 1 of the paper: 12 l h^2 (1 + 13 / 12 h + (V + s) / 12 l h) parameters with V = 51,200."""
+    row = Row(line=2, cells={"model": f"GPT {size}B", "seq": "2048", "vocab": "51200"})
+    assert transformer(shape_of(row, fused=True)).weight_count == pytest.approx(weights, rel=0.015)  # sizes are rounded
+
+
+def test_other_sizes_are_no_gpts_of_the_paper() -> None:
+    for name in ("GPT 13.6B", "GPT-MoE 3.6B", "Llama 3.6B", "GPT 1145.6B"):
+        with pytest.raises(RowSkipped, match="the model's shape is not stated"):
+            shape_of(Row(line=2, cells={"model": name}), fused=True)
