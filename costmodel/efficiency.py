@@ -163,6 +163,7 @@ DEFAULT_EFFICIENCY = Efficiency(
     "vector_fraction: assumptions",
 )
 
+_SIXTEEN_BITS = frozenset({"fp16", "bf16"})
 # Number formats of 8 bits or fewer.
 NARROW_FORMATS = frozenset({"fp8", "fp4"})
 # Algorithms that run outside the matrix cores, and the fraction that applies to them.
@@ -201,8 +202,11 @@ def kernel_time_s(
         The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
-    tiling : "library", "thin" or "strided"
-        A matrix product of a library, a kernel made for thin matrices, or such a one whose loads are scattered.
+    tiling : "library", "unaligned", "thin" or "strided"
+        A matrix product of a library, one of matrices in 16 bits whose rows do not begin at multiples of 16 bytes, a kernel made for thin
+        matrices, or such a one whose loads are scattered. Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background
+        User's Guide, tensor core requirements): the second kind runs on vector units. GPT of 13,824 features on A100 (BigScience,
+        train/tr11-176B-ml/chronicles-prequel.md) took 121 s per step with 64 heads of 216 and 163 s with 128 heads of 108.
     launches : int
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
     sustained : bool
@@ -247,7 +251,8 @@ def kernel_time_s(
     moved = np.asarray(memory_bytes, dtype=np.float64) / launches
     efficiency = device.efficiency
     memory_s = moved / (device.memory_bandwidth_bytes_per_s * efficiency.memory_fraction)
-    rate = _rate_flop_per_s(device, precision, algorithm, is_product=gemm is not None)
+    on_vectors = tiling == "unaligned" and precision in _SIXTEEN_BITS
+    rate = _rate_flop_per_s(device, precision, algorithm, is_product=gemm is not None, on_vectors=on_vectors)
     if sustained and gemm is not None:
         rate *= efficiency.sustained_fraction
     elif sustained:
@@ -260,7 +265,9 @@ def kernel_time_s(
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
 
 
-def _rate_flop_per_s(device: Device, precision: str, algorithm: str, *, is_product: bool) -> float:
+def _rate_flop_per_s(
+    device: Device, precision: str, algorithm: str, *, is_product: bool, on_vectors: bool = False
+) -> float:
     """Sustained rate of a large kernel."""
     efficiency = device.efficiency
     if algorithm in _VECTOR_ALGORITHMS:
@@ -272,6 +279,8 @@ def _rate_flop_per_s(device: Device, precision: str, algorithm: str, *, is_produ
     if algorithm != "gemm":
         known = ", ".join((*_ATTENTION, *_VECTOR_ALGORITHMS))
         raise EfficiencyError(f"unknown algorithm '{algorithm}' (known: gemm, {known})")
+    if is_product and on_vectors and device.has_matrix_units(precision):
+        return device.vector_peak_flop_per_s * _vector_fraction(device)
     if is_product:
         units = device.has_matrix_units(precision)
         narrow = efficiency.narrow_fraction if precision in NARROW_FORMATS else 1.0
@@ -303,7 +312,7 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
     if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
         return _Sizes(tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs, split=e.split_depth)
     lanes = device.lanes_per_multiprocessor / _USUAL_LANES
-    thin = tiling != "library" or algorithm in _VECTOR_ALGORITHMS
+    thin = tiling in ("thin", "strided") or algorithm in _VECTOR_ALGORITHMS
     return _Sizes(
         tile=e.tile_half * (e.thin_tile if thin else e.vector_tile * lanes),
         depth=e.depth_half * e.vector_depth * (1.0 if thin else lanes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -123,13 +123,22 @@ def _fused_passes(size: Sizes) -> tuple[PassWork, PassWork]:
     return ((forward,),), ((backward,),)
 
 
+_ALIGNED = 8  # features of 16 bits in the 16 bytes that matrix units load at once
+
+
 def _written_out_passes(size: Sizes, *, has_dropout: bool) -> tuple[PassWork, PassWork]:
-    """Scores, softmax, dropout and context as kernels of their own: every pair is computed, written and read, mask or not."""
+    """Scores, softmax, dropout and context as kernels of their own: every pair is computed, written and read, mask or not.
+
+    Rows of queries, keys and values begin at multiples of a head: where that is no multiple of 8 features (16 bytes), the products
+    do not run on matrix units (`costmodel.efficiency.kernel_time_s`).
+    """
     scores = size.scores
+    is_aligned = size.score_dim % _ALIGNED == 0 and size.value_dim % _ALIGNED == 0
+    tiling: Literal["library", "unaligned"] = "library" if is_aligned else "unaligned"
     keys = size.keys + 0.0 * size.queries
 
     def product(depth: float, moved: FloatArray, gemm: tuple[Any, Any, Any]) -> Kernel:
-        return Kernel(flop=2.0 * scores * depth, elements=moved + scores, gemm=gemm)
+        return Kernel(flop=2.0 * scores * depth, elements=moved + scores, gemm=gemm, tiling=tiling)
 
     deep, wide = size.score_dim + 0.0 * keys, size.value_dim + 0.0 * keys
     score = product(size.score_dim, size.q + size.k, (size.queries, keys, deep))
