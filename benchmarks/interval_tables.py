@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from interval_fit import POPULATIONS, Fitted, model_of, quantile, weights
@@ -11,7 +13,14 @@ from interval_rows import FILES, Rows
 from numpy.typing import NDArray
 
 from costmodel.constants import CONSTANTS
-from costmodel.uncertainty import interval_score, intervals, probability_best, sampled_log_errors, shortest_list
+from costmodel.uncertainty import (
+    ErrorModel,
+    interval_score,
+    intervals,
+    probability_best,
+    sampled_log_errors,
+    shortest_list,
+)
 from planner.uncertainty.bars import SAME_WITHIN
 
 FloatArray = NDArray[np.float64]
@@ -66,13 +75,7 @@ def interval_table(found: Folds) -> list[str]:
 def list_table(folds: Folds) -> list[str]:
     """Lists to benchmark and chances of the first plan, of questions with at least three measured plans."""
     found: dict[str, list[tuple[float, ...]]] = defaultdict(list)
-    for index in questions(folds.rows):
-        part = folds.rows.take(index)
-        fitted = folds.fits[int(folds.fold[index[0]])]
-        candidates = part.candidates(fitted.log_sd)
-        model = model_of(fitted, str(part.kind[0]))
-        errors = sampled_log_errors(candidates, model)
-        log_times = np.log(part.predicted_s) + errors
+    for part, model, log_times in _drawn(folds):
         chances, first, best = probability_best(log_times), int(np.argmin(part.predicted_s)), part.measured_s.min()
         figures: list[float] = [chances[first], part.measured_s[first] <= best]
         for tolerance in (0.0, SAME_WITHIN):
@@ -90,6 +93,35 @@ def list_table(folds: Folds) -> list[str]:
             f"| {name} | {len(f)} | {np.median(f[:, 2]):g} ({f[:, 2].max():g}) | {f[:, 3].mean():.0%} | {np.median(f[:, 4]):g} "
             f"({f[:, 4].max():g}) | {f[:, 5].mean():.0%} | {f[:, 0].mean():.0%} | {f[:, 1].mean():.0%} |"
         )
+    return lines
+
+
+def _drawn(folds: Folds) -> Iterator[tuple[Rows, ErrorModel, FloatArray]]:
+    """Plans of every question with the error model without them, and draws of the logarithms of their times."""
+    for index in questions(folds.rows):
+        part = folds.rows.take(index)
+        fitted = folds.fits[int(folds.fold[index[0]])]
+        model = model_of(fitted, str(part.kind[0]))
+        errors = sampled_log_errors(part.candidates(fitted.log_sd), model)
+        yield part, model, np.log(part.predicted_s) + errors
+
+
+CHANCES = (0.0, 0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+def chance_table(found: Sequence[tuple[str, Folds]]) -> list[str]:
+    """How often plans were the best that had a chance of so much."""
+    titles = [f"{low:.0%} to {high:.0%}" for low, high in pairwise(CHANCES)]
+    lines = [f"| P(best) of a plan | {' | '.join(titles)} |", f"| --- |{' ---: |' * len(titles)}"]
+    for name, folds in found:
+        both = [(probability_best(times), part.measured_s == part.measured_s.min()) for part, _, times in _drawn(folds)]
+        said, was = np.concatenate([one for one, _ in both]), np.concatenate([best for _, best in both])
+        cells = [np.searchsorted(CHANCES, said, side="left") == place for place in range(1, len(CHANCES))]
+        cells[0] |= said == 0.0
+        text = [
+            f"{said[mine].mean():.0%}, {was[mine].mean():.0%} ({mine.sum()})" if mine.any() else "-" for mine in cells
+        ]
+        lines.append(f"| {name}: said, were (plans) | {' | '.join(text)} |")
     return lines
 
 
@@ -114,6 +146,10 @@ def text_of(without_models: Folds, without_files: Folds) -> str:
             "### What to benchmark: whole files left out",
             "",
             *list_table(without_files),
+            "",
+            "### Chances to be the best",
+            "",
+            *chance_table([("models left out", without_models), ("whole files left out", without_files)]),
         ]
     )
 

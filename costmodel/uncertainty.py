@@ -53,6 +53,8 @@ PARTS: tuple[str, ...] = (
     "bubble",
     "stages_over_nodes",
 )
+# Of logarithms of times, and of eigenvalues next to the largest: smaller differences are none.
+_ROUNDING = 1e-12
 # A tenth of a normal distribution lies beyond so many standard deviations.
 _TENTH = 1.2816
 # Degrees of freedom of Student's t in the fit and in the draws: errors of published runs have heavy tails.
@@ -337,9 +339,13 @@ def similarity(candidates: Candidates, similarity_steps: float = 1.0) -> FloatAr
 
 
 def _root(covariance: FloatArray) -> FloatArray:
-    """The symmetric root of a covariance, which no choice of eigenvectors changes; eigenvalues that rounding made negative count as 0."""
+    """The symmetric root of a covariance, which no choice of eigenvectors changes; eigenvalues that are rounding count as 0.
+
+    So plans alike in everything have the same error on every machine, not one by the other's rounding.
+    """
     values, vectors = np.linalg.eigh(covariance)
-    return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))) @ vectors.T)
+    known = np.where(values > _ROUNDING * values.max(initial=0.0), values, 0.0)
+    return np.asarray((vectors * np.sqrt(known)) @ vectors.T)
 
 
 def probability_best(log_times: FloatArray) -> FloatArray:
@@ -349,7 +355,7 @@ def probability_best(log_times: FloatArray) -> FloatArray:
     [0.625, 0.375]
     """
     least = log_times.min(axis=1, keepdims=True)
-    first = log_times <= least + 1e-12
+    first = log_times <= least + _ROUNDING
     return np.asarray((first / first.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
@@ -385,7 +391,8 @@ def shortest_list(
         covered = log_times <= log_times.min(axis=1, keepdims=True) + math.log1p(tolerance)
     else:
         covered = np.zeros((draws, n), dtype=np.bool_)
-        covered[np.arange(draws), log_times.argmin(axis=1)] = True
+        first = log_times <= log_times.min(axis=1, keepdims=True) + _ROUNDING
+        covered[np.arange(draws), first.argmax(axis=1)] = True
     needed = math.ceil(share * draws - 1e-9)
     chosen = _greedy(covered, needed, [])
     if len(chosen) > 2 and tolerance > 0:
