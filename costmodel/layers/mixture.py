@@ -43,6 +43,11 @@ class MixtureParams:
         doc="hidden features of the shared experts together; 0: shared_experts x ffn", default=0, minimum=0
     )
     shared_gate: bool = param(doc="a learned gate on the shared experts' output", default=False)
+    limited: bool = param(
+        doc="what enters the activation is limited in size, in kernels of its own (gpt-oss)", default=False
+    )
+    groups: int = param(doc="groups of experts; with top_groups", default=1, minimum=1)
+    top_groups: int = param(doc="groups that a token's experts may be in; 0: all", default=0, minimum=0)
     router_bias: bool = param(doc="a bias per expert in the router", default=False)
     capacity_factor: float = param(
         doc="load of the fullest worker over the mean; an assumption about balance", default=1.0, minimum=1.0

@@ -81,6 +81,25 @@ class MeshAssumptions:
         "the same for a collective inside a layer",
         "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), runs with tensor parallelism",
     )
+    expert_launches: float = _assumption(
+        0.5,
+        "host_launch_s that starting one kernel of one expert takes: products of the experts of a rank, and casts of what enters them to "
+        "fp8, are started one by one in a loop",
+        "fit to mixtures on H100 (NeMo, Megatron-Bridge performance summary); NVIDIA Transformer Engine runs a grouped product as one "
+        "product per expert (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 1)",
+    )
+    dispatch_waits: float = _assumption(
+        1.0,
+        "share of the time that the host takes to start the forward pass of a mixture for which the device waits: how many tokens each "
+        "expert gets reaches the host when the router has run, so that nothing behind it can be started ahead",
+        "Megatron-LM, megatron/core/transformer/moe/token_dispatcher.py: the counts are copied to the host, which waits for them, unless "
+        "tokens are dropped",
+    )
+    node_copies: float = _assumption(
+        0.0,
+        "1: a token travels to another node once for each of its experts there; 0: once, and is copied to its experts inside the node",
+        "DeepEP (README) and HybridEP, behind the flexible dispatcher of Megatron-LM; 1 in NCCL's all-to-all",
+    )
     ring_step_s: float = _assumption(
         0.0,
         "time of one step of a ring between nodes, which collectives wait for beside their volume, n - 1 steps for n ranks",

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.mesh.dispatch import sent_bytes
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.stages import Layout
@@ -171,7 +172,8 @@ def unit_passes(
     """
     assumptions = groups.assumptions
     cp_forward, cp_backward = _context_parallel(table, batch, stride, groups)
-    sent = groups.time_s("all_to_all", groups.find(batch.ep, stride["ep"]), table.dispatch_bytes)
+    message = sent_bytes(table, batch, stride["ep"], groups)
+    sent = groups.time_s("all_to_all", groups.find(batch.ep, stride["ep"]), message)
     ep_forward = (2.0 * sent + table.etp_forward_s) * (1.0 - assumptions.ep_overlap)
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown

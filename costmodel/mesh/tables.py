@@ -24,7 +24,7 @@ from costmodel.mesh.plan import LayerSplit
 from costmodel.mesh.roles import LayerRole, roles_of
 from costmodel.mesh.saved import add_saved, add_saved_inputs
 from costmodel.mesh.shares import ATTENTION, RowKeys, rows_held, shard_of
-from costmodel.mesh.unfused import fp8_bytes, softmax_kernels, unfused_bytes
+from costmodel.mesh.unfused import expert_bytes, expert_kernels, fp8_bytes, softmax_kernels, unfused_bytes
 from costmodel.mesh.unit_messages import add_attention_messages, add_dispatch, add_tensor_parallel
 from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitTable
 from costmodel.mesh.units import UnitKind, Units
@@ -244,6 +244,8 @@ def _add_unfused(
     forward, backward = unfused_bytes(layer, shard, elements, width, assumptions)
     if layer.kind == "linear" and compute.precision.compute in NARROW_FORMATS:
         forward, backward = fp8_bytes(rows_held(layer, shard) * shard.in_channels, elements, width)
+    elif layer.kind == "moe":
+        forward, backward = expert_bytes(layer, shard, width, is_fp8=compute.precision.compute == "fp8")
     rate = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
     total["forward_s"] += forward / rate
     if layer.is_recomputable and flow.runs_again:
@@ -269,6 +271,12 @@ def _add_launches(
         for alternatives in (work.forward, work.backward_input, work.backward_weight)
     )
     apart = softmax_kernels(layer, shard, assumptions)
+    if layer.kind == "moe":
+        each, returned = expert_kernels(layer.params, shard, is_fp8=workload.precision.compute == "fp8")
+        total["forward_launches"] += assumptions.expert_launches * each
+        total["backward_launches"] += assumptions.expert_launches * returned * flow.through
+        started = forward + assumptions.expert_launches * each
+        total["forward_s"] += assumptions.dispatch_waits * assumptions.host_launch_s * started
     total["forward_launches"] += forward + apart
     if layer.is_recomputable and flow.runs_again:
         total["selective_launches"] += forward + apart

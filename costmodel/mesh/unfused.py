@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from costmodel.layers import Layer, Shard
 from costmodel.layers.base import PassWork
+from costmodel.layers.mixture import MixtureParams
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.shares import ATTENTION, rows_held
 
-__all__ = ["fp8_bytes", "softmax_kernels", "unfused_bytes"]
+__all__ = ["expert_bytes", "expert_kernels", "fp8_bytes", "softmax_kernels", "unfused_bytes"]
 
 FloatArray = NDArray[np.float64]
 
@@ -25,6 +26,14 @@ _QUERY_COPIES, _KEY_VALUE_COPIES = 3.0, 4.0
 # 4), softmax (8 + 4), mask (4 + 4), scale (4 + 4), to 16 bits (4 + 2), in place of 4 + 2.
 _SOFTMAX_FORWARD, _SOFTMAX_BACKWARD = 36.0 - 4.0, 40.0 - 6.0
 _SOFTMAX_KERNELS = 5.0 - 1.0
+# The bias of the second product is weighted by the router and added expert by expert in fp32 (Megatron-LM, megatron/core/transformer/moe/
+# experts.py, TEGroupedMLP), in bytes per element. Forward: weighted (4 written), added (2 + 4 read, 4 written), experts joined (4 + 4), to
+# 16 bits (4 + 2). Backward: to fp32 and back (2 + 4, 4 + 2), its parts joined (2 + 2), and for gradients of bias and weight a product and
+# a sum each (4 + 4, 4).
+_BIAS_FORWARD, _BIAS_BACKWARD = 28.0, 40.0
+# Both halves limited and joined again before a gated activation (megatron/core/fusions/fused_bias_geglu.py), in bytes per element: 2 read
+# and 2 written each time; backward joined and limited (2 + 2 and 2 + 2 + 2) and halves joined (2 + 2).
+_LIMIT_FORWARD, _LIMIT_BACKWARD = 8.0, 14.0
 
 
 def unfused_bytes(
@@ -110,6 +119,56 @@ def fp8_bytes(inputs: FloatArray, outputs: FloatArray, width: int) -> tuple[Floa
     [[40.0], [80.0]]
     """
     return (width + 2.0) * inputs, (width + 2.0) * outputs
+
+
+def expert_bytes(layer: Layer, shard: Shard, width: int, *, is_fp8: bool) -> tuple[FloatArray, FloatArray]:
+    """Bytes of the routed experts of a mixture in the forward and the backward pass, beyond those of `LayerFamily.work`.
+
+    Casts of both products under fp8, limits before the activation, and biases.
+
+    Parameters
+    ----------
+    layer : Layer
+        A mixture of experts.
+    shard : Shard
+    width : int
+        Bytes of an activation.
+    is_fp8 : bool
+    """
+    params = layer.params
+    rows = rows_held(layer, shard) * params.top_k * params.capacity_factor
+    inside, outside = rows * np.ceil(params.ffn / shard.split_out), rows * layer.output_shape[0]
+    entering = (params.matrices - 1.0) * inside  # the activation
+    forward, backward = np.zeros_like(rows), np.zeros_like(rows)
+    if is_fp8:
+        for inputs, outputs in ((outside, entering), (inside, outside)):
+            there, back = fp8_bytes(inputs, outputs, width)
+            forward, backward = forward + there, backward + back
+    if params.limited:
+        forward, backward = forward + _LIMIT_FORWARD * entering, backward + _LIMIT_BACKWARD * entering
+    if params.bias:
+        forward, backward = forward + _BIAS_FORWARD * outside, backward + _BIAS_BACKWARD * outside
+    return forward, backward
+
+
+def expert_kernels(params: MixtureParams, shard: Shard, *, is_fp8: bool) -> tuple[FloatArray, FloatArray]:
+    """Kernels of single experts that the host of a rank starts in the forward and the backward pass.
+
+    Two products and their four gradients per expert that the rank holds; under fp8 a cast of what enters each product, and backward of
+    the gradient of its result; with biases one kernel for that of the second product, and two for its gradients.
+
+    Examples
+    --------
+    >>> one = np.ones(1)
+    >>> shard = Shard(
+    ...     batch=one, out_channels=one, in_channels=one, height=one, split_out=one, split_in=one, split_height=one, experts=4 * one
+    ... )
+    >>> [n.tolist() for n in expert_kernels(MixtureParams(experts=64, top_k=2, ffn=8), shard, is_fp8=True)]
+    [[64.0], [96.0]]
+    """
+    held = np.ceil(params.experts / shard.experts)
+    casts, biases = 2.0 * is_fp8, 1.0 * params.bias
+    return held * (2.0 + casts + biases), held * (4.0 + casts + 2.0 * biases)
 
 
 def _moved(work: PassWork, width: int) -> FloatArray | float:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from costmodel.layers import Layer, Shard
 from costmodel.layers.base import positions_of
+from costmodel.mesh.dispatch import free_draws
 from costmodel.mesh.flows import GradientFlow
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, Move
@@ -141,6 +142,8 @@ def add_dispatch(
     tokens = keys.micro_batch * np.ceil(np.prod(layer.output_shape[1:]) / (keys.cp * keys.tp))
     sent = tokens * layer.params.top_k * features
     total["dispatch_bytes"] += sent
+    total["token_bytes"] += tokens * features
+    total["drawn_bytes"] += tokens * features * free_draws(layer.params)
     total["returned_bytes"] += sent * flow.through
     gathered = sent * keys.etp
     ranks = groups.find(keys.etp, np.ones_like(keys.etp))

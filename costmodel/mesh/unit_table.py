@@ -29,7 +29,11 @@ class UnitTable:
     attention_backward_s: FloatArray
     kv_bytes: FloatArray  # keys and values of a rank's positions
     heads_bytes: FloatArray  # queries, keys, values and outputs of a rank's positions
-    dispatch_bytes: FloatArray  # tokens that a rank sends to experts, once
+    dispatch_bytes: FloatArray  # tokens that a rank sends to experts, once for each expert of theirs
+    token_bytes: FloatArray  # the same tokens, each once
+    drawn_bytes: (
+        FloatArray  # each as often as experts drawn alone would reach as many groups (`costmodel.mesh.dispatch`)
+    )
     returned_bytes: FloatArray  # the same of their gradients
     saved_bytes: FloatArray  # kept for the backward pass, nothing recomputed
     saved_selective_bytes: FloatArray

@@ -161,7 +161,7 @@ def test_every_transformer_has_blocks(name: str) -> None:
     """Every attention lies in a block of its own, blocks are numbered without gaps, and equal blocks are equal layers."""
     net = graph(name)
     attention = [one for one in net.layers if one.kind in _ATTENTION]
-    pairs = name.startswith(("gpt-oss", "gemma2"))
+    pairs = name.startswith("gemma2")
     assert len({one.block for one in attention}) * (2 if pairs else 1) == len(attention)
     assert all(one.name.startswith(one.block + ".") for one in net.layers if one.block)
     members: dict[str, list[Any]] = {}

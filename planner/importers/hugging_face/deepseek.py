@@ -34,6 +34,7 @@ _V2: dict[str, Any] = {
     "num_experts_per_tok": None,
     "first_k_dense_replace": 0,
     "n_group": None,
+    "topk_group": None,
     "max_position_embeddings": 2048,
 }
 _V3: dict[str, Any] = {
@@ -48,6 +49,7 @@ _V3: dict[str, Any] = {
     "num_experts_per_tok": 8,
     "first_k_dense_replace": 3,
     "n_group": 8,
+    "topk_group": 4,
     "max_position_embeddings": 4096,
 }
 
@@ -133,6 +135,7 @@ def _experts(fields: Fields, known: dict[str, Any], activation: str, *, router_b
     chosen = fields.count("num_experts_per_tok", known["num_experts_per_tok"])
     check_top_k(fields, chosen, routed, "n_routed_experts")
     check_expert_groups(fields, chosen, routed, known["n_group"])
+    groups = fields.optional_count("n_group", known["n_group"]) or 1
     shared = fields.optional_count("n_shared_experts", known["n_shared_experts"], minimum=0)
     return p.entry(
         "moe",
@@ -143,4 +146,6 @@ def _experts(fields: Fields, known: dict[str, Any], activation: str, *, router_b
         activation=activation if activation != "silu" else None,
         shared_experts=shared or None,
         router_bias=True if router_bias else None,
+        groups=groups if groups > 1 else None,
+        top_groups=fields.optional_count("topk_group", known["topk_group"]) if groups > 1 else None,
     )

@@ -69,7 +69,7 @@ class Chunks:
         plan, shown = self.plan, self.model.assumptions
         trains = self._value("backward_s", kind) > 0
         cp_forward, cp_backward = self._context(kind) if plan.cp > 1 else (0.0, 0.0)
-        sent = _message_s(self.model, "all_to_all", plan.ep, self.stride["ep"], self._value("dispatch_bytes", kind))
+        sent = _message_s(self.model, "all_to_all", plan.ep, self.stride["ep"], self._dispatched_bytes(kind))
         ep = (2 * sent + self._value("etp_forward_s", kind)) * (1 - shown.ep_overlap)
         tp = [self._value(name, kind) * (1 - shown.tp_overlap) for name in ("tp_forward_s", "tp_backward_s")]
         forward = self._value("forward_s", kind) + tp[0] + cp_forward + ep
@@ -78,6 +78,16 @@ class Chunks:
         extra = self._gathering(kind, forward, backward, again) if plan.zero_stage == 3 else (0.0, 0.0, 0.0)
         weight = self._value("weight_s", kind)
         return forward + extra[0], backward + extra[1], backward + again + extra[2], weight
+
+    def _dispatched_bytes(self, kind: int) -> float:
+        """A token goes once to each node that has one of its experts."""
+        every = self._value("dispatch_bytes", kind)
+        nodes = self.plan.ep * self.stride["ep"] / self.model.cluster.levels[0].size
+        if nodes <= 1 or not every:
+            return every
+        layers = [self.model.workload.graph.layers[i] for i in self.model.units.kinds[kind].layers]
+        (chosen,) = {layer.params.top_k for layer in layers if layer.kind == "moe"}
+        return min(every, every / chosen * nodes * (1.0 - (1.0 - 1.0 / nodes) ** chosen))
 
     def _context(self, kind: int) -> tuple[float, float]:
         plan, model = self.plan, self.model
