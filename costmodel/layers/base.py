@@ -344,6 +344,10 @@ class LayerFamily(ABC):
         """
         return np.zeros(np.shape(shard.batch))
 
+    def cast_elements(self, layer: Layer, shard: Shard) -> FloatArray:  # noqa: ARG002 - mixtures of experts only
+        """Those of `saved_elements` that enter products inside the layer, which may keep them in 8 bits."""
+        return np.zeros(np.shape(shard.batch))
+
     def is_recomputable(self, layer: Layer) -> bool:  # noqa: ARG002 - the kind decides but for attention
         """See `Layer.is_recomputable`."""
         return self.recomputable

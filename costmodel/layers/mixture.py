@@ -166,6 +166,14 @@ class Mixture(LayerFamily):
         shared = float(p.matrices) * np.ceil(p.shared_width / shard.split_out)
         return np.asarray(rows * (layer.output_shape[0] + hidden) + tokens * (shared + 2.0 * p.experts))
 
+    def cast_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """The dispatched tokens, and what leaves the activations."""
+        p: MixtureParams = layer.params
+        tokens = shard.batch * positions_of(layer.output_shape, shard)
+        rows = tokens * p.top_k * p.capacity_factor
+        shared = np.ceil(p.shared_width / shard.split_out)
+        return np.asarray(rows * (layer.output_shape[0] + np.ceil(p.ffn / shard.split_out)) + tokens * shared)
+
 
 @dataclass(frozen=True, slots=True)
 class _Product:

@@ -166,6 +166,12 @@ class MeshAssumptions:
         "wider sums; 0: fused functions",
         "nanotron, src/nanotron/models/llama.py; Megatron-LM --gradient-accumulation-fusion, fused SwiGLU and rotary embeddings",
     )
+    fp8_kept: float = _assumption(
+        1.0,
+        "1: products in fp8 keep what entered them in 8 bits; 0: in the format of the activations",
+        "NVIDIA Transformer Engine (pytorch/module/linear.py, grouped_linear.py) keeps the cast input for weight gradients; what "
+        "others keep stays as it is (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 2.2.2)",
+    )
     gathered_copies: float = _assumption(
         0.0,
         "1: the inputs of the matrices are kept as they are gathered under sequence parallelism; 0: they are gathered again",

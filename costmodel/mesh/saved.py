@@ -12,13 +12,15 @@ from costmodel.graph import Graph
 from costmodel.layers import Layer
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.roles import LayerRole
-from costmodel.mesh.shares import RowKeys, shard_of
+from costmodel.mesh.shares import ATTENTION, RowKeys, shard_of
 from costmodel.mesh.units import UnitKind
 from costmodel.workload import Workload
 
 __all__ = ["SavedFacts", "add_saved", "add_saved_inputs", "add_saved_layer", "saved_facts"]
 
 FloatArray = NDArray[np.float64]
+
+_FP8_BYTES = 1.0
 
 
 def add_saved(
@@ -99,7 +101,11 @@ def add_saved_layer(
         received = _received_bytes(layer, role, keys, width)
         total["saved_bytes"] += received
         total["saved_selective_bytes"] += received
-    extra = layer.family.saved_elements(layer, shard) * width * facts.has_backward
+    is_cast = workload.precision.compute == "fp8" and assumptions.fp8_kept > 0
+    kept = layer.family.saved_elements(layer, shard) * width
+    if is_cast:
+        kept = kept - layer.family.cast_elements(layer, shard) * (width - _FP8_BYTES)
+    extra = kept * facts.has_backward
     pieces = keys.cp if role.role in ("column", "channel", "repeated") else whole
     elements = _elements(layer, keys, pieces.astype(np.float64), shard.split_out if role.role != "experts" else 1.0)
     if role.role == "column":  # repeated key and value heads included
@@ -112,9 +118,28 @@ def add_saved_layer(
         return
     if layer.kind == "glu":  # the activation of one half
         extra = extra + assumptions.autograd_copies * size * facts.has_backward
-    total["saved_bytes"] += extra + (size if facts.is_kept else 0.0)
+    kept, again = (size * use.share(_FP8_BYTES / width if is_cast else 1.0) for use in (facts.kept, facts.needed_again))
+    total["saved_bytes"] += extra + kept
     if not layer.is_recomputable:
-        total["saved_selective_bytes"] += extra + (size if facts.is_needed_again else 0.0)
+        total["saved_selective_bytes"] += extra + again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Who reads a tensor again in the backward pass: products, which may cast it to fp8, and others."""
+
+    by_products: bool
+    by_others: bool
+
+    def share(self, cast: float) -> float:
+        """Bytes that stay over those of the tensor, where products keep it in ``cast`` of its width (1: as it is).
+
+        >>> [Use(by_products=True, by_others=other).share(0.5) for other in (False, True)]
+        [0.5, 1.5]
+        """
+        if cast == 1.0:
+            return float(self.by_products or self.by_others)
+        return cast * self.by_products + self.by_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,17 +152,17 @@ class SavedFacts:
         A gradient flows through the layer.
     keeps_input : bool
         Its backward pass reads its input.
-    is_kept : bool
-        The backward pass of another layer reads its output.
-    is_needed_again : bool
+    kept : Use
+        The backward pass of another layer reads its output, or its own does.
+    needed_again : Use
         The same under selective recomputation, or to run other layers again.
     feeds_loss : bool
     """
 
     has_backward: bool
     keeps_input: bool
-    is_kept: bool
-    is_needed_again: bool
+    kept: Use
+    needed_again: Use
     feeds_loss: bool
 
 
@@ -147,12 +172,22 @@ def saved_facts(graph: Graph, kind: UnitKind, needs: Sequence[bool]) -> list[Sav
     keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
     again = _needed_again(graph, kind, readers, keeping)
     reading = [readers.get(p, []) for p in range(len(kind.layers))]
+    layers = [graph.layers[index] for index in kind.layers]
+    casts = [layer.kind == "linear" and bool(layer.block) for layer in layers]
+
+    def use(p: int, is_read: Sequence[bool]) -> Use:
+        """``is_read``: layer -> whether it reads its input again. A fused attention reads what it made, too."""
+        reads = [r for r in reading[p] if is_read[r]]
+        own = layers[p].kind in ATTENTION and layers[p].params.fused and bool(reads)
+        return Use(by_products=any(casts[r] for r in reads), by_others=own or not all(casts[r] for r in reads))
+
+    runs_again = [k or (layer.is_recomputable and a) for k, layer, a in zip(keeping, layers, again, strict=True)]
     return [
         SavedFacts(
             has_backward=needs[index],
             keeps_input=keeping[p],
-            is_kept=any(keeping[r] for r in reading[p]),
-            is_needed_again=again[p],
+            kept=use(p, keeping),
+            needed_again=use(p, runs_again),
             feeds_loss=any(graph.layers[kind.layers[r]].kind == "softmax" for r in reading[p]),
         )
         for p, index in enumerate(kind.layers)
