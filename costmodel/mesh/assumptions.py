@@ -82,7 +82,7 @@ class MeshAssumptions:
         "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), runs with tensor parallelism",
     )
     expert_launches: float = _assumption(
-        0.5,
+        0.6,
         "host_launch_s that starting one kernel of one expert takes: products of the experts of a rank, and casts of what enters them to "
         "fp8, are started one by one in a loop",
         "fit to mixtures on H100 (NeMo, Megatron-Bridge performance summary); NVIDIA Transformer Engine runs a grouped product as one "
