@@ -211,6 +211,7 @@ def _experts(fields: Fields, known: MixtureOfExperts, activation: str) -> p.Entr
         shared_ffn=fields.count(*known.shared_width) if known.shared_width else None,
         shared_gate=known.shared_gate or None,
         bias=known.bias or None,
+        limited=known.limited or None,
         router_bias=known.router_bias or None,
     )
 

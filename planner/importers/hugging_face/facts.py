@@ -40,7 +40,7 @@ class MixtureOfExperts:
         Key of the number of experts that every token passes, and its default.
     shared_width : tuple, optional
         Key of their hidden features together (then there is one), and its default.
-    shared_gate, bias, router_bias : bool
+    shared_gate, bias, limited, router_bias : bool
         As in the layer ``moe``.
     groups : int, optional
         ``n_group`` where it is absent: the router picks groups of experts first (``topk_group`` of them); None: it does not.
@@ -56,6 +56,7 @@ class MixtureOfExperts:
     shared_width: tuple[str, int] | None = None
     shared_gate: bool = False
     bias: bool = False
+    limited: bool = False
     router_bias: bool = False
     groups: int | None = None
     layers: Literal["all", "step", "late"] = "all"

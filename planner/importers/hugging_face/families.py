@@ -142,6 +142,7 @@ DECODERS: dict[str, Decoder] = {
             top_k=4,
             width=("intermediate_size", 2880),
             bias=True,
+            limited=True,
             router_bias=True,
         ),
     ),

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.layers.base import Shard
 from costmodel.mesh.plan import MeshPlan
-from costmodel.mesh.unfused import fp8_bytes
+from costmodel.mesh.unfused import expert_bytes, fp8_bytes
+from tests.costmodel.layers.transformer_cases import layer
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, workload_of
 
@@ -49,6 +51,32 @@ def test_plain_autograd_moves_gates_and_queries_again() -> None:
 def test_casts_to_fp8_write_every_number_twice() -> None:
     forward, backward = fp8_bytes(np.array([100.0]), np.array([300.0]), 2)
     assert (forward[0], backward[0]) == (100 * (2 + 1 + 1), 300 * (2 + 1 + 1))
+
+
+def test_experts_beyond_their_products() -> None:
+    """16 tokens with 2 experts each: casts of what enters products and comes back, limits before the activation, biases in fp32."""
+    rows, inner, outer = 16 * 2, 96, 64
+    one = np.ones(1)
+    shard = Shard(
+        batch=one,
+        out_channels=one,
+        in_channels=one,
+        height=one,
+        split_out=one,
+        split_in=one,
+        split_height=one,
+        experts=4 * one,
+    )
+
+    def moved(*, is_fp8: bool = False, **params: object) -> list[float]:
+        mixture = layer("moe", (outer, 16), experts=8, top_k=2, ffn=inner, **params)
+        return [float(part[0]) for part in expert_bytes(mixture, shard, 2, is_fp8=is_fp8)]
+
+    assert moved() == [0.0, 0.0]
+    # The gated activation reads 2 x 96 and writes 96.
+    assert moved(is_fp8=True) == [4 * rows * (outer + inner), 4 * rows * (2 * inner + outer)]
+    assert moved(limited=True) == [rows * 2 * inner * (2 * 2 + 2 * 2), rows * 2 * inner * (2 + 2 + 6 + 2 + 2)]
+    assert moved(bias=True) == [rows * outer * (4 + 10 + 8 + 6), rows * outer * (6 + 6 + 4 + 12 + 12)]
 
 
 # A GPT whose attention is written out: 2 blocks, 4 heads, 32 positions, 64 features, 512 words.

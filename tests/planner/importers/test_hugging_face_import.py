@@ -85,10 +85,10 @@ def test_every_layer_of_the_config_is_a_repetition_of_a_block(name: str, tmp_pat
 
 
 def test_written_files_are_short(tmp_path: Path) -> None:
-    """A block once, however many layers: 61 of DeepSeek-V3 in some 50 lines."""
+    """A block once, however many layers: 61 of DeepSeek-V3 in some 70 lines, a parameter per line where a layer has many."""
     model = published("deepseek-ai/DeepSeek-V3", tmp_path)
     text = text_of(model)
-    assert len(text.splitlines()) < 70
+    assert len(text.splitlines()) < 75
     document = yaml.safe_load(text)
     assert [(entry["block"], entry["repeat"]) for entry in document["layers"] if "block" in entry] == [
         ("dense", 3),

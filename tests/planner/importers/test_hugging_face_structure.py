@@ -97,6 +97,23 @@ def test_kinds_of_experts(tmp_path: Path) -> None:
     assert experts("databricks/dbrx-base") == (16, 4, 10752, 0, False, False)
     assert experts("moonshotai/Kimi-K2-Base") == (384, 8, 2048, 1, False, True)
     assert len(layers_of(published("zai-org/GLM-4.5-Air", tmp_path), "moe")) == 45  # all but the first
+    limited = [
+        layers_of(published(n, tmp_path), "moe")[0].params.limited
+        for n in ("openai/gpt-oss-20b", "zai-org/GLM-4.5-Air")
+    ]
+    assert limited == [True, False]
+
+
+def test_groups_of_experts(tmp_path: Path) -> None:
+    """DeepSeek-V3 draws 4 of 8 groups, where its file does not say so, too (DeepseekV3Config); Kimi K2 has one."""
+
+    def groups(name: str, **changes: Any) -> tuple[int, int]:
+        p = layers_of(published(name, tmp_path, **changes), "moe")[0].params
+        return p.groups, p.top_groups
+
+    assert groups("deepseek-ai/DeepSeek-V3") == (8, 4)
+    assert groups("deepseek-ai/DeepSeek-V3", n_group=16, topk_group=2) == (16, 2)
+    assert groups("moonshotai/Kimi-K2-Base") == groups("deepseek-ai/DeepSeek-V3", n_group=1) == (1, 0)
 
 
 def test_heads_of_other_encoders(tmp_path: Path) -> None:
