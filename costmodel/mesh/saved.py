@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.efficiency import NARROW_FORMATS
 from costmodel.graph import Graph
 from costmodel.layers import Layer
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -101,7 +102,7 @@ def add_saved_layer(
         received = _received_bytes(layer, role, keys, width)
         total["saved_bytes"] += received
         total["saved_selective_bytes"] += received
-    is_cast = workload.precision.compute in ("fp8", "fp4") and assumptions.fp8_kept > 0
+    is_cast = workload.precision.compute in NARROW_FORMATS and assumptions.fp8_kept > 0
     kept = layer.family.saved_elements(layer, shard) * width
     if is_cast:
         kept = kept - layer.family.cast_elements(layer, shard) * (width - _FP8_BYTES)

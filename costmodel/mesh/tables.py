@@ -245,7 +245,7 @@ def _add_unfused(
     if layer.kind == "linear" and compute.precision.compute in NARROW_FORMATS:
         forward, backward = fp8_bytes(rows_held(layer, shard) * shard.in_channels, elements, width)
     elif layer.kind == "moe":
-        forward, backward = expert_bytes(layer, shard, width, is_fp8=compute.precision.compute in _NARROW)
+        forward, backward = expert_bytes(layer, shard, width, is_fp8=compute.precision.compute in NARROW_FORMATS)
     rate = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
     total["forward_s"] += forward / rate
     if layer.is_recomputable and flow.runs_again:
@@ -272,7 +272,7 @@ def _add_launches(
     )
     apart = softmax_kernels(layer, shard, assumptions)
     if layer.kind == "moe":
-        each, returned = expert_kernels(layer.params, shard, is_fp8=workload.precision.compute in _NARROW)
+        each, returned = expert_kernels(layer.params, shard, is_fp8=workload.precision.compute in NARROW_FORMATS)
         total["forward_launches"] += assumptions.expert_launches * each
         total["backward_launches"] += assumptions.expert_launches * returned * flow.through
         started = forward + assumptions.expert_launches * each
