@@ -199,9 +199,11 @@ def _block_weights(shape: TransformerShape) -> int:
 
 
 def _positions(graph: Graph) -> int | None:
-    """Positions of a sample; None where samples are no sequences."""
+    """Positions of a sample, for a network of images those that its attention sees; None where it has none."""
     shape = graph.layers[0].output_shape
-    return shape[-1] if len(shape) == 2 else None
+    if len(shape) == 2:
+        return shape[-1]
+    return next((layer.output_shape[1] for layer in graph.layers if layer.kind == "self_attention"), None)
 
 
 def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:

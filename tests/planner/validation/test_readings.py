@@ -348,3 +348,13 @@ def test_other_sizes_are_no_gpts_of_the_paper() -> None:
     for name in ("GPT 13.6B", "GPT-MoE 3.6B", "Llama 3.6B", "GPT 1145.6B"):
         with pytest.raises(RowSkipped, match="the model's shape is not stated"):
             shape_of(Row(line=2, cells={"model": name}), fused=True)
+
+
+def test_tokens_of_a_network_for_images_are_its_patches() -> None:
+    """196 patches of 16 x 16 and the class token."""
+    cells = {
+        "model": "ViT-L/16", "device": "a100-80gb", "gpus": "64", "global_batch": "4096", "micro_batch": "64", "dp": "64",
+        "tokens_per_s_per_gpu": "40000", "precision": "bf16",
+    }  # fmt: skip
+    (outcome,) = plans.predict([Row(line=2, cells=cells)], DEFAULT)
+    assert outcome.comparisons[0].measured_s == pytest.approx(64 * 197 / 40000)
