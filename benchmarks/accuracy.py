@@ -82,10 +82,12 @@ class Part:
     together: str = ""
 
 
+def _is_mixture(row: Row) -> bool:
+    return any(word in row.text("model") for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS", "GPT OSS"))
+
+
 def _is_dense(row: Row) -> bool:
-    return not any(
-        word in row.text("model") for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS", "GPT OSS")
-    ) and "task=" not in row.text("notes")
+    return not _is_mixture(row) and "task=" not in row.text("notes")
 
 
 _VTRAIN_FOLDS = {"hidden size": ("hidden",), "model": ("hidden", "layers"), "tp": ("tp",)}
@@ -137,6 +139,13 @@ PARTS = (
         grid=_KERNELS,
     ),
     Part(
+        name="mixtures of experts, H100",
+        file="nemo_megatron_bridge",
+        keep=_is_mixture,
+        folds={"model": ("model",)},
+        grid={"expert_launches": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0)},
+    ),
+    Part(
         name="BERT-Large, V100 and A100",
         file="nvidia_dle_resnet_bert",
         keep=lambda row: "BERT" in row.text("model"),
@@ -171,6 +180,10 @@ ABLATIONS: Mapping[str, Point] = {
     "element-wise kernels inside a step": (("elementwise_fraction", 1.0),),
     "softmax of attention in five kernels": (("softmax_multiple", 0.0),),
     "exchange behind gradients of weights": (("column_overlap", 0.0),),
+    "experts started one by one": (("expert_launches", 0.0),),
+    "waits for the counts of tokens": (("dispatch_waits", 0.0),),
+    "one copy of a token per node": (("node_copies", 1.0),),
+    "inputs kept in fp8 (memory, and what is recomputed)": (("fp8_kept", 0.0),),
     "what plain autograd moves and keeps": (("autograd_copies", 0.0),),
     "gathered inputs that are kept (memory)": (("gathered_copies", 0.0),),
     "buckets beside the gradients (memory)": (("bucket_copies", 0.0),),

@@ -85,8 +85,8 @@ class MeshAssumptions:
         0.6,
         "host_launch_s that starting one kernel of one expert takes: products of the experts of a rank, and casts of what enters them to "
         "fp8, are started one by one in a loop",
-        "fit to mixtures on H100 (NeMo, Megatron-Bridge performance summary); NVIDIA Transformer Engine runs a grouped product as one "
-        "product per expert (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 1)",
+        "fit to mixtures on H100, B200 and GB200 (Megatron-Bridge performance summary, 25.09 to 26.06); NVIDIA Transformer Engine runs a "
+        "grouped product as one product per expert (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 1)",
     )
     dispatch_waits: float = _assumption(
         1.0,
