@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -38,10 +39,10 @@ SHARPNESS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Kinds whose quantiles are their own alone: a fifth of nanotron's runs stalled, whatever their plan.
 APART = ("nanotron",)
 # Groups that the quantiles of all other kinds count as, and groups by which those of a kind are short of showing all that a new one may do.
-# Of twelve pairs (0 to 40, 0 to 6), looking at the scores of models left out: coverage within 75 to 85 % and the second least score; the
-# least (10, 1) covers the images' files worse. Those scores are optimistic by that much. Files left out had no part in the choice.
+# Of eight pairs (10 or 20, 0 to 3), looking at the scores of models left out: the least score, and coverage within 75 to 85 %. Those
+# scores are optimistic by that much. Files left out had no part in the choice.
 POOLED_GROUPS = 10.0
-NEW_GROUPS = 3.0
+NEW_GROUPS = 1.0
 # Factors on the errors that plans do not share, among which the likeliest is taken.
 RANKING_SCALES = np.geomspace(0.25, 4.0, 9)
 # A plan measured best that no draw has as the best counts as one draw in twice as many.
@@ -135,7 +136,7 @@ def calibrated(fitted: Fitted, of_models: Unseen | None, of_files: Unseen) -> Fi
     Rows of one network are wrong together, so a framework counts by its groups: with G of them its own quantiles have a weight of
     G / (G + `POOLED_GROUPS`) against those of all kinds (in scales of errors), and 0.1 G / (G + `NEW_GROUPS`) of the rows lie
     beyond either end instead of a tenth. Rows of one file are wrong together as well: a population has the quantiles of all files, each
-    counted once, with the same correction by their number. A framework without questions of its own ranks as any.
+    counted once, and `tail_of_new` of a new one beyond either end. A framework without questions of its own ranks as any.
     """
     usual = _for_rankings(of_files, np.ones(len(of_files.best), dtype=np.bool_), of_files.rows.file, 1.0)
     files = len(np.unique(of_files.rows.file))
@@ -144,17 +145,30 @@ def calibrated(fitted: Fitted, of_models: Unseen | None, of_files: Unseen) -> Fi
     for kind, model in fitted.models.items():
         if kind in POPULATIONS:
             # No shape: which files have wide errors says more about their machines than about the shares of their steps.
-            found = _with_quantiles(model, of_files, everywhere, 1.0, files, None, (0.0,))
+            found = _with_quantiles(model, of_files, everywhere, 1.0, tail_of_new(files), 1.0, None, (0.0,))
             models[kind] = replace(found, **usual)
         elif of_models is not None:
             mine = of_models.rows.kind == kind
             groups = len(np.unique(of_models.rows.group[mine]))
             pool = None if kind in APART else _standard(of_models)
-            found = _with_quantiles(model, of_models, mine, 0.5, groups, pool)
+            weight = 1.0 if kind in APART else groups / (groups + POOLED_GROUPS)
+            tail = 0.1 * groups / (groups + NEW_GROUPS)
+            found = _with_quantiles(model, of_models, mine, 0.5, tail, weight, pool)
             asked = of_models.rows.kind[of_models.best] == kind
             own = _for_rankings(of_models, asked, of_models.rows.group, 0.5) if np.any(asked) else usual
             models[kind] = replace(found, **own)
     return Fitted(log_sd=fitted.log_sd, models=models)
+
+
+def tail_of_new(groups: int) -> float:
+    """Share of the rows of some groups to leave beyond an end for a tenth of those of another one to be beyond it.
+
+    A prediction interval reaches t root(1 + 1 / G) standard deviations, t of Student's distribution with G - 1 degrees of freedom, where
+    one of a distribution that is known reaches 1.28. The quantile of t is that of Cornish and Fisher's expansion.
+    """
+    z, freedom = 1.2816, groups - 1
+    t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    return 0.5 * math.erfc(t * math.sqrt(1 + 1 / groups) / math.sqrt(2))
 
 
 def _standard(found: Unseen) -> tuple[FloatArray, FloatArray]:
@@ -170,15 +184,14 @@ def _with_quantiles(
     found: Unseen,
     mine: NDArray[np.bool_],
     power: float,
-    groups: int,
+    tail: float,
+    own: float,
     pool: tuple[FloatArray, FloatArray] | None,
     sharpnesses: tuple[float, ...] = SHARPNESS,
 ) -> ErrorModel:
-    """The sharpness of the best interval score and its quantiles, drawn towards those of the pool."""
+    """The sharpness of the best interval score and its quantiles, with a weight of ``own`` against those of the pool."""
     values, sd, weight = found.rows.residual[mine], found.sd[mine], weights(found.rows, power)[mine]
     typical = quantile(sd, weight, 0.5)
-    tail = 0.1 * groups / (groups + NEW_GROUPS)
-    own = 1.0 if pool is None else groups / (groups + POOLED_GROUPS)
     trials = []
     for sharpness in sharpnesses:
         scale = typical ** (1 - sharpness) * sd**sharpness
