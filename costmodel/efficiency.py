@@ -7,9 +7,10 @@ full when enough outputs are in flight:
     compute = 2 { count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0] } / (peak fraction)
 
 The last bracket is the depth of the inner loop where few outputs must fill the device: a long one is cut into pieces that run side
-by side (split-k). The four sizes are those of products on matrix units. Products on vector units (a format at most twice as fast as
-fp32) have other tiles, whose sides grow with the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally
-wide on all of them. Convolutions and recurrent cells run kernels made for thin matrices.
+by side (split-k). The four sizes are those of products on matrix units, where libraries choose larger tiles for many outputs: there
+outputs0 grows to twice its size, by outputs / (outputs + 2 outputs0). Products on vector units (a format at most twice as fast as fp32)
+have other tiles, whose sides grow with the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally wide on
+all of them. Convolutions and recurrent cells run kernels made for thin matrices.
 
 Every size enters through a concave increasing function that is not negative at 0, so more work never takes less time and pieces never
 take less than the whole. `DEFAULT_EFFICIENCY` says where its numbers come from.
@@ -304,13 +305,17 @@ class _Sizes:
     depth: float
     fill: float
     split: float
+    large: float = 0.0  # by how much more of the device larger tiles leave idle, in shares of fill
 
 
 def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Sizes:
     """Half sizes of a product, by the units it runs on and the kernel it runs in."""
     e = device.efficiency
     if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
-        return _Sizes(tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs, split=e.split_depth)
+        # Libraries take tiles of 256 x 128 where there are enough outputs for them (NVIDIA, Matrix Multiplication Background User's Guide:
+        # the most efficient of its tiles), of which half a wave is twice as much; `fill_outputs` is that of 128 x 128.
+        large = 1.0 if tiling == "library" and algorithm == "gemm" else 0.0
+        return _Sizes(tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs, split=e.split_depth, large=large)
     lanes = device.lanes_per_multiprocessor / _USUAL_LANES
     thin = tiling in ("thin", "strided") or algorithm in _VECTOR_ALGORITHMS
     return _Sizes(
@@ -334,6 +339,8 @@ def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLi
     tiles = (1.0 + size.tile / m) * (1.0 + size.tile / n)
     depth = 1.0 + size.depth / k
     limit = max(size.split, 1.0)
-    fill = 2.0 * size.fill * (k * limit / (k + limit) + size.depth)
+    outputs = flop / (2.0 * k)
+    larger = 1.0 + size.large * outputs / (outputs + 2.0 * size.fill) if size.large else 1.0
+    fill = 2.0 * size.fill * larger * (k * limit / (k + limit) + size.depth)
     charged = flop * tiles * depth + fill
     return np.asarray(np.where(flop > 0.0, charged, 0.0))
