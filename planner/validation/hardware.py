@@ -271,10 +271,12 @@ _FORMATS = (
 # precision of PyTorch and TensorFlow, the levels of Apex.
 _MIXED = re.compile(r"amp|mixed|o[123]\b")
 # Of Lightning ("16-mixed", "32-true") and C; only at the beginning.
-_OTHER_WORDS = ((r"16(?![0-9])|half", "fp16"), (r"32(?![0-9])|single|o0\b", "fp32"))
+_OTHER_WORDS = ((r"16(?![0-9])|half|tensor.?cores?\b", "fp16"), (r"32(?![0-9])|single|full\b|fp\b|o0\b", "fp32"))
 # As with fp8, only what enters products is narrower (NVIDIA, Transformer Engine, NVFP4; its recipe keeps weights and activations in bf16).
 _FP4 = replace(PRECISIONS["fp8"], name="fp4", compute="fp4")
 _MATH = re.compile(r"\b(fp8|bf16|fp16|tf32|fp32) math")
+_TENSOR_CORES = re.compile(r"\btensor.?(?:core|op)s?\b")
+_PSEUDO = re.compile(r"\bps(?:eu|ue)do\b")  # what DeepBench calls 16 bits that are stored and not computed in
 _FALLBACK = {
     "fp4": ("fp8", "bf16", "fp16", "fp32"),
     "fp8": ("bf16", "fp16", "fp32"),
@@ -327,12 +329,25 @@ def precision_of(name: str, formats: frozenset[str]) -> Precision:
     return replace(known, compute=compute)
 
 
-def with_stated_math(row: Row, precision: Precision) -> Precision:
+def with_stated_math(row: Row, precision: Precision, formats: frozenset[str] = frozenset()) -> Precision:
     """Products in the format that a row states beside that of the storage: "fp16 storage, fp32 math"; else as they were.
+
+    "Tensor core math" of fp32 is TF32 on devices that have it, else fp16 (cuDNN's CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, cuBLAS'
+    CUBLAS_TENSOR_OP_MATH on Volta).
 
     >>> row = Row(line=2, cells={"precision": "fp16 storage, fp32 math (pseudo)"})
     >>> with_stated_math(row, PRECISIONS["fp16"]).compute
     'fp32'
+    >>> row = Row(line=2, cells={"precision": "fp32 inputs, tensor core math"})
+    >>> with_stated_math(row, PRECISIONS["fp32"], frozenset({"fp16", "fp32"})).compute
+    'fp16'
     """
-    found = _MATH.search(row.text("precision").lower())
-    return replace(precision, compute=found[1]) if found else precision
+    text = row.text("precision").lower()
+    found = _MATH.search(text)
+    if found:
+        return replace(precision, compute=found[1])
+    if _PSEUDO.search(text):
+        return replace(precision, compute="fp32")
+    if precision.compute == "fp32" and _TENSOR_CORES.search(text):
+        return replace(precision, compute=next((name for name in ("tf32", "fp16") if name in formats), "fp32"))
+    return precision

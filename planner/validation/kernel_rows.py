@@ -56,7 +56,7 @@ def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
         Either is not known.
     """
     device = machine_of(row, Links(gpus_per_node=1, joined=1)).device
-    precision = with_stated_math(row, precision_of(format_of(row, default), device.formats))
+    precision = with_stated_math(row, precision_of(format_of(row, default), device.formats), device.formats)
     key = (id(device), precision, preset)
     if key not in _UNITS:
         if len(_UNITS) >= _MOST_UNITS:

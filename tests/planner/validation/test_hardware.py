@@ -6,7 +6,7 @@ import pytest
 
 from planner.files.resources import bundled
 from planner.naming.devices import KNOWN_DEVICES
-from planner.validation.hardware import device_name, format_of, machine_of, precision_of
+from planner.validation.hardware import device_name, format_of, machine_of, precision_of, with_stated_math
 from planner.validation.tables import Row, RowSkipped
 
 
@@ -92,6 +92,18 @@ def test_the_usual_links_are_noted_as_a_default() -> None:
         ("amp_bf16", "bf16"),
         ("amp", "fp16"),
         ("fp16 storage, fp32 math", "fp16"),
+        ("Half", "fp16"),
+        ("FP-16", "fp16"),
+        ("float", "fp32"),
+        ("single precision", "fp32"),
+        ("FP32 + XLA", "fp32"),
+        ("TF32 + XLA", "tf32"),
+        ("bf16-mixed", "bf16"),
+        ("mixed precision", "fp16"),
+        ("FP32/FP16 mixed", "fp16"),
+        ("fp32 inputs, tensor core math", "fp32"),
+        ("tensor cores", "fp16"),
+        ("FP8 (E4M3)", "fp8"),
         ("", "tf32"),
     ],
 )
@@ -99,9 +111,35 @@ def test_names_of_number_formats(text: str, name: str) -> None:
     assert format_of(row(precision=text), "tf32") == name
 
 
-def test_an_unknown_number_format() -> None:
-    with pytest.raises(RowSkipped, match="'int3' is not known"):
-        format_of(row(precision="int3"), "fp32")
+def test_mixed_precision_is_that_of_the_table_where_it_says_no_more() -> None:
+    assert format_of(row(precision="mixed"), "fp32") == "fp16"
+    assert format_of(row(precision="mixed"), "bf16") == "bf16"
+    assert format_of(row(precision="amp"), "bf16") == "fp16"  # documented
+
+
+@pytest.mark.parametrize("text", ["int3", "int8", "fp64", "double", "W8A8", "fp4"])
+def test_an_unknown_number_format(text: str) -> None:
+    with pytest.raises(RowSkipped, match=f"'{text}' is not known"):
+        format_of(row(precision=text), "fp32")
+
+
+@pytest.mark.parametrize(
+    ("text", "formats", "stored", "computed"),
+    [
+        ("fp16 storage, fp32 math (pseudo)", {"fp32", "fp16"}, 2, "fp32"),
+        ("pseudo FP16", {"fp32", "fp16"}, 2, "fp32"),
+        ("FP16 inputs/FP32 math", {"fp32", "fp16"}, 2, "fp32"),
+        ("fp16 inputs, tensor core math", {"fp32", "fp16"}, 2, "fp16"),
+        ("fp32 inputs, tensor core math", {"fp32", "fp16"}, 4, "fp16"),
+        ("fp32 inputs, tensor core math", {"fp32", "tf32", "fp16"}, 4, "tf32"),
+        ("fp32 inputs, tensor core math", {"fp32"}, 4, "fp32"),
+        ("fp32", {"fp32", "fp16"}, 4, "fp32"),
+    ],
+)
+def test_what_is_stored_and_what_is_computed(text: str, formats: set[str], stored: int, computed: str) -> None:
+    has = frozenset(formats)
+    found = with_stated_math(row(precision=text), precision_of(format_of(row(precision=text), "fp32"), has), has)
+    assert (found.activation_bytes, found.compute) == (stored, computed)
 
 
 def test_formats_that_a_device_lacks_are_stored_and_computed_wider() -> None:
