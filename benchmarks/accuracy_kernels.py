@@ -42,12 +42,15 @@ KERNELS: Mapping[str, tuple[str, Predictor]] = {
 # Values tried; the search starts from the first, a textbook's: no multiples, and what the algorithms promise.
 GRID: Mapping[str, Sequence[float]] = {
     "matmul_fraction": (0.80, 0.65, 0.70, 0.75, 0.85, 0.90),
-    "vector_tile": (1.0, 2.0, 2.7, 3.5),
-    "vector_fill": (1.0, 0.3, 0.6),
-    "vector_depth": (1.0, 1.25, 2.0),
-    "vector_split": (1.0, 0.22, 0.5),
+    "vector_tile": (1.0, 0.5, 1.5, 2.0, 2.7),
+    "vector_floor": (0.0, 2.0, 2.5, 3.0),
+    "vector_fill": (1.0, 0.6, 1.5, 2.0),
+    "vector_depth": (1.0, 2.0, 3.0, 4.0),
+    "vector_split": (1.0, 0.05, 0.1, 0.22),
     "thin_tile": (1.0, 0.2, 0.37, 0.6),
     "thin_fill": (1.0, 2.0, 3.0, 5.0),
+    "thin_depth": (1.0, 1.25, 2.0),
+    "thin_split": (1.0, 0.22, 0.5),
     "winograd_fraction": (1.0, 0.7, 0.8, 0.9),
     "fft_fraction": (1.0, 0.2, 0.4, 0.6),
     "strided_gradient_fraction": (1.0, 0.4, 0.55, 0.75),
@@ -55,9 +58,10 @@ GRID: Mapping[str, Sequence[float]] = {
 # Constants that are searched together: one makes up for another.
 BLOCKS = (
     ("matmul_fraction", "winograd_fraction"),
-    ("thin_tile", "thin_fill", "vector_split"),
-    ("vector_tile", "vector_fill"),
-    ("vector_depth", "fft_fraction"),
+    ("thin_tile", "thin_fill", "thin_split"),
+    ("vector_tile", "vector_floor"),
+    ("vector_fill", "vector_split", "vector_depth"),
+    ("thin_depth", "fft_fraction"),
     ("strided_gradient_fraction",),
 )
 SWEEPS = 2
@@ -76,9 +80,11 @@ ABLATIONS: Mapping[str, Mapping[str, float]] = {
         "vector_fill": 1.0,
         "vector_depth": 1.0,
         "vector_split": 1.0,
+        "vector_floor": 0.0,
     },
     "what few lanes gain": {"vector_loss": 0.0},
-    "kernels for thin matrices": {"thin_tile": 2.7, "thin_fill": 0.6},
+    "least side of tiles": {"vector_floor": 0.0},
+    "kernels for thin matrices": {"thin_tile": 2.5, "thin_depth": 2.0, "thin_fill": 2.0, "thin_split": 0.1},
     "Winograd": {"winograd_fraction": 0.01},
     "FFT": {"fft_fraction": 0.01},
     "scattered loads of strided gradients": {"strided_gradient_fraction": 1.0},

@@ -8,12 +8,13 @@ full when enough outputs are in flight:
 
 The last bracket is the depth of the inner loop where few outputs must fill the device: a long one is cut into pieces that run side
 by side (split-k). The four sizes are those of products on matrix units, where libraries choose larger tiles for many outputs: there
-outputs0 grows to twice its size, by outputs / (outputs + 2 outputs0). Products on vector units (a format at most twice as fast as fp32)
-have other tiles, whose sides grow with the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally wide on
-all of them. Convolutions and recurrent cells run kernels made for thin matrices.
+outputs0 grows to twice its size, by outputs / (outputs + 2 outputs0). Products on vector units (a format at most twice as fast as
+fp32) have other tiles, whose sides grow with the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally
+wide on all of them. Their library has no kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 16, 32 and 64
+columns take alike. Convolutions and recurrent cells run kernels made for thin matrices.
 
-Every size enters through a concave increasing function that is not negative at 0, so more work never takes less time and pieces never
-take less than the whole. `DEFAULT_EFFICIENCY` says where its numbers come from.
+Every size enters through an increasing function that is not negative at 0 and adds up to no less in pieces (concave, or the larger of
+itself and a constant), so more work never takes less time and pieces never take less than the whole. `DEFAULT_EFFICIENCY` says where its numbers come from.
 """
 
 from __future__ import annotations
@@ -83,9 +84,11 @@ class Efficiency:
     vector_loss : float
         What 128 lanes of a multiprocessor lose waiting for its shared memory, over what they compute; fewer lanes lose less. The
         matmul_fraction of vector units is that of 128 lanes.
-    thin_tile, thin_fill : float
-        The same in kernels made for thin matrices (convolutions, recurrent cells): tiles of any multiprocessor, fill in proportion to the
-        lanes.
+    vector_floor : float
+        Least side of a tile there, as a multiple of ``tile_half``, for 128 lanes and in proportion to them.
+    thin_tile, thin_depth, thin_fill, thin_split : float
+        The four in kernels made for thin matrices (convolutions, recurrent cells): tiles and depth of any multiprocessor, fill in
+        proportion to the lanes; no least side.
     source : str
         Where the numbers come from.
 
@@ -116,8 +119,11 @@ class Efficiency:
     vector_fill: float = 1.0
     vector_split: float = 1.0
     vector_loss: float = 0.0
+    vector_floor: float = 0.0
     thin_tile: float = 1.0
+    thin_depth: float = 1.0
     thin_fill: float = 1.0
+    thin_split: float = 1.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -134,7 +140,7 @@ _SIZES = frozenset(
     {
         *("tile_half", "depth_half", "fill_outputs", "split_depth"),
         *("vector_tile", "vector_depth", "vector_fill", "vector_split", "vector_loss"),
-        *("thin_tile", "thin_fill"),
+        *("vector_floor", "thin_tile", "thin_depth", "thin_fill", "thin_split"),
     }
 )
 
@@ -146,15 +152,18 @@ DEFAULT_EFFICIENCY = Efficiency(
     winograd_fraction=0.90,
     fft_fraction=0.40,
     strided_gradient_fraction=0.55,
-    vector_tile=2.7,
-    vector_depth=1.25,
-    vector_fill=0.6,
-    vector_split=0.22,
+    vector_tile=0.5,
+    vector_depth=2.0,
+    vector_fill=2.0,
+    vector_split=0.1,
+    vector_floor=2.5,
     vector_loss=0.4,
     thin_tile=0.37,
+    thin_depth=1.25,
     thin_fill=3.0,
+    thin_split=0.22,
     source="matmul_fraction, winograd_fraction, fft_fraction, strided_gradient_fraction, vector_tile, vector_depth, vector_fill, "
-    "vector_split, thin_tile and thin_fill: fit to the fp32 training GEMMs, convolutions and recurrent cells of DeepBench on "
+    "vector_split, vector_floor, thin_tile, thin_depth, thin_fill and thin_split: fit to the fp32 training GEMMs, convolutions and recurrent cells of DeepBench on "
     "Titan X, M40 and P100 (Baidu Research, results/train), rounded. vector_loss: fit to ResNet-50 in fp32 on V100 "
     "(NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
     "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
@@ -299,13 +308,14 @@ def _vector_fraction(device: Device) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """m0 = n0, k0, outputs0 and k1 of one kind of product."""
+    """m0 = n0, k0, outputs0, k1 and the least side of a tile of one kind of product."""
 
     tile: float
     depth: float
     fill: float
     split: float
     large: float = 0.0  # by how much more of the device larger tiles leave idle, in shares of fill
+    floor: float = 0.0
 
 
 def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Sizes:
@@ -317,26 +327,36 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
         large = 1.0 if tiling == "library" and algorithm == "gemm" else 0.0
         return _Sizes(tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs, split=e.split_depth, large=large)
     lanes = device.lanes_per_multiprocessor / _USUAL_LANES
-    thin = tiling in ("thin", "strided") or algorithm in _VECTOR_ALGORITHMS
+    thin = tiling not in ("library", "unaligned") or algorithm in _VECTOR_ALGORITHMS
+    if thin:
+        return _Sizes(
+            tile=e.tile_half * e.thin_tile,
+            depth=e.depth_half * e.thin_depth,
+            fill=e.fill_outputs * e.thin_fill * lanes,
+            split=e.split_depth * e.thin_split,
+        )
     return _Sizes(
-        tile=e.tile_half * (e.thin_tile if thin else e.vector_tile * lanes),
-        depth=e.depth_half * e.vector_depth * (1.0 if thin else lanes),
-        fill=e.fill_outputs * (e.thin_fill * lanes if thin else e.vector_fill * lanes**2),
+        tile=e.tile_half * e.vector_tile * lanes,
+        depth=e.depth_half * e.vector_depth * lanes,
+        fill=e.fill_outputs * e.vector_fill * lanes**2,
         split=e.split_depth * e.vector_split,
+        floor=e.tile_half * e.vector_floor * lanes,
     )
 
 
 def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike]) -> FloatArray:
     """Operations that the device could have done in the time the product takes.
 
-    ``2 {count (m + m0) (n + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``.
+    ``2 {count (max(m, f) + m0) (max(n, f) + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``.
 
     >>> size = _Sizes(tile=0, depth=0, fill=100, split=10)
     >>> float(_charged_flop(size, np.float64(2000.0), (10, 10, 10)))  # 2000 for the product, 2 x 100 x 5 to fill the device
     3000.0
+    >>> float(_charged_flop(_Sizes(tile=0, depth=0, fill=0, split=1, floor=40), np.float64(2e4), (100, 10, 10)))  # 40 columns
+    80000.0
     """
     m, n, k = (np.asarray(extent, dtype=np.float64) for extent in gemm)
-    tiles = (1.0 + size.tile / m) * (1.0 + size.tile / n)
+    tiles = (np.maximum(m, size.floor) + size.tile) / m * ((np.maximum(n, size.floor) + size.tile) / n)
     depth = 1.0 + size.depth / k
     limit = max(size.split, 1.0)
     outputs = flop / (2.0 * k)

@@ -61,8 +61,11 @@ class EfficiencyEntry(FileModel):
     vector_fill: HalfSize = DEFAULT_EFFICIENCY.vector_fill
     vector_split: HalfSize = DEFAULT_EFFICIENCY.vector_split
     vector_loss: HalfSize = DEFAULT_EFFICIENCY.vector_loss
+    vector_floor: HalfSize = DEFAULT_EFFICIENCY.vector_floor
     thin_tile: HalfSize = DEFAULT_EFFICIENCY.thin_tile
+    thin_depth: HalfSize = DEFAULT_EFFICIENCY.thin_depth
     thin_fill: HalfSize = DEFAULT_EFFICIENCY.thin_fill
+    thin_split: HalfSize = DEFAULT_EFFICIENCY.thin_split
 
     def to_domain(self, source: str) -> Efficiency:
         """Make the cost model's object.

@@ -84,7 +84,8 @@ P100 = Device(
     launch_overhead_s=0.0,
     efficiency=Efficiency(
         matmul_fraction=0.5, tile_half=30, depth_half=20, fill_outputs=1000, split_depth=500, strided_gradient_fraction=0.4,
-        vector_tile=3.0, vector_depth=1.5, vector_fill=0.8, vector_split=0.2, thin_tile=0.1, thin_fill=6.0,
+        vector_tile=3.0, vector_depth=1.5, vector_fill=0.8, vector_split=0.2, vector_floor=4.0,
+        thin_tile=0.1, thin_depth=2.0, thin_fill=6.0, thin_split=0.3,
     ),
 )  # fmt: skip
 tilings = st.sampled_from(["library", "thin", "strided"])
@@ -103,7 +104,7 @@ def test_products_on_vector_units_by_hand() -> None:
     library = 2 * (m + 45) * (n + 45) * (k + 15) + 2 * 200 * (k * 100 / (k + 100) + 15)
     assert product_s(P100, m, n, k) == pytest.approx(library / 5e12, rel=1e-12)
     # A kernel for thin matrices has its own tiles, whatever the lanes; its fill goes with the lanes.
-    thin = 2 * (m + 3) * (n + 3) * (k + 30) + 2 * 3000 * (k * 100 / (k + 100) + 30)
+    thin = 2 * (m + 3) * (n + 3) * (k + 40) + 2 * 3000 * (k * 150 / (k + 150) + 40)
     assert product_s(P100, m, n, k, "thin") == pytest.approx(thin / 5e12, rel=1e-12)
     assert product_s(P100, m, n, k, "strided") == pytest.approx(thin / 5e12 / 0.4, rel=1e-12)
     # Two halves per lane are vector units too; a format that is much faster has units of its own.
@@ -115,6 +116,15 @@ def test_products_on_vector_units_by_hand() -> None:
     # Kernels for convolutions keep theirs.
     thin = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (k * 500 / (k + 500) + 20)
     assert product_s(volta, m, n, k, "thin", "fp16") == pytest.approx(thin / 40e12, rel=1e-12)
+
+
+def test_a_library_has_no_tiles_below_a_least_side() -> None:
+    """60 here: 4 x 30, half of it with 64 of 128 lanes."""
+    assert product_s(P100, 300, 16, 400) == product_s(P100, 300, 60, 400) < product_s(P100, 300, 61, 400)
+    assert product_s(P100, 16, 300, 400) == product_s(P100, 60, 300, 400) < product_s(P100, 61, 300, 400)
+    assert product_s(P100, 300, 16, 400, "thin") < product_s(P100, 300, 60, 400, "thin")
+    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
+    assert product_s(volta, 300, 16, 400, number_format="fp16") < product_s(volta, 300, 60, 400, number_format="fp16")
 
 
 def test_fast_convolutions_run_on_vector_units_in_thin_kernels() -> None:
