@@ -202,16 +202,27 @@ def _pipelined_s(latency_s: FloatArray, transfer_s: FloatArray) -> FloatArray:
     return np.asarray((np.sqrt(latency_s) + np.sqrt(transfer_s)) ** 2)
 
 
-def _double_tree_s(traffic: Traffic) -> FloatArray:
-    """A pair of trees: L = 2 sum over levels of ceil(log2 c) a; V = max over levels of 2 (c - 1)/c B/G."""
+def _trees_share(fan_out: FloatArray) -> FloatArray:
+    """What a unit sends of a vector through a pair of trees: it hands a half up in each, and two halves down in the one it is inside of.
+
+    Two units send a half each way; of three the one between has one child; from four on some have a parent and two children.
+
+    >>> _trees_share(np.array([1.0, 2.0, 3.0, 4.0, 64.0])).tolist()
+    [0.0, 1.0, 1.5, 2.0, 2.0]
+    """
+    return np.asarray(np.where(fan_out > 1.0, np.minimum(0.5 * fan_out, 2.0), 0.0))
+
+
+def _tree_s(traffic: Traffic, *, in_switches: bool) -> FloatArray:
+    """A pair of trees, in pieces; where asked for, levels whose switches sum take their place there."""
     where = traffic.span
-    latency_s = _sum_over_levels(
-        traffic, lambda level: 2.0 * _ceil_log2(where.fan_out[level]) * traffic.latency_s[level]
-    )
-    transfer_s = np.zeros_like(latency_s)
+    latency_s, transfer_s = (np.zeros(np.broadcast_shapes(traffic.message_bytes.shape, where.size.shape)) for _ in "LV")
     for level in traffic.levels:
-        share = 2.0 * (1.0 - 1.0 / where.fan_out[level])
+        fan_out, summed = where.fan_out[level], traffic.in_network[level] if in_switches else 0.0
+        rounds = np.ones_like(fan_out) if summed else _ceil_log2(fan_out)
+        share = 1.0 / summed if summed else _trees_share(fan_out)
         sent_s = share * traffic.message_bytes / (where.fewest_bytes_per_s[level] * traffic.ppp_comm)
+        latency_s = latency_s + np.where(where.is_spanned[level], 2.0 * rounds * traffic.latency_s[level], 0.0)
         transfer_s = np.where(where.is_spanned[level], np.maximum(transfer_s, sent_s), transfer_s)
     return _pipelined_s(latency_s, transfer_s)
 
@@ -220,27 +231,21 @@ def _double_tree_s(traffic: Traffic) -> FloatArray:
 def _double_tree_all_reduce(traffic: Traffic) -> FloatArray:
     """Two trees that share the links, each for half of the vector, in pieces: NCCL's trees.
 
-    ``(sqrt(L) + sqrt(V))^2``. Reference: P. Sanders, J. Speck, J. L. Traeff, Parallel Computing 35(12), 2009.
+    ``(sqrt(L) + sqrt(V))^2`` with L = 2 sum over levels of ceil(log2 c) a, V = max over levels of min(c/2, 2) B/G. Reference:
+    P. Sanders, J. Speck, J. L. Traeff, Parallel Computing 35(12), 2009.
     """
-    return _double_tree_s(traffic)
+    return _tree_s(traffic, in_switches=False)
 
 
 @collective("in-network", operation="all_reduce", by_default=False, in_libraries=True)
 def _in_network_all_reduce(traffic: Traffic) -> FloatArray:
     """Switches sum what ranks send and send the sum back, in pieces (NVLink SHARP); a double tree where they cannot.
 
-    ``(sqrt(L) + sqrt(V))^2`` with L = 2 sum of a, V = max over levels of B over what one rank (or unit) sends into summing switches.
-    Reference: R. L. Graham et al., Scalable Hierarchical Aggregation Protocol (SHArP), COMHPC 2016.
+    ``(sqrt(L) + sqrt(V))^2`` with L = 2 sum of a, V = max over levels of B over what one rank (or unit) sends into summing switches;
+    other levels count as in a double tree (NCCL's NVLSTree). Reference: R. L. Graham et al., Scalable Hierarchical Aggregation
+    Protocol (SHArP), COMHPC 2016; NCCL user guide, NCCL_ALGO.
     """
-    where = traffic.span
-    latency_s = _sum_over_levels(traffic, lambda level: np.full(where.size.shape, 2.0 * traffic.latency_s[level]))
-    transfer_s, able = np.zeros_like(latency_s), np.ones(where.size.shape, dtype=bool)
-    for level in traffic.levels:
-        summed = traffic.in_network[level]
-        able = able & ((summed > 0.0) | ~where.is_spanned[level])
-        rate = where.fewest_bytes_per_s[level] * traffic.ppp_comm * (summed or 1.0)
-        transfer_s = np.where(where.is_spanned[level], np.maximum(transfer_s, traffic.message_bytes / rate), transfer_s)
-    return np.where(able, _pipelined_s(latency_s, transfer_s), _double_tree_s(traffic))
+    return _tree_s(traffic, in_switches=True)
 
 
 @collective("butterfly-mixing", operation="all_reduce", by_default=False, costs_alone=True)

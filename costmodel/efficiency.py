@@ -14,7 +14,8 @@ wide on all of them. Their library has no kernels for tiles below a least side f
 columns take alike. Convolutions and recurrent cells run kernels made for thin matrices.
 
 Every size enters through an increasing function that is not negative at 0 and adds up to no less in pieces (concave, or the larger of
-itself and a constant), so more work never takes less time and pieces never take less than the whole. `DEFAULT_EFFICIENCY` says where its numbers come from.
+itself and a constant), so more work never takes less time and pieces never take less than the whole. `DEFAULT_EFFICIENCY` says where
+its numbers come from.
 """
 
 from __future__ import annotations
@@ -163,8 +164,9 @@ DEFAULT_EFFICIENCY = Efficiency(
     thin_fill=3.0,
     thin_split=0.22,
     source="matmul_fraction, winograd_fraction, fft_fraction, strided_gradient_fraction, vector_tile, vector_depth, vector_fill, "
-    "vector_split, vector_floor, thin_tile, thin_depth, thin_fill and thin_split: fit to the fp32 training GEMMs, convolutions and recurrent cells of DeepBench on "
-    "Titan X, M40 and P100 (Baidu Research, results/train), rounded. vector_loss: fit to ResNet-50 in fp32 on V100 "
+    "vector_split, vector_floor, thin_tile, thin_depth, thin_fill and thin_split: fit to the fp32 training GEMMs, convolutions and "
+    "recurrent cells of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded. vector_loss: fit to "
+    "ResNet-50 in fp32 on V100 "
     "(NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
     "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
     "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "

@@ -43,16 +43,50 @@ def least_over_pieces(stages: int, latency: float, transfer: float) -> float:
 
 
 def test_a_pipelined_tree_cuts_messages_as_is_best() -> None:
-    """Two trees over 8 x 4 ranks: 2 (3 x 1 + 2 x 9) us of latency in 10 stages; 2 x 3/4 of the vector out of every node."""
+    """Two trees over 8 x 4 ranks: 2 (3 x 1 + 2 x 9) us of latency in 10 stages; twice the vector out of a node with two children."""
     here = two_levels()
-    latency, transfer = 42e-6, 1.5 * 64e6 / 80e9
+    latency, transfer = 42e-6, 2.0 * 64e6 / 80e9
     time = float(all_reduce_s("double-tree", 64e6, span(here, 32, 1), here))
     assert time == pytest.approx((math.sqrt(latency) + math.sqrt(transfer)) ** 2, rel=1e-12)
     # Stages need not be whole in the formula, nor pieces; the first piece is under way while the others follow.
     assert time == pytest.approx(least_over_pieces(10, latency, transfer), rel=0.12)
     # Inside a node the node's links count.
     inside = float(all_reduce_s("double-tree", 64e6, span(here, 8, 1), here))
-    assert inside == pytest.approx((math.sqrt(6e-6) + math.sqrt(1.75 * 64e6 / 100e9)) ** 2, rel=1e-12)
+    assert inside == pytest.approx((math.sqrt(6e-6) + math.sqrt(2.0 * 64e6 / 100e9)) ** 2, rel=1e-12)
+
+
+def most_sent_in_two_trees(ranks: int) -> float:
+    """Vectors that the busiest rank sends in a balanced tree over 0..n-1, as NCCL builds it, and in its mirror image."""
+    low_bit = [rank & -rank for rank in range(ranks)]
+    up = [(r ^ bit) | (bit << 1) for r, bit in enumerate(low_bit)]
+    parent = [None] + [up[r] if up[r] < ranks else r ^ low_bit[r] for r in range(1, ranks)]
+    sent = [0.0] * ranks
+    for mirrored in (False, True):
+        for child, above in enumerate(parent):
+            if above is None:
+                continue
+            for rank in (child, above):  # half a vector up, and half a vector down
+                sent[ranks - 1 - rank if mirrored else rank] += 0.5
+    return max(sent)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 8, 16, 64])
+def test_the_busiest_node_of_two_trees(nodes: int) -> None:
+    """Latency and the links inside nodes are left out: what counts is the share of the vector."""
+    plain = two_levels()
+    inner = replace(plain.levels[0], latency_s=0.0, bandwidth_bytes_per_s=1e15)
+    here = replace(plain, levels=(inner, replace(plain.levels[1], latency_s=0.0)))
+    time = float(all_reduce_s("double-tree", 64e6, span(here, 8 * nodes, 1), here))
+    assert time == pytest.approx(most_sent_in_two_trees(nodes) * 64e6 / 80e9, rel=1e-9)
+
+
+def test_two_nodes_exceed_the_bandwidth_of_a_ring() -> None:
+    """Each sends the vector once where a ring sends it nearly twice (nccl-tests on two p5.48xlarge: 487 of 400 GB/s)."""
+    plain = two_levels()
+    here = replace(plain, levels=(replace(plain.levels[0], bandwidth_bytes_per_s=1e12), plain.levels[1]))
+    where = span(here, 16, 1)
+    tree, ring = (float(all_reduce_s(name, 1e10, where, here)) for name in ("double-tree", "ring"))
+    assert ring / tree == pytest.approx(2 * 15 / 16, rel=0.05)
 
 
 def test_switches_sum_where_all_levels_can() -> None:
@@ -64,10 +98,24 @@ def test_switches_sum_where_all_levels_can() -> None:
     # A ring sends 7/4 of the vector at 80 GB/s.
     assert time < float(all_reduce_s("ring", 1e9, where, able))
     assert float(library_s("all_reduce", 1e9, where, able)) == time
-    # Without such switches, or with them inside nodes only, it is a tree.
+    # Without such switches it is a tree.
     for here, n in ((one, 8), (two_levels(), 32)):
         tree = float(all_reduce_s("double-tree", 1e9, span(here, n, 1), here))
         assert float(all_reduce_s("in-network", 1e9, span(here, n, 1), here)) == tree
+
+
+def test_switches_inside_nodes_sum_under_trees_between_them() -> None:
+    """Two levels: 2 (2 + 2 x 9) us; the vector into a switch at 50 GB/s, twice the vector out of a node at 800 GB/s."""
+    plain = two_levels()
+    inner = replace(plain.levels[0], in_network=0.5, latency_s=2e-6)
+    outer = replace(plain.levels[1], bandwidth_bytes_per_s=100e9)
+    here = replace(plain, levels=(inner, outer))
+    time = float(all_reduce_s("in-network", 1e9, span(here, 32, 1), here))
+    assert time == pytest.approx((math.sqrt(40e-6) + math.sqrt(1e9 / 50e9)) ** 2, rel=1e-12)
+    # With slow links between nodes these decide.
+    slow = replace(here, levels=(inner, plain.levels[1]))
+    time = float(all_reduce_s("in-network", 1e9, span(slow, 32, 1), slow))
+    assert time == pytest.approx((math.sqrt(40e-6) + math.sqrt(2e9 / 80e9)) ** 2, rel=1e-12)
 
 
 def test_no_step_of_a_ring_is_shorter_than_the_ring_step() -> None:
