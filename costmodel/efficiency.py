@@ -79,6 +79,8 @@ class Efficiency:
         outputs0: outputs in flight at which half the device is busy, where the inner loop is short.
     split_depth : float
         k1: steps of the inner loop at which half of it is cut into parallel pieces.
+    matrix_fill : float
+        ``outputs0`` of products of a library and of recurrent cells on matrix units, as a multiple of ``fill_outputs``.
     vector_tile, vector_depth, vector_fill, vector_split : float
         The four sizes on vector units, as multiples of those above; tile and fill for 128 lanes per multiprocessor, in proportion to
         the lanes and to their square.
@@ -115,6 +117,7 @@ class Efficiency:
     fill_outputs: float = 131072.0
     split_depth: float = 4096.0
     strided_gradient_fraction: float = 1.0
+    matrix_fill: float = 1.0
     vector_tile: float = 1.0
     vector_depth: float = 1.0
     vector_fill: float = 1.0
@@ -140,6 +143,7 @@ class Efficiency:
 _SIZES = frozenset(
     {
         *("tile_half", "depth_half", "fill_outputs", "split_depth"),
+        "matrix_fill",
         *("vector_tile", "vector_depth", "vector_fill", "vector_split", "vector_loss"),
         *("vector_floor", "thin_tile", "thin_depth", "thin_fill", "thin_split"),
     }
@@ -214,10 +218,10 @@ def kernel_time_s(
         The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
-    tiling : "library", "unaligned", "thin" or "strided"
-        A matrix product of a library, one of matrices in 16 bits whose rows do not begin at multiples of 16 bytes, a kernel made for thin
-        matrices, or such a one whose loads are scattered. Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background
-        User's Guide, tensor core requirements): the second kind runs on vector units. GPT of 13,824 features on A100 (BigScience,
+    tiling : "library", "unaligned", "recurrent", "thin" or "strided"
+        A matrix product of a library, one of matrices in 16 bits whose rows do not begin at multiples of 16 bytes, that of a recurrent cell, a
+        kernel made for thin matrices, or such a one whose loads are scattered. Matrix units load 16 bytes at once (NVIDIA, Matrix
+        Multiplication Background User's Guide, tensor core requirements): the second kind runs on vector units. GPT of 13,824 features on A100 (BigScience,
         train/tr11-176B-ml/chronicles-prequel.md) took 121 s per step with 64 heads of 216 and 163 s with 128 heads of 108.
     launches : int
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
@@ -324,10 +328,14 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
     """Half sizes of a product, by the units it runs on and the kernel it runs in."""
     e = device.efficiency
     if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
+        own = tiling not in ("thin", "strided")
+        factor = e.matrix_fill if own else 1.0
         # Libraries take tiles of 256 x 128 where there are enough outputs for them (NVIDIA, Matrix Multiplication Background User's Guide:
         # the most efficient of its tiles), of which half a wave is twice as much; `fill_outputs` is that of 128 x 128.
-        large = 1.0 if tiling == "library" and algorithm == "gemm" else 0.0
-        return _Sizes(tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs, split=e.split_depth, large=large)
+        large = max(2.0 / factor - 1.0, 0.0) if tiling == "library" and algorithm == "gemm" else 0.0
+        return _Sizes(
+            tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs * factor, split=e.split_depth, large=large
+        )
     lanes = device.lanes_per_multiprocessor / _USUAL_LANES
     thin = tiling not in ("library", "unaligned") or algorithm in _VECTOR_ALGORITHMS
     if thin:

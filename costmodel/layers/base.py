@@ -230,7 +230,7 @@ class Kernel:
     elements: FloatArray
     gemm: tuple[FloatArray, FloatArray, FloatArray] | None = None
     algorithm: str = "gemm"
-    tiling: Literal["library", "unaligned", "thin", "strided"] = "library"
+    tiling: Literal["library", "unaligned", "recurrent", "thin", "strided"] = "library"
     images: bool = False  # multiplies images, whose layout in memory matters
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
 

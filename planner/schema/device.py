@@ -56,6 +56,7 @@ class EfficiencyEntry(FileModel):
     fill_outputs: HalfSize = DEFAULT_EFFICIENCY.fill_outputs
     split_depth: HalfSize = DEFAULT_EFFICIENCY.split_depth
     strided_gradient_fraction: Fraction = DEFAULT_EFFICIENCY.strided_gradient_fraction
+    matrix_fill: HalfSize = DEFAULT_EFFICIENCY.matrix_fill
     vector_tile: HalfSize = DEFAULT_EFFICIENCY.vector_tile
     vector_depth: HalfSize = DEFAULT_EFFICIENCY.vector_depth
     vector_fill: HalfSize = DEFAULT_EFFICIENCY.vector_fill

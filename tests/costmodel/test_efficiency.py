@@ -88,7 +88,7 @@ P100 = Device(
         thin_tile=0.1, thin_depth=2.0, thin_fill=6.0, thin_split=0.3,
     ),
 )  # fmt: skip
-tilings = st.sampled_from(["library", "thin", "strided"])
+tilings = st.sampled_from(["library", "recurrent", "thin", "strided"])
 
 
 def product_s(
@@ -106,6 +106,7 @@ def test_products_on_vector_units_by_hand() -> None:
     # A kernel for thin matrices has its own tiles, whatever the lanes; its fill goes with the lanes.
     thin = 2 * (m + 3) * (n + 3) * (k + 40) + 2 * 3000 * (k * 150 / (k + 150) + 40)
     assert product_s(P100, m, n, k, "thin") == pytest.approx(thin / 5e12, rel=1e-12)
+    assert product_s(P100, m, n, k, "recurrent") == product_s(P100, m, n, k, "thin")
     assert product_s(P100, m, n, k, "strided") == pytest.approx(thin / 5e12 / 0.4, rel=1e-12)
     # Two halves per lane are vector units too; a format that is much faster has units of its own.
     assert product_s(P100, m, n, k, number_format="fp16") == pytest.approx(library / 10e12, rel=1e-12)
@@ -116,6 +117,11 @@ def test_products_on_vector_units_by_hand() -> None:
     # Kernels for convolutions keep theirs.
     thin = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (k * 500 / (k + 500) + 20)
     assert product_s(volta, m, n, k, "thin", "fp16") == pytest.approx(thin / 40e12, rel=1e-12)
+    # A library that fills more of the device first, larger tiles included; kernels of convolutions do not.
+    slow = replace(volta, efficiency=replace(volta.efficiency, matrix_fill=3.0))
+    more = thin + 2 * 2 * 1000 * (k * 500 / (k + 500) + 20)
+    for tiling, charged in (("library", more), ("recurrent", more), ("thin", thin)):
+        assert product_s(slow, m, n, k, tiling, "fp16") == pytest.approx(charged / 40e12, rel=1e-12)
 
 
 def test_a_library_has_no_tiles_below_a_least_side() -> None:

@@ -194,4 +194,4 @@ def test_kinds_of_kernels_are_named() -> None:
     transposed = work_of(layer("deconvolution", (8, 16, 16), out_channels=8, kernel=4, stride=2), 1)
     assert [a[0][0].tiling for a in (transposed.forward, transposed.backward_input)] == ["strided", "thin"]
     assert {k.tiling for k in gemms(work_of(layer("linear", (64,), out_features=8), 1))} == {"library"}
-    assert {k.tiling for k in gemms(work_of(layer("lstm", (64, 5), hidden=8), 1))} == {"thin"}
+    assert {k.tiling for k in gemms(work_of(layer("lstm", (64, 5), hidden=8), 1))} == {"recurrent"}
