@@ -105,7 +105,8 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
 # Networks that look at images, in names without blanks and signs. Detectors and segmenters contain the names of what they are built on,
 # networks with squeeze-and-excitation or a norm that VGG lacks those of what they changed.
 _OTHERS = re.compile(
-    r"rcnn|ssd|retina|yolo|detr|fcn|deeplab|unet|fpn|segment|centernet|vgg\d*bn|bninception|inception(?:bn|resnet)|se.?resn"
+    r"rcnn|ssd|retina|yolo|detr|fcn|deeplab|unet|fpn|segment|centernet|vgg\d*bn|bninception|inception(?:bn|resnet)"
+    r"|se.?resn(?!ext101(?:32x4d?)?$)"
 )
 _IMAGES: tuple[tuple[str, str], ...] = (
     (r"alexnet.*torchvision", "alexnet-torchvision"),
@@ -119,6 +120,8 @@ _IMAGES: tuple[tuple[str, str], ...] = (
     (r"inceptionv?3", "inception_v3"),
     (r"inceptionv?4", "inception_v4"),
     (r"resnext50", "resnext50-32x4d"),
+    (r"seresnext101", "se-resnext101-32x4d"),
+    (r"resnext10132x4", "resnext101-32x4d"),
     (r"resnext101(?:32x8d?)?$", "resnext101-32x8d"),
     (r"(?:wide|w)(?:rn|resnet|residualnet)50(?:2|x2)?", "wide-resnet50-2"),
     (r"(?:wide|w)(?:rn|resnet|residualnet)101(?:2|x2)?", "wide-resnet101-2"),
@@ -153,7 +156,7 @@ def image_network_called(text: str) -> str | None:
     >>> [image_network_called(text) for text in ("ResNet-50 v1.5", "OxfordNet [Model-A]", "Mask R-CNN ResNet50", "WRN-50-2")]
     ['resnet50', 'vgg-a', None, 'wide-resnet50-2']
     """
-    return _image(re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*?\)|\[fast\]", "", text.lower())))[0]
+    return _image(re.sub(r"[^a-z0-9]", "", re.sub(r"\((?!\d+x\d+d\)).*?\)|\[fast\]", "", text.lower())))[0]
 
 
 def nearest_models(text: str) -> str:

@@ -48,6 +48,8 @@ WEIGHTS = {
     "efficientnet-b7": 66_347_960 - 310_720,  # 155,360
     "inception_v4": 42_679_816 - 63_168,  # timm, 31,584
     "resnext50-32x4d": 25_028_904 - 68_224,  # torchvision, 34,112, this and the following
+    "resnext101-32x4d": 44_177_704 - 137_856,  # 68,928
+    "se-resnext101-32x4d": 48_955_416 - 137_856,
     "resnext101-32x8d": 88_791_336 - 202_880,  # 101,440
     "squeezenet-1.0": 1_248_424,
     "squeezenet-1.1": 1_235_496,

@@ -67,6 +67,7 @@ IMAGES = {
     "Inception-v4": "inception_v4", "ResNet-50": "resnet50", "ResNet-50 v1.5": "resnet50", "resnet50_v1": "resnet50",
     "ResNet50v2": "resnet50", "RN50": None, "ResNet-101": "resnet101", "resnet 152": "resnet152", "resnet18": "resnet18",
     "ResNet-34": "resnet34", "ResNeXt-50 32x4d": "resnext50-32x4d", "resnext101_32x8d": "resnext101-32x8d",
+    "ResNeXt101-32x4d": "resnext101-32x4d", "ResNeXt-101 (32x4d)": "resnext101-32x4d", "SE-ResNeXt101-32x4d": "se-resnext101-32x4d",
     "Wide ResNet-50-2": "wide-resnet50-2", "wide_resnet101_2": "wide-resnet101-2", "WRN-50-2": "wide-resnet50-2",
     "DenseNet-121": "densenet121", "densenet161": "densenet161", "DenseNet 201": "densenet201", "MobileNet": "mobilenet-v1",
     "mobilenet_v2": "mobilenet-v2", "MobileNetV2": "mobilenet-v2", "SqueezeNet": "squeezenet-1.0", "squeezenet1_1": "squeezenet-1.1",
