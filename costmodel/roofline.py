@@ -53,6 +53,11 @@ class RooflineCompute:
         """
         return not self.alone and len(layer.output_shape) == 2
 
+    def _keeps_channels_apart(self) -> bool:
+        """Whether images lie channel by channel before matrix units: frameworks keep those of 32 bits so, and benchmarks of kernels all."""
+        product = self.precision.compute
+        return product == "tf32" or (self.alone and self.device.has_matrix_units(product))
+
     def cost_key(self, layer: Layer) -> Hashable:  # noqa: ARG002 - shapes decide alone
         """Nothing beyond kind, parameters and shapes."""
         return ()
@@ -104,9 +109,9 @@ class RooflineCompute:
             launches=kernel.launches,
             sustained=sustained,
         )
-        if self.precision.compute == "tf32" and kernel.images:
-            # Frameworks keep 32-bit images channel by channel, matrix units read all channels of a position: what the kernel reads and
-            # writes is transposed first (cuDNN Developer Guide, tensor layouts; NVIDIA, Convolutional Layers User's Guide).
+        if kernel.images and self._keeps_channels_apart():
+            # Matrix units read all channels of a position: what the kernel reads and writes is transposed first (cuDNN Developer Guide,
+            # tensor layouts; NVIDIA, Convolutional Layers User's Guide).
             moved = 2.0 * kernel.elements * self.precision.activation_bytes
             time = time + kernel_time_s(self.device, self.precision.compute, flop=0.0, memory_bytes=moved)
         return time
