@@ -301,10 +301,12 @@ def format_of(row: Row, default: str) -> str:
     text = row.text("precision").lower()
     if not text:
         return row.default("precision", default)
-    text = text.replace("float", "fp").replace("bfp", "bf")
+    text = re.sub(r"(?<=[a-z])-(?=\d)", "", text.replace("float", "fp").replace("bfp", "bf"))
     found = next((name for pattern, name in (*_FORMATS, *_OTHER_WORDS) if re.match(pattern, text)), None)
-    # Else the narrowest that is named anywhere.
-    found = found or next((name for pattern, name in _FORMATS if re.search(rf"(?<![a-z0-9])(?:{pattern})", text)), None)
+    # Else, and where fp32 is mixed with it, the narrowest that is named anywhere.
+    found = (None if found == "fp32" and "mixed" in text else found) or next(
+        (name for pattern, name in _FORMATS if re.search(rf"(?<![a-z0-9])(?:{pattern})", text)), None
+    )
     if found is not None:
         return found
     if _MIXED.match(text):

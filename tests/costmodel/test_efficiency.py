@@ -147,7 +147,7 @@ def test_fast_convolutions_run_on_vector_units_in_thin_kernels() -> None:
 def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling: str) -> None:
     base = product_s(P100, m, n, k, tiling)
     for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
-        assert product_s(P100, *bigger, tiling) >= base
+        assert product_s(P100, *bigger, tiling) >= base * (1 - 1e-12)  # as long below the least side of a tile
     for smaller in ((m / 4, n, k), (m, n / 4, k), (m, n, k / 4)):
         assert 4 * product_s(P100, *smaller, tiling) >= base * (1 - 1e-12)
     faster = replace(P100, peak_flop_per_s={name: rate * factor for name, rate in P100.peak_flop_per_s.items()})

@@ -22,7 +22,7 @@ ROWS = {
     "Tesla V100-PCIE-16GB": "v100-pcie-16gb", "Tesla V100-PCIE-32GB": "v100-pcie-32gb", "V100S-PCIE-32GB": "v100s", "DGX-1": "v100-16gb",
     "DGX-2 (V100 32GB)": "v100-32gb", "v100 (32GB)": "v100-32gb", "Tesla P100-SXM2-16GB": "p100",
     "Tesla P100-PCIE-16GB": "p100-pcie-16gb", "Tesla P100-PCIE-12GB": "p100-pcie-12gb", "P100": "p100", "NV_P100": "p100",
-    "P100 (DGX-1)": "p100", "DGX-1 (8x Tesla P100)": "p100", "DGX-1P": "p100",
+    "P100 (DGX-1)": "p100", "DGX-1 (8x Tesla P100)": "p100",
     "Tesla T4": "t4", "NVIDIA T4 16GB": "t4", "Tesla P4": "p4", "Tesla P40": "p40", "Tesla M40": "m40", "NV_M40": "m40",
     "Tesla M40 24GB": "m40", "Tesla K80": "k80", "K80 (one GK210)": "k80", "Tesla K40m": "k40", "K40c": "k40", "Tesla K20Xm": "k20x",
     "Tesla K20c": "k20", "K20": "k20", "GeForce GTX TITAN X": "titan-x", "GTX Titan X (Maxwell)": "titan-x", "NV_TitanX": "titan-x",

@@ -111,13 +111,7 @@ def test_names_of_number_formats(text: str, name: str) -> None:
     assert format_of(row(precision=text), "tf32") == name
 
 
-def test_mixed_precision_is_that_of_the_table_where_it_says_no_more() -> None:
-    assert format_of(row(precision="mixed"), "fp32") == "fp16"
-    assert format_of(row(precision="mixed"), "bf16") == "bf16"
-    assert format_of(row(precision="amp"), "bf16") == "fp16"  # documented
-
-
-@pytest.mark.parametrize("text", ["int3", "int8", "fp64", "double", "W8A8", "fp4"])
+@pytest.mark.parametrize("text", ["int3", "int8", "fp64", "double", "W8A8"])
 def test_an_unknown_number_format(text: str) -> None:
     with pytest.raises(RowSkipped, match=f"'{text}' is not known"):
         format_of(row(precision=text), "fp32")
