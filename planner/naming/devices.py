@@ -62,15 +62,20 @@ def _k(
     return KnownDevice(pattern=pattern, device=device, cluster=cluster, by_memory=by_memory, open_to=open_to)
 
 
-# Instances of clouds: Amazon EC2 (P, G, Trn), Google Cloud (A2, A3, A4, G2) and Azure (ND), as their providers list them.
+# Instances of clouds: Amazon EC2 (P, G, Trn), Google Cloud (A2, A3, A4, G2) and Azure (ND), as their providers list them. Azure and
+# a3-ultragpu have one InfiniBand or RoCE port per GPU, as a DGX has.
 _INSTANCES = (
     _k(r"\bp6e|gb ?200 nvl ?72", "gb200", "gb200-nvl72"),
     _k(r"\bp6 b300", "b300", "dgx-b200"),
     _k(r"\bp6\b|\ba4 highgpu", "b200", "dgx-b200"),
-    _k(r"\bp5en?\b|\ba3 ultragpu|\bnd96isr h200", "h200", "aws-p5"),
-    _k(r"\bp5\b|h ?100\b.*\befa\b|\ba3 (?:high|mega|edge)gpu|\bnd96isr h100", "h100-sxm", "aws-p5"),
-    _k(r"\bp4de\b|\ba2 ultragpu|\bnd96am?sr a100", "a100-80gb", "aws-p4d"),
-    _k(r"\bp4d\b|\ba2 (?:high|mega)gpu|\bnd96asr", "a100-40gb", "aws-p4d"),
+    _k(r"\ba3 ultragpu|\bnd96isr h200", "h200", "dgx-h100"),
+    _k(r"\bp5en?\b", "h200", "aws-p5"),
+    _k(r"\bnd96isr h100", "h100-sxm", "dgx-h100"),
+    _k(r"\bp5\b|h ?100\b.*\befa\b|\ba3 (?:high|mega|edge)gpu", "h100-sxm", "aws-p5"),
+    _k(r"\bnd96am?sr a100", "a100-80gb", "dgx-a100"),
+    _k(r"\bnd96asr", "a100-40gb", "dgx-a100"),
+    _k(r"\bp4de\b|\ba2 ultragpu", "a100-80gb", "aws-p4d"),
+    _k(r"\bp4d\b|\ba2 (?:high|mega)gpu", "a100-40gb", "aws-p4d"),
     _k(r"a ?100\b.*\befa\b", "a100-80gb", "aws-p4d", _A100_SXM, _of(_A100_SXM)),
     _k(r"\bp3dn\b", "v100-32gb", "aws-p3dn"),
     _k(r"\bnd40rs", "v100-32gb", "dgx1-v100"),

@@ -66,6 +66,18 @@ def test_devices_of_rows(text: str, name: str) -> None:
     assert cluster in bundled("clusters")
 
 
+@pytest.mark.parametrize(
+    ("text", "cluster"),
+    [
+        ("ND96isr_H100_v5", "dgx-h100"), ("ND96isr_H200_v5", "dgx-h100"), ("a3-ultragpu-8g", "dgx-h100"), ("ND96amsr_A100_v4", "dgx-a100"),
+        ("ND96asr_v4", "dgx-a100"), ("p4de.24xlarge", "aws-p4d"), ("p5en.48xlarge", "aws-p5"), ("a3-megagpu-8g", "aws-p5"),
+    ],
+)  # fmt: skip
+def test_network_of_an_instance(text: str, cluster: str) -> None:
+    """As fast as that of a DGX where each GPU has an InfiniBand or RoCE port."""
+    assert device_called(text)[1] == cluster
+
+
 @pytest.mark.parametrize("text", NONE)
 def test_other_devices_are_not_taken_for_these(text: str) -> None:
     assert device_called(text)[0] is None
