@@ -219,10 +219,11 @@ def kernel_time_s(
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
     tiling : "library", "unaligned", "recurrent", "thin" or "strided"
-        A matrix product of a library, one of matrices in 16 bits whose rows do not begin at multiples of 16 bytes, that of a recurrent cell, a
-        kernel made for thin matrices, or such a one whose loads are scattered. Matrix units load 16 bytes at once (NVIDIA, Matrix
-        Multiplication Background User's Guide, tensor core requirements): the second kind runs on vector units. GPT of 13,824 features on A100 (BigScience,
-        train/tr11-176B-ml/chronicles-prequel.md) took 121 s per step with 64 heads of 216 and 163 s with 128 heads of 108.
+        A matrix product of a library, one of matrices in 16 bits whose rows do not begin at multiples of 16 bytes, that of a recurrent
+        cell, a kernel made for thin matrices, or such a one whose loads are scattered. Matrix units load 16 bytes at once (NVIDIA, Matrix
+        Multiplication Background User's Guide, tensor core requirements): the second kind runs on vector units. GPT of 13,824 features on
+        A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per step with 64 heads of 216 and 163 s with 128 heads of
+        108.
     launches : int
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
     sustained : bool
