@@ -144,9 +144,9 @@ CONSTANTS: Mapping[str, Constant] = MappingProxyType(
             _constant(
                 "host_collective",
                 "overhead",
-                "host_collective_s contended_step_s",
+                "host_collective_s collective_wait_s contended_step_s",
                 0.5,
-                "time of the host to start a collective inside a layer, and to come to it beside transfers between nodes",
+                "time of the host to start a collective inside a layer, and what devices wait for its ranks",
             ),
             _constant(
                 "intra_node_bandwidth", "link", "bandwidth_bytes_per_s", 0.2, "bandwidth of the links inside a node"

@@ -160,11 +160,16 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
     ),
     FrameworkProfile(
         name="megatron",
-        doc="a fused softmax for heads by fours",
-        source="softmax_multiple: Megatron-LM, megatron/model/fused_softmax.py, is_kernel_available, and the same of Megatron-DeepSpeed: "
-        "micro-batch x heads of a rank is a multiple of 4",
+        doc="a fused softmax for heads by fours; gradients are exchanged behind the backward pass; tensor-parallel collectives that wait "
+        "for their ranks",
+        source="collective_wait_s: fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391). softmax_multiple: Megatron-LM, "
+        "megatron/model/fused_softmax.py, is_kernel_available, and the same of Megatron-DeepSpeed: micro-batch x heads of a rank is a "
+        "multiple of 4. dp_overlap: Megatron-LM, megatron/training.py, train_step, which reduces gradients behind forward_backward_func "
+        "(--overlap-grad-reduce came in 2023 and is off by default), and DeepSpeed, runtime/pipe/engine.py, where ReduceGrads follows the "
+        "last backward pass",
         pattern=r"megatron",
-        facts={"softmax_multiple": 4.0},
+        constants={"collective_wait_s": 100e-6},
+        facts={"softmax_multiple": 4.0, "dp_overlap": 0.0},
     ),
     FrameworkProfile(
         name="llm-foundry",

@@ -110,6 +110,12 @@ class MeshAssumptions:
         "least latency of links between nodes",
         "none unless a framework profile says otherwise: that of the cluster",
     )
+    collective_wait_s: float = _assumption(
+        0.0,
+        "time that a tensor-parallel collective holds up its devices beside its message: its start on a stream of its own, and ranks that "
+        "come late",
+        "none unless a framework profile says otherwise",
+    )
     contended_step_s: float = _assumption(
         0.0,
         "delay of a tensor-parallel collective per rank that takes part, while stages on several nodes exchange tensors: the processes "

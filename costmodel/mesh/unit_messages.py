@@ -46,17 +46,22 @@ def add_tensor_parallel(
         return groups.time_s(operation, ranks, message)
 
     several = (keys.tp > 1).astype(np.float64)
+
+    def start(phase: str, count: FloatArray) -> None:
+        total[f"tp_{phase}_starts"] += count
+        total[f"tp_{phase}_s"] += groups.assumptions.collective_wait_s * count
+
     if role.gathers and role.moves is None:
-        total["tp_forward_starts"] += several * split
-        total["tp_backward_starts"] += several * flow.to_inputs
+        start("forward", several * split)
+        start("backward", several * flow.to_inputs)
         message = shard.batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp) * layer.input_shapes[0][0] * width
         total["tp_forward_s"] += np.where(split, exchange("all_gather", message), 0.0)
         if flow.to_inputs:
             sent = np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
             total["tp_backward_s"] += np.maximum(sent - groups.assumptions.column_overlap * weight_gradient_s, 0.0)
     if role.reduces and role.moves is None:
-        total["tp_forward_starts"] += several
-        total["tp_backward_starts"] += several * (split & flow.through)
+        start("forward", several)
+        start("backward", several * (split & flow.through))
         message = rows_held(layer, shard) * layer.output_shape[0] * width
         total["tp_forward_s"] += np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
         if flow.through:
@@ -94,7 +99,8 @@ def add_moves(
         )
         group = groups.find(np.full_like(keys.tp, move.transfer.ranks), np.full_like(keys.tp, move.transfer.stride))
         phase = "backward" if move.is_backward else "forward"
-        total[f"tp_{phase}_s"] += groups.time_s(move.transfer.operation, group, message)
+        wait_s = groups.assumptions.collective_wait_s
+        total[f"tp_{phase}_s"] += groups.time_s(move.transfer.operation, group, message) + wait_s
         total[f"tp_{phase}_starts"] += 1.0
 
 

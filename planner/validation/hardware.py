@@ -144,6 +144,11 @@ def _has_portable_attention(row: Row) -> bool:
     return row.has("framework") and not _NEWEST_ATTENTION.search(words)
 
 
+# Sources whose bandwidth inside a node was not measured. vTrain's 150 GB/s are what its simulator takes for all-reduces of more than the 8
+# devices of a node (VIA-Research/vTrain, src/config.py; src/predictor.py, compute_comm_time); the runs were on A100s behind NVSwitch.
+_ASSUMED_LINKS = re.compile(r"\bvtrain\b")
+
+
 def links_of(row: Row) -> Links:
     """Links as the columns of plan-level tables state them.
 
@@ -154,7 +159,8 @@ def links_of(row: Row) -> Links:
     >>> links_of(Row(line=2, cells={"gpus_per_node": "8", "nodes": "4", "gpus": "4"})).gpus_per_node
     1
     """
-    intra, inter = row.positive("intra_bw_GBps"), row.positive("inter_bw_Gbps_per_node")
+    intra = None if _ASSUMED_LINKS.search(row.text("source").lower()) else row.positive("intra_bw_GBps")
+    inter = row.positive("inter_bw_Gbps_per_node")
     domain, node = row.count("nvlink_domain"), row.count("gpus_per_node")
     used = _used_per_node(row, node)
     return Links(
@@ -238,8 +244,8 @@ def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tupl
         return (last,)
     reached = last.bandwidth_bytes_per_s * last.efficiency
     if bandwidth < last.bandwidth_bytes_per_s:
-        # Less than the links of the device are built for: what somebody measured (vTrain writes 150 GB/s for A100s on NVLink of 300),
-        # of which nothing more is lost, and no more than what collectives reach.
+        # Less than the links of the device are built for: what somebody measured, of which nothing more is lost, and no more than what
+        # collectives reach.
         kept = tuple(key for key in last.fitted if key != "efficiency" or reached < bandwidth)
         return (replace(last, bandwidth_bytes_per_s=min(bandwidth, reached), efficiency=1.0, fitted=kept),)
     return (replace(last, bandwidth_bytes_per_s=bandwidth),)

@@ -47,11 +47,11 @@ def test_the_default_changes_nothing() -> None:
 
 
 def test_facts_of_megatron_are_those_of_its_code() -> None:
-    """A softmax kernel for heads by fours in both; only later ones exchange while weights' gradients are computed."""
+    """A softmax kernel for heads by fours in both; only later ones exchange anything beside the backward pass."""
     old, new = (profile_of(name).applied() for name in ("Megatron-DeepSpeed", "NeMo"))
-    assert (old.softmax_multiple, old.column_overlap) == (4.0, 0.0)
-    assert (new.softmax_multiple, new.column_overlap) == (4.0, 0.9)
-    assert not profile_of("Megatron-LM").constants
+    assert (old.softmax_multiple, old.column_overlap, old.dp_overlap) == (4.0, 0.0, 0.0)
+    assert (new.softmax_multiple, new.column_overlap, new.dp_overlap) == (4.0, 0.9, 0.9)
+    assert set(profile_of("Megatron-LM").constants) == {"collective_wait_s"}
 
 
 def test_what_nanotron_does_under_zero_is_a_fact_of_its_code() -> None:

@@ -57,6 +57,17 @@ def test_collectives_of_a_block_are_started_too(*, sequence_parallel: bool, coll
     assert _per_block(plan, slow) - _per_block(plan, HOST) == pytest.approx(4 * collectives * COLLECTIVE_S, rel=1e-3)
 
 
+@pytest.mark.parametrize(("sequence_parallel", "collectives"), [(False, 4), (True, 8)])
+def test_collectives_of_a_block_wait_for_their_ranks(*, sequence_parallel: bool, collectives: int) -> None:
+    """The device is held up as often as the host starts one; a slow host has the time to spare."""
+    plan = MeshPlan(tp=2, sequence_parallel=sequence_parallel, num_micro_batches=4)
+    waiting = replace(make.BARE, collective_wait_s=1e-4)
+    assert _per_block(plan, waiting) - _per_block(plan, make.BARE) == pytest.approx(4 * collectives * 1e-4, rel=1e-9)
+    assert _per_block(plan, replace(HOST, collective_wait_s=1e-4)) == pytest.approx(_per_block(plan, HOST), rel=1e-9)
+    alone = MeshPlan(num_micro_batches=4)
+    assert _per_block(alone, waiting) == _per_block(alone, make.BARE)
+
+
 def test_a_slow_device_hides_the_host() -> None:
     cluster = make.ideal_cluster(peak=1e6, memory_bandwidth=1e5)
     plan = MeshPlan(num_micro_batches=4)
@@ -253,6 +264,7 @@ def test_more_of_anything_is_never_quicker() -> None:
     names = (
         "host_launch_s",
         "host_collective_s",
+        "collective_wait_s",
         "ring_step_s",
         "contended_step_s",
         "update_launches",

@@ -78,6 +78,13 @@ def test_less_than_the_links_are_built_for_is_what_they_reach(stated: str, rate:
     assert (node.bandwidth_bytes_per_s, node.efficiency) == (pytest.approx(rate), efficiency)
 
 
+def test_links_that_a_simulator_assumed_are_those_of_the_machine() -> None:
+    cells = {"device": "A100-80GB SXM", "gpus_per_node": "8", "intra_bw_GBps": "150"}
+    stated, assumed = (machine_of(row(**cells, source=text)) for text in ("", "vTrain (multi-node ground truth)"))
+    assert stated.cluster.levels[0].bandwidth_bytes_per_s == 150e9
+    assert assumed.cluster.levels[0] == machine_of(row(device="A100-80GB SXM", gpus_per_node="8")).cluster.levels[0]
+
+
 def test_the_usual_links_are_noted_as_a_default() -> None:
     plain = row(device="H100")
     assert [level.bandwidth_bytes_per_s for level in machine_of(plain).cluster.levels] == [450e9, 400e9 / 8]
