@@ -160,7 +160,7 @@ def test_the_program_finds_the_best_of_all_patterns(
 
 def test_the_bound_holds_where_the_host_decides() -> None:
     """The host's time is longer for some patterns and the device's for others; no pattern saves more than the bound says."""
-    assumptions = replace(make.BARE, host_launch_s=2e-6, host_collective_s=3e-6)
+    assumptions = replace(make.BARE, host_launch_s=2e-6, host_collective_s=3e-6, collective_wait_s=1e-6)
     model = small(two_level_cluster(), assumptions, features=512, ffn=1024, positions=128)
     plan = MeshPlan(tp=4, micro_batch=1, num_micro_batches=8)
     patterns = random.Random(2).sample(all_patterns(model, 4, block_of(model)), 400)
