@@ -41,7 +41,6 @@ Point = tuple[tuple[str, float], ...]
 _HOST: Mapping[str, Sequence[float]] = {
     "host_launch_s": (54e-6, 56e-6, 58e-6, 60e-6, 62e-6, 64e-6, 66e-6, 68e-6, 70e-6),
     "host_collective_s": (0.0, 12.5e-6, 25e-6, 37.5e-6, 50e-6, 75e-6),
-    "collective_wait_s": (0.0, 100e-6, 200e-6),
 }
 _KERNELS: Mapping[str, Sequence[float]] = {
     "sustained_fraction": (0.80, 0.85, 0.90),

@@ -168,7 +168,7 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         "(--overlap-grad-reduce came in 2023 and is off by default), and DeepSpeed, runtime/pipe/engine.py, where ReduceGrads follows the "
         "last backward pass",
         pattern=r"megatron",
-        constants={"collective_wait_s": 100e-6},
+        constants={"collective_wait_s": 50e-6},
         facts={"softmax_multiple": 4.0, "dp_overlap": 0.0},
     ),
     FrameworkProfile(
