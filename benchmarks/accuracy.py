@@ -49,7 +49,7 @@ _KERNELS: Mapping[str, Sequence[float]] = {
 }
 _NANOTRON: Mapping[str, Sequence[float]] = {
     # One constant (`FrameworkProfile.equal`).
-    "host_collective_s contended_step_s": (150e-6, 200e-6, 250e-6, 300e-6, 350e-6),
+    "host_collective_s contended_step_s": tuple(n * 25e-6 for n in range(6, 15)),
 }
 
 
