@@ -213,8 +213,8 @@ def test_what_is_suggested_fits_or_is_not_shown() -> None:
 
 
 def test_ranks_beyond_a_node_repeat_what_is_too_dear_to_split() -> None:
-    """Sixteen ranks lie on two nodes; shares of eight or fewer stay inside one."""
-    model = bundled("gpt3-1.3b")
+    """Sixteen ranks lie on two nodes with a network that is far slower than NVLink; shares of eight or fewer stay inside one."""
+    model = bundled("gpt3-1.3b", cluster="aws-p5")
     plan = MeshPlan(tp=16, micro_batch=4, num_micro_batches=8)
     check = split_plan(model, plan, PLENTY)
     assert check is not None

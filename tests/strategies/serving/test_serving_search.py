@@ -143,7 +143,9 @@ def test_more_devices_are_never_worse(objective: str) -> None:
         .score
         for gpus in (1, 2, 3, 4, 6, 8)
     ]
-    assert best == sorted(best, reverse=True)
+    assert all(
+        later <= former + 1e-12 * abs(former) for former, later in itertools.pairwise(best)
+    )  # equal but for rounding
 
 
 @pytest.mark.parametrize("objective", SERVING_OBJECTIVES)
