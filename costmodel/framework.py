@@ -218,13 +218,8 @@ def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
     >>> threshold_blocks(32, 2, 2.2)
     (18, 14)
     """
-    total = count + head
-    blocks, stage = [0] * stages, 0
-    for done in range(1, count + 1):
-        blocks[stage] += 1
-        if done > total * (stage + 1) / stages:
-            stage += 1
-    return tuple(blocks)
+    places = _threshold_places(count, stages, head)
+    return tuple(places[1 : count + 1].count(stage) for stage in range(stages))
 
 
 def threshold_last(count: int, stages: int, head: float) -> tuple[int, int]:
@@ -250,10 +245,14 @@ def threshold_last(count: int, stages: int, head: float) -> tuple[int, int]:
     >>> threshold_last(16, 16, 4.0)  # stage 15 is left without anything
     (14, 15)
     """
-    total = count + head
-    done, stage, loss = 0.0, 0, 0
+    *_, loss, behind = _threshold_places(count, stages, head)
+    return loss, behind
+
+
+def _threshold_places(count: int, stages: int, head: float) -> list[int]:
+    """Stages of the embedding, the blocks, the norm, the head, the change of format and the loss, and the stage at hand behind them."""
+    total, done, places = count + head, 0.0, [0]
     for cost in (0.0, *(1.0,) * count, 0.0, head, 0.0, 0.0):
-        done, loss = done + cost, stage
-        if done > total * (stage + 1) / stages:
-            stage += 1
-    return loss, stage
+        done += cost
+        places.append(places[-1] + (done > total * (places[-1] + 1) / stages))
+    return places

@@ -31,9 +31,7 @@ class UnitTable:
     heads_bytes: FloatArray  # queries, keys, values and outputs of a rank's positions
     dispatch_bytes: FloatArray  # tokens that a rank sends to experts, once for each expert of theirs
     token_bytes: FloatArray  # the same tokens, each once
-    drawn_bytes: (
-        FloatArray  # each as often as experts drawn alone would reach as many groups (`costmodel.mesh.dispatch`)
-    )
+    drawn_bytes: FloatArray  # each as often as `costmodel.mesh.dispatch.free_draws` says
     returned_bytes: FloatArray  # the same of their gradients
     saved_bytes: FloatArray  # kept for the backward pass, nothing recomputed
     saved_selective_bytes: FloatArray

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,56 +12,8 @@ import pytest
 from planner.cli import run
 from planner.errors import InputFileError
 from planner.validation.kinds import KINDS, recognise
-from planner.validation.tables import Row, RowSkipped, read_table
-
-HEADER = "net,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,precision,seq,step_time_ms,oom,memory_gib,suspect"
-RUN = {
-    "net": "GPT", "hidden": 2048, "layers": 24, "heads": 16, "device": "a100-80gb", "gpus": 8, "global_batch": 64, "micro_batch": 1,
-    "tp": 1, "pp": 1, "dp": 8, "precision": "bf16", "seq": 2048, "step_time_ms": 1900,
-}  # fmt: skip
-GEMM = "device,precision,m,n,k,time_ms"
-
-
-def row(**cells: object) -> str:
-    return ",".join(str({**RUN, **cells}.get(name, "")) for name in HEADER.split(","))
-
-
-def table(*rows: str, header: str = HEADER, end: str = "\n") -> str:
-    return end.join([header, *rows]) + end
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str | bytes], str]:
-    def save(content: str | bytes) -> str:
-        path = tmp_path / "runs.csv"
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return str(path)
-
-    return save
-
-
-@pytest.fixture
-def skipped(capsys: pytest.CaptureFixture[str], write: Any) -> Any:
-    """Validate a table that can be read: rows, scored, and the reasons."""
-
-    def ask(content: str | bytes) -> tuple[int, int, dict[str, int]]:
-        path = write(content)
-        assert run(["validate", path]) == 0
-        out, err = capsys.readouterr()
-        assert "Traceback" not in out + err
-        for word in json.loads(_json(capsys, path))["files"][0]["skipped"]:
-            assert word[:40] in " ".join(out.split())  # what is skipped is said in the table, too
-        (file,) = json.loads(_json(capsys, path))["files"]
-        assert file["rows"] == file["scored"] + sum(file["skipped"].values())
-        return file["rows"], file["scored"], file["skipped"]
-
-    return ask
-
-
-def _json(capsys: pytest.CaptureFixture[str], path: str) -> str:
-    assert run(["validate", path, "--json"]) == 0
-    return capsys.readouterr().out
-
+from planner.validation.tables import read_table
+from tests.planner.validation.written_tables import GEMM, HEADER, RUN, json_of, row, table
 
 # --- files that are no tables
 
@@ -206,160 +157,9 @@ def test_a_row_that_cannot_be_scored_is_counted(cells: dict[str, object], reason
 def test_a_time_is_scored_where_the_memory_is_no_number(
     memory: str, write: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (file,) = json.loads(_json(capsys, write(table(row(), row(memory_gib=memory)))))["files"]
+    (file,) = json.loads(json_of(capsys, write(table(row(), row(memory_gib=memory)))))["files"]
     assert (file["rows"], file["scored"], file["memory_mape"]) == (2, 2, None)
     assert file["defaults"]["memory_gib"] == 1
-
-
-def figures(capsys: pytest.CaptureFixture[str], path: str) -> dict[str, Any]:
-    (file,) = json.loads(_json(capsys, path))["files"]
-    return dict(file)
-
-
-@pytest.mark.parametrize("mark", ["-", "n/a", "N/A", "null", "unknown", "not stated", "?"])
-def test_what_says_nothing_is_an_empty_cell(mark: str, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """In every column: a run that succeeded is no failure because somebody wrote "-" into `oom`."""
-    empty = figures(capsys, write(table(row(seq="", memory_gib="", oom="", precision="", suspect="", tp=""))))
-    marked = write(table(row(seq=mark, memory_gib=mark, oom=mark, precision=mark, suspect=mark, tp=mark)))
-    assert figures(capsys, marked) == empty
-    assert (empty["scored"], empty["failures"]) == (1, 0)
-
-
-@pytest.mark.parametrize("word", ["success", "Succeeded", "completed", "passed", "ok", "none"])
-def test_a_run_that_says_it_succeeded_is_no_failure(word: str, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    found = figures(capsys, write(table(row(oom=word))))
-    assert (found["comparisons"], found["failures"]) == (1, 0)
-
-
-UNITS = {
-    ("step_time_ms", "1900 ms"): 1.9, ("step_time_ms", "1.9 s"): 1.9, ("step_time_ms", "1.9 seconds"): 1.9,
-    ("step_time_ms", "1900000us"): 1.9,
-    ("tokens_per_s_per_gpu", "8.6k"): 64 * 2048 / 8 / 8600, ("tokens_per_s", "68.8k"): 64 * 2048 / 68800,
-    ("samples_per_s", "33.5 samples/s"): 64 / 33.5,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("cell", "seconds"), UNITS.items())
-def test_a_unit_in_a_cell_counts(
-    cell: tuple[str, str], seconds: float, write: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """1.9 s is 1,900 ms, not 1.9 ms; a throughput of 8.6k is not one of 8.6."""
-    header = HEADER.replace("step_time_ms", cell[0])
-    line = ",".join(str({**RUN, cell[0]: cell[1]}.get(name, "")) for name in header.split(","))
-    (worst,) = figures(capsys, write(table(line, header=header)))["worst"]
-    assert worst["measured_s"] == pytest.approx(seconds)
-
-
-OTHER_UNITS = {
-    "GB of time": ({"step_time_ms": "2 GB"}, "column step_time_ms is stated in 'GB'"),
-    "thousands of samples": ({"global_batch": "4k"}, "column global_batch is stated in 'k'"),
-    "millions of tokens": ({"global_batch": "4 M tokens"}, "column global_batch is stated in 'M'"),
-    "a product": ({"global_batch": "8 x 8"}, "column global_batch holds several numbers"),
-    "hexadecimal": ({"hidden": "0x800"}, "column hidden holds several numbers"),
-    "positions": ({"seq": "100k"}, "column seq is stated in 'k'"),
-}
-
-
-@pytest.mark.parametrize(("cells", "reason"), OTHER_UNITS.values(), ids=OTHER_UNITS)
-def test_a_number_that_is_none_of_its_column_is_counted(cells: dict[str, object], reason: str, skipped: Any) -> None:
-    rows, scored, reasons = skipped(table(row(), row(**cells)))
-    assert (rows, scored) == (2, 1)
-    assert next(iter(reasons)).startswith(reason)
-
-
-def test_memory_in_other_units_and_as_a_share(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    gib = figures(capsys, write(table(row(memory_gib=40))))["memory_mape"]
-    for text in ("40960 MiB", "42.949673 GB", "40 GiB"):
-        assert figures(capsys, write(table(row(memory_gib=text))))["memory_mape"] == pytest.approx(gib, rel=1e-6)
-    for text in ("0.62", "62%"):  # of the device: no memory that any model could mean
-        found = figures(capsys, write(table(row(memory_gib=text))))
-        assert (found["scored"], found["memory_mape"], found["defaults"]["memory_gib"]) == (1, None, 1)
-
-
-def test_a_time_that_its_throughput_contradicts(skipped: Any) -> None:
-    """Microseconds in a column of milliseconds are above no limit, but not what the tokens per second say."""
-    header = HEADER.replace("oom", "tokens_per_s_per_gpu")
-    lines = [
-        ",".join(str({**RUN, "tokens_per_s_per_gpu": 8623, **cells}.get(name, "")) for name in header.split(","))
-        for cells in (
-            {},
-            {"step_time_ms": 1.9},
-            {"step_time_ms": 1.9e6},
-            {"tokens_per_s_per_gpu": 68984},
-        )  # of all eight: the time counts
-    ]
-    reason = "step_time_ms and tokens_per_s_per_gpu contradict each other: wrong unit?"
-    assert skipped(table(*lines, header=header)) == (4, 2, {reason: 2})
-
-
-def test_a_file_in_another_unit_is_remarked_on(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    header, line = "device,precision,m,n,k,time_ms", "p100,fp32,1760,{},1760,{}"
-    right = write("\n".join([header, *(line.format(n, n / 80) for n in (16, 32, 64, 128))]) + "\n")
-    assert figures(capsys, right)["remarks"] == []
-    wrong = write("\n".join([header, *(line.format(n, n / 80 * 1000) for n in (16, 32, 64, 128))]) + "\n")
-    (remark,) = figures(capsys, wrong)["remarks"]
-    assert remark.endswith("times shorter than what was measured: wrong unit?")
-    assert run(["validate", wrong]) == 0
-    assert remark[:30] in " ".join(capsys.readouterr().out.split())
-
-
-IGNORED = {
-    "seq": "seq_len",
-    "tp": "TP",
-    "recompute": "activation checkpointing",
-    "memory_gib": "memory_mib",
-    "precision": "dtype",
-}
-
-
-@pytest.mark.parametrize(("column", "written"), IGNORED.items())
-def test_a_column_that_is_not_read_is_remarked_on(
-    column: str, written: str, write: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = [name for name in HEADER.split(",") if name != column]
-    line = ",".join(str(RUN.get(name, "")) for name in names) + ",1"
-    path = write(table(line, header=",".join([*names, written])))
-    (remark,) = figures(capsys, path)["remarks"]
-    assert remark.startswith(f"column '{written}' is not read: call it '{column}'")
-    page = Path(path).with_suffix(".html")
-    assert run(["validate", path, "--html", str(page)]) == 0
-    assert remark[:30] in " ".join(capsys.readouterr().out.split())
-    assert "is not read" in page.read_text()
-
-
-@pytest.mark.parametrize(("column", "written"), [("device", "gpu"), ("gpus", "num_gpus")])
-def test_a_needed_column_by_another_name_is_guessed(
-    column: str, written: str, write: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cells = {**RUN, "dp": "", written: RUN[column]}
-    names = [written if name == column else name for name in HEADER.split(",") if name != "dp"]
-    assert run(["validate", write(table(",".join(str(cells.get(n, "")) for n in names), header=",".join(names)))]) == 2
-    assert f"(the file has '{written}')" in capsys.readouterr().err
-
-
-NUMBERS = {
-    "2,734": 2734.0, "50 257": 50257.0, "1,234,567.5": 1234567.5, "10 (nominal)": 10.0, "10, nominal": 10.0, "1_000": 1000.0,
-    "8 8-GPU nodes": 8.0, "2.5": 2.5, "-1": -1.0, "2,73": None, "0,050": None, "6.000,5": None, "12,34,567": None, "1,2345": None,
-    "8 16": None,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "value"), NUMBERS.items())
-def test_thousands_are_read_and_what_may_be_something_else_is_refused(text: str, value: float | None) -> None:
-    cell = Row(line=2, cells={"seq": text})
-    if value is None:
-        with pytest.raises(RowSkipped, match="column seq: digits parted by commas or blanks"):
-            cell.number("seq")
-    else:
-        assert cell.number("seq") == value
-
-
-def test_rows_with_thousands_are_those_without(skipped: Any, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    plain = row(step_time_ms=2900, seq=2048, global_batch=1024, gpus=8)
-    parted = row(step_time_ms='"2,900"', seq='"2,048"', global_batch='"1,024"', gpus=8)
-    (file,) = json.loads(_json(capsys, write(table(plain, parted))))["files"]
-    assert len({(one["predicted_s"], one["measured_s"]) for one in file["worst"]}) <= 1
-    assert skipped(table(row(), row(step_time_ms='"2,9"')))[:2] == (2, 1)
 
 
 COLUMNS = {
@@ -430,12 +230,12 @@ def test_throughput_needs_no_global_batch_of_its_own(write: Any, capsys: pytest.
         ("model,device,gpus,batch,samples_per_s", "resnet50,v100-16gb,2,32,640"),
         ("model,device,gpus,batch_per_gpu,samples_per_s", "resnet50,v100-16gb,2,32,640"),
     ):
-        found.append(json.loads(_json(capsys, write(f"{header}\n{line}\n")))["files"][0]["worst"][0]["measured_s"])
+        found.append(json.loads(json_of(capsys, write(f"{header}\n{line}\n")))["files"][0]["worst"][0]["measured_s"])
     assert found == pytest.approx([0.1, 0.1, 0.1])
     without = HEADER.replace("global_batch,", "").replace("step_time_ms", "tokens_per_s_per_gpu").replace("gpus,", "")
     cells = {**RUN, "tokens_per_s_per_gpu": 1024}
     line = ",".join(str(cells.get(name, "")) for name in without.split(","))
-    (file,) = json.loads(_json(capsys, write(f"{without}\n{line}\n")))["files"]
+    (file,) = json.loads(json_of(capsys, write(f"{without}\n{line}\n")))["files"]
     assert file["worst"][0]["measured_s"] == pytest.approx(1 * 8 * 2048 / (1024 * 8))  # one sample per replica
 
 
