@@ -127,6 +127,11 @@ class Device:
             )
 
     @property
+    def stream_bytes_per_s(self) -> float:
+        """Memory bandwidth that a kernel reaches which only moves data."""
+        return self.memory_bandwidth_bytes_per_s * self.efficiency.memory_fraction
+
+    @property
     def formats(self) -> frozenset[str]:
         """Number formats with a peak rate."""
         return frozenset(self.peak_flop_per_s)

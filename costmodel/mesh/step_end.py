@@ -39,8 +39,8 @@ def gradient_passes_s(workload: Workload, groups: GroupTimes, elements: FloatArr
     compute = workload.compute
     if not isinstance(compute, RooflineCompute):
         return np.zeros_like(elements)
-    rate = compute.device.memory_bandwidth_bytes_per_s * compute.device.efficiency.memory_fraction
-    return np.asarray(groups.assumptions.gradient_passes * gradient_width(workload, groups) * elements / rate)
+    moved = groups.assumptions.gradient_passes * gradient_width(workload, groups) * elements
+    return np.asarray(moved / compute.device.stream_bytes_per_s)
 
 
 class StepEnd:

@@ -246,7 +246,7 @@ def _add_unfused(
         forward, backward = fp8_bytes(rows_held(layer, shard) * shard.in_channels, elements, width)
     elif layer.kind == "moe":
         forward, backward = expert_bytes(layer, shard, width, is_fp8=compute.precision.compute in NARROW_FORMATS)
-    rate = device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction
+    rate = device.stream_bytes_per_s
     total["forward_s"] += forward / rate
     if layer.is_recomputable and flow.runs_again:
         total["selective_s"] += forward / rate
@@ -306,9 +306,8 @@ def _add_accumulation(
         return
     one = {name: np.zeros(len(keys)) for name in _WEIGHT_COLUMNS}
     _add_weights(one, layer, role, shard, keys)
-    device = workload.compute.device
     moved = (one["dense_trainable"] + one["expert_trainable"]) * (precision.gradient_bytes + 2.0 * wide)
-    time = moved / (device.memory_bandwidth_bytes_per_s * device.efficiency.memory_fraction)
+    time = moved / workload.compute.device.stream_bytes_per_s
     total["backward_s"] += time
     total["weight_s"] += time
     total["weight_launches"] += 1.0
