@@ -267,7 +267,7 @@ def kernel_time_s(
     flops = np.asarray(flop, dtype=np.float64) / launches
     moved = np.asarray(memory_bytes, dtype=np.float64) / launches
     efficiency = device.efficiency
-    memory_s = moved / (device.memory_bandwidth_bytes_per_s * efficiency.memory_fraction)
+    memory_s = moved / device.stream_bytes_per_s
     on_vectors = tiling == "unaligned" and precision in _SIXTEEN_BITS
     rate = _rate_flop_per_s(device, precision, algorithm, is_product=gemm is not None, on_vectors=on_vectors)
     if sustained and gemm is not None:
