@@ -39,8 +39,9 @@ Point = tuple[tuple[str, float], ...]
 
 # The rates of kernels stay as other files found them.
 _HOST: Mapping[str, Sequence[float]] = {
-    "host_launch_s": (54e-6, 56e-6, 58e-6, 60e-6, 62e-6, 64e-6, 66e-6, 68e-6, 70e-6),
-    "host_collective_s": (0.0, 12.5e-6, 25e-6, 37.5e-6, 50e-6, 75e-6),
+    "host_launch_s": (100e-6, 105e-6, 110e-6, 115e-6, 120e-6, 125e-6, 130e-6),
+    "host_collective_s": (0.0, 50e-6, 100e-6, 150e-6),
+    "collective_wait_s": (150e-6, 200e-6, 250e-6, 300e-6, 350e-6),
 }
 _KERNELS: Mapping[str, Sequence[float]] = {
     "sustained_fraction": (0.80, 0.85, 0.90),
@@ -50,6 +51,7 @@ _KERNELS: Mapping[str, Sequence[float]] = {
 _NANOTRON: Mapping[str, Sequence[float]] = {
     # One constant (`FrameworkProfile.equal`).
     "host_collective_s contended_step_s": tuple(n * 25e-6 for n in range(6, 15)),
+    "host_launch_s": (60e-6, 80e-6, 100e-6, 120e-6),
 }
 
 

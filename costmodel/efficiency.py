@@ -69,6 +69,8 @@ class Efficiency:
     elementwise_fraction : float
         Share of its best rate that an element-wise kernel keeps up through a training step, where casts and copies that no graph shows
         come with it. The last two do not apply to kernels timed alone.
+    odd_fraction : float
+        Rate of a product on matrix units whose rows are no multiples of 16 bytes, over that of one whose rows are.
     memory_fraction : float
         Share of the memory bandwidth that a long stream reaches.
     tile_half : float
@@ -111,6 +113,7 @@ class Efficiency:
     portable_attention_fraction: float = 1.0
     sustained_fraction: float = 1.0
     elementwise_fraction: float = 1.0
+    odd_fraction: float = 1.0
     memory_fraction: float = 0.85
     tile_half: float = 32.0
     depth_half: float = 32.0
@@ -154,6 +157,7 @@ DEFAULT_EFFICIENCY = Efficiency(
     attention_backward_fraction=0.48,
     sustained_fraction=0.85,
     elementwise_fraction=0.70,
+    odd_fraction=0.33,
     winograd_fraction=0.90,
     fft_fraction=0.40,
     strided_gradient_fraction=0.55,
@@ -175,7 +179,8 @@ DEFAULT_EFFICIENCY = Efficiency(
     "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
     "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "
     "they have. sustained_fraction, elementwise_fraction, attention_fraction, attention_backward_fraction: fit to step times of "
-    "MPT on A100 (llm-foundry), GPT on A100 (Megatron-LM) and transformers on H100 (NeMo), rounded. memory_fraction, "
+    "MPT on A100 (llm-foundry), GPT on A100 (Megatron-LM) and transformers on H100 (NeMo), rounded. odd_fraction: fit to the heads of "
+    "vTrain's GPT on A100 (arXiv:2312.12391), 50,257 words on one device against 25,128 on each of two. memory_fraction, "
     "vector_fraction: assumptions",
 )
 
@@ -202,6 +207,7 @@ def kernel_time_s(
     tiling: str = "library",
     launches: int = 1,
     sustained: bool = False,
+    is_odd: ArrayLike = False,
 ) -> FloatArray:
     """Time of a kernel, for any arrays that broadcast.
 
@@ -228,6 +234,9 @@ def kernel_time_s(
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
     sustained : bool
         The kernel is part of a training step, not timed alone.
+    is_odd : array of bool
+        Rows of a matrix of 16 bits do not begin at multiples of 16 bytes: a library multiplies it on matrix units all the same, by
+        kernels that load less at once.
 
     Returns
     -------
@@ -279,6 +288,8 @@ def kernel_time_s(
     if tiling == "strided":
         rate *= efficiency.strided_gradient_fraction
     compute_s = flops / rate
+    if np.any(is_odd) and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
+        compute_s = np.where(is_odd, compute_s / efficiency.odd_fraction, compute_s)
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
 
 

@@ -109,9 +109,9 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         doc="plain autograd; PyTorch DDP, or with ZeRO-1 one all-reduce of all gradients behind the backward pass, and "
         "weights gathered piece by piece; a loop over tensors in the update; tensor-parallel collectives that wait for "
         "ranks held up by transfers between nodes; stages cut by thresholds",
-        source="host_collective_s, memory_reserve: fit to the sweep of the Ultra-Scale Playbook (Hugging Face, nanotron on H100). "
-        "contended_step_s: a rank that comes late is late by what starting a collective takes. update_launches: norm, scaling, update "
-        "and copy of every tensor (src/nanotron/optim/clip_grads.py, gradient_accumulator.py). autograd_copies: "
+        source="host_collective_s, host_launch_s, memory_reserve: fit to the sweep of the Ultra-Scale Playbook (Hugging Face, nanotron on "
+        "H100). contended_step_s: a rank that comes late is late by what starting a collective takes. update_launches: norm, scaling, "
+        "update and copy of every tensor (src/nanotron/optim/clip_grads.py, gradient_accumulator.py). autograd_copies: "
         "src/nanotron/models/llama.py. bucket_copies, zero_overlap, zero_whole: src/nanotron/trainer.py (DDP without ZeRO; "
         "sync_gradients_across_dp with reduce_scatter=False with it). gradient_passes: copies to 16 bits read the weights once more. "
         "bucket_bytes: DDP's 25 MiB of 16-bit gradients, exchanged as they are added up, in fp32 "
@@ -126,6 +126,7 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         pattern=r"nanotron",
         constants={
             "host_collective_s": 250e-6,
+            "host_launch_s": 100e-6,
             "memory_reserve": 0.18,
         },
         equal={"contended_step_s": "host_collective_s"},
@@ -168,7 +169,7 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         "(--overlap-grad-reduce came in 2023 and is off by default), and DeepSpeed, runtime/pipe/engine.py, where ReduceGrads follows the "
         "last backward pass",
         pattern=r"megatron",
-        constants={"collective_wait_s": 50e-6},
+        constants={"collective_wait_s": 250e-6},
         facts={"softmax_multiple": 4.0, "dp_overlap": 0.0},
     ),
     FrameworkProfile(

@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
 
 # Per sample, channels first: (channels, height, width) for images, (features, positions) for sequences, (features,) else.
 Shape = tuple[int, ...]
@@ -233,6 +234,7 @@ class Kernel:
     tiling: Literal["library", "unaligned", "recurrent", "thin", "strided"] = "library"
     images: bool = False  # multiplies images, whose layout in memory matters
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
+    is_odd: BoolArray | None = None  # rows of its matrices do not begin at multiples of 16 bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

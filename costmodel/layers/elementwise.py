@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -74,6 +74,9 @@ class DropoutParams:
     """Parameters of dropout."""
 
     keep: float = param(doc="probability of keeping an element", default=0.5, minimum=0.0, maximum=1.0)
+    fused: bool = param(
+        doc="drops inside the kernel that reads its output, a sum: only the mask is written beside it", default=False
+    )
 
 
 @register
@@ -87,6 +90,14 @@ class Dropout(_Elementwise):
     flop = (2.0, 1.0)
     keeps_input = False
     recomputable = True
+
+    def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
+        """Forward the mask alone where the sum does the rest (Megatron-LM, bias_dropout_add_fused_train); backward as ever."""
+        work = super().trained_work(layer, shard)
+        if not layer.params.fused:
+            return work
+        elements = share_of_output(layer, shard)
+        return replace(work, forward=((Kernel(flop=self.flop[0] * elements, elements=0.5 * elements),),))
 
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """The mask, a byte per element."""

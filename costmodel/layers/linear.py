@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.layers.base import (
+    BoolArray,
     FloatArray,
     InnerExchange,
     Kernel,
@@ -37,6 +38,9 @@ class LinearParams:
     norm: Norm = param(doc="normalisation that follows", default=None)
     activation: Activation = param(doc="activation that follows", default=None)
     tied: bool = param(doc="the weights are those of the embedding, and are counted there", default=False)
+    padded: bool = param(
+        doc="rows of its matrices are padded to multiples of 16 bytes, which matrix units load at once", default=True
+    )
 
 
 @register
@@ -92,10 +96,15 @@ class Linear(LayerFamily):
         flop = 2.0 * rows * inputs * outputs
         elements = rows * inputs + inputs * outputs + rows * outputs
         forward, backward = epilogue_kernels(p.norm, p.activation, rows * outputs * reduced_fraction(shard))
+        odd = None if p.padded else self._is_odd(layer, inputs, outputs)
+
+        def product(m: FloatArray, n: FloatArray, k: FloatArray) -> Kernel:
+            return Kernel(flop=flop, elements=elements, gemm=(m, n, k), is_odd=odd)
+
         work = LayerWork(
-            forward=((Kernel(flop=flop, elements=elements, gemm=(rows, outputs, inputs)), *forward),),
-            backward_input=((Kernel(flop=flop, elements=elements, gemm=(rows, inputs, outputs)),),),
-            backward_weight=((Kernel(flop=flop, elements=elements, gemm=(inputs, outputs, rows)), *backward),),
+            forward=((product(rows, outputs, inputs), *forward),),
+            backward_input=((product(rows, inputs, outputs),),),
+            backward_weight=((product(inputs, outputs, rows), *backward),),
             exchanges=(
                 InnerExchange(operation="reduce_scatter", over="in_channels", elements=rows * outputs, phase="forward"),
                 InnerExchange(operation="all_gather", over="in_channels", elements=rows * outputs, phase="backward"),
@@ -104,11 +113,19 @@ class Linear(LayerFamily):
         )
         return _with_adapter(work, float(layer.lora_rank), rows, inputs, outputs) if layer.lora_rank else work
 
+    def _is_odd(self, layer: Layer, inputs: FloatArray, outputs: FloatArray) -> BoolArray:
+        """Whether rows of a share are no multiples of 16 bytes, or those of the whole: a share is never computed faster than it."""
+        whole = any(width % _EVEN for width in self.matrix_shape(layer))
+        return np.asarray((inputs % _EVEN != 0) | (outputs % _EVEN != 0) | whole)
+
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """Inputs of the attached normalisation and activation; what an adapter keeps between its two matrices."""
         p: LinearParams = layer.params
         rows = shard.batch * positions_of(layer.output_shape, shard)
         return epilogue_saved(p.norm, p.activation, rows * shard.out_channels) + rows * layer.lora_rank
+
+
+_EVEN = 8  # numbers of 16 bits in 16 bytes
 
 
 def _product(m: FloatArray, n: FloatArray, k: FloatArray) -> Kernel:

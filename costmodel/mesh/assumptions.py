@@ -71,13 +71,19 @@ class MeshAssumptions:
         "PyTorch's caching allocator; 5 to 10 % reserved but unused is usual",
     )
     host_launch_s: float = _assumption(
-        62e-6,
+        115e-6,
         "time of the host to start one kernel of the cost model (several of an eager framework, with their Python code): a pass of a layer "
         "takes at least as long as starting its kernels",
-        "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), whose small models take 0.9 ms per layer and forward pass",
+        "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), whose small layers take 3.1 ms forward and backward",
+    )
+    bare_launch: float = _assumption(
+        0.5,
+        "host_launch_s that a kernel takes to start without the Python code of a module around it: in backward passes, which autograd "
+        "runs in C++, and in updates",
+        "fit to vTrain's GPT on A100, rounded: layers whose backward pass fills the device still wait for the host in the forward pass",
     )
     host_collective_s: float = _assumption(
-        50e-6,
+        100e-6,
         "the same for a collective inside a layer",
         "fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391), runs with tensor parallelism",
     )

@@ -229,10 +229,11 @@ def _host_times(table: UnitTable, batch: MeshBatch, stride: dict[str, IntArray],
         trades = np.where(batch.ep > 1, 2.0, 0.0)[:, None] * (table.dispatch_bytes > 0)
         inside = collective_s * (rings + trades)
     each = collective_s + _contended_s(batch, stride, groups)
+    bare_s = launch_s * groups.assumptions.bare_launch  # autograd starts kernels without Python code around them
     return _HostTimes(
         forward_s=launch_s * table.forward_launches + each * table.tp_forward_starts + inside,
-        backward_s=launch_s * table.backward_launches + each * table.tp_backward_starts + inside,
-        weight_s=launch_s * table.weight_launches,
+        backward_s=bare_s * table.backward_launches + each * table.tp_backward_starts + inside,
+        weight_s=bare_s * table.weight_launches,
     )
 
 

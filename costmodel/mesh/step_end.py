@@ -158,7 +158,7 @@ class StepEnd:
         passes_s = gradient_passes_s(workload, self.groups, passed)
         on_device, hosted = on_device + passes_s, hosted + passes_s
         if assumptions.update_launches:
-            started = assumptions.host_launch_s * assumptions.update_launches
+            started = assumptions.host_launch_s * assumptions.bare_launch * assumptions.update_launches
             on_device = np.maximum(on_device, started * rows_of(self.memory.tensors[:, self.ranks], self.index))
         return on_device, hosted
 

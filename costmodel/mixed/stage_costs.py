@@ -250,5 +250,6 @@ def _step_end(
     elements = whole / np.where(sharded, rows.replicas, 1)
     update = workload.compute.update_s(elements)
     update = update + gradient_passes_s(workload, model.groups, whole if assumptions.zero_whole else elements)
-    started = assumptions.host_launch_s * assumptions.update_launches * memory.tensors[:, 0]
+    bare_s = assumptions.host_launch_s * assumptions.bare_launch
+    started = bare_s * assumptions.update_launches * memory.tensors[:, 0]
     return exposed, np.maximum(update, started)

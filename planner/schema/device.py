@@ -50,6 +50,7 @@ class EfficiencyEntry(FileModel):
     portable_attention_fraction: Fraction = DEFAULT_EFFICIENCY.portable_attention_fraction
     sustained_fraction: Fraction = DEFAULT_EFFICIENCY.sustained_fraction
     elementwise_fraction: Fraction = DEFAULT_EFFICIENCY.elementwise_fraction
+    odd_fraction: Fraction = DEFAULT_EFFICIENCY.odd_fraction
     memory_fraction: Fraction = DEFAULT_EFFICIENCY.memory_fraction
     tile_half: HalfSize = DEFAULT_EFFICIENCY.tile_half
     depth_half: HalfSize = DEFAULT_EFFICIENCY.depth_half

@@ -8,6 +8,7 @@ from planner.validation.tables import Row, RowSkipped
 
 __all__ = [
     "computed_positions",
+    "cuts_vocabulary",
     "flash_attention",
     "framework_default",
     "gradient_bytes",
@@ -35,7 +36,12 @@ __all__ = [
 # torchtitan: docs/fsdp.md and infra/parallelize.py (SequenceParallel norms); its selective recomputation takes every second product, or
 # block (activation_checkpoint, selective_ac_option). MaxText: configs/base.yml, logical_axis_rules (weights over
 # "fsdp", activations over "tensor" between the blocks; remat_policy full).
+# vTrain's runs on one node: their times are sums, so that runs with 24 layers less those with 16 give the time of a layer, and pipelines
+# those of their stages. Nothing is recomputed there, on any stage, whatever its configurations say (its simulator recomputes on all stages
+# but the last: src/predictor.py, create_layer_graph), and a rank has vocab_size // tensor_parallel_size words, not padded (src/config.py,
+# src/model/gpt_modeling.py). docs/accuracy.md has the figures.
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
+    (r"\bvtrain\b.*\bsingle.?node", {"recomputes_nothing": 1, "cuts_vocabulary": 1}),
     (r"nanotron", {"sequence_parallel": 1}),
     (
         r"nemo|megatron-bridge",
@@ -207,6 +213,16 @@ def flash_attention(row: Row, number_format: str) -> bool:
     return row.default("flash_attention", number_format in ("bf16", "fp8", "fp4")) if stated is None else stated
 
 
+def cuts_vocabulary(row: Row) -> bool:
+    """Whether every tensor-parallel rank has an equal share of the words, as they are: what is over is left out, nothing is padded.
+
+    >>> rows = [Row(line=2, cells={"source": f"vTrain ({nodes}-node ground truth)"}) for nodes in ("single", "multi")]
+    >>> [cuts_vocabulary(row) for row in rows]
+    [True, False]
+    """
+    return bool(_of_framework(row).get("cuts_vocabulary"))
+
+
 def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
     """Whether hidden states are dropped: in GPT and BERT with attention written out, and in GPT where the framework's recipes do.
 
@@ -295,6 +311,8 @@ def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str
     [(('full', 32),), (('full', 8),)]
     """
     facts = _of_framework(row)
+    if facts.get("recomputes_nothing"):
+        return (("none", row.default("recompute", 0)),)
     if not row.text("recompute") and facts.get("recompute_as_needed"):
         row.default("recompute", "as needed")
         few = [count for count in (1, 2, 4, 8, 16, 32, 64) if count * chunks < blocks]

@@ -11,7 +11,7 @@ from costmodel.graph import Graph, GraphError, LayerSpec
 from costmodel.layers.base import params_from
 from planner.naming.models import nearest_models, transformer_called
 from planner.validation.experts import ExpertShape, agrees, experts_of, is_particular, widths_of
-from planner.validation.facts import has_dropout, yes_or_no
+from planner.validation.facts import cuts_vocabulary, has_dropout, yes_or_no
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["TransformerShape", "bundled_name", "bundled_transformer", "shape_of", "transformer"]
@@ -31,6 +31,7 @@ _STYLES = (
 # configurations (Devlin et al., arXiv:1810.04805; Touvron et al., arXiv:2302.13971; NVIDIA Nemotron-4, arXiv:2402.16819). ViT: the classes
 # and the positions (16 x 16 patches of 14 x 14, and the class token) of ImageNet at 224 x 224 (Dosovitskiy et al., arXiv:2010.11929).
 _VOCABULARY = {"gpt": 50304, "llama": 32000, "nemotron": 256000, "bert": 30522, "vit": 1000}
+_UNPADDED = 50257
 _POSITIONS = {"vit": 197}
 # Dense models that are no bundled networks, for rows without a shape: hidden, layers, heads, kv_heads, ffn. Sources: NVIDIA, Nemotron-4
 # 340B (arXiv:2406.11704, table 1) and 15B (arXiv:2402.16819, table 1); Nemotron-3 as in NVIDIA NeMo (nemo/collections/llm/gpt/model,
@@ -71,6 +72,7 @@ class TransformerShape:
     fused: bool
     dropout: bool
     tied: bool
+    padded: bool = True  # rows of the vocabulary to what matrix units load at once
     lora_rank: int = 0  # adapters beside the products of queries, keys and values; everything else is frozen then
     experts: ExpertShape | None = None  # in place of every feed-forward part
 
@@ -110,15 +112,24 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         kv_heads=kv_heads,
         head_dim=row.count("head_dim") or hidden // heads,
         ffn=row.count("ffn") or row.default("ffn", _inner_width(style, hidden)),
-        vocab=row.count("vocab") or row.default("vocab", _VOCABULARY[style]),
+        vocab=_words(row, style),
         seq=row.count("seq") or row.default("seq", _POSITIONS.get(style, 2048)),
         fused=fused,
         dropout=has_dropout(row, style, fused=fused) if dropout is None else dropout,
         tied=style in ("gpt", "bert"),  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
+        padded=not cuts_vocabulary(row),
         experts=experts_of(row),
     )
     _check_size(shape)
     return replace(shape, tied=_is_tied(row, shape))
+
+
+def _words(row: Row, style: str) -> int:
+    """Rows of the embedding, of all ranks together."""
+    if not cuts_vocabulary(row):
+        return row.count("vocab") or row.default("vocab", _VOCABULARY[style])
+    words, tp = row.count("vocab") or row.default("vocab", _UNPADDED), row.count("tp") or 1
+    return max(words // tp, 1) * tp
 
 
 # Ten times what any published transformer has, and small enough that its weights can be counted in 64 bits.
@@ -318,7 +329,7 @@ def transformer(shape: TransformerShape) -> Graph:
         b.add("transform", "linear", out_features=shape.hidden)
         b.add("gelu", "activation", function="gelu")
     b.add("norm", _norm(shape))
-    b.add("head", "linear", out_features=shape.vocab, bias=shape.style == "bert", tied=shape.tied)
+    b.add("head", "linear", out_features=shape.vocab, bias=shape.style == "bert", tied=shape.tied, padded=shape.padded)
     b.add("loss", "softmax")
     return Graph.build(shape.style, b.specs)
 
@@ -348,7 +359,7 @@ def _attention(b: _Builder, *, bias: bool) -> None:
     )
     b.add("proj", "linear", out_features=shape.hidden, bias=bias)
     if shape.dropout:
-        b.add("dropout1", "dropout", keep=0.9)
+        b.add("dropout1", "dropout", keep=0.9, fused=shape.style != "bert")
 
 
 def _feed_forward(b: _Builder, *, bias: bool) -> None:
@@ -370,7 +381,7 @@ def _feed_forward(b: _Builder, *, bias: bool) -> None:
         )  # squared ReLU moves what ReLU moves
         b.add("down", "linear", out_features=shape.hidden, bias=bias)
     if shape.dropout:
-        b.add("dropout2", "dropout", keep=0.9)
+        b.add("dropout2", "dropout", keep=0.9, fused=shape.style != "bert")
 
 
 def _block(b: _Builder, *, bare: bool) -> None:

@@ -117,7 +117,8 @@ class UnitPrices:
         device = (1.0 + self.again) * forward + total["backward_s"] + shown * total["tp_backward_s"]
         if self.is_selective:
             device = device + total["selective_s"]
-        started = (1.0 + self.again) * total["forward_launches"] + total["backward_launches"] + total["weight_launches"]
+        bare = assumed.bare_launch * (total["backward_launches"] + total["weight_launches"])
+        started = (1.0 + self.again) * total["forward_launches"] + bare
         collectives = (1.0 + self.again) * total["tp_forward_starts"] + total["tp_backward_starts"]
         host = assumed.host_launch_s * started + assumed.host_collective_s * collectives
         return self.passes * device, self.passes * host

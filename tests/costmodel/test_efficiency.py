@@ -265,3 +265,18 @@ def test_products_of_unaligned_rows_run_on_vector_units() -> None:
 
     assert seconds("unaligned") == pytest.approx(16.0 * seconds("library"))
     assert seconds("unaligned", "fp32") == seconds("library", "fp32")
+
+
+def test_odd_rows_are_multiplied_by_slower_kernels_of_the_matrix_units() -> None:
+    """A third of the rate, share by share, and only in 16 bits on matrix units."""
+    efficiency = Efficiency(matmul_fraction=0.8, tile_half=0, depth_half=0, fill_outputs=0, odd_fraction=1 / 3)
+    device = replace(A100, efficiency=efficiency, launch_overhead_s=0.0)
+
+    def seconds(precision: str) -> list[float]:
+        odd = np.array([False, True])
+        times = kernel_time_s(device, precision, flop=2e15, memory_bytes=0.0, gemm=(1e5, 1e5, 1e5), is_odd=odd)
+        return [float(time) for time in np.broadcast_to(times, 2)]
+
+    even, odd = seconds("bf16")
+    assert odd == pytest.approx(3.0 * even)
+    assert seconds("fp32")[0] == seconds("fp32")[1]

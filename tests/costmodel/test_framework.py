@@ -59,7 +59,7 @@ def test_what_nanotron_does_under_zero_is_a_fact_of_its_code() -> None:
     profile = profile_of("nanotron")
     assert (profile.applied().zero_whole, profile.applied().zero_overlap) == (1.0, 0.0)
     assert {"zero_whole", "zero_overlap", "shard_piece_s", "bucket_bytes", "latency_s"} <= set(profile.facts)
-    assert set(profile.constants) == {"host_collective_s", "memory_reserve"}
+    assert set(profile.constants) == {"host_collective_s", "host_launch_s", "memory_reserve"}
     assert profile.picked == ("ring_step_s",)
     assert profile.applied().contended_step_s == profile.applied().host_collective_s
 

@@ -6,12 +6,13 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers import FAMILIES, Shape, ShapeError
 from costmodel.layers.base import params_from
-from costmodel.splits import shard_of, split_table
+from costmodel.splits import Split, shard_of, split_table
 from tests.costmodel.layers.cases import flop, gemm_flop, gemms, layer, passes, work_of
 
 
@@ -26,6 +27,32 @@ def test_linear_flattens_images_and_keeps_sequences() -> None:
     assert [flop(p) for p in passes(work_of(sequence, 2))] == [2 * 2.0 * 30 * 512_000] * 3
     assert image.family.is_fully_connected(image)
     assert not sequence.family.is_fully_connected(sequence)
+
+
+def test_rows_that_are_not_padded_are_odd_unless_whole_and_share_are_multiples_of_eight() -> None:
+    def odd(inputs: int, outputs: int, ways: int = 1, **params: Any) -> list[bool]:
+        head = layer("linear", (inputs, 4), out_features=outputs, **params)
+        work = work_of(head, 1, Split(out_channels=ways))
+        kernels = [kernel for alternatives in passes(work) for kernel in alternatives[0]]
+        return [
+            bool(np.any(kernel.is_odd)) for kernel in kernels if kernel.gemm is not None and kernel.is_odd is not None
+        ]
+
+    assert odd(1024, 50257) == []  # padded unless it says otherwise
+    assert odd(1024, 50257, padded=False) == [True] * 3
+    assert odd(1001, 50256, padded=False) == [True] * 3
+    assert odd(1024, 50256, padded=False) == [False] * 3
+    assert odd(1024, 24, ways=2, padded=False) == [True] * 3  # shares of 12
+    assert odd(1024, 15, ways=2, padded=False) == [True] * 3  # shares of 8 are no faster than the whole
+
+
+def test_dropout_inside_a_sum_writes_its_mask_alone() -> None:
+    """2.5 elements in a kernel of its own, half of one (the mask, a byte) beside a sum; backward alike."""
+    alone, inside = (work_of(layer("dropout", (64, 10), fused=fused), 2) for fused in (False, True))
+    (own,), (mask,) = alone.forward[0], inside.forward[0]
+    assert [float(np.max(kernel.elements)) for kernel in (own, mask)] == [2.5 * 1280, 0.5 * 1280]
+    back = [float(np.max(work.backward_input[0][0].elements)) for work in (alone, inside)]
+    assert back == [2.5 * 1280] * 2
 
 
 def test_lstm() -> None:

@@ -88,13 +88,17 @@ def test_the_device_waits_for_the_counts_of_tokens() -> None:
 
 
 def test_experts_are_started_one_by_one() -> None:
-    """Where the host is all that counts: two products forward and four backward per expert that a rank holds."""
+    """Where the host is all that counts: two products forward and four backward per expert that a rank holds, these at half the price."""
     launch_s = 1.0
 
     def step_s(plan: MeshPlan, share: float) -> float:
-        model = _model(host_launch_s=launch_s, expert_launches=share, dispatch_waits=0.0)
+        model = _model(host_launch_s=launch_s, expert_launches=share, dispatch_waits=0.0, bare_launch=0.5)
         return float(model.evaluate_plans([plan]).step_time_s[0])
 
     alone, spread = MeshPlan(num_micro_batches=4), MeshPlan(ep=4, dp_shard=4, zero_stage=1)
-    assert step_s(alone, 1.0) - step_s(alone, 0.0) == pytest.approx(4 * 2 * 6 * _EXPERTS * launch_s, rel=1e-6)
-    assert step_s(spread, 1.0) - step_s(spread, 0.0) == pytest.approx(2 * 6 * _EXPERTS / 4 * launch_s, rel=1e-6)
+    assert step_s(alone, 1.0) - step_s(alone, 0.0) == pytest.approx(
+        4 * 2 * (2 + 0.5 * 4) * _EXPERTS * launch_s, rel=1e-6
+    )
+    assert step_s(spread, 1.0) - step_s(spread, 0.0) == pytest.approx(
+        2 * (2 + 0.5 * 4) * _EXPERTS / 4 * launch_s, rel=1e-6
+    )

@@ -36,7 +36,7 @@ def _per_block(plan: MeshPlan, assumptions: MeshAssumptions) -> float:
     return (_step_s(plan, assumptions, blocks=4) - _step_s(plan, assumptions, blocks=2)) / 2
 
 
-HOST = replace(make.BARE, host_launch_s=LAUNCH_S, main_gradient_bytes=0.0)
+HOST = replace(make.BARE, host_launch_s=LAUNCH_S, bare_launch=1.0, main_gradient_bytes=0.0)
 
 
 def test_a_block_takes_as_long_as_starting_its_kernels() -> None:
@@ -47,6 +47,15 @@ def test_a_block_takes_as_long_as_starting_its_kernels() -> None:
 def test_recomputed_blocks_are_started_again() -> None:
     found = _per_block(MeshPlan(num_micro_batches=4, recompute="full", recompute_blocks=4), HOST)
     assert found == pytest.approx(4 * (2 * FORWARD + BACKWARD) * LAUNCH_S, rel=1e-3)
+
+
+@pytest.mark.parametrize(("recompute", "forward"), [("none", 1), ("full", 2)])
+def test_a_backward_pass_is_started_without_python(recompute: str, forward: int) -> None:
+    """Kernels of autograd take their share of a launch; what is recomputed runs the forward pass of a module again."""
+    blocks = 4 if recompute == "full" else 0
+    plan = MeshPlan(num_micro_batches=4, recompute=recompute, recompute_blocks=blocks)
+    found = _per_block(plan, replace(HOST, bare_launch=0.25))
+    assert found == pytest.approx(4 * (forward * FORWARD + 0.25 * BACKWARD) * LAUNCH_S, rel=1e-3)
 
 
 @pytest.mark.parametrize(("sequence_parallel", "collectives"), [(False, 4), (True, 8)])
@@ -228,7 +237,7 @@ def test_a_least_latency_is_that_of_links_between_nodes() -> None:
 
 
 def test_an_update_starts_kernels_for_every_tensor() -> None:
-    plan, some = MeshPlan(num_micro_batches=4), replace(make.BARE, host_launch_s=1e-3)
+    plan, some = MeshPlan(num_micro_batches=4), replace(make.BARE, host_launch_s=2e-3, bare_launch=0.5)
     # With as many launches that they last longer than the update itself: each adds a millisecond per tensor.
     tensors = sum(layer.has_weights for layer in _graph().layers)
     more = _step_s(plan, replace(some, update_launches=20.0)) - _step_s(plan, replace(some, update_launches=10.0))

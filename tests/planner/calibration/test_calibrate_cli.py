@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from costmodel.constants import CONSTANTS
+from costmodel.mesh.assumptions import MeshAssumptions
 from planner.cli import run
 from planner.loading import load_device
 from planner.schema.calibration import CalibrationFile
@@ -177,7 +178,7 @@ def test_assumptions_say_that_they_are_calibrated(ask: Any, tmp_path: Path) -> N
     arguments = ("estimate", "gpt3-1.3b", "--gpus", "8", "--json", "--calibration", str(path))
     rows = {row["name"]: row for row in json.loads(ask(*arguments)[0])["assumptions"]}
     assert rows["host_launch_s"]["source"] == "calibration"
-    assert float(rows["host_launch_s"]["value"]) == pytest.approx(124e-6)
+    assert float(rows["host_launch_s"]["value"]) == pytest.approx(2 * MeshAssumptions().host_launch_s)
     assert rows["host_collective_s"]["source"] == "default"
     given = json.loads(ask(*arguments, "--assume", "host_launch_s=1e-5")[0])
     rows = {row["name"]: row for row in given["assumptions"]}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.constants import CONSTANTS
+from costmodel.mesh.assumptions import MeshAssumptions
 from planner.calibration.documents import calibration_text
 from planner.calibration.files import load_calibration
 from planner.calibration.machine import Machinery, machinery_of
@@ -28,7 +29,7 @@ PLAN_PRESET = Preset(
         ("matmul_fraction", 0.8 * A100.matmul_fraction),
         ("elementwise_fraction", 0.7 * A100.elementwise_fraction),
     ),
-    assumed=(("host_launch_s", 1.6 * 62e-6),),
+    assumed=(("host_launch_s", 1.6 * MeshAssumptions().host_launch_s),),
 )
 P100 = load_device("p100").device.efficiency
 GEMM_PRESET = Preset(

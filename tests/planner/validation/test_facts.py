@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from planner.validation.facts import computed_positions, gradient_bytes, has_dropout, trains_adapters_only
-from planner.validation.tables import Row
+from planner.validation.facts import (
+    computed_positions,
+    gradient_bytes,
+    has_dropout,
+    recompute_choices,
+    trains_adapters_only,
+)
+from planner.validation.networks import shape_of
+from planner.validation.tables import Row, read_table
 
 _DLE = "NVIDIA DeepLearningExamples"
 
@@ -77,3 +87,57 @@ def test_hidden_states_are_dropped_where_recipes_do(framework: str, style: str, 
 def test_operations_that_are_not_counted_tell_adapters(cells: dict[str, object], adapters: bool) -> None:
     row = Row(line=2, cells={name: str(value) for name, value in cells.items()})
     assert trains_adapters_only(row, 68_500_000_000) == adapters
+
+
+def _step_ms(rows: list[Row], **cells: object) -> float:
+    found = [row for row in rows if all(row.text(name) == str(value) for name, value in cells.items())]
+    assert len(found) == 1, cells
+    return float(found[0].text("step_time_ms"))
+
+
+@pytest.mark.parametrize(("tp", "micro_batch"), [(2, 1), (2, 2), (2, 4), (4, 1), (4, 4)])
+def test_runs_of_vtrain_on_one_node_recompute_nothing(reference_data: Path, tp: int, micro_batch: int) -> None:
+    """What a further micro-batch takes is the time of the last stage, which has the head; recomputation would slow the first one more.
+
+    A layer is an eighth of 24 layers less 16; what is left of 16 is embedding, head and loss.
+    """
+    rows = [row for row in read_table(reference_data / "measurements" / "vtrain.csv").rows if row.text("nodes") == "1"]
+
+    def further_ms(layers: int, pp: int) -> float:
+        shape: dict[str, object] = {
+            "hidden": 2048,
+            "layers": layers,
+            "tp": tp,
+            "pp": pp,
+            "dp": 1,
+            "micro_batch": micro_batch,
+        }
+        four, eight = (_step_ms(rows, **shape, global_batch=micro_batch * count) for count in (2, 4))
+        return (eight - four) / 2
+
+    whole, fewer = further_ms(24, 1), further_ms(16, 1)
+    layer_ms = (whole - fewer) / 8
+    rest_ms = fewer - 16 * layer_ms
+    assert 0 < rest_ms < 5 * layer_ms
+    for layers in (16, 24):
+        stage_ms = further_ms(layers, 2)
+        assert stage_ms <= layers / 2 * layer_ms + rest_ms
+        assert stage_ms < layers / 2 * layer_ms * 4 / 3  # forward, forward again and backward
+
+
+def test_vtrain_on_one_node_cuts_its_vocabulary() -> None:
+    cells = {
+        "source": "vTrain (single-node ground truth)",
+        "recompute": "full",
+        "tp": "4",
+        "model": "GPT",
+        "net": "GPT",
+    }
+    row = Row(line=2, cells={**cells, "hidden": "2048", "layers": "16", "heads": "16", "seq": "1024"})
+    shape = shape_of(row, fused=False)
+    assert (shape.vocab, shape.padded) == (4 * 12564, False)
+    assert recompute_choices(row, 16) == (("none", 0),)
+    assert {"vocab", "recompute"} <= set(row.defaults)
+    several = replace(row, cells={**row.cells, "source": "vTrain (multi-node ground truth)"})
+    assert shape_of(several, fused=False).padded
+    assert recompute_choices(several, 16) == (("full", 16),)
