@@ -34,7 +34,10 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN, END = "<!-- tables: python benchmarks/accuracy.py --write -->", "<!-- end of the tables -->"
 
 # Constants of Efficiency; all others are of MeshAssumptions.
-EFFICIENCY = ("attention_fraction", "attention_backward_fraction", "sustained_fraction", "elementwise_fraction")
+EFFICIENCY = (
+    *("attention_fraction", "attention_backward_fraction", "sustained_fraction", "elementwise_fraction"),
+    "odd_fraction",
+)
 Point = tuple[tuple[str, float], ...]
 
 # The rates of kernels stay as other files found them.
@@ -166,6 +169,7 @@ PARTS = (
 # What is taken away -> constants that do so.
 ABLATIONS: Mapping[str, Point] = {
     "launch floor of the host": (("host_launch_s", 0.0), ("host_collective_s", 0.0), ("contended_step_s", 0.0)),
+    "passes that no Python code starts": (("bare_launch", 1.0),),
     "host time of collectives": (("host_collective_s", 0.0),),
     "waits of tensor-parallel collectives": (("collective_wait_s", 0.0),),
     "exchange behind the backward pass": (("dp_overlap", 0.9),),
@@ -181,6 +185,7 @@ ABLATIONS: Mapping[str, Point] = {
     "latency of each gradient bucket": (("bucket_bytes", 0.0),),
     "rate of fused attention": (("attention_fraction", 1.0), ("attention_backward_fraction", 1.0)),
     "sustained against best matrix rate": (("sustained_fraction", 1.0),),
+    "slow products of odd rows": (("odd_fraction", 1.0),),
     "element-wise kernels inside a step": (("elementwise_fraction", 1.0),),
     "softmax of attention in five kernels": (("softmax_multiple", 0.0),),
     "exchange behind gradients of weights": (("column_overlap", 0.0),),
