@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from typing import NoReturn
+
+# Objects that are made before the garbage collector looks for cycles among them. What a search allocates lives until it ends, so that
+# looking finds nothing and takes a twelfth of a small search; mypy collects as rarely.
+_COLLECTED_OBJECTS = 200_000
 
 
 def main() -> None:
@@ -35,6 +40,7 @@ def start() -> NoReturn:
     registered for the exit still runs.
     """
     code: str | int | None = 70
+    gc.set_threshold(_COLLECTED_OBJECTS)
     try:
         main()
     except SystemExit as leaving:
