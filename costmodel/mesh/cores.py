@@ -223,15 +223,15 @@ def pipeline_s(
     if len(others):
         some = batch.take(others)
         schedule, m = some.schedule, some.num_micro_batches
-        total[others] = flush_s(schedule, m, some.pp, some.vpp, runs.take(others), weight_s[others])
+        total[others] = flush_s(schedule, m, some.pp, some.vpp, runs.take(others), rows_of(weight_s, others))
     rows = np.flatnonzero(loose)
     total[rows] = _one_rank_s(
         batch.schedule[rows] == _ZERO_BUBBLE,
         batch.num_micro_batches[rows][:, None],
-        rank_last[rows],
+        rows_of(rank_last, rows),
         runs.take(rows),
-        weight_s[rows],
-        busy_s[rows],
+        rows_of(weight_s, rows),
+        rows_of(busy_s, rows),
     )
     return total
 
@@ -245,7 +245,7 @@ def _one_rank_s(
     busy_s: FloatArray,
 ) -> FloatArray:
     """Longest path that stays on one rank between its first and its last pass; see `pipeline_s`."""
-    forwards, gradients, inner = np.zeros(last.shape), np.zeros(last.shape), np.zeros(last.shape)
+    forwards, gradients, inner = (np.zeros_like(last, dtype=np.float64) for _ in range(3))
     start = np.zeros((len(last), 1))
     for r in range(runs.count.shape[1]):
         count = runs.count[:, r][:, None]
@@ -290,7 +290,7 @@ def _chunks_with_backward(passes: UnitPasses, pass_of: IntArray, layouts: Layout
     flows = passes.compute_backward_s > 0
     if np.all(flows[:, 1:]):  # whatever holds a block or the back has a backward pass
         return np.repeat(batch.vpp[:, None].astype(np.float64), layouts.rank_first.shape[1], axis=1)
-    total = np.zeros(layouts.rank_first.shape)
+    total = np.zeros_like(layouts.rank_first, dtype=np.float64)
     for d in range(layouts.rank_repeats.shape[2]):
         some = weigh(layouts.rank_chunks[:, :, d], flows.astype(np.float64), pass_of)
         total += np.where(some > 0, layouts.rank_repeats[:, :, d], 0)

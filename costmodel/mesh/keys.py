@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["combined", "rows_of"]
+__all__ = ["combined", "rows_of", "stacked"]
 
 IntArray = NDArray[np.int64]
 
@@ -68,3 +69,22 @@ def rows_of(values: NDArray[_T], index: NDArray[Any]) -> NDArray[_T]:
     [[3, 4], [3, 4], [1, 2]]
     """
     return np.take(values.T, index, axis=-1).T
+
+
+def stacked(columns: Sequence[NDArray[_T]]) -> NDArray[_T]:
+    """Stack arrays of as many rows behind their rows, each column contiguous in memory as `rows_of` has it.
+
+    Parameters
+    ----------
+    columns : k arrays (n, ...)
+
+    Returns
+    -------
+    array (n, k, ...)
+
+    Examples
+    --------
+    >>> stacked([np.array([1, 2, 3]), np.array([4, 5, 6])]).tolist()
+    [[1, 4], [2, 5], [3, 6]]
+    """
+    return np.stack([column.T for column in columns], axis=-2).T

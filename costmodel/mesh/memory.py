@@ -392,7 +392,7 @@ class _Saved:
         lengths, repeats = layouts.rank_lengths, layouts.rank_repeats
         if np.count_nonzero(self.is_block) == 1:
             return np.asarray(np.sum(lengths * repeats, axis=2) / np.maximum(np.sum(repeats, axis=2), 1))
-        each, total, plain = (np.zeros(layouts.rank_first.shape) for _ in range(3))
+        each, total, plain = (np.zeros_like(layouts.rank_first, dtype=np.float64) for _ in range(3))
         for d in range(lengths.shape[2]):
             some = repeats[:, :, d] * weigh(layouts.rank_chunks[:, :, d], self.freed, self.row)
             total += some

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.dispatch import sent_bytes
 from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.keys import rows_of
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.stages import Layout
 from costmodel.mesh.unit_table import UnitTable
@@ -57,7 +58,7 @@ class LayoutArrays:
 
     def take(self, index: IntArray) -> LayoutArrays:
         """A selection."""
-        return LayoutArrays(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
+        return LayoutArrays(**{item.name: rows_of(getattr(self, item.name), index) for item in fields(self)})
 
 
 def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
@@ -99,7 +100,7 @@ def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
 
 def weigh(units: FloatArray, values: FloatArray, row: IntArray | None = None) -> FloatArray:
     """Sum values (u, K) over the units (n, X, K) of every run or rank: (n, X); ``row`` says which values a plan has, else u = n."""
-    columns = values if row is None else values[row]
+    columns = values if row is None else rows_of(values, row)
     total = units[:, :, 0] * columns[:, None, 0]
     for k in range(1, values.shape[1]):
         total += units[:, :, k] * columns[:, None, k]
@@ -310,7 +311,7 @@ def recomputed_units(layouts: LayoutArrays, recompute: IntArray, blocks: IntArra
     units = layouts.rank_units
     if not np.any(recompute == _FULL):
         return units
-    again = np.zeros(units.shape)
+    again = np.zeros_like(units)
     for d in range(layouts.rank_lengths.shape[2]):
         lengths, own = layouts.rank_lengths[:, :, d], layouts.rank_recompute[:, :, d]
         some = np.minimum(np.where(own >= 0, own, blocks[:, None]), lengths) * layouts.rank_repeats[:, :, d]
@@ -416,7 +417,7 @@ def time_before(rank: IntArray, count: IntArray, time_s: FloatArray) -> FloatArr
     >>> time_before(np.array([[0, 3]]), np.array([[2, 2]]), np.array([[1.0, 5.0]])).tolist()
     [[0.0, 7.0]]
     """
-    total, start = np.zeros(rank.shape), np.zeros((len(rank), 1))
+    total, start = np.zeros_like(rank, dtype=np.float64), np.zeros((len(rank), 1))
     for r in range(count.shape[1]):
         chunks = count[:, r][:, None]
         # np.clip would take much longer.

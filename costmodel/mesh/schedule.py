@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.interleaved import interleaved_s
+from costmodel.mesh.keys import rows_of
 from costmodel.mesh.plan import SCHEDULES
 from costmodel.mesh.zero_bubble import zero_bubble_s
 
@@ -33,9 +34,13 @@ class ChunkRuns:
     forward_s: FloatArray  # per chunk and micro-batch, the transfer it waits for included
     backward_s: FloatArray  # the same; input and weight gradients
 
-    def take(self, index: IntArray | BoolArray | slice) -> ChunkRuns:
+    def take(self, index: IntArray) -> ChunkRuns:
         """A selection of the pipelines."""
-        return ChunkRuns(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
+        return ChunkRuns(**{item.name: rows_of(getattr(self, item.name), index) for item in fields(self)})
+
+    def part(self, rows: slice) -> ChunkRuns:
+        """Neighbouring pipelines."""
+        return ChunkRuns(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 def schedule_is_legal(schedule: IntArray, m: IntArray, pp: IntArray, vpp: IntArray) -> BoolArray:
@@ -169,11 +174,12 @@ def flush_s(
     legal = schedule_is_legal(schedule, m, pp, vpp)
     total = np.full(len(schedule), np.inf)
     for code, formula in _FORMULAS.items():
-        chosen = legal & (schedule == code)
-        if chosen.all():
+        chosen = np.flatnonzero(legal & (schedule == code))
+        if len(chosen) == len(schedule):
             return formula(m, pp, vpp, runs, weight)
-        if chosen.any():
-            total[chosen] = formula(m[chosen], pp[chosen], vpp[chosen], runs.take(chosen), weight[chosen])
+        if len(chosen):
+            some = rows_of(weight, chosen)
+            total[chosen] = formula(m[chosen], pp[chosen], vpp[chosen], runs.take(chosen), some)
     return total
 
 
@@ -209,7 +215,7 @@ def _one_f_one_b_s(m: IntArray, pp: IntArray, _vpp: IntArray, runs: ChunkRuns, _
     space = np.empty((6 * runs.count.shape[1] + 8, rows))
     for first in range(0, len(m), _ROWS):
         part = slice(first, first + _ROWS)
-        _one_f_one_b_block(m[part], pp[part], runs.take(part), space[:, : len(m[part])], total[part])
+        _one_f_one_b_block(m[part], pp[part], runs.part(part), space[:, : len(m[part])], total[part])
     return total
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.cores import mesh_strides
-from costmodel.mesh.keys import combined
+from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.passes import weigh
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.sharding import copy_groups
@@ -104,23 +104,24 @@ class LeastGathering:
         laws = np.where(enough, self.laws[:, :, shape, np.where(enough, place, 0)], 0.0)[..., None]  # (4, 2, n, 1)
         model, table, passes, unit = self.space.model, times.table, times.passes, times.pass_of[rows]
         weight, wide = model.workload.precision.weight_bytes, gradient_width(model.workload, model.groups)
-        moved = (table.dense_count * weight, table.expert_count * weight)
-        given = (table.dense_trainable * wide, table.expert_trainable * wide)
+        moved = (rows_of(count, unit) * weight for count in (table.dense_count, table.expert_count))
+        given = (rows_of(count, unit) * wide for count in (table.dense_trainable, table.expert_trainable))
         gather, reduce = (
             sum(
-                np.where(message[unit] > 0, law[0] + law[1] * message[unit], 0.0)
+                np.where(message > 0, law[0] + law[1] * message, 0.0)
                 for law, message in zip(pair, messages, strict=True)
             )
             for pair, messages in ((laws[:2], moved), (laws[2:], given))
         )
         overlap = model.assumptions.dp_overlap
-        waiting = np.maximum(gather - overlap * passes.forward_s[unit], 0.0)
+        waiting = np.maximum(gather - overlap * rows_of(passes.forward_s, unit), 0.0)
         if model.workload.training:
             lags = (times.batch.schedule[rows] == _ZERO_BUBBLE)[:, None]
-            hiding = passes.backward_s[unit] - np.where(lags, passes.weight_s[unit], 0.0)
-            exchanged = np.where(passes.backward_s[unit] > 0, gather, 0.0) + reduce
+            backward = rows_of(passes.backward_s, unit)
+            hiding = backward - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
+            exchanged = np.where(backward > 0, gather, 0.0) + reduce
             waiting += np.maximum(exchanged - overlap * hiding, 0.0)
-        total = weigh(times.layouts.rank_units[rows], waiting)
+        total = weigh(rows_of(times.layouts.rank_units, rows), waiting)
         return np.where(enough[:, None], total, np.inf)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.cores import Cores, mesh_strides, pipeline_s
-from costmodel.mesh.keys import combined
+from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import (
     ChunkPasses,
@@ -72,8 +72,10 @@ class PipelineTimes:
             pass_of=self.pass_of[index],
             passes=self.passes,
             table=self.table,
-            chunks=ChunkPasses(**{item.name: getattr(self.chunks, item.name)[index] for item in fields(ChunkPasses)}),
-            busy_s=self.busy_s[index],
+            chunks=ChunkPasses(
+                **{item.name: rows_of(getattr(self.chunks, item.name), index) for item in fields(ChunkPasses)}
+            ),
+            busy_s=rows_of(self.busy_s, index),
             flush_s=self.flush_s[index],
         )
 
@@ -110,7 +112,7 @@ def worthy_times(
     rows = np.arange(len(batch))
     if is_worthy is not None:
         rows = np.flatnonzero(is_worthy(batch.num_micro_batches * np.max(busy, axis=1), batch))
-        batch, pass_of, busy = batch.take(rows), pass_of[rows], busy[rows]
+        batch, pass_of, busy = batch.take(rows), pass_of[rows], rows_of(busy, rows)
     layouts = model.layouts(batch)
     transfer_s = _least_transfer_s(model, batch, layouts.run_cut)
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)

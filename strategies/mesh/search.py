@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.mesh.keys import rows_of
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
 from costmodel.network import Cluster
@@ -311,7 +312,7 @@ class _Run:
             chosen = chosen[least[chosen] < self._goal()]
             if len(chosen):
                 piece = {name: column[chosen] for name, column in cores.items()}
-                self.judge.divide(piece, flush_s[chosen], floors_s[chosen])
+                self.judge.divide(piece, flush_s[chosen], rows_of(floors_s, chosen))
 
     def _hopeful(self, pipelines: Columns) -> _Hopeful:
         """Cores that may fit and beat the goal: first the pipelines with ranks as near as in any order, then the orders of those left."""
@@ -329,12 +330,12 @@ class _Run:
         row = cores.pop(_ROW)
         built = self.model.cores(self.ways.plainly(batch_of(cores)), exact=False)
         self._tally("pipelines", len(row))
-        floors = np.maximum(least_step_s(self.ways, PipelineTimes.of(built), needs.take(row)), floors[row])
+        floors = np.maximum(least_step_s(self.ways, PipelineTimes.of(built), needs.take(row)), rows_of(floors, row))
         kept = np.flatnonzero(self._least(floors, batch_of(cores)) < self._goal())
         return _Hopeful(
             cores={name: column[kept] for name, column in cores.items()},
             flush_s=built.flush_s[kept],
-            floors_s=floors[kept],
+            floors_s=rows_of(floors, kept),
         )
 
     def _is_worthy(self, step_s: FloatArray, batch: MeshBatch) -> BoolArray:

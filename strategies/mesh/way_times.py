@@ -20,6 +20,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.mesh.keys import rows_of
 from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
 from costmodel.mesh.passes import time_before, weigh
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
@@ -55,11 +56,11 @@ def least_step_s(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArra
         Infinite where nothing fits.
     """
     fits = needs.memory_bytes <= ways.capacity_bytes
-    step = np.full(fits.shape, np.inf)
+    step = np.full_like(needs.memory_bytes, np.inf)
     rows = np.flatnonzero(fits.any(axis=(1, 2)))
     if not len(rows):
         return step
-    some = fits[rows]
+    some = rows_of(fits, rows)
     step[rows] = np.where(some, _of_fitting(ways, times.take(rows), needs.take(rows), some), np.inf)
     return step
 
@@ -67,7 +68,7 @@ def least_step_s(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArra
 def _of_fitting(ways: Ways, times: PipelineTimes, needs: WayNeeds, fits: BoolArray) -> FloatArray:
     ranks = _Ranks(ways, times, needs)
     flush = times.flush_s
-    step = np.full(needs.memory_bytes.shape, np.inf)
+    step = np.full_like(needs.memory_bytes, np.inf)
     for v, (kind, optimizer, activations) in enumerate(ways.each):
         for z, stage in enumerate(ways.stages):
             if not fits[:, v, z].any():
@@ -102,14 +103,14 @@ def raise_for_gathering(
     rows = np.flatnonzero(hopeful.any(axis=1))
     if not len(rows):
         return
-    some, needs, hopeful = times.take(rows), needs.take(rows), hopeful[rows]
+    some, needs, hopeful = times.take(rows), needs.take(rows), rows_of(hopeful, rows)
     gathering, ranks = LeastGathering.of(ways.space, some), _Ranks(ways, some, needs)
     for v in range(len(ways.each)):
         own = np.flatnonzero(hopeful[:, v])
         if not len(own):
             continue
         waiting = gathering.waiting_s(own, needs.shards[own, v])
-        path = ranks.path_s(waiting, own)
+        path = ranks.paths_of_s(own, waiting)
         step_s[rows[own], v, z] = np.maximum(step_s[rows[own], v, z], path)
 
 
@@ -174,7 +175,17 @@ class _Ranks:
         turn = np.clip((kept - hidden) / np.maximum(kept - inputs, 1e-30), 0.0, 1.0)
         return least, np.minimum(most, turn * self.again_s + least)
 
-    def path_s(self, more_s: FloatArray, rows: IntArray | slice = slice(None)) -> FloatArray:
-        """Longest path of some pipelines with ranks that are busy for longer by so much, (n,)."""
-        path = self.lead_s[rows] + self.micro_batches[rows] * (self.busy_s[rows] + more_s)
-        return np.asarray(np.max(np.where(self.layouts.rank_last[rows] >= 0, path, 0.0), axis=1) * _SLACK)
+    def path_s(self, more_s: FloatArray) -> FloatArray:
+        """Longest path with ranks that are busy for longer by so much, (n,)."""
+        path = self.lead_s + self.micro_batches * (self.busy_s + more_s)
+        return _longest_s(path, self.layouts.rank_last)
+
+    def paths_of_s(self, rows: IntArray, more_s: FloatArray) -> FloatArray:
+        """The same of some pipelines."""
+        path = rows_of(self.lead_s, rows) + self.micro_batches[rows] * (rows_of(self.busy_s, rows) + more_s)
+        return _longest_s(path, rows_of(self.layouts.rank_last, rows))
+
+
+def _longest_s(path_s: FloatArray, last: IntArray) -> FloatArray:
+    """The longest path of any rank that there is, (n,)."""
+    return np.asarray(np.max(np.where(last >= 0, path_s, 0.0), axis=1) * _SLACK)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.cores import CORE_FIELDS, mesh_strides
-from costmodel.mesh.keys import combined
+from costmodel.mesh.keys import combined, rows_of, stacked
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
@@ -168,11 +168,11 @@ class WayNeeds:
     def take(self, index: IntArray) -> WayNeeds:
         """A selection of the pipelines."""
         return WayNeeds(
-            memory_bytes=self.memory_bytes[index],
-            blocks=self.blocks[index],
-            kept_bytes=self.kept_bytes[index],
-            input_bytes=self.input_bytes[index],
-            shards=self.shards[index],
+            memory_bytes=rows_of(self.memory_bytes, index),
+            blocks=rows_of(self.blocks, index),
+            kept_bytes=rows_of(self.kept_bytes, index),
+            input_bytes=rows_of(self.input_bytes, index),
+            shards=rows_of(self.shards, index),
         )
 
 
@@ -210,22 +210,22 @@ class _Memory:
 
     def needs(self) -> WayNeeds:
         """Everything asked for."""
-        needed = np.empty((len(self.batch), len(self.ways.each), len(self.state)))
+        needed = np.empty((len(self.batch), len(self.ways.each), len(self.state)), order="F")
         for v, (kind, optimizer, activations) in enumerate(self.ways.each):
             for z, state in enumerate(self.state):
                 needed[:, v, z] = _fullest(state[optimizer] + self.more[kind, activations])
         alive = self.parts[self.ways.kinds[0]].alive
         return WayNeeds(
             memory_bytes=needed,
-            blocks=np.stack([self._least_blocks(optimizer) for optimizer in (0, 1)], axis=1),
-            kept_bytes=np.stack([part.kept_bytes / alive for part in self.parts.values()], axis=1),
+            blocks=stacked([self._least_blocks(optimizer) for optimizer in (0, 1)]),
+            kept_bytes=stacked([part.kept_bytes / alive for part in self.parts.values()]),
             input_bytes=next(iter(self.parts.values())).input_bytes / alive,
             shards=self._least_shards(),
         )
 
     def _least_shards(self) -> FloatArray:
         """(n, V). Under ZeRO-3 all state is shared: what a rank holds of it falls as the number of those that share it grows."""
-        result = np.zeros((len(self.batch), len(self.ways.each)))
+        result = np.zeros((len(self.batch), len(self.ways.each)), order="F")
         if _SHARES_ALL not in self.ways.stages:
             return result
         base, division = next(iter(self.parts.values())), self._division(_SHARES_ALL)
@@ -243,11 +243,11 @@ class _Memory:
         """(n, Z). Memory falls with every block that is recomputed, by as much as a rank's chunks hold of it at most."""
         shape = len(self.batch), len(self.state)
         if (_FULL, 0) not in self.more:
-            return np.zeros(shape, dtype=np.int64)
+            return np.zeros(shape, dtype=np.int64, order="F")
         part = self.parts[_FULL]
         saved = (1.0 + part.assumptions.allocator_slack) * (part.kept_bytes - part.input_bytes)
         blocks = np.where(part.exists, part.blocks / np.maximum(saved, 1.0), 0.0)
-        result = np.empty(shape, dtype=np.int64)
+        result = np.empty(shape, dtype=np.int64, order="F")
         for z, state in enumerate(self.state):
             over = np.where(part.exists, state[optimizer] + self.more[_FULL, 0] + saved - self.ways.capacity_bytes, 0.0)
             result[:, z] = np.clip(np.ceil(np.max(over * blocks, axis=1) - _ROUNDING), 1, self.most)
