@@ -23,9 +23,10 @@ from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.naming.models import image_network_called, nearest_models, transformer_called
 from planner.uncertainty.features import node_size, shares_of
-from planner.validation.facts import is_measured, measured_bytes, not_measured, plausible_bytes, step_time_s
+from planner.validation.degrees import devices_of
+from planner.validation.facts import has_failed, is_measured, measured_bytes, not_measured, plausible_bytes, step_time_s
 from planner.validation.fitted import fitted_links, fitted_of
-from planner.validation.hardware import Machine, format_of, machine_of, precision_of
+from planner.validation.hardware import Machine, format_of, machine_of, precision_of, usual_node
 from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
@@ -102,7 +103,7 @@ _MOST_KNOWN = 4096
 def _outcome(row: Row, preset: Preset) -> Outcome:
     if row.says("suspect"):
         raise RowSkipped("marked suspect")
-    failed = row.says("oom")
+    failed = has_failed(row)
     # A table with the two passes has no optimizer step in its total.
     passes = row.positive("forward_ms"), row.positive("backward_ms")
     if not (failed or is_measured(row) or (passes[0] and passes[1])):
@@ -111,7 +112,7 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     if name is None:
         raise RowSkipped(f"no bundled network has this name{nearest_models(row.text('model'))}", usable=True)
     machine = machine_of(row)
-    workers = row.count("gpus") or row.default("gpus", 1)
+    workers = devices_of(row, usual_node(machine.cluster)) or row.count("dp") or row.default("gpus", 1)
     batch = _global_batch(row, workers)
     measured_s = None if failed else step_time_s(row, global_batch=batch, gpus=workers)
     if measured_s is None and passes[0] and passes[1]:

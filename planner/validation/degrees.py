@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from planner.validation.facts import implied_batch
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["ImpossiblePlan", "batches_of", "degrees_of"]
+__all__ = ["ImpossiblePlan", "batches_of", "degrees_of", "devices_of"]
 
 _MOST_DEVICES = 10**6  # as of a question
 
@@ -14,8 +16,14 @@ class ImpossiblePlan(RowSkipped):
     """The numbers of a row contradict one another: right where the run failed, else a row that cannot be scored."""
 
 
-def degrees_of(row: Row) -> tuple[int, int, int, int]:
+def degrees_of(row: Row, node: int = 0) -> tuple[int, int, int, int]:
     """tp, pp, cp, dp; they multiply to the devices.
+
+    Parameters
+    ----------
+    row : Row
+    node : int
+        Devices of a node, for rows that state nodes only; 0: nobody knows.
 
     Raises
     ------
@@ -25,10 +33,7 @@ def degrees_of(row: Row) -> tuple[int, int, int, int]:
         Nothing says how many devices there are.
     """
     tp, pp, cp, dp = (row.count(name) for name in ("tp", "pp", "cp", "dp"))
-    gpus = row.count("gpus")
-    if gpus is None and dp is None:
-        nodes, each = row.count("nodes"), row.count("gpus_per_node")
-        gpus = nodes * each if nodes and each else None
+    gpus = devices_of(row, node) if dp is None else row.count("gpus")
     if gpus is not None and dp is not None and (tp is None) != (pp is None):
         rest = gpus // (dp * (tp or pp or 1) * (cp or 1))  # what the one that is not stated must be
         if rest * dp * (tp or pp or 1) * (cp or 1) == gpus and rest > 1:
@@ -39,7 +44,7 @@ def degrees_of(row: Row) -> tuple[int, int, int, int]:
     tp, pp, cp = tp or 1, pp or 1, cp or 1
     if dp is None:
         if gpus is None:
-            raise RowSkipped("neither gpus nor dp is stated", needs=(("gpus", "dp"),))
+            raise RowSkipped("neither gpus nor dp is stated", needs=(("gpus", "dp", "nodes"),))
         if gpus % (tp * pp * cp):
             raise ImpossiblePlan("tp x pp x cp does not divide the GPUs")
         dp = gpus // (tp * pp * cp)
@@ -48,6 +53,21 @@ def degrees_of(row: Row) -> tuple[int, int, int, int]:
     if gpus is not None and tp * pp * cp * dp != gpus:
         dp = _replicas_otherwise(row, tp * pp * cp * dp, gpus, dp, cp)
     return tp, pp, cp, dp
+
+
+def devices_of(row: Row, node: int = 0) -> int | None:
+    """Devices in use: as stated, else those of all nodes; None where nothing says how many nodes there are.
+
+    >>> devices_of(Row(line=2, cells={"nodes": "4", "gpus_per_node": "8"})), devices_of(Row(line=2, cells={"nodes": "4"}))
+    (32, None)
+    """
+    stated, nodes = row.count("gpus"), row.count("nodes")
+    if stated is not None or nodes is None:
+        return stated
+    each = row.count("gpus_per_node")
+    if each is None and node:
+        each = row.default("gpus_per_node", node)
+    return nodes * each if each else None
 
 
 def _replicas_otherwise(row: Row, product: int, gpus: int, dp: int, cp: int) -> int:
@@ -73,10 +93,27 @@ def _replicas_otherwise(row: Row, product: int, gpus: int, dp: int, cp: int) -> 
     raise ImpossiblePlan("tp x pp x cp x dp is not the number of GPUs")
 
 
+_IN_TOKENS = re.compile(r"([0-9][0-9.,]*) ?([kKmM])? ?(?:tok|tokens?)\b")
+
+
+def _samples_in_tokens(row: Row, seq: int | None) -> int | None:
+    """The global batch of a row that states it in tokens ("4M tokens", in powers of two where those are whole samples); else None.
+
+    >>> [_samples_in_tokens(Row(line=2, cells={"global_batch": text}), 4096) for text in ("4M tokens", "4,194,304 tokens", "1024", "4M")]
+    [1024, 1024, None, None]
+    """
+    found = _IN_TOKENS.match(row.text("global_batch"))
+    if found is None or not seq:
+        return None
+    number, power = float(found[1].replace(",", "")), {"k": 1, "m": 2}.get((found[2] or "").lower(), 0)
+    samples = number * 1024.0**power / seq
+    return round(samples) if samples.is_integer() else max(round(number * 1000.0**power / seq), 1)
+
+
 def batches_of(row: Row, dp: int, gpus: int, seq: int | None) -> tuple[list[tuple[int, int]], int]:
     """(micro-batch, micro-batches per step and replica), several where the row leaves it open; and the global batch."""
     micro_batch, accumulated = row.count("micro_batch"), row.count("grad_accum")
-    global_batch = row.count("global_batch")
+    global_batch = _samples_in_tokens(row, seq) or row.count("global_batch")
     if global_batch is None:
         each = row.count("batch_per_gpu") or row.count("batch_per_dp")
         implied = implied_batch(row, gpus, seq)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from costmodel.graph import Graph
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["ExpertShape", "agrees", "experts_of", "is_particular", "widths_of"]
+__all__ = ["ExpertShape", "agrees", "check_count", "experts_of", "is_particular", "widths_of"]
 
 # "Mixtral 8x7B", "Qwen3-30B-A3B", "GPT MoE": names of mixtures.
 _MIXTURE = re.compile(r"\bmoe\b|mixture|\bexperts?\b|\b\d+ ?x ?\d+(?:\.\d+)?b\b|\ba\d+(?:\.\d+)?b\b|mixtral")
@@ -49,6 +49,27 @@ def experts_of(row: Row) -> ExpertShape | None:
     if top_k > count:
         raise RowSkipped("top_k is above the number of experts")
     return ExpertShape(count=count, top_k=top_k, ffn=row.count("expert_ffn") or 0)
+
+
+# Published numbers differ by what is counted (embeddings, padding, rounding); dense networks with other parts by up to twice.
+_FAR = 3.0
+_LABELS_BELOW = 1e5  # what is above is no number of billions
+
+
+def check_count(row: Row, graph: Graph) -> None:
+    """Refuse widths that have far fewer weights than the row states: of a mixture those of one expert, most often.
+
+    Raises
+    ------
+    RowSkipped
+        Column ``params_b`` is over three times what the widths have.
+    """
+    billions = None if row.has("experts") else row.positive("params_b")
+    if billions is not None and billions < _LABELS_BELOW and 1e9 * billions > _FAR * graph.weight_count:
+        raise RowSkipped(
+            "params_b is over three times what hidden, layers and ffn have: experts that no column counts (experts, top_k, expert_ffn)?",
+            usable=True,
+        )
 
 
 def _says_mixture(row: Row) -> bool:

@@ -11,16 +11,15 @@ __all__ = [
     "cuts_vocabulary",
     "flash_attention",
     "framework_default",
+    "framework_facts",
     "gradient_bytes",
     "has_dropout",
+    "has_failed",
     "implied_batch",
     "is_measured",
     "measured_bytes",
     "not_measured",
     "plausible_bytes",
-    "recompute_choices",
-    "recompute_of",
-    "sharding_of",
     "step_time_s",
     "trains_adapters_only",
     "yes_or_no",
@@ -78,10 +77,11 @@ def framework_default(row: Row, fact: str, column: str, otherwise: bool) -> bool
     stated = yes_or_no(row.text(column))
     if stated is not None:
         return stated
-    return bool(row.default(column, _of_framework(row).get(fact, int(otherwise))))
+    return bool(row.default(column, framework_facts(row).get(fact, int(otherwise))))
 
 
-def _of_framework(row: Row) -> dict[str, int]:
+def framework_facts(row: Row) -> dict[str, int]:
+    """What the framework does unless told otherwise; nothing where it is not known."""
     text = f"{row.text('framework')} {row.text('source')}".lower()
     return next((facts for pattern, facts in _FRAMEWORKS if re.search(pattern, text)), {})
 
@@ -90,6 +90,26 @@ _MEASURED = ("step_time_ms", "samples_per_s", "tokens_per_s_per_gpu", "tokens_pe
 # Beyond what roundings explain ("2 samples per second" may be 1.5) and throughputs of another number of devices, which do no harm beside a
 # time; below seconds or microseconds for milliseconds.
 _CONTRADICTION = 100.0
+
+
+# What stands in the cell of a time that there is none of.
+_FAILED = re.compile(
+    r"\boom\b|out.?of.?memory|\bkilled\b|\bfail|\bcrash|\bh[au]ng\b|\btime[d -]?out|\berror\b|\baborted\b|(?:not|n't) (?:fit|run|start)"
+)
+
+
+def has_failed(row: Row) -> bool:
+    """Whether a run failed: the column ``oom`` says so, or a failure stands where its time should.
+
+    >>> [has_failed(Row(line=2, cells={"step_time_ms": text})) for text in ("CUDA out of memory", "OOM", "12.5", "nan", "")]
+    [True, True, False, False, False]
+    """
+    if row.says("oom"):
+        return True
+    said = [row.text(name).lower() for name in _MEASURED if row.has(name)]
+    if any(text[0].isdigit() for text in said):
+        return False
+    return any(_FAILED.search(text) for text in (*said, row.text("memory_gib").lower()))
 
 
 def not_measured() -> RowSkipped:
@@ -125,7 +145,7 @@ def step_time_s(
     >>> step_time_s(Row(line=2, cells={"samples_per_s": "100"}), global_batch=32)
     0.32
     """
-    batch = row.positive("global_batch") or global_batch
+    batch = global_batch or row.positive("global_batch")
     said = {name: row.positive(name) for name in _MEASURED}
     rates = {name: rate for name, rate in said.items() if rate is not None}
     work_of = _work_of_a_step(row, batch, gpus, seq)
@@ -156,7 +176,7 @@ def implied_batch(row: Row, gpus: int | None, seq: int | None) -> int | None:
     >>> implied_batch(Row(line=2, cells={"step_time_ms": "4096", "tokens_per_s_per_gpu": "1000"}), gpus=8, seq=2048)
     16
     """
-    time_ms = row.positive("step_time_ms")
+    time_ms = None if has_failed(row) else row.positive("step_time_ms")
     if time_ms is None:
         return None
     for name, per_sample in _work_of_a_step(row, 1.0, gpus, seq).items():
@@ -220,7 +240,7 @@ def cuts_vocabulary(row: Row) -> bool:
     >>> [cuts_vocabulary(row) for row in rows]
     [True, False]
     """
-    return bool(_of_framework(row).get("cuts_vocabulary"))
+    return bool(framework_facts(row).get("cuts_vocabulary"))
 
 
 def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
@@ -230,7 +250,7 @@ def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
     >>> [has_dropout(row, "gpt", fused=True) for row in rows]
     [True, False]
     """
-    if style == "gpt" and fused and _of_framework(row).get("gpt_dropout"):
+    if style == "gpt" and fused and framework_facts(row).get("gpt_dropout"):
         return row.default("dropout", True)
     return not fused and style in ("gpt", "bert")
 
@@ -258,6 +278,8 @@ def trains_adapters_only(row: Row, block_weights: int) -> bool:
     notes = row.text("notes").lower()
     if "task=" in notes:
         return "task=lora" in notes
+    if has_failed(row):
+        return False
     rate, tokens = row.positive("tflops_per_gpu"), row.positive("tokens_per_s_per_gpu")
     if rate is None or tokens is None or "moe" in row.text("net").lower():
         return False
@@ -283,145 +305,6 @@ def computed_positions(row: Row, seq: int) -> int:
     return row.default("computed_positions", round(seq * (1.0 - _PADDING_SHARE)) + _BIN // 2)
 
 
-# What frameworks call it: Megatron-LM's --recompute-method (uniform and block go with "full") and its modules (core_attn: "selective"),
-# MaxText's remat_policy (configs/base.yml; what keeps the results of products recomputes what selective does), the rest is everyday speech.
-_RECOMPUTE = (
-    (r"none\b|disabled?\b|without\b", "none"),
-    (r"selective|core.?attn|mlp|moe|layer.?norm|mla_up|attention only|attn only", "selective"),
-    (r"minimal\b|minimal_|save_(?:dot|qkv|out)|dots?\b|qkv_proj", "selective"),
-    (r"full|uniform|block|enabled?\b|activation.checkpoint|gradient.checkpoint", "full"),
-    (r"checkpoint|ckpt|remat|every|per.?layer|all\b", "full"),
-)
-
-
-def recompute_choices(row: Row, blocks: int, chunks: int = 1) -> tuple[tuple[str, int], ...]:
-    """Names of `costmodel.mesh.plan.RECOMPUTE` and blocks of a chunk: what the row says, or what it leaves open.
-
-    Parameters
-    ----------
-    row : Row
-    blocks : int
-        Of the network.
-    chunks : int
-        Of its pipeline.
-
-    Examples
-    --------
-    >>> [recompute_choices(Row(line=2, cells={"recompute": text, "framework": "torchtitan"}), 32, 2) for text in ("full", "selective")]
-    [(('full', 32),), (('full', 8),)]
-    """
-    facts = _of_framework(row)
-    if facts.get("recomputes_nothing"):
-        return (("none", row.default("recompute", 0)),)
-    if not row.text("recompute") and facts.get("recompute_as_needed"):
-        row.default("recompute", "as needed")
-        few = [count for count in (1, 2, 4, 8, 16, 32, 64) if count * chunks < blocks]
-        return (("none", 0), ("selective", 0), *(("full", count) for count in (*few, blocks)))
-    name = recompute_of(row)
-    if name == "selective" and facts.get("selects_every_second"):
-        return (("full", max(-(-blocks // chunks) // 2, 1)),)
-    return ((name, blocks if name == "full" else 0),)
-
-
-def recompute_of(row: Row) -> str:
-    """A name of `costmodel.mesh.plan.RECOMPUTE`.
-
-    >>> [recompute_of(Row(line=2, cells={"recompute": text})) for text in ("full (uniform)", "core_attn", "off", "minimal", "yes")]
-    ['full', 'selective', 'none', 'selective', 'full']
-
-    Raises
-    ------
-    RowSkipped
-        The cell says something else.
-    """
-    text = row.text("recompute").lower()
-    if not text:
-        return row.default("recompute", "full" if _of_framework(row).get("recompute_all") else "none")
-    for pattern, name in _RECOMPUTE:
-        if re.match(pattern, text):
-            return name
-    flag = yes_or_no(text)
-    if flag is None:
-        raise RowSkipped("column recompute is none of none, selective, full", usable=True)
-    return "full" if flag else "none"
-
-
-def sharding_of(row: Row, dp: int, cp: int) -> tuple[int, int, int]:
-    """ZeRO stage, replicas with a copy of their own, and ranks that share one.
-
-    Columns: ``zero_stage`` 0 to 3; ``fsdp`` FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD, NO_SHARD or the ranks that share (0 or 1: none; 1 of
-    NeMo: all);
-    ``zero1_group`` the ranks that share (-1: all).
-
-    >>> sharding_of(Row(line=2, cells={"zero_stage": "1", "zero1_group": "8 (node)"}), dp=64, cp=1)
-    (1, 8, 8)
-    """
-    stage, group = _stage_and_group(row)
-    if stage == 0 or (dp * cp == 1):
-        return 0, dp, 1
-    size = dp if group is None or group < 0 else int(group)
-    if size < 1 or dp % size:
-        return stage, 1, dp
-    return (stage, dp // size, size) if size * cp > 1 else (0, dp, 1)
-
-
-# First word of the column fsdp -> ZeRO stage.
-_SHARDED = {
-    "full_shard": 3, "full": 3, "fsdp": 3, "fsdp1": 3, "fsdp2": 3, "yes": 3, "true": 3, "hybrid_shard": 3, "hybrid": 3, "hsdp": 3,
-    "shard_grad_op": 2, "hybrid_shard_zero2": 2, "no_shard": 0, "no": 0, "none": 0, "false": 0, "ddp": 0,
-}  # fmt: skip
-
-
-def _stage_and_group(row: Row) -> tuple[int, float | None]:
-    group = row.number("zero1_group")
-    sharded = re.split(r"[\s(,;]", row.text("fsdp").lower(), maxsplit=1)[0].replace("-", "_")
-    stated = _stated_stage(row)
-    if sharded in _SHARDED:
-        if sharded.startswith(("hybrid", "hsdp")):
-            group = row.number("gpus_per_node")
-        return (int(stated) if stated is not None else _SHARDED[sharded]), group
-    ranks = row.number("fsdp")
-    if stated is None and ranks is not None and ranks > 1:
-        return 3, ranks
-    if stated is not None:
-        if stated not in (0, 1, 2, 3):
-            raise RowSkipped("column zero_stage is none of 0, 1, 2, 3")
-        return int(stated), group
-    if ranks == 1 and _of_framework(row).get("fsdp_is_flag"):
-        return 3, None
-    return (_named_stage(row), None) if group is None else (1, group)
-
-
-def _named_stage(row: Row) -> int:
-    """The stage that the framework's name states, else what the framework does."""
-    named = _NAMED_STAGE.search(row.text("framework").lower())
-    if named is not None:
-        return int(named[1] or 3)
-    return row.default("zero_stage", _of_framework(row).get("zero_stage", 0))
-
-
-# "DeepSpeed ZeRO-2", "DeepSpeed (zero stage 3)", "ZeRO-Infinity": stage 3 whose states may leave the device.
-_NAMED_STAGE = re.compile(r"\bzero[\s_-]*(?:(?:stage|dp)[\s_-]*)?(?:([1-3])\b|infinity)")
-_STAGE = re.compile(r"(?:zero|stage|os)?[\s_-]*(?:stage|dp)?[\s_-]*([0-3])\b(?!\.)")
-
-
-def _stated_stage(row: Row) -> float | None:
-    """The column ``zero_stage``: a number, or a name with one ("ZeRO-3", "stage 2"), or FSDP.
-
-    >>> [_stated_stage(Row(line=2, cells={"zero_stage": text})) for text in ("1", "ZeRO-3 (offload)", "stage 2", "FSDP", "no", "")]
-    [1.0, 3.0, 2.0, 3.0, 0.0, None]
-    """
-    text = row.text("zero_stage").lower()
-    named = _STAGE.match(text) if text[:1].isalpha() else None
-    if named is not None:
-        return float(named[1])
-    if text.startswith("fsdp"):
-        return 3.0
-    if yes_or_no(text) is False:
-        return 0.0
-    return row.number("zero_stage")
-
-
 def gradient_bytes(row: Row, number_format: str) -> float:
     """Bytes per weight of the gradients that accumulate and travel.
 
@@ -431,6 +314,6 @@ def gradient_bytes(row: Row, number_format: str) -> float:
     text, mode = row.text("precision").lower(), row.text("mp_mode").upper()
     if "fp32 grad" in text or mode == "DEFAULT":
         return 4.0
-    if mode == "PURE" or number_format == "fp16" or _of_framework(row).get("narrow_gradients"):
+    if mode == "PURE" or number_format == "fp16" or framework_facts(row).get("narrow_gradients"):
         return 2.0
     return 4.0

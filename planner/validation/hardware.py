@@ -18,7 +18,17 @@ from planner.errors import PlannerError, did_you_mean
 from planner.naming.devices import SPARE_CLUSTER, device_called
 from planner.validation.tables import Row, RowSkipped, short_name
 
-__all__ = ["Links", "Machine", "device_name", "format_of", "links_of", "machine_of", "precision_of", "with_stated_math"]
+__all__ = [
+    "Links",
+    "Machine",
+    "device_name",
+    "format_of",
+    "links_of",
+    "machine_of",
+    "precision_of",
+    "usual_node",
+    "with_stated_math",
+]
 
 _GIB = 2**30
 
@@ -257,6 +267,12 @@ def _lone_network(level: Level) -> Level:
     return Level(name="network", size=None, bandwidth_bytes_per_s=each, latency_s=50e-6, efficiency=0.8)
 
 
+def usual_node(cluster: Cluster) -> int:
+    """Devices of a machine, where the fast links join those of one; 0 where they join several machines."""
+    size = _node_size(cluster)
+    return size if size <= _LARGEST_NODE else 0
+
+
 def _node_size(cluster: Cluster) -> int:
     size = 1
     for level in cluster.levels[:-1] or cluster.levels:
@@ -280,6 +296,7 @@ _MIXED = re.compile(r"amp|mixed|o[123]\b")
 _OTHER_WORDS = ((r"16(?![0-9])|half|tensor.?cores?\b", "fp16"), (r"32(?![0-9])|single|full\b|fp\b|o0\b", "fp32"))
 # As with fp8, only what enters products is narrower (NVIDIA, Transformer Engine, NVFP4; its recipe keeps weights and activations in bf16).
 _FP4 = replace(PRECISIONS["fp8"], name="fp4", compute="fp4")
+_ADDED = re.compile(r"(?:bf|fp)(?:16|32) ?(?:\+|&|and|w/|with) ?(?:mx|nv)?fp[48]\b")
 _MATH = re.compile(r"\b(fp8|bf16|fp16|tf32|fp32) math")
 _TENSOR_CORES = re.compile(r"\btensor.?(?:core|op)s?\b")
 _PSEUDO = re.compile(r"\bps(?:eu|ue)do\b")  # what DeepBench calls 16 bits that are stored and not computed in
@@ -309,8 +326,8 @@ def format_of(row: Row, default: str) -> str:
         return row.default("precision", default)
     text = re.sub(r"(?<=[a-z])-(?=\d)", "", text.replace("float", "fp").replace("bfp", "bf"))
     found = next((name for pattern, name in (*_FORMATS, *_OTHER_WORDS) if re.match(pattern, text)), None)
-    # Else, and where fp32 is mixed with it, the narrowest that is named anywhere.
-    found = (None if found == "fp32" and "mixed" in text else found) or next(
+    # Else, and where another one is mixed with it or added to it ("bf16 + fp8"), the narrowest that is named anywhere.
+    found = (None if (found == "fp32" and "mixed" in text) or _ADDED.match(text) else found) or next(
         (name for pattern, name in _FORMATS if re.search(rf"(?<![a-z0-9])(?:{pattern})", text)), None
     )
     if found is not None:

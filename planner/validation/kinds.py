@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.errors import FileProblem, InputFileError
-from planner.validation.columns import near_column
+from planner.validation.columns import meant_by, near_column
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, Preset
 from planner.validation.tables import Row, Table
@@ -208,8 +208,11 @@ def recognise(table: Table) -> Kind:
     if cased:
         words = ", ".join(f"'{name}' for '{column}'" for column, name in cased.items())
         raise _refused(table, f"has the columns of a table, but not in their spelling: write {words}")
-    nearest = min(KINDS, key=lambda kind: (len(lacking[kind.name]) / len(kind.columns), len(lacking[kind.name])))
-    if len(lacking[nearest.name]) == len(nearest.columns):
+    # By what its columns mean: others call them otherwise.
+    meant = [*table.columns, *filter(None, map(meant_by, table.columns))]
+    lacked = {kind.name: len(kind.missing(meant)) for kind in KINDS}
+    nearest = min(KINDS, key=lambda kind: (lacked[kind.name] / len(kind.columns), lacked[kind.name]))
+    if lacked[nearest.name] == len(nearest.columns):
         kinds = ", ".join(kind.name for kind in KINDS)
         usual = template(next(kind for kind in KINDS if kind.name == "plan")).splitlines()[0]
         raise _refused(

@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from costmodel.graph import Graph, GraphError, LayerSpec
+from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from planner.naming.models import nearest_models, transformer_called
 from planner.validation.experts import ExpertShape, agrees, experts_of, is_particular, widths_of
 from planner.validation.facts import cuts_vocabulary, has_dropout, yes_or_no
+from planner.validation.positions import bundled_transformer, positions_stated
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["TransformerShape", "bundled_name", "bundled_transformer", "shape_of", "transformer"]
+__all__ = ["TransformerShape", "bundled_name", "shape_of", "transformer"]
 
 # Model and net texts in lower case -> style; the first that is found decides.
 _STYLES = (
@@ -91,6 +92,8 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
     elif _style(row, hidden) == "llama":  # whose widths follow no rule
         row = _with_known_widths(row)
+    if hidden and layers and not heads and row.text("model"):
+        heads = row.default("heads", _usual_heads(hidden))
     if not (hidden and layers and heads):
         raise RowSkipped(
             "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name"
@@ -113,7 +116,7 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
         head_dim=row.count("head_dim") or hidden // heads,
         ffn=row.count("ffn") or row.default("ffn", _inner_width(style, hidden)),
         vocab=_words(row, style),
-        seq=row.count("seq") or row.default("seq", _POSITIONS.get(style, 2048)),
+        seq=positions_stated(row, style) or row.default("seq", _POSITIONS.get(style, 2048)),
         fused=fused,
         dropout=has_dropout(row, style, fused=fused) if dropout is None else dropout,
         tied=style in ("gpt", "bert"),  # GPT-2's and BERT's share the embedding; Llama's and Nemotron's do not
@@ -198,6 +201,16 @@ def _style(row: Row, hidden: int) -> str:
     return row.default("net", "gpt" if ffn in (None, 4 * hidden) else "llama")
 
 
+def _usual_heads(hidden: int) -> int:
+    """Heads of 64 features up to a width of 1,536, of 128 above it (Brown et al., arXiv:2005.14165, table 2).
+
+    >>> _usual_heads(768), _usual_heads(4096), _usual_heads(100)
+    (12, 32, 1)
+    """
+    width = 64 if hidden <= 1536 else 128
+    return max(hidden // width, 1) if hidden % width == 0 else 1
+
+
 def _inner_width(style: str, hidden: int) -> int:
     """4 hidden; gated ones 8/3 hidden, rounded up to 256 (Touvron et al., arXiv:2302.13971, section 2.2 and its code)."""
     return -(-8 * hidden // 3 // 256) * 256 if style == "llama" else 4 * hidden
@@ -216,54 +229,6 @@ def bundled_name(row: Row) -> str | None:
         if name is not None:
             return name
     return None
-
-
-@cache
-def bundled_transformer(name: str, seq: int | None) -> Graph:
-    """Graph of a bundled network, at the sequence length given; a table of positions grows with it.
-
-    Raises
-    ------
-    RowSkipped
-        The network has no sequence whose length could be another (patches of an image), or cannot be that long.
-    """
-    from planner.errors import PlannerError
-    from planner.loading import load_model
-
-    if seq is not None and seq > _MOST["seq"]:
-        raise RowSkipped(f"column seq is above {_MOST['seq']:,}: no transformer has so many")
-    known = load_model(name)
-    if seq is None or seq == known.seq:
-        return known.graph
-    if known.seq is None:
-        own = {layer.output_shape[1] for layer in known.graph.layers if layer.kind == "self_attention"}
-        if seq in own or seq + 1 in own:  # with or without the class token
-            return known.graph
-        raise RowSkipped(f"network '{name}' has {min(own, default=0)} positions, whatever column seq says", usable=True)
-    try:
-        return load_model(name, seq=seq).graph
-    except PlannerError:
-        return _lengthened(known.graph, known.seq, seq)
-
-
-def _lengthened(graph: Graph, known: int, seq: int) -> Graph:
-    """The network on longer samples than it was published for: what is learned for each position gets as many rows.
-
-    >>> bundled_transformer("bert-large", 1024).weight_count - bundled_transformer("bert-large", 512).weight_count  # 512 x 1024
-    524288
-    """
-    specs = []
-    for layer in graph.layers:
-        params = layer.params
-        if layer.kind == "input" and params.shape[-1] == known:
-            params = replace(params, shape=(*params.shape[:-1], seq))
-        elif layer.kind == "position_embedding":
-            params = replace(params, max_positions=max(params.max_positions, seq))
-        specs.append(LayerSpec(name=layer.name, kind=layer.kind, params=params, inputs=layer.inputs, block=layer.block))
-    try:
-        return Graph.build(graph.name, specs)
-    except GraphError as error:
-        raise RowSkipped(f"network '{graph.name}' cannot have {seq:,} positions: {error}", usable=True) from None
 
 
 class _Builder:

@@ -23,27 +23,29 @@ from costmodel.precision import OPTIMIZERS, Precision
 from costmodel.workload import Workload
 from planner.uncertainty.features import node_size, shares_of
 from planner.validation.degrees import ImpossiblePlan, batches_of, degrees_of
-from planner.validation.experts import agrees, is_particular
+from planner.validation.experts import agrees, check_count, is_particular
 from planner.validation.facts import (
     computed_positions,
     flash_attention,
     framework_default,
     gradient_bytes,
+    has_failed,
     is_measured,
     measured_bytes,
     not_measured,
     plausible_bytes,
-    recompute_choices,
-    sharding_of,
     step_time_s,
     trains_adapters_only,
 )
 from planner.validation.fitted import fitted_links, fitted_of
 from planner.validation.framework_plans import framework_fault, framework_plan, reported_bytes
-from planner.validation.hardware import Machine, format_of, machine_of, precision_of
-from planner.validation.networks import TransformerShape, bundled_name, bundled_transformer, shape_of, transformer
+from planner.validation.hardware import Machine, format_of, machine_of, precision_of, usual_node
+from planner.validation.networks import TransformerShape, bundled_name, shape_of, transformer
 from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
+from planner.validation.positions import bundled_transformer, positions_of
 from planner.validation.preset import Preset
+from planner.validation.recomputation import recompute_choices
+from planner.validation.sharding import offloads_optimizer, sharding_choices
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
@@ -65,7 +67,9 @@ class _Question:
     precision: Precision
     profile: FrameworkProfile
     assumptions: MeshAssumptions
-    plans: tuple[MeshPlan, ...]  # alternatives where the row leaves something open: the fastest that fits is meant
+    # Alternatives where the row leaves something open: the fastest that fits is meant, of the first of so many equal parts that has one.
+    plans: tuple[MeshPlan, ...]
+    parts: int
     global_batch: int
     measured_s: float | None
     measured_bytes: float | None
@@ -85,7 +89,7 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     groups: dict[Hashable, list[tuple[int, _Question]]] = {}
     for n, row in enumerate(rows):
         asked = row.meaning = row.meaning or _asked(row)
-        if isinstance(asked, ImpossiblePlan) and row.says("oom"):
+        if isinstance(asked, ImpossiblePlan) and has_failed(row):
             outcomes[n] = Outcome(row=row, failed=True, impossible=asked.reason)
         elif isinstance(asked, RowSkipped):
             outcomes[n] = skipped(row, asked.reason, usable=asked.usable, needs=asked.needs)
@@ -114,15 +118,15 @@ def _asked(row: Row) -> _Question | RowSkipped:
 def _question(row: Row) -> _Question:
     if row.says("suspect"):
         raise RowSkipped("marked suspect")
-    failed = row.says("oom")
+    failed = has_failed(row)
     if not failed and not is_measured(row):
         raise not_measured()
     graph, number_format = _network(row)
     machine = machine_of(row)
     memory_bytes = measured_bytes(row, machine.capacity_bytes)
-    plans, global_batch = _plans(row, graph)
+    plans, parts, global_batch = _plans(row, graph, usual_node(machine.cluster))
     # Throughput counts the positions that a sample has, not those that are computed.
-    seq = row.count("seq") or _positions(graph)
+    seq = positions_of(row, graph)
     measured_s = None if failed else step_time_s(row, global_batch=global_batch, gpus=plans[0].workers, seq=seq)
     if measured_s is None and not failed:
         raise not_measured()
@@ -135,6 +139,7 @@ def _question(row: Row) -> _Question:
         profile=profile,
         assumptions=_assumptions(profile, gradient_bytes(row, number_format), is_pipelined=plans[0].pp > 1),
         plans=plans,
+        parts=parts,
         global_batch=global_batch,
         measured_s=measured_s,
         measured_bytes=memory_bytes,
@@ -172,6 +177,7 @@ def _network(row: Row) -> tuple[Graph, str]:
     if name is not None and (not row.has("hidden", "layers", "heads") or _is_particular(row, name)):
         return bundled_transformer(name, row.count("seq")), number_format
     shape = shape_of(row, fused=flash_attention(row, number_format))
+    check_count(row, transformer(shape))
     shape = replace(shape, seq=computed_positions(row, shape.seq))
     if trains_adapters_only(row, _block_weights(shape)):
         shape = replace(shape, lora_rank=row.count("lora_rank") or row.default("lora_rank", _LORA_RANK))
@@ -198,19 +204,11 @@ def _block_weights(shape: TransformerShape) -> int:
     return sum(layer.weight_count for layer in graph.layers if layer.block and layer.kind == "linear")
 
 
-def _positions(graph: Graph) -> int | None:
-    """Positions of a sample, for a network of images those that its attention sees; None where it has none."""
-    shape = graph.layers[0].output_shape
-    if len(shape) == 2:
-        return shape[-1]
-    return next((layer.output_shape[1] for layer in graph.layers if layer.kind == "self_attention"), None)
-
-
-def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:
-    """The plan of a row (or those that it may mean) and its global batch."""
-    tp, pp, cp, dp = degrees_of(row)
-    batches, global_batch = batches_of(row, dp, tp * pp * cp * dp, row.count("seq") or _positions(graph))
-    stage, replicate, shard = sharding_of(row, dp, cp)
+def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int, int]:
+    """The plan of a row (or those that it may mean, in so many parts), and its global batch."""
+    tp, pp, cp, dp = degrees_of(row, node)
+    batches, global_batch = batches_of(row, dp, tp * pp * cp * dp, positions_of(row, graph))
+    shardings = sharding_choices(row, dp, cp, node=node, is_pipelined=pp > 1)
     has_experts = "moe" in graph.kinds
     vpp = row.count("vpp") or 1
     plan = MeshPlan(
@@ -219,21 +217,24 @@ def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:
         cp=cp,
         ep=row.count("ep") or 1,
         sequence_parallel=tp > 1 and framework_default(row, "sequence_parallel", "sp", has_experts),
-        dp_replicate=replicate,
-        dp_shard=shard,
-        zero_stage=stage,
-        offload_optimizer=row.text("cpu_offload").lower() in ("true", "yes", "1"),
+        dp_replicate=dp,
+        offload_optimizer=offloads_optimizer(row),
     )
     blocks = len({layer.block for layer in graph.layers if layer.block})
     choices = recompute_choices(row, blocks, pp * vpp)
     plans = []
-    for (micro_batch, count), (recompute, recomputed) in product(batches, choices):
+    for (stage, replicate, shard), (micro_batch, count), (recompute, recomputed) in product(
+        shardings, batches, choices
+    ):
         interleaved = pp > 1 and vpp > 1 and count % pp == 0
         if pp > 1 and vpp > 1 and not interleaved:
             row.default("vpp", 1)
         plans.append(
             replace(
                 plan,
+                dp_replicate=replicate,
+                dp_shard=shard,
+                zero_stage=stage,
                 vpp=vpp if interleaved else 1,
                 schedule="interleaved" if interleaved else "1f1b",
                 micro_batch=micro_batch,
@@ -242,7 +243,7 @@ def _plans(row: Row, graph: Graph) -> tuple[tuple[MeshPlan, ...], int]:
                 recompute_blocks=recomputed,
             )
         )
-    return tuple(plans), global_batch
+    return tuple(plans), len(shardings), global_batch
 
 
 # -- from questions to outcomes -----------------------------------------------------------------------------------------------
@@ -279,23 +280,23 @@ def _answers(questions: Sequence[_Question], preset: Preset) -> list[Outcome]:
     outcomes = []
     for question, indices in zip(questions, members, strict=True):
         usable = question.machine.capacity_bytes * (1.0 - model.assumptions.memory_reserve)
-        chosen = _choose(indices, position, costs, usable)
-        if chosen is None:
+        kept = _choose(indices[: len(indices) // question.parts], position, costs, usable)
+        if kept is None:
             outcomes.append(_impossible(question, broken[indices[0]]))
             continue
         assert costs is not None
+        chosen = kept if question.failed else _run(question, indices, position, costs, usable)
         ideal_s = flop * question.global_batch / (plans[indices[0]].workers * peak)
-        plan, shares = plans[int(legal[chosen])], step_shares[chosen]
         memory = MemoryComparison(
-            predicted_bytes=float(costs.memory_bytes[chosen]),
+            predicted_bytes=float(costs.memory_bytes[kept]),
             capacity_bytes=usable,
             device_bytes=question.machine.capacity_bytes,
-            measured_bytes=plausible_bytes(question.row, question.measured_bytes, float(reported[chosen])),
-            reported_bytes=float(reported[chosen]),
+            measured_bytes=plausible_bytes(question.row, question.measured_bytes, float(reported[kept])),
+            reported_bytes=float(reported[kept]),
         )
-        seconds = float(costs.step_time_s[chosen])
+        plan, seconds = plans[int(legal[chosen])], float(costs.step_time_s[chosen])
         used = fitted | fitted_links(cluster, plan.workers)
-        outcomes.append(_outcome(question, seconds, memory, ideal_s, used, plan=plan, shares=shares))
+        outcomes.append(_outcome(question, seconds, memory, ideal_s, used, plan=plan, shares=step_shares[chosen]))
     return outcomes
 
 
@@ -338,16 +339,31 @@ def _broken(shape: NetworkShape, batch: MeshBatch) -> list[str]:
 
 
 def _choose(
-    indices: Sequence[int], position: dict[int, int], costs: MeshCosts | None, capacity_bytes: float
+    indices: Sequence[int], position: dict[int, int], costs: MeshCosts | None, usable_bytes: float
 ) -> int | None:
     """Row of the costs that a question means: of several the fastest that fits, or the smallest; None where none is legal."""
     rows = [position[index] for index in indices if index in position]
     if not rows or costs is None:
         return None
-    fitting = [k for k in rows if costs.memory_bytes[k] <= capacity_bytes]
+    fitting = [k for k in rows if costs.memory_bytes[k] <= usable_bytes]
     if fitting:
         return min(fitting, key=lambda k: float(costs.step_time_s[k]))
     return min(rows, key=lambda k: float(costs.memory_bytes[k]))
+
+
+def _run(
+    question: _Question, indices: Sequence[int], position: dict[int, int], costs: MeshCosts, usable_bytes: float
+) -> int:
+    """Row of the costs of a run that succeeded: of the first part that has a plan that fits, else of the last, whose ranks share most."""
+    size = len(indices) // question.parts
+    for first in range(0, len(indices), size):
+        chosen = _choose(indices[first : first + size], position, costs, usable_bytes)
+        if chosen is not None and (costs.memory_bytes[chosen] <= usable_bytes or first + size == len(indices)):
+            break
+    if first:
+        question.row.default("zero_stage", question.plans[first].zero_stage)
+    assert chosen is not None, "sharing is legal where replicas are"
+    return chosen
 
 
 def _impossible(question: _Question, message: str) -> Outcome:

@@ -165,7 +165,7 @@ def test_a_time_is_scored_where_the_memory_is_no_number(
 COLUMNS = {
     "hidden": ("hidden", "missing columns: hidden. Template: model,net,hidden"),
     "a shape": ("hidden,layers,heads", "missing columns: hidden, layers, heads. Template: model,net,hidden"),
-    "devices": ("gpus,dp", "missing columns: gpus or dp. Template: model,net,hidden"),
+    "devices": ("gpus,dp", "missing columns: gpus or dp or nodes. Template: model,net,hidden"),
 }
 
 

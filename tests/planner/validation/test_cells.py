@@ -50,7 +50,7 @@ def test_a_unit_in_a_cell_counts(
 OTHER_UNITS = {
     "GB of time": ({"step_time_ms": "2 GB"}, "column step_time_ms is stated in 'GB'"),
     "thousands of samples": ({"global_batch": "4k"}, "column global_batch is stated in 'k'"),
-    "millions of tokens": ({"global_batch": "4 M tokens"}, "column global_batch is stated in 'M'"),
+    "millions": ({"global_batch": "4 M"}, "column global_batch is stated in 'M'"),
     "a product": ({"global_batch": "8 x 8"}, "column global_batch holds several numbers"),
     "hexadecimal": ({"hidden": "0x800"}, "column hidden holds several numbers"),
     "positions": ({"seq": "100k"}, "column seq is stated in 'k'"),

@@ -9,8 +9,9 @@ import pytest
 
 from planner.loading import load_model
 from planner.validation.kinds import predict_table, recognise
-from planner.validation.networks import bundled_transformer, shape_of, transformer
+from planner.validation.networks import shape_of, transformer
 from planner.validation.outcomes import Outcome
+from planner.validation.positions import bundled_transformer
 from planner.validation.tables import Row, RowSkipped, read_table
 
 HEADER = "model,net,hidden,layers,heads,kv_heads,ffn,vocab,seq,device,gpus,global_batch,micro_batch,ep,step_time_ms,experts,top_k\n"

@@ -11,10 +11,10 @@ from planner.validation.facts import (
     computed_positions,
     gradient_bytes,
     has_dropout,
-    recompute_choices,
     trains_adapters_only,
 )
 from planner.validation.networks import shape_of
+from planner.validation.recomputation import recompute_choices
 from planner.validation.tables import Row, read_table
 
 _DLE = "NVIDIA DeepLearningExamples"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from planner.loading import load_model
-from planner.validation.networks import bundled_name, bundled_transformer, shape_of, transformer
+from planner.validation.networks import bundled_name, shape_of, transformer
+from planner.validation.positions import bundled_transformer
 from planner.validation.tables import Row, RowSkipped
 
 
@@ -128,10 +129,34 @@ def test_a_published_network_on_longer_samples() -> None:
     assert bundled_transformer("bert-large", 1024).layers[0].output_shape == (1, 1024)
 
 
-def test_an_image_has_as_many_patches_as_it_has() -> None:
-    assert bundled_transformer("vit-l", 197).weight_count == bundled_transformer("vit-l", None).weight_count
+def test_a_network_for_patches_on_images_of_another_size() -> None:
+    """Their side says so, or how many patches there are, with the class token or without; 577 - 197 more rows of 1,024 are learned."""
+    own = bundled_transformer("vit-l", None)
+    assert all(bundled_transformer("vit-l", seq) == own for seq in (197, 196, 224))
+    for seq in (384, 576, 577):
+        larger = bundled_transformer("vit-l", seq)
+        assert larger.weight_count - own.weight_count == (577 - 197) * 1024
+        assert next(one for one in larger.layers if one.kind == "self_attention").output_shape == (1024, 577)
+    huge = bundled_transformer("vit-h14", None)
+    assert all(bundled_transformer("vit-h14", seq) == huge for seq in (257, 256, 224))
     with pytest.raises(RowSkipped, match="network 'vit-l' has 197 positions, whatever column seq says"):
-        bundled_transformer("vit-l", 512)
+        bundled_transformer("vit-l", 500)
+
+
+def test_a_column_seq_of_patches_may_be_the_side_of_images() -> None:
+    cells = {"net": "ViT", "hidden": "768", "layers": "12", "heads": "12"}
+    assert [shape_of(row(**cells, seq=text), fused=True).seq for text in ("", "197", "224", "384")] == [
+        197,
+        197,
+        197,
+        577,
+    ]
+
+
+def test_heads_that_are_not_stated_have_the_usual_width() -> None:
+    stated = row(model="Mamba 2.8B", hidden="2560", layers="64")
+    assert (shape_of(stated, fused=True).heads, stated.defaults["heads"]) == (20, 20)
+    assert shape_of(row(model="mine", hidden="768", layers="12"), fused=True).heads == 12
 
 
 def test_a_model_that_is_not_known_suggests_the_nearest() -> None:

@@ -13,11 +13,13 @@ from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from planner.loading import load_cluster
-from planner.validation.facts import gradient_bytes, recompute_choices, recompute_of, sharding_of, step_time_s
+from planner.validation.facts import gradient_bytes, step_time_s
 from planner.validation.networks import shape_of, transformer
 from planner.validation.outcomes import Outcome
 from planner.validation.plans import predict
 from planner.validation.preset import DEFAULT
+from planner.validation.recomputation import recompute_choices, recompute_of
+from planner.validation.sharding import sharding_of
 from planner.validation.tables import Row, RowSkipped
 
 CELLS = {
@@ -181,6 +183,71 @@ def test_rows_of_one_question_have_one_key() -> None:
 )
 def test_sharding(cells: dict[str, str], expected: tuple[int, int, int]) -> None:
     assert sharding_of(Row(line=2, cells=cells), dp=8, cp=1) == expected
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({"zero_stage": "HSDP"}, (3, 2, 4)),
+        ({"zero_stage": "hybrid_shard", "gpus_per_node": "2"}, (3, 4, 2)),
+        ({"zero_stage": "fsdp", "fsdp": "HSDP"}, (3, 2, 4)),
+        ({"zero_stage": "ZeRO++"}, (3, 1, 8)),
+        ({"zero_stage": "full_shard"}, (3, 1, 8)),
+        ({"zero_stage": "ZeRO-Infinity"}, (3, 1, 8)),
+        ({"zero_stage": "ZeRO-Offload"}, (2, 1, 8)),
+        ({"zero_stage": "SHARD_GRAD_OP"}, (2, 1, 8)),
+        ({"zero_stage": "Pos+g"}, (2, 1, 8)),
+        ({"zero_stage": "distributed optimizer"}, (1, 1, 8)),
+        ({"zero_stage": "3.0"}, (3, 1, 8)),
+        ({"zero_stage": "DDP"}, (0, 8, 1)),
+    ],
+)
+def test_sharding_by_name(cells: dict[str, str], expected: tuple[int, int, int]) -> None:
+    assert sharding_of(Row(line=2, cells=cells), dp=8, cp=1, node=4) == expected
+
+
+@pytest.mark.parametrize("text", ["4", "perhaps", "yes", "1.5", "true"])
+def test_sharding_that_nobody_can_read(text: str) -> None:
+    with pytest.raises(RowSkipped, match="zero_stage is none of 0, 1, 2, 3"):
+        sharding_of(Row(line=2, cells={"zero_stage": text}), dp=8, cp=1)
+
+
+def test_a_run_that_succeeded_shared_as_much_as_it_had_to() -> None:
+    """7B on eight GPUs of 40 GB needs 112 GB of states; what it says about memory stays that of plain data parallelism."""
+    cells = {
+        **CELLS,
+        "device": "a100-40gb",
+        "hidden": "4096",
+        "layers": "32",
+        "heads": "32",
+        "ffn": "16384",
+        "gpus": "8",
+        "tp": "",
+        "pp": "",
+    }
+    cells |= {
+        "zero_stage": "",
+        "recompute": "full",
+        "micro_batch": "1",
+        "global_batch": "8",
+        "dp": "8",
+        "step_time_ms": "1500",
+    }
+    row = Row(line=2, cells=cells)
+    (found,) = predict([row], DEFAULT)
+    assert row.defaults["zero_stage"] == 3
+    assert found.comparisons[0].plan is not None
+    assert found.comparisons[0].plan.zero_stage == 3
+    assert found.memory is not None
+    assert not found.memory.fits
+    for more in ({"zero_stage": "0"}, {"framework": "DDP", "zero_stage": "ddp"}):
+        (stated,) = predict([Row(line=2, cells={**cells, **more})], DEFAULT)
+        assert stated.comparisons[0].plan is not None
+        assert stated.comparisons[0].plan.zero_stage == 0
+    (failed,) = predict([Row(line=2, cells={**cells, "step_time_ms": "OOM"})], DEFAULT)
+    assert failed.failed
+    assert failed.memory is not None
+    assert failed.memory.predicted_bytes == found.memory.predicted_bytes
 
 
 def test_one_replica_shards_nothing() -> None:

@@ -8,12 +8,13 @@ import pytest
 
 from planner.validation import convolutions, plans
 from planner.validation.collective_rows import predict as collectives
-from planner.validation.facts import recompute_of, sharding_of
 from planner.validation.hardware import format_of, links_of, machine_of, precision_of
 from planner.validation.networks import shape_of, transformer
 from planner.validation.operators import predict as operators
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT
+from planner.validation.recomputation import recompute_choices, recompute_of
+from planner.validation.sharding import sharding_of
 from planner.validation.tables import Row, RowSkipped
 
 RUN = {
@@ -107,11 +108,72 @@ def test_fsdp_1_is_a_flag_in_tables_of_nemo_only() -> None:
     [
         ("Full", "full"), ("uniform", "full"), ("enabled", "full"), ("gradient checkpointing", "full"), ("True", "full"),
         ("selective (attn)", "selective"), ("core_attn", "selective"), ("save_dot_only", "selective"), ("minimal", "selective"),
-        ("off", "none"), ("disabled", "none"), ("0", "none"),
+        ("off", "none"), ("disabled", "none"), ("0", "none"), ("SAC", "selective"), ("op", "selective"), ("attention", "selective"),
+        ("attn", "selective"), ("AC", "full"), ("GC", "full"), ("act ckpt", "full"), ("always", "full"), ("recompute", "full"),
     ],
 )  # fmt: skip
 def test_recomputation_in_the_words_of_frameworks(text: str, meant: str) -> None:
     assert recompute_of(Row(line=2, cells={"recompute": text})) == meant
+
+
+def test_blocks_that_are_recomputed_may_be_counted() -> None:
+    texts = ("12 layers", "full, 12 layers", "block (1 layer)", "0 layers", "99 blocks")
+    found = [recompute_choices(Row(line=2, cells={"recompute": text}), 32) for text in texts]
+    assert [choices for (choices,) in found] == [("full", 12), ("full", 12), ("full", 1), ("none", 0), ("full", 32)]
+
+
+@pytest.mark.parametrize(
+    "text", ["OOM", "CUDA out of memory", "killed", "CUDA OOM (rank 3)", "failed", "did not fit", "timeout"]
+)
+@pytest.mark.parametrize("column", ["step_time_ms", "tokens_per_s_per_gpu", "memory_gib"])
+def test_a_failure_that_stands_in_place_of_a_time(column: str, text: str) -> None:
+    found = run(**{"step_time_ms": "", column: text})
+    assert found.failed
+    assert found.memory is not None
+    assert found.memory == run(step_time_ms="", oom="1").memory
+
+
+@pytest.mark.parametrize("text", ["nan", "-", "", "12000 (1 of 3 runs failed)"])
+def test_what_is_no_failure(text: str) -> None:
+    assert not run(step_time_ms=text).failed
+
+
+def test_a_batch_in_tokens() -> None:
+    for text in ("1,048,576 tokens", "1M tokens", "1024k tokens"):
+        assert seconds(run(global_batch=text)) == seconds(run())
+    assert seconds(run(global_batch="0.5M tok")) < seconds(run())
+    thousands = run(global_batch="1.05M tokens", micro_batch="")  # 512.7 samples
+    assert thousands.comparisons[0].plan is not None
+    assert (
+        run(global_batch="1M").skipped
+        == "column global_batch is stated in 'M' (write the number in full, in the unit of the column)"
+    )
+
+
+def test_nodes_say_how_many_devices_there_are() -> None:
+    for more in ({"gpus_per_node": "8"}, {"gpus_per_node": ""}):  # eight of the usual machine
+        assert seconds(run(gpus="", dp="", nodes="8", **more)) == seconds(run())
+    assert run(gpus="", dp="", nodes="", tp="4").skipped == "neither gpus nor dp is stated"
+    on_tpus = run(
+        gpus="", dp="", nodes="8", device="TPU v4", gpus_per_node=""
+    )  # whose links join machines: nobody knows
+    assert on_tpus.skipped == "neither gpus nor dp is stated"
+
+
+def test_weights_of_one_expert_are_no_dense_network() -> None:
+    assert "experts that no column counts" in run(params_b="141").skipped
+    for text in ("7", "6.7B", "13", "7000000000"):
+        assert run(params_b=text).is_scored
+    assert run(params_b="60", experts="8", top_k="2", tp="1", pp="8").is_scored
+
+
+@pytest.mark.parametrize(
+    ("text", "offloads"), [("3", False), ("3 (offload)", True), ("ZeRO-3 Offload", True), ("3 + offload", True)]
+)
+def test_a_stage_may_say_that_the_host_keeps_the_optimizer(text: str, offloads: bool) -> None:
+    found = run(tp="1", pp="1", dp="64", zero_stage=text)
+    assert found.comparisons[0].plan is not None
+    assert found.comparisons[0].plan.offload_optimizer is offloads
 
 
 def test_recomputation_in_words_of_nobody() -> None:
@@ -126,6 +188,7 @@ def test_recomputation_in_words_of_nobody() -> None:
         ("float16", "fp16"), ("16-mixed", "fp16"), ("mixed", "fp16"), ("amp", "fp16"), ("O2", "fp16"), ("half", "fp16"),
         ("float32", "fp32"), ("32-true", "fp32"), ("tf32", "tf32"), ("MXFP8", "fp8"), ("FP8-CS", "fp8"), ("hybrid fp8", "fp8"),
         ("float8", "fp8"), ("NVFP4", "fp4"), ("fp16 storage, fp32 math (pseudo)", "fp16"), ("bf16 (fp32 grad accum)", "bf16"),
+        ("bf16 + fp8", "fp8"), ("BF16 with float8", "fp8"), ("bf16/fp32", "bf16"), ("fp16+fp32 master", "fp16"),
     ],
 )  # fmt: skip
 def test_number_formats_by_name(text: str, meant: str) -> None:
