@@ -96,6 +96,7 @@ _DATA_CENTER = (
     _k(r"\bgh ?200|grace hopper", "gh200", "dgx-h100"),
     _k(r"\bb ?300(?!\d)", "b300", "dgx-b200"),
     _k(r"\bb ?200(?!\d)", "b200", "dgx-b200"),
+    _k(r"\bb ?100(?!\d)", "b100", "dgx-b200"),
     _k(r"\bh ?200(?!\d)", "h200", "dgx-h100"),
     _k(r"\bh ?20\b(?! ?gb)", "h20", "dgx-h100"),
     _k(r"\bh ?100(?!\d).*\bnvl\b|\bh ?100nvl", "h100-nvl", "pcie5-node"),
@@ -108,13 +109,14 @@ _DATA_CENTER = (
     _k(r"(?:dgx|hgx) ?a ?100|selene", "a100-80gb", "dgx-a100", _A100_SXM, _of(_A100_SXM)),
     _k(r"\ba ?100(?!\d)", "a100-80gb", "dgx-a100", _A100_SXM, _of(_A100_SXM, _A100_PCIE)),
     _k(r"\bv ?100s\b", "v100s", "pcie3-fdr"),
+    _k(r"\bdgx ?2h?\b", "v100-32gb", "dgx1-v100"),  # sold with 512 GB in 16 GPUs (NVIDIA DGX-2 datasheet)
     _k(r"\bv ?100(?!\d).*(?:pcie|fhhl)", "v100-pcie-16gb", "pcie3-fdr", _V100_PCIE, _of(_V100_PCIE)),
     _k(r"\bv ?100(?!\d)", "v100-16gb", "dgx1-v100", _V100_SXM, _of(_V100_SXM, _V100_PCIE)),
     _k(r"\bp ?100(?!\d).*(?:dgx|sxm|nvlink)|(?:dgx|sxm|nvlink).*\bp ?100(?!\d)", "p100", "dgx1-p100"),
     _k(r"\bp ?100(?!\d).*pcie", "p100-pcie-16gb", "pcie3-fdr", _P100_PCIE, _of(_P100_PCIE)),
     _k(r"\bp ?100(?!\d)", "p100", "pcie3-fdr", open_to=("p100", *_of(_P100_PCIE))),
     # The machines had P100s first: they mean V100s where nothing is said.
-    _k(r"\bdgx ?[12][hv]?\b|\bvolta\b", "v100-16gb", "dgx1-v100", _V100_SXM, _of(_V100_SXM, _V100_PCIE)),
+    _k(r"\bdgx ?1v?\b|\bvolta\b", "v100-16gb", "dgx1-v100", _V100_SXM, _of(_V100_SXM, _V100_PCIE)),
     _k(r"\bp ?40\b", "p40", "pcie3-fdr"),
     _k(r"\b(?:tesla |nv )p ?4\b|^p4$", "p4", "pcie3-fdr"),
     _k(r"\bm ?40\b", "m40", "pcie3-fdr"),
@@ -149,6 +151,7 @@ _WORKSTATION = (
     _k(r"(?:rtx|geforce) ?3070\b(?! ?ti)", "rtx-3070", "pcie4-node"),
     _k(r"(?<!\d)4090\b(?! ?d\b)", "rtx-4090", "pcie4-node"),
     _k(r"(?<!\d)5090\b(?! ?d\b)", "rtx-5090", "pcie5-node"),
+    _k(r"\brtx ?pro ?6000\b", "rtx-pro-6000", "pcie5-node"),
     _k(r"\b6000 ?ada|\bada ?6000|6000 .*\bada\b", "rtx-6000-ada", "pcie4-node"),
     _k(r"\brtx ?8000\b", "quadro-rtx-8000", "pcie3-fdr"),
     _k(r"\brtx ?6000\b(?!.*\b(?:pro|blackwell)\b)", "quadro-rtx-6000", "pcie3-fdr"),
@@ -161,7 +164,9 @@ _OTHER_MAKERS = (
     _k(r"\bmi ?355", "mi355x", "mi300x-node"),
     _k(r"\bmi ?350", "mi350x", "mi300x-node"),
     _k(r"\bmi ?325", "mi325x", "mi300x-node"),
+    _k(r"\bmi ?300 ?a\b", "mi300a", "mi300x-node"),
     _k(r"\bmi ?300(?! ?[ac]\b)", "mi300x", "mi300x-node"),
+    _k(r"(?:^|gpu |intel )max ?1550|\bpvc\b|ponte ?vecchio", "max-1550", "pcie5-node"),
     _k(r"\bmi ?210\b", "mi210", "pcie4-node"),
     _k(r"\bmi ?250 ?x", "mi250x-gcd", "frontier"),
     _k(r"\bmi ?250\b", "mi250-gcd", "frontier"),
@@ -181,6 +186,7 @@ _OTHER_MAKERS = (
     _k(r"\btpu ?v?5 ?p\b|^v5p(?: \d+)?$", "tpu-v5p", "tpu-v5p-pod"),
     _k(r"\btpu ?v?5 ?(?:e|lite|litepod)\b|^v5(?:e|litepod)(?: \d+)?$", "tpu-v5e", "tpu-v5e-pod"),
     _k(r"\btpu ?v?6 ?e?\b|\btrillium\b|^v6e(?: \d+)?$", "tpu-v6e", "tpu-v6e-pod"),
+    _k(r"\btpu ?v?7 ?x?\b|\bironwood\b|^tpu7x(?: \d+)?$", "tpu-v7", "tpu-v7-pod"),
 )
 
 KNOWN_DEVICES: tuple[KnownDevice, ...] = (*_INSTANCES, *_DATA_CENTER, *_WORKSTATION, *_OTHER_MAKERS)
