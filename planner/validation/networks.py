@@ -13,6 +13,7 @@ from planner.naming.models import nearest_models, transformer_called
 from planner.validation.experts import ExpertShape, agrees, experts_of, is_particular, widths_of
 from planner.validation.facts import cuts_vocabulary, has_dropout, yes_or_no
 from planner.validation.positions import bundled_transformer, positions_stated
+from planner.validation.published import with_published_shape
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["TransformerShape", "bundled_name", "shape_of", "transformer"]
@@ -34,27 +35,6 @@ _STYLES = (
 _VOCABULARY = {"gpt": 50304, "llama": 32000, "nemotron": 256000, "bert": 30522, "vit": 1000}
 _UNPADDED = 50257
 _POSITIONS = {"vit": 197}
-# Dense models that are no bundled networks, for rows without a shape: hidden, layers, heads, kv_heads, ffn. Sources: NVIDIA, Nemotron-4
-# 340B (arXiv:2406.11704, table 1) and 15B (arXiv:2402.16819, table 1); Nemotron-3 as in NVIDIA NeMo (nemo/collections/llm/gpt/model,
-# nemotron.py); Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters (arXiv:2104.04473, table 1).
-# Billions of parameters, hidden, layers, heads.
-_SC21 = (
-    (r"3\.6", 3072, 30, 32),
-    (r"7\.5", 4096, 36, 32),
-    (r"18\.4", 6144, 40, 48),
-    (r"39\.1", 8192, 48, 64),
-    (r"76\.1", 10240, 60, 80),
-    (r"145\.6", 12288, 80, 96),
-    (r"310\.1", 16384, 96, 128),
-    (r"529\.6", 20480, 105, 128),
-)
-_PUBLISHED = (
-    (r"nemotron.*340b", (18432, 96, 96, 8, 73728)),
-    (r"nemotron.*15b", (6144, 32, 48, 8, 24576)),
-    (r"nemotron.*22b", (6144, 40, 48, 48, 24576)),
-    (r"nemotron.*8b", (4096, 32, 32, 32, 16384)),
-    *((rf"(?:gpt|megatron)(?!.*moe).*(?<![\d.]){size}b", (h, n, a, a, 4 * h)) for size, h, n, a in _SC21),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +68,7 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
     """
     hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
     if not (hidden and layers and heads):
-        row = _with_published_shape(row)
+        row = with_published_shape(row)
         hidden, layers, heads = row.count("hidden"), row.count("layers"), row.count("heads")
     elif _style(row, hidden) == "llama":  # whose widths follow no rule
         row = _with_known_widths(row)
@@ -161,18 +141,6 @@ def _is_tied(row: Row, shape: TransformerShape) -> bool:
     head = shape.vocab * shape.hidden
     untied = transformer(replace(shape, tied=False)).weight_count
     return row.default("tied", abs(untied - head - 1e9 * billions) < abs(untied - 1e9 * billions))
-
-
-def _with_published_shape(row: Row) -> Row:
-    """The row with the shape of a well-known model in the cells that are empty; the same row where it is none."""
-    text = row.text("model").lower()
-    for pattern, shape in _PUBLISHED:
-        if re.search(pattern, text):
-            row.default("hidden", shape[0])
-            known = dict(zip(("hidden", "layers", "heads", "kv_heads", "ffn"), map(str, shape), strict=True))
-            stated = {name: cell for name, cell in row.cells.items() if cell}
-            return Row(line=row.line, cells={**row.cells, **known, **stated}, defaults=row.defaults)
-    return row
 
 
 def _with_known_widths(row: Row) -> Row:

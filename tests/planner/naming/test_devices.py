@@ -44,9 +44,10 @@ ROWS = {
     "p4d.24xlarge": "a100-40gb", "p4de.24xlarge": "a100-80gb", "p5.48xlarge": "h100-sxm", "p5e.48xlarge": "h200", "p5en.48xlarge": "h200",
     "p2.16xlarge": "k80", "g4dn.12xlarge": "t4", "g5.48xlarge": "a10g", "g6.12xlarge": "l4", "g6e.48xlarge": "l40s",
     "trn1.32xlarge": "trainium1", "a2-highgpu-8g": "a100-40gb", "a2-ultragpu-8g": "a100-80gb", "a3-highgpu-8g": "h100-sxm",
-    "P100 (NVIDIA DGX-1)": "p100", "NVIDIA DGX-1 (P100)": "p100", "DGX-1 with Tesla P100": "p100", "DGX-2H": "v100-32gb", "V100 DGX-2": "v100-32gb",
+    "P100 (NVIDIA DGX-1)": "p100", "NVIDIA DGX-1 (P100)": "p100", "DGX-1 with Tesla P100": "p100", "DGX-2H": "v100-32gb",
     "DGX-1 (V100)": "v100-16gb", "v5p-128": "tpu-v5p", "v5litepod-16": "tpu-v5e", "KNL": "xeon-phi-7250",
-    "NV_TitanXPascal": "titan-x-pascal", "NVIDIA B100": "b100", "HGX B100": "b100", "AMD Instinct MI300A": "mi300a", "TPU7x": "tpu-v7",
+    "V100 DGX-2": "v100-32gb", "NV_TitanXPascal": "titan-x-pascal", "NVIDIA B100": "b100", "HGX B100": "b100",
+    "AMD Instinct MI300A": "mi300a", "TPU7x": "tpu-v7",
     "TPU v7 (Ironwood)": "tpu-v7", "tpu7x-128": "tpu-v7", "Ironwood": "tpu-v7", "Intel Data Center GPU Max 1550": "max-1550",
     "Intel Max 1550": "max-1550", "Ponte Vecchio": "max-1550", "PVC": "max-1550", "NVIDIA RTX PRO 6000 Blackwell": "rtx-pro-6000",
     "RTX PRO 6000": "rtx-pro-6000",
@@ -57,8 +58,8 @@ ROWS = {
 NONE = (
     "A1000", "RTX A1000", "A16", "A2", "A400", "A3000", "H1000", "L400", "L2", "T400", "T40 24GB", "T1000", "P1000",
     "Quadro P4000", "P6000", "M60", "M4000", "K4000", "K1", "V1000", "GTX 1080 Max-Q", "RTX 3080 Laptop GPU", "RTX 3080 Ti",
-    "RTX 3090 Ti", "RTX 4090 Laptop GPU", "RTX 2080", "RTX 4080", "GTX 980 Ti", "GTX 1070 Ti", "RTX PRO 4500 Blackwell", "MI300C", "MI8", "Max 1100", "Xeon Max 9480",
-    "TPU v1", "TPU", "Ascend 910B", "Xeon", "abacus", "", "GPU", "A", "100", "Jetson Orin",
+    "RTX 3090 Ti", "RTX 4090 Laptop GPU", "RTX 2080", "RTX 4080", "GTX 980 Ti", "GTX 1070 Ti", "RTX PRO 4500 Blackwell", "MI300C", "MI8",
+    "Max 1100", "Xeon Max 9480", "TPU v1", "TPU", "Ascend 910B", "Xeon", "abacus", "", "GPU", "A", "100", "Jetson Orin",
 )  # fmt: skip
 
 
