@@ -20,13 +20,22 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"distill", "", {}),
     (r"deep ?seek(?: coder)? ?v2(?:\.5)?(?: \d+b)? ?lite", "deepseek-v2-lite", {}),
     (r"deep ?seek(?: coder)? ?v2(?:\.5)?\b", "deepseek-v2", {}),
+    # torchtitan calls the widths of both by the later name (torchtitan/models/deepseek_v3).
+    (r"deep ?seek ?v3(?:\.1)? 16b", "deepseek-v2-lite", {}),
+    (r"deep ?seek ?v3(?:\.1)? 236b", "deepseek-v2", {}),
+    (r"deep ?seek ?moe(?: 16b\b|$)", "deepseek-moe-16b", {}),
     (r"deep ?seek ?(?:v3|r1)(?:\.1)?\b(?!\.)|deep ?seek 671b", "deepseek-v3", {}),
     (r"deep ?seek (?:llm )?(7|67)b", "deepseek-llm-{}b", {}),
     (r"kimi ?k2\b(?!\.)", "kimi-k2", {}),
+    (r"\bglm ?4[. ]5 ?air\b", "glm-4.5-air", {}),
+    (r"\bglm ?4[. ][56]\b(?! ?(?:v|flash)\b)", "glm-4.5", {}),
     (rf"qwen ?3(?! ?(?:vl|omni|next)){_W} 235b(?: a22b)?", "qwen3-235b-a22b", {}),
     (rf"qwen ?3(?! ?(?:vl|omni|next)){_W} 30b(?: a3b)?", "qwen3-30b-a3b", {}),
     (rf"qwen ?3(?! ?(?:vl|omni|next)){_W} (0\.6|1\.7|4|8|14|32)b\b", "qwen3-{}b", {}),
     (r"qwen ?1\.5 moe|qwen\S*.*\ba2\.7b", "qwen1.5-moe-a2.7b", {}),
+    (r"qwen ?(?:1\.5 ?)?(7|14|72)b\b", "qwen1.5-{}b", {}),
+    (r"qwen ?1\.5 (32|110)b\b", "qwen1.5-{}b", {}),
+    (r"qwen ?2 57b(?: a14b)?", "qwen2-57b-a14b", {}),
     (rf"qwen ?2(?:[. ]?5)?(?! ?(?:vl|audio|omni)){_W} (0\.5|1\.5|3|7|14|32|72)b\b", "qwen2.5-{}b", {}),
     (r"\bqwq(?: preview)? 32b", "qwen2.5-32b", {}),
     (r"mixtral\b.*\b8 ?x ?22b", "mixtral-8x22b", {}),
@@ -37,6 +46,8 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"(?:mistral|mathstral)(?: v[\d.]+)? ?7b|zephyr 7b", "mistral-7b", {}),
     (r"gpt ?oss ?(20|120)b", "gpt-oss-{}b", {}),
     # Llama and what has its shape
+    (r"llama ?4\b(?:.*\bscout(?: 17b 16e)?|.*\b17b ?x? ?16e)", "llama4-scout", {}),
+    (r"llama ?4\b(?:.*\bmaverick(?: 17b 128e)?|.*\b17b ?x? ?128e)", "llama4-maverick", {}),
     (r"tiny ?llama(?: 1\.1b)?", "tinyllama-1.1b", {}),
     (r"smol ?lm ?2?(?: v2)? (135m|360m|1\.7b)", "smollm2-{}", {}),
     (rf"code ?llama{_W} 34b", "codellama-34b", {}),
@@ -49,7 +60,11 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (rf"llama ?v?2{_W} (7|13|70)b\b", "llama2-{}b", {}),
     (r"llama ?(?:v?1 )?(7|13|30|33|65)b\b", "llama-{}b", {"33": "30"}),
     (r"\byi ?(?:1\.5 )?(6|34)b\b", "yi-{}b", {}),
-    (r"olmo ?2(?: \d{4})? (7|13)b", "olmo2-{}b", {}),
+    (r"\bolmoe(?: 1b(?: 7b)?)?\b", "olmoe-1b-7b", {}),
+    (r"olmo ?2(?: \d{4})? (7|13|32)b", "olmo2-{}b", {}),
+    (r"\bolmo ?(1|7)b\b", "olmo-{}b", {}),
+    (r"star ?coder ?2 (3|7|15)b\b", "starcoder2-{}b", {}),
+    (r"baichuan ?2 (7|13)b\b", "baichuan2-{}b", {}),
     (r"code ?gemma (2|7)b", "gemma-{}b", {}),
     (rf"gemma ?3{_W} (1|4|12|27)b\b", "gemma3-{}b", {}),
     (rf"gemma ?2{_W} (2|9|27)b\b", "gemma2-{}b", {}),
@@ -65,6 +80,7 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"megatron\b.*\b22b|\bgpt 22b", "megatron-22b", {}),
     (r"megatron\b.*\b(?:1t|1008b)", "megatron-1t", {}),
     (r"gpt ?neox(?:$| 20b)", "gpt-neox-20b", {}),
+    (r"gpt ?neo (1\.3|2\.7)b\b", "gpt-neo-{}b", {}),
     (r"\bpythia (70m|160m|410m|1b|1\.4b|2\.8b|6\.9b|12b)", "pythia-{}", {}),
     (r"\bgpt ?j\b", "gpt-j-6b", {}),
     (r"\bgpt ?3 ?(?:xl|1\.3b)\b", "gpt3-1.3b", {}),
@@ -105,7 +121,7 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
 # Networks that look at images, in names without blanks and signs. Detectors and segmenters contain the names of what they are built on,
 # networks with squeeze-and-excitation or a norm that VGG lacks those of what they changed.
 _OTHERS = re.compile(
-    r"rcnn|ssd|retina|yolo|detr|fcn|deeplab|unet|fpn|segment|centernet|vgg\d*bn|bninception|inception(?:bn|resnet)"
+    r"rcnn|ssd|retina|yolo|detr|fcn|deeplab|.unet|unet(?!$|2d$|medical$)|fpn|segment|centernet|vgg(?!1[69]bn$)\d*bn|bninception|inception(?:bn|resnet)"
     r"|se.?resn(?!ext101(?:32x4d?)?$)"
 )
 _IMAGES: tuple[tuple[str, str], ...] = (
@@ -113,6 +129,7 @@ _IMAGES: tuple[tuple[str, str], ...] = (
     (r"alexnet", "alexnet"),
     (r"overfeat", "overfeat"),
     (r"oxfordnet.*a$|vgg.*(?:a|11)$", "vgg-a"),
+    (r"vgg(16|19)bn$", "vgg{}-bn"),
     (r"vgg.?13|vggb$", "vgg13"),
     (r"vgg.?16|vggd", "vgg16"),
     (r"vgg.?19|vgge", "vgg19"),
@@ -122,6 +139,7 @@ _IMAGES: tuple[tuple[str, str], ...] = (
     (r"resnext50", "resnext50-32x4d"),
     (r"seresnext101", "se-resnext101-32x4d"),
     (r"resnext10132x4", "resnext101-32x4d"),
+    (r"resnext10164x4", "resnext101-64x4d"),
     (r"resnext101(?:32x8d?)?$", "resnext101-32x8d"),
     (r"(?:wide|w)(?:rn|resnet|residualnet)50(?:2|x2)?", "wide-resnet50-2"),
     (r"(?:wide|w)(?:rn|resnet|residualnet)101(?:2|x2)?", "wide-resnet101-2"),
@@ -136,7 +154,12 @@ _IMAGES: tuple[tuple[str, str], ...] = (
     (r"mobilenetv?2", "mobilenet-v2"),
     (r"squeezenet(?:v)?(?:1|10)?$", "squeezenet-1.0"),
     (r"squeezenetv?11$", "squeezenet-1.1"),
-    (r"efficientnet.?b([047])(?!\d)", "efficientnet-b{}"),
+    (r"efficientnet.?b([0-7])(?!\d)", "efficientnet-b{}"),
+    (r"convnext(?:t$|tiny(?!v2))", "convnext-tiny"),
+    (r"convnext(?:s$|small(?!v2))", "convnext-small"),
+    (r"convnext(?:b$|base(?!v2))", "convnext-base"),
+    (r"convnext(?:l$|large(?!v2))", "convnext-large"),
+    (r"^unet(?:2d|medical)?$", "unet"),
     (r"^nin$|networkinnetwork", "nin"),
 )
 
@@ -156,7 +179,11 @@ def image_network_called(text: str) -> str | None:
     >>> [image_network_called(text) for text in ("ResNet-50 v1.5", "OxfordNet [Model-A]", "Mask R-CNN ResNet50", "WRN-50-2")]
     ['resnet50', 'vgg-a', None, 'wide-resnet50-2']
     """
-    return _image(re.sub(r"[^a-z0-9]", "", re.sub(r"\((?!\d+x\d+d\)).*?\)|\[fast\]", "", text.lower())))[0]
+    return _image(
+        re.sub(
+            r"[^a-z0-9]", "", re.sub(r"\((?!\d+x\d+d\)|vgg|resn).*?\)|\[fast\]", "", text.lower().replace("++", "plus"))
+        )
+    )[0]
 
 
 def nearest_models(text: str) -> str:
@@ -178,6 +205,7 @@ def named_model(text: str) -> str | None:
     """
     from planner.files.resources import bundled
 
+    text = text.replace("++", "plus")  # other networks
     _, slash, rest = text.partition("/")
     word = plain(rest if slash and not rest[:1].isdigit() else text)  # "ViT-B/16" has no organisation
     bare = re.sub(r"[^a-z0-9.]", "", word)

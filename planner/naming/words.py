@@ -25,13 +25,15 @@ def plain(text: str) -> str:
 
     Examples
     --------
+    >>> plain("VGG16-BN")  # no billions
+    'vgg16 bn'
     >>> plain("meta-llama/Llama-2-7b-hf"), plain("GPT2_XL (1.5 B params)"), plain("Megatron 530 billion"), plain("gpt3_6p7b")
     ('meta llama llama 2 7b hf', 'gpt2 xl 1.5b params', 'megatron 530b', 'gpt3 6.7b')
     """
     word = re.sub(r"(?<=\d)p(?=\d+ ?[bmt]\b)", ".", text.lower())
     word = re.sub(r"[^a-z0-9.]+", " ", word)
     word = re.sub(r"\.(?!\d)|(?<!\d)\.", " ", word)  # a point that is no decimal one
-    word = re.sub(r"(\d) ?(billion|bn|million|trillion)\b", lambda found: found[1] + found[2][0], word)
+    word = re.sub(r"(?<!vgg1)(?<!vgg 1)(\d) ?(billion|bn|million|trillion)\b", lambda found: found[1] + found[2][0], word)
     word = re.sub(r"(\d) ([bmt])(?= |$)", r"\1\2", word)
     return re.sub(r" +", " ", word).strip()
 

@@ -5,6 +5,8 @@ shows. The pages were not opened for this file; Hugging Face transformers 5.23 c
 """
 
 RELEASED = {
+    "baichuan2-13b": 13_896_668_160,
+    "baichuan2-7b": 7_505_973_248,
     "bloom-1b1": 1_065_314_304,
     "bloom-1b7": 1_722_408_960,
     "bloom-3b": 3_002_557_440,
@@ -14,6 +16,7 @@ RELEASED = {
     "dbrx": 131_596_523_520,
     "deepseek-llm-67b": 67_425_001_472,
     "deepseek-llm-7b": 6_910_365_696,
+    "deepseek-moe-16b": 16_375_728_128,
     "deepseek-v2": 235_741_434_880,
     "deepseek-v2-lite": 15_706_484_224,
     "falcon-180b": 178_557_088_768,  # the file has 179,522,565,120: the head as a copy of the embedding of 65,024 x 14,848
@@ -28,7 +31,11 @@ RELEASED = {
     "gemma3-1b": 999_885_952,
     "gemma3-27b": 27_009_346_304,
     "gemma3-4b": 3_880_263_168,  # without the part that reads images, this and the larger ones
+    "glm-4.5": 352_797_829_024,  # without the layer for multi-token prediction, this and the smaller one
+    "glm-4.5-air": 106_852_251_264,
     "gpt-j-6b": 6_050_882_784,
+    "gpt-neo-1.3b": 1_315_575_808,
+    "gpt-neo-2.7b": 2_651_307_520,
     "gpt-neox-20b": 20_554_567_680,
     "gpt2-124m": 124_439_808,
     "gpt2-355m": 354_823_168,
@@ -40,6 +47,8 @@ RELEASED = {
     "llama-7b": 6_738_415_616,
     "llama3.2-1b": 1_235_814_400,
     "llama3.2-3b": 3_212_749_824,
+    "llama4-maverick": 400_711_848_960,  # the files have 871,932,416 more, the part that reads images; so does the smaller one
+    "llama4-scout": 107_769_861_120,
     "mistral-7b": 7_241_732_096,
     "mistral-large-123b": 122_610_069_504,
     "mistral-nemo-12b": 12_247_782_400,
@@ -49,6 +58,10 @@ RELEASED = {
     "mpt-350m": 355_985_408,
     "mpt-3b": 2_651_837_440,
     "mpt-760m": 760_470_528,
+    "olmo-1b": 1_176_764_416,
+    "olmo-7b": 6_888_095_744,
+    "olmo2-32b": 32_234_279_936,
+    "olmoe-1b-7b": 6_919_161_856,
     "opt-1.3b": 1_315_758_080,
     "opt-125m": 125_239_296,
     "opt-13b": 12_853_473_280,
@@ -71,7 +84,13 @@ RELEASED = {
     "pythia-410m": 405_334_016,
     "pythia-6.9b": 6_857_302_016,
     "pythia-70m": 70_426_624,
+    "qwen1.5-110b": 111_209_914_368,
+    "qwen1.5-14b": 14_167_290_880,
+    "qwen1.5-32b": 32_512_218_112,
+    "qwen1.5-72b": 72_287_920_128,
+    "qwen1.5-7b": 7_721_324_544,
     "qwen1.5-moe-a2.7b": 14_315_784_192,
+    "qwen2-57b-a14b": 57_408_658_944,  # 57.41 billion on its page; the sum of Qwen2MoeForCausalLM's tensors
     "qwen2.5-0.5b": 494_032_768,
     "qwen2.5-1.5b": 1_543_714_304,
     "qwen2.5-14b": 14_770_033_664,
@@ -90,6 +109,9 @@ RELEASED = {
     "smollm2-1.7b": 1_711_376_384,
     "smollm2-135m": 134_515_008,
     "smollm2-360m": 361_821_120,
+    "starcoder2-15b": 15_957_889_024,
+    "starcoder2-3b": 3_030_371_328,
+    "starcoder2-7b": 7_173_923_840,
     "t5-3b": 2_851_598_336,
     "t5-base": 222_903_552,
     "t5-large": 737_668_096,

@@ -44,13 +44,26 @@ WEIGHTS = {
     "densenet161": 28_681_000 - 30_144,  # torchvision, 15,072 channels, this and the following
     "densenet201": 20_013_928 - 25_216,  # 12,608
     "efficientnet-b0": 5_288_548 - 42_016,  # 21,008
+    "efficientnet-b1": 7_794_184 - 62_048,  # 31,024
+    "efficientnet-b2": 9_109_994 - 67_568,  # 33,784
+    "efficientnet-b3": 12_233_232 - 87_296,  # 43,648
     "efficientnet-b4": 19_341_616 - 125_200,  # 62,600
+    "efficientnet-b5": 30_389_784 - 172_736,  # 86,368
+    "efficientnet-b6": 43_040_704 - 224_432,  # 112,216
     "efficientnet-b7": 66_347_960 - 310_720,  # 155,360
     "inception_v4": 42_679_816 - 63_168,  # timm, 31,584
     "resnext50-32x4d": 25_028_904 - 68_224,  # torchvision, 34,112, this and the following
     "resnext101-32x4d": 44_177_704 - 137_856,  # 68,928
     "se-resnext101-32x4d": 48_955_416 - 137_856,
     "resnext101-32x8d": 88_791_336 - 202_880,  # 101,440
+    "resnext101-64x4d": 83_455_272 - 202_880,
+    # torchvision, less the learned scales of the blocks and the scale and shift of the norms, which are layers of their own here
+    "convnext-tiny": 28_589_128 - 6_624 - 2 * (6_624 + 96 + 96 + 192 + 384 + 768),
+    "convnext-small": 50_223_688 - 13_536 - 2 * (13_536 + 96 + 96 + 192 + 384 + 768),
+    "convnext-base": 88_591_464 - 18_048 - 2 * (18_048 + 128 + 128 + 256 + 512 + 1024),
+    "convnext-large": 197_767_336 - 27_072 - 2 * (27_072 + 192 + 192 + 384 + 768 + 1536),
+    # Keras U-Net of zhixuhao: 31,031,685, whose last two convolutions are 3x3 to 2 and 1x1 to 1 in place of 1x1 to 2
+    "unet": 31_031_685 - (9 * 64 * 2 + 2) - 3 + (64 * 2 + 2),
     "squeezenet-1.0": 1_248_424,
     "squeezenet-1.1": 1_235_496,
     "vgg13": 133_047_848,
@@ -59,6 +72,8 @@ WEIGHTS = {
     "vgg-a": 132_863_336,  # torchvision vgg11
     "vgg16": 138_357_544,  # torchvision vgg16
     "vgg19": 143_667_240,  # torchvision vgg19
+    "vgg16-bn": 138_365_992 - 8_448,  # torchvision, 4,224 channels
+    "vgg19-bn": 143_678_248 - 11_008,  # 5,504
 }
 
 
@@ -93,6 +108,14 @@ def test_weight_count(name: str) -> None:
         ("resnet50", 25_557_032),  # torchvision.models.resnet50
         ("resnext50-32x4d", 25_028_904),  # torchvision, this and the following
         ("resnext101-32x8d", 88_791_336),
+        ("resnext101-64x4d", 83_455_272),
+        ("vgg16-bn", 138_365_992),
+        ("vgg19-bn", 143_678_248),
+        ("efficientnet-b1", 7_794_184),
+        ("efficientnet-b2", 9_109_994),
+        ("efficientnet-b3", 12_233_232),
+        ("efficientnet-b5", 30_389_784),
+        ("efficientnet-b6", 43_040_704),
         ("wide-resnet50-2", 68_883_240),
         ("wide-resnet101-2", 126_886_696),
         ("densenet161", 28_681_000),
@@ -215,7 +238,9 @@ def test_shapes(name: str, layer: str, expected: Shape) -> None:
     assert shape(name, layer) == expected
 
 
-@pytest.mark.parametrize("name", sorted(set(WEIGHTS) - {"gnmt", "dcgan-generator", "dcgan-discriminator", "mlp"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(WEIGHTS) - {"gnmt", "dcgan-generator", "dcgan-discriminator", "mlp", "unet"})
+)
 def test_image_classifiers_end_in_1000_classes(name: str) -> None:
     assert graph(name).layers[-1].output_shape[0] == 1000
 

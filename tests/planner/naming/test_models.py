@@ -47,13 +47,23 @@ TRANSFORMERS = {
     "allenai/OLMo-2-1124-7B": "olmo2-7b", "Megatron-Turing NLG 530B": "megatron-530b", "MT-NLG": "megatron-530b",
     "Megatron 22B": "megatron-22b", "ViT-B/16": "vit-b16", "vit_base_patch16_224": "vit-b16", "google/vit-large-patch16-224": "vit-l",
     "ViT-H/14": "vit-h14", "vit_huge_patch14": "vit-h14", "deit_small_patch16_224": "vit-s16", "ViT-S/16": "vit-s16",
+    "Qwen/Qwen-7B": "qwen1.5-7b", "Qwen1.5-14B-Chat": "qwen1.5-14b", "Qwen1.5-110B": "qwen1.5-110b", "qwen 72b": "qwen1.5-72b",
+    "Qwen/Qwen2-57B-A14B": "qwen2-57b-a14b", "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama4-scout",
+    "Llama4 Maverick": "llama4-maverick", "llama4_17bx16e": "llama4-scout", "Llama-4-Maverick-17B-128E": "llama4-maverick",
+    "zai-org/GLM-4.5-Air": "glm-4.5-air",
+    "GLM 4.5": "glm-4.5", "zai-org/GLM-4.6": "glm-4.5", "deepseek-ai/deepseek-moe-16b-base": "deepseek-moe-16b",
+    "DeepSeek-V3 16B": "deepseek-v2-lite", "deepseek_v3_236b": "deepseek-v2", "allenai/OLMo-7B-hf": "olmo-7b", "OLMo 1B": "olmo-1b",
+    "allenai/OLMoE-1B-7B-0924": "olmoe-1b-7b", "allenai/OLMo-2-0325-32B": "olmo2-32b", "EleutherAI/gpt-neo-2.7B": "gpt-neo-2.7b",
+    "GPT-Neo 1.3B": "gpt-neo-1.3b", "bigcode/starcoder2-15b": "starcoder2-15b", "baichuan-inc/Baichuan2-13B-Base": "baichuan2-13b",
 }  # fmt: skip
 
 NO_TRANSFORMER = (
-    "Llama-3.2-11B-Vision", "Llama-3.2-90B", "llama4 scout", "Llama-4-17B-16E", "llama 70b", "Llama", "LLaMA-like 8B",
-    "Llama-3.1-Nemotron-Super-49B", "Mixtral", "Mistral-22B", "Ministral 8B", "Qwen2-VL-7B", "Qwen3-VL-8B", "Qwen2.5-Omni-7B", "Qwen-7B",
-    "Qwen1.5-7B", "Qwen3-480B", "Qwen3 Next 80B", "gemma-3n-E4B", "Gemma 5 2B", "PaliGemma-3B", "phi-3-small", "phi", "Phi-4-multimodal",
-    "falcon-mamba-7b", "Falcon3-7B", "pythia", "GPT", "GPT-2 8B", "GPT2 4B", "GPT-3 4B", "gpt-4", "gpt-neo-2.7B", "opt", "OPT-2T",
+    "Llama-3.2-11B-Vision", "Llama-3.2-90B", "llama4", "Llama-4-17B", "llama 70b", "Llama", "LLaMA-like 8B",
+    "Llama-3.1-Nemotron-Super-49B", "Mixtral", "Mistral-22B", "Ministral 8B", "Qwen2-VL-7B", "Qwen3-VL-8B", "Qwen2.5-Omni-7B", "Qwen-VL-7B",
+    "Qwen1.5-13B", "Qwen-110B", "GLM-4.5V", "GLM-4-9B", "GLM 4.5 flash", "ChatGLM2-6B", "OLMo 3 7B", "OLMo-13B", "starcoder2-13b",
+    "Baichuan-7B", "DeepSeek-MoE-145B", "Qwen3-480B", "Qwen3 Next 80B", "gemma-3n-E4B", "Gemma 5 2B", "PaliGemma-3B",
+    "phi-3-small", "phi", "Phi-4-multimodal",
+    "falcon-mamba-7b", "Falcon3-7B", "pythia", "GPT", "GPT-2 8B", "GPT2 4B", "GPT-3 4B", "gpt-4", "gpt-neo-125m", "opt", "OPT-2T",
     "adopt-13b", "bloom-13b", "BERT", "distilbert-base-uncased", "albert-base-v2", "mobilebert", "albert-large", "xlm-roberta-base",
     "flan-t5-xl", "t5-v1.1-base", "mt5-small", "long-t5-base", "ViT-B/32", "ViT-G/14", "ViT-L/14", "vit_base_patch32_224", "swin-base",
     "deepseek-v3.2", "deepseek-coder-6.7b", "DeepSeek-VL2", "Kimi-VL", "Kimi K2.5", "Megatron-LM 18.4B", "Megatron 8.3B", "Clippy", "7B",
@@ -72,13 +82,17 @@ IMAGES = {
     "DenseNet-121": "densenet121", "densenet161": "densenet161", "DenseNet 201": "densenet201", "MobileNet": "mobilenet-v1",
     "mobilenet_v2": "mobilenet-v2", "MobileNetV2": "mobilenet-v2", "SqueezeNet": "squeezenet-1.0", "squeezenet1_1": "squeezenet-1.1",
     "EfficientNet-B0": "efficientnet-b0", "efficientnet_b4": "efficientnet-b4", "EfficientNet B7": "efficientnet-b7", "NiN": "nin",
-    "Network in Network": "nin",
+    "Network in Network": "nin", "EfficientNet-B1": "efficientnet-b1", "efficientnet_b5": "efficientnet-b5", "vgg16_bn": "vgg16-bn",
+    "VGG-19-BN": "vgg19-bn", "ResNeXt-101 64x4d": "resnext101-64x4d", "resnext101_64x4d": "resnext101-64x4d", "ConvNeXt-T": "convnext-tiny",
+    "convnext_base": "convnext-base", "ConvNeXt Large": "convnext-large", "U-Net": "unet", "UNet": "unet", "UNet Medical": "unet",
 }  # fmt: skip
 
 NO_IMAGES = (
     "Mask R-CNN ResNet50", "RetinaNet-ResNet50", "SSD-ResNet34", "ssd_resnet_34", "SE-ResNet-50", "se_resnext50", "resnet1001",
-    "ResNet-110", "resnet56", "ResNet-200", "vgg16_bn", "Inception-ResNet-v2", "BN-Inception", "inception_v2", "WRN-28-10",
-    "ResNeXt-101 64x4d", "resnext101_64x4d", "MobileNetV3", "EfficientNet-B1", "EfficientNetV2-S", "ShuffleNet", "LeNet", "U-Net (VGG16)",
+    "ResNet-110", "resnet56", "ResNet-200", "vgg11_bn", "ConvNeXt V2 base", "convnext_xlarge",
+    "3D U-Net", "unet3d", "Attention U-Net", "nnU-Net", "U-Net++", "UNet Industrial",
+    "Inception-ResNet-v2", "BN-Inception", "inception_v2", "WRN-28-10",
+    "ResNeXt-101 64x8d", "MobileNetV3", "EfficientNet-B8", "EfficientNetV2-S", "ShuffleNet", "LeNet", "U-Net (VGG16)",
     "DenseNet-264", "FCN-ResNet101", "DeepLabV3-ResNet50", "",
 )  # fmt: skip
 
