@@ -65,7 +65,7 @@ def _k(
 # Instances of clouds: Amazon EC2 (P, G, Trn), Google Cloud (A2, A3, A4, G2) and Azure (ND), as their providers list them. Azure and
 # a3-ultragpu have one InfiniBand or RoCE port per GPU, as a DGX has.
 _INSTANCES = (
-    _k(r"\bp6e|gb ?200 nvl ?72", "gb200", "gb200-nvl72"),
+    _k(r"\bp6e|gb ?200 nvl ?72|\ba4x highgpu", "gb200", "gb200-nvl72"),
     _k(r"\bp6 b300", "b300", "dgx-b200"),
     _k(r"\bp6\b|\ba4 highgpu", "b200", "dgx-b200"),
     _k(r"\ba3 ultragpu|\bnd96isr h200", "h200", "dgx-h100"),
@@ -78,7 +78,8 @@ _INSTANCES = (
     _k(r"\bp4d\b|\ba2 (?:high|mega)gpu", "a100-40gb", "aws-p4d"),
     _k(r"a ?100\b.*\befa\b", "a100-80gb", "aws-p4d", _A100_SXM, _of(_A100_SXM)),
     _k(r"\bp3dn\b", "v100-32gb", "aws-p3dn"),
-    _k(r"\bnd40rs", "v100-32gb", "dgx1-v100"),
+    _k(r"\bnd40rs|\bndv2\b", "v100-32gb", "dgx1-v100"),
+    _k(r"\bnc\d+r?s v3|\bncv3\b", "v100-pcie-16gb", "pcie3-fdr"),
     _k(r"\bp3(?=[ .]|$)", "v100-16gb", "aws-p3"),
     _k(r"\bp2(?=[ .])", "k80", "k80-10gbe"),
     _k(r"\bg4dn\b", "t4", "pcie3-fdr"),
@@ -189,7 +190,19 @@ _OTHER_MAKERS = (
     _k(r"\btpu ?v?7 ?x?\b|\bironwood\b|^tpu7x(?: \d+)?$", "tpu-v7", "tpu-v7-pod"),
 )
 
-KNOWN_DEVICES: tuple[KnownDevice, ...] = (*_INSTANCES, *_DATA_CENTER, *_WORKSTATION, *_OTHER_MAKERS)
+# Machines whose nodes are all of one kind, by the user guides of those who run them; what says more than their name is found above.
+_MACHINES = (
+    _k(r"^(?:olcf )?frontier\b|\blumi(?: g)?\b", "mi250x-gcd", "frontier"),
+    _k(r"^(?:olcf )?summit\b", "v100-16gb", "dgx1-v100"),
+    _k(r"\bpolaris\b|\bjuwels booster\b|\bperlmutter\b", "a100-40gb", "dgx-a100", _A100_SXM),
+    _k(r"\beos\b", "h100-sxm", "dgx-h100"),
+    _k(r"^alps\b|\bisambard ai\b|^jupiter\b", "gh200", "dgx-h100"),
+    _k(r"\bel capitan\b", "mi300a", "mi300x-node"),
+    _k(r"^aurora\b", "max-1550", "pcie5-node"),
+    _k(r"\bpiz daint\b", "p100-pcie-16gb", "pcie3-fdr"),
+)
+
+KNOWN_DEVICES: tuple[KnownDevice, ...] = (*_INSTANCES, *_DATA_CENTER, *_WORKSTATION, *_OTHER_MAKERS, *_MACHINES)
 
 # Chips of laptops and shares of a GPU bear the names of others.
 _NONE_OF_THESE = re.compile(r"\b(?:laptop|mobile|max ?q|vgpu|mig|jetson|orin)\b")

@@ -78,7 +78,7 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"\bdbrx", "dbrx", {}),
     (r"(?:megatron|mt ?nlg)\b.*\b530b|megatron ?turing|\bmt ?nlg\b", "megatron-530b", {}),
     (r"megatron\b.*\b22b|\bgpt 22b", "megatron-22b", {}),
-    (r"megatron\b.*\b(?:1t|1008b)", "megatron-1t", {}),
+    (r"megatron\b.*\b(?:1t|1008b)|\bgpt (?:1t|1008b)\b", "megatron-1t", {}),
     (r"gpt ?neox(?:$| 20b)", "gpt-neox-20b", {}),
     (r"gpt ?neo (1\.3|2\.7)b\b", "gpt-neo-{}b", {}),
     (r"\bpythia (70m|160m|410m|1b|1\.4b|2\.8b|6\.9b|12b)", "pythia-{}", {}),
@@ -91,6 +91,7 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
         {"126m": "125m", "356m": "350m"},
     ),
     (r"\bgpt 175b\b|\bgpt ?3$", "gpt3-175b", {}),
+    (r"\bgpt (125m|350m|760m|1\.3b|2\.7b|6\.7b|13b)\b", "gpt3-{}", {}),  # Alpa, DeepSpeed, Megatron-LM
     (r"\bgpt ?2 ?(?:xl|1\.5b|1\.56b|1558m|1\.6b)\b", "gpt2-1.5b", {}),
     (r"\bgpt ?2 ?(?:large|774m|762m|0\.8b)\b", "gpt2-774m", {}),
     (r"\bgpt ?2 ?(?:medium|345m|350m|355m)\b", "gpt2-355m", {}),
@@ -161,6 +162,7 @@ _IMAGES: tuple[tuple[str, str], ...] = (
     (r"convnext(?:l$|large(?!v2))", "convnext-large"),
     (r"^unet(?:2d|medical)?$", "unet"),
     (r"^nin$|networkinnetwork", "nin"),
+    (r"^gnmt(?:v2)?$", "gnmt"),  # trained by samples like these
 )
 
 

@@ -33,7 +33,9 @@ def plain(text: str) -> str:
     word = re.sub(r"(?<=\d)p(?=\d+ ?[bmt]\b)", ".", text.lower())
     word = re.sub(r"[^a-z0-9.]+", " ", word)
     word = re.sub(r"\.(?!\d)|(?<!\d)\.", " ", word)  # a point that is no decimal one
-    word = re.sub(r"(?<!vgg1)(?<!vgg 1)(\d) ?(billion|bn|million|trillion)\b", lambda found: found[1] + found[2][0], word)
+    word = re.sub(
+        r"(?<!vgg1)(?<!vgg 1)(\d) ?(billion|bn|million|trillion)\b", lambda found: found[1] + found[2][0], word
+    )
     word = re.sub(r"(\d) ([bmt])(?= |$)", r"\1\2", word)
     return re.sub(r" +", " ", word).strip()
 

@@ -50,7 +50,10 @@ ROWS = {
     "AMD Instinct MI300A": "mi300a", "TPU7x": "tpu-v7",
     "TPU v7 (Ironwood)": "tpu-v7", "tpu7x-128": "tpu-v7", "Ironwood": "tpu-v7", "Intel Data Center GPU Max 1550": "max-1550",
     "Intel Max 1550": "max-1550", "Ponte Vecchio": "max-1550", "PVC": "max-1550", "NVIDIA RTX PRO 6000 Blackwell": "rtx-pro-6000",
-    "RTX PRO 6000": "rtx-pro-6000",
+    "RTX PRO 6000": "rtx-pro-6000", "NDv2": "v100-32gb", "NCv3": "v100-pcie-16gb", "Standard_NC24rs_v3": "v100-pcie-16gb",
+    "a4x-highgpu-4g": "gb200", "Frontier": "mi250x-gcd", "LUMI-G": "mi250x-gcd", "Summit": "v100-16gb", "Perlmutter": "a100-40gb",
+    "Perlmutter A100 80GB": "a100-80gb", "Polaris": "a100-40gb", "Eos": "h100-sxm", "Isambard-AI": "gh200", "El Capitan": "mi300a",
+    "Aurora": "max-1550", "Summit (V100)": "v100-16gb",
     "a3-ultragpu-8g": "h200", "ND96amsr_A100_v4": "a100-80gb", "ND96isr_H100_v5": "h100-sxm", "ND40rs_v2": "v100-32gb",
 }  # fmt: skip
 

@@ -54,7 +54,8 @@ TRANSFORMERS = {
     "GLM 4.5": "glm-4.5", "zai-org/GLM-4.6": "glm-4.5", "deepseek-ai/deepseek-moe-16b-base": "deepseek-moe-16b",
     "DeepSeek-V3 16B": "deepseek-v2-lite", "deepseek_v3_236b": "deepseek-v2", "allenai/OLMo-7B-hf": "olmo-7b", "OLMo 1B": "olmo-1b",
     "allenai/OLMoE-1B-7B-0924": "olmoe-1b-7b", "allenai/OLMo-2-0325-32B": "olmo2-32b", "EleutherAI/gpt-neo-2.7B": "gpt-neo-2.7b",
-    "GPT-Neo 1.3B": "gpt-neo-1.3b", "bigcode/starcoder2-15b": "starcoder2-15b", "baichuan-inc/Baichuan2-13B-Base": "baichuan2-13b",
+    "GPT-Neo 1.3B": "gpt-neo-1.3b", "GPT-1T": "megatron-1t", "GPT 1.3B": "gpt3-1.3b",
+    "bigcode/starcoder2-15b": "starcoder2-15b", "baichuan-inc/Baichuan2-13B-Base": "baichuan2-13b",
 }  # fmt: skip
 
 NO_TRANSFORMER = (
@@ -84,7 +85,8 @@ IMAGES = {
     "EfficientNet-B0": "efficientnet-b0", "efficientnet_b4": "efficientnet-b4", "EfficientNet B7": "efficientnet-b7", "NiN": "nin",
     "Network in Network": "nin", "EfficientNet-B1": "efficientnet-b1", "efficientnet_b5": "efficientnet-b5", "vgg16_bn": "vgg16-bn",
     "VGG-19-BN": "vgg19-bn", "ResNeXt-101 64x4d": "resnext101-64x4d", "resnext101_64x4d": "resnext101-64x4d", "ConvNeXt-T": "convnext-tiny",
-    "convnext_base": "convnext-base", "ConvNeXt Large": "convnext-large", "U-Net": "unet", "UNet": "unet", "UNet Medical": "unet",
+    "convnext_base": "convnext-base", "ConvNeXt Large": "convnext-large", "U-Net": "unet", "UNet": "unet", "GNMT": "gnmt",
+    "UNet Medical": "unet",
 }  # fmt: skip
 
 NO_IMAGES = (
