@@ -286,6 +286,10 @@ def gpu_counts(flag: str, text: str, values: Values) -> tuple[int, ...]:
     counts: set[int] = set()
     for part in _words(text):
         first, dots, last = part.partition("..")
+        if dots and (not first.strip() or not last.strip() or ".." in last):
+            values.add(f"{flag} {part}: a range needs both ends, as in 8..64")
+            counts.add(1)
+            continue
         low = values.count(flag, first.strip(), most=MAX_GPUS)
         if not dots:
             counts.add(low)

@@ -159,9 +159,9 @@ def miss_in_words(sized: Sized) -> str:
     answer, trial = found
     goal = answer.goal
     late, dear = trial.lateness(goal), trial.excess(goal)
-    parts = [f"{_days(trial.time_s)}{f', {percent(late - 1)} late' if late > 1 else ''}"]
+    parts = [f"{_days(trial.time_s)}{f', {_late(late)}' if late > 1 else ''}"]
     if trial.money is not None:
-        parts.append(f"{_usd(trial.money)}{f', {percent(dear - 1)} over the budget' if dear > 1 else ''}")
+        parts.append(f"{_usd(trial.money)}{f', {_dear(dear)}' if dear > 1 else ''}")
     return f"nothing meets the goal; the nearest miss is {trial.gpus:,} GPUs of {trial.cluster}: {'; '.join(parts)}"
 
 
@@ -249,6 +249,7 @@ def _facts(sized: Sized) -> list[tuple[str, str]]:
         f"for {_usd(goal.budget)}" if goal.budget is not None else "",
     ]
     facts = [("Goal", ", ".join([length, *(text for text in limits if text)]))]
+    facts.extend(("Steps", text) for text in _steps(sized))
     facts.extend(
         (
             "Proof",
@@ -272,6 +273,23 @@ def _facts(sized: Sized) -> list[tuple[str, str]]:
     if sized.interrupted:
         facts.append(("Note", "interrupted: what was tried until then is shown"))
     return facts
+
+
+def _steps(sized: Sized) -> list[str]:
+    """How the training is cut into steps, which decides how many GPUs have work; nothing where no plan was found."""
+    row = next((t.row for a in sized.clusters for t in a.trials if t.has_plan), None)
+    if row is None:
+        return []
+    origin = "" if sized.request.batch is not None else " (usual for the network; --batch sets another)"
+    length = f" of {row['seq']:,} positions" if row["seq"] else ""
+    samples = f"{row['batch']:,} sample{'s' if row['batch'] != 1 else ''}{length}"
+    text = f"{sized.goal.steps(row):,} with a global batch of {samples}{origin}"
+    late = sized.best("least_gpus") is None and any(
+        t.lateness(sized.goal) > 1 for a in sized.clusters for t in a.trials if t.has_plan
+    )
+    if late and sized.request.batch is None:
+        text += "; with more samples per step more GPUs have work"
+    return [text]
 
 
 def _count(number: float) -> str:
@@ -341,10 +359,31 @@ def _verdict(trial: Trial, goal: Goal) -> str:
         return "nothing fits" if trial.row["status"] == "no_plan" else str(trial.row["reason"]).partition("\n")[0]
     parts = []
     if trial.lateness(goal) > 1:
-        parts.append(f"{percent(trial.lateness(goal) - 1)} late")
+        parts.append(_late(trial.lateness(goal)))
     if trial.excess(goal) > 1:
-        parts.append(f"{percent(trial.excess(goal) - 1)} over the budget")
+        parts.append(_dear(trial.excess(goal)))
     return ", ".join(parts) or "meets the goal"
+
+
+_PERCENT_TO = 3.0  # nobody reads 98,500 %
+
+
+def _late(share: float) -> str:
+    """How much more time something takes than there is.
+
+    >>> _late(1.2), _late(986.0)
+    ('20.0 % late', 'late: 986 times the deadline')
+    """
+    return f"{percent(share - 1)} late" if share < _PERCENT_TO else f"late: {significant(share)} times the deadline"
+
+
+def _dear(share: float) -> str:
+    """How much more something costs than there is.
+
+    >>> _dear(1.05), _dear(12.0)
+    ('5.0 % over the budget', 'over the budget: 12.0 times it')
+    """
+    return f"{percent(share - 1)} over the budget" if share < _PERCENT_TO else f"over the budget: {significant(share)} times it"
 
 
 def _days(time_s: float | None) -> str:

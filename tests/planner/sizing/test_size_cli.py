@@ -104,3 +104,19 @@ def test_every_form(capsys: pytest.CaptureFixture[str], form: str) -> None:
 def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str) -> None:
     assert run(["size", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_steps_are_stated_with_what_the_batch_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    """How many GPUs have work depends on the batch: who acts on an answer has to see it."""
+    asked = ("llama2-7b", "--tokens", "10B", "--max-gpus", "8", "--cluster", "h100", "--days", "0.01")
+    assert run(["size", *asked]) == 1
+    captured = capsys.readouterr()
+    said = " ".join(captured.out.split())
+    assert "usual for the network; --batch sets another" in said
+    assert "more samples per step" in said
+    assert "times the deadline" in said
+    assert "000 %" not in said
+    assert run(["size", *asked, "--batch", "256"]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{math.ceil(10e9 / (256 * 4096)):,} with a global batch of 256 samples of 4,096 positions" in said
+    assert "usual" not in said

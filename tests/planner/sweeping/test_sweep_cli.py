@@ -185,6 +185,13 @@ def test_bad_usage(tmp_path: Path, arguments: tuple[str, ...], words: str) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("text", ["8..", "..8", "4..6..8"])
+def test_a_range_without_an_end_is_one_error(tmp_path: Path, text: str) -> None:
+    done = run("llama2-7b", "--gpus", text, "-o", "grid.csv", cwd=tmp_path, code=2)
+    assert done.stderr == f"error: --gpus {text}: a range needs both ends, as in 8..64\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a small disk."""
 
