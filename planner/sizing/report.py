@@ -383,7 +383,11 @@ def _dear(share: float) -> str:
     >>> _dear(1.05), _dear(12.0)
     ('5.0 % over the budget', 'over the budget: 12.0 times it')
     """
-    return f"{percent(share - 1)} over the budget" if share < _PERCENT_TO else f"over the budget: {significant(share)} times it"
+    return (
+        f"{percent(share - 1)} over the budget"
+        if share < _PERCENT_TO
+        else f"over the budget: {significant(share)} times it"
+    )
 
 
 def _days(time_s: float | None) -> str:
