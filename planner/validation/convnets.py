@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -82,12 +82,43 @@ def graph_of(name: str) -> Graph:
     return load_model(name).graph
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A row as the cost model takes it."""
+
+    network: str
+    machine: Machine
+    number_format: str
+    workers: int
+    batch: int
+    accumulated: int
+    measured_s: float | None  # None: it failed
+    passes_only: bool  # a table with the two passes has no optimizer step in its total
+    ranking: Hashable
+
+    @property
+    def key(self) -> Hashable:
+        """Rows with equal keys have the same costs."""
+        machine = self.machine
+        return (
+            self.network,
+            machine.device.name,
+            machine.device.efficiency,
+            id(machine.cluster),
+            self.number_format,
+            self.workers,
+            self.batch,
+            self.accumulated,
+        )
+
+
 def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     """Predict rows of this kind, in the order given."""
     outcomes = []
     for row in rows:
         try:
-            outcomes.append(_outcome(row, preset))
+            run = row.meaning = row.meaning or _run(row)
+            outcomes.append(_outcome(row, run, preset))
         except RowSkipped as trouble:
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
         except OverflowError:
@@ -95,18 +126,19 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     return outcomes
 
 
-# Steps that rows asked for: their costs, and the time of their FLOPs at the peak; with the cluster, so that no other has its id.
-_KNOWN: dict[Hashable, tuple[Cluster, CostBatch, float]] = {}
-_MOST_KNOWN = 4096
+def _run(row: Row) -> _Run:
+    """What a row states.
 
-
-def _outcome(row: Row, preset: Preset) -> Outcome:
+    Raises
+    ------
+    RowSkipped
+        It states too little.
+    """
     if row.says("suspect"):
         raise RowSkipped("marked suspect")
     failed = has_failed(row)
-    # A table with the two passes has no optimizer step in its total.
-    passes = row.positive("forward_ms"), row.positive("backward_ms")
-    if not (failed or is_measured(row) or (passes[0] and passes[1])):
+    forward_ms, backward_ms = row.positive("forward_ms"), row.positive("backward_ms")
+    if not (failed or is_measured(row) or (forward_ms and backward_ms)):
         raise not_measured()
     name = network_name(row)
     if name is None:
@@ -115,78 +147,95 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     workers = devices_of(row, usual_node(machine.cluster)) or row.count("dp") or row.default("gpus", 1)
     batch = _global_batch(row, workers)
     measured_s = None if failed else step_time_s(row, global_batch=batch, gpus=workers)
-    if measured_s is None and passes[0] and passes[1]:
-        measured_s = (passes[0] + passes[1]) * 1e-3
+    if measured_s is None and forward_ms and backward_ms:
+        measured_s = (forward_ms + backward_ms) * 1e-3
     if measured_s is None and not failed:
         raise not_measured()
-    number_format = format_of(row, "fp32")
-    accumulated = row.count("grad_accum") or 1
-    key = (
-        preset,
-        name,
-        machine.device.name,
-        machine.device.efficiency,
-        id(machine.cluster),
-        number_format,
-        workers,
-        batch,
-        accumulated,
+    return _Run(
+        network=name,
+        machine=machine,
+        number_format=format_of(row, "fp32"),
+        workers=workers,
+        batch=batch,
+        accumulated=row.count("grad_accum") or 1,
+        measured_s=None if failed else measured_s,
+        passes_only=forward_ms is not None and backward_ms is not None,
+        ranking=tuple(row.text(column) for column in _SAME),
     )
-    if key not in _KNOWN:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        found = _costs(graph_of(name), machine, number_format, workers, batch, accumulated, preset)
-        _KNOWN[key] = (machine.cluster, *found)
-    _, costs, ideal_s = _KNOWN[key]
-    no_update = passes[0] is not None and passes[1] is not None
-    predicted_s = float(costs.compute_s[0] if no_update else costs.step_time_s[0])
-    exchange_s = float(costs.exposed_exchange_s[0])
-    # Inside a node they cost no more than an all-reduce in what was measured (docs/accuracy.md, parameter servers).
-    if uses_servers(row) and workers > node_size(machine.cluster) and not no_update and preset.name != "paleo":
-        weight_bytes = 4.0 * graph_of(name).trainable_count  # servers keep and send fp32
-        cluster = preset.cluster(machine.cluster)
-        waited_s = exposed_server_s(weight_bytes, workers, cluster, float(costs.backward_s[0]))
-        predicted_s, exchange_s = predicted_s - exchange_s + waited_s, waited_s
-    if reads_input(row) and not no_update and preset.name != "paleo":
-        predicted_s = _with_input_s(row, predicted_s, graph_of(name), machine, batch, workers)
+
+
+# Alternatives agree in these; software is no choice of the plan.
+_SAME = (
+    "dataset_group",
+    "model",
+    "device",
+    "precision",
+    "gpus",
+    "global_batch",
+    "batch",
+    "input",
+    "library",
+    "framework",
+    "source",
+)
+
+
+def _outcome(row: Row, run: _Run, preset: Preset) -> Outcome:
+    machine = run.machine
+    costs, ideal_s = _known_costs(run, preset)
+    predicted_s, exchange_s = _step_s(row, run, costs, preset)
+    predicted_bytes = float(costs.memory_bytes[0])
     memory = MemoryComparison(
-        predicted_bytes=float(costs.memory_bytes[0]),
+        predicted_bytes=predicted_bytes,
         capacity_bytes=machine.capacity_bytes,
         device_bytes=machine.capacity_bytes,
-        measured_bytes=plausible_bytes(row, measured_bytes(row, machine.capacity_bytes), float(costs.memory_bytes[0])),
+        measured_bytes=plausible_bytes(row, measured_bytes(row, machine.capacity_bytes), predicted_bytes),
     )
-    # Software is no choice of the plan.
-    same = (
-        "dataset_group",
-        "model",
-        "device",
-        "precision",
-        "gpus",
-        "global_batch",
-        "batch",
-        "input",
-        "library",
-        "framework",
-        "source",
-    )
-    ranking = tuple(row.text(column) for column in same)
-    fitted = fitted_of(machine.device) | fitted_links(machine.cluster, workers)
-    if failed or measured_s is None:
-        return Outcome(row=row, failed=True, memory=memory, ranking=ranking, fitted=fitted)
-    if (
-        not ideal_s / 4 <= measured_s <= _LONGEST * ideal_s
-    ):  # fast convolution algorithms need up to 4 times fewer operations
+    fitted = fitted_of(machine.device) | fitted_links(machine.cluster, run.workers)
+    if run.measured_s is None:
+        return Outcome(row=row, failed=True, memory=memory, ranking=run.ranking, fitted=fitted)
+    # Fast convolution algorithms need up to 4 times fewer operations.
+    if not ideal_s / 4 <= run.measured_s <= _LONGEST * ideal_s:
         raise RowSkipped("step time far from what the peak of the devices allows: wrong unit?")
-    # Of the passes alone everything is compute.
-    nodes = workers / node_size(machine.cluster)
+    comparison = Comparison(
+        what="step",
+        predicted_s=predicted_s,
+        measured_s=run.measured_s,
+        ideal_s=ideal_s,
+        shares=_shares(run, costs, predicted_s, exchange_s),
+    )
+    return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=run.ranking, fitted=fitted)
+
+
+def _step_s(row: Row, run: _Run, costs: CostBatch, preset: Preset) -> tuple[float, float]:
+    """Time of what was measured, and what of it waits for the exchange of gradients."""
+    exchange_s = float(costs.exposed_exchange_s[0])
+    if run.passes_only:
+        return float(costs.compute_s[0]), exchange_s
+    step_s = float(costs.step_time_s[0])
+    if preset.name == "paleo":
+        return step_s, exchange_s
+    graph, machine = graph_of(run.network), run.machine
+    # Inside a node they cost no more than an all-reduce in what was measured (docs/accuracy.md, parameter servers).
+    if uses_servers(row) and run.workers > node_size(machine.cluster):
+        weight_bytes = 4.0 * graph.trainable_count  # servers keep and send fp32
+        waited_s = exposed_server_s(
+            weight_bytes, run.workers, preset.cluster(machine.cluster), float(costs.backward_s[0])
+        )
+        step_s, exchange_s = step_s - exchange_s + waited_s, waited_s
+    if reads_input(row):
+        step_s = _with_input_s(row, step_s, graph, machine, run.batch, run.workers)
+    return step_s, exchange_s
+
+
+def _shares(run: _Run, costs: CostBatch, predicted_s: float, exchange_s: float) -> tuple[float, ...]:
+    """Shares of the parts of the step; of the passes alone everything is compute."""
     terms = (
         {}
-        if no_update
+        if run.passes_only
         else {"reshard_s": costs.reshard_s, "exposed_exchange_s": np.array([exchange_s]), "bubble_s": costs.bubble_s}
     )
-    shares = tuple(shares_of([predicted_s], terms, nodes)[0].tolist())
-    comparison = Comparison(what="step", predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s, shares=shares)
-    return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=ranking, fitted=fitted)
+    return tuple(shares_of([predicted_s], terms, run.workers / node_size(run.machine.cluster))[0].tolist())
 
 
 def uses_servers(row: Row) -> bool:
@@ -224,24 +273,40 @@ def _global_batch(row: Row, workers: int) -> int:
     return total if total is not None else (each or 1) * workers
 
 
-def _costs(
-    graph: Graph, machine: Machine, number_format: str, workers: int, batch: int, accumulated: int, preset: Preset
-) -> tuple[CostBatch, float]:
+# Steps that rows asked for: their costs, and the time of their FLOPs at the peak; with the cluster, so that no other has its id.
+_KNOWN: dict[Hashable, tuple[Cluster, CostBatch, float]] = {}
+_MOST_KNOWN = 4096
+
+
+def _known_costs(run: _Run, preset: Preset) -> tuple[CostBatch, float]:
+    """Costs of a run and the time of its FLOPs at the peak; rows repeat their runs."""
+    key = (preset, run.key)
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = (run.machine.cluster, *_costs(run, preset))
+    _, costs, ideal_s = _KNOWN[key]
+    return costs, ideal_s
+
+
+def _costs(run: _Run, preset: Preset) -> tuple[CostBatch, float]:
     """Plain data parallelism, the cheapest collective per layer; and the time of the FLOPs at the peak."""
-    precision = precision_of(number_format, machine.device.formats)
+    machine, graph = run.machine, graph_of(run.network)
+    precision = precision_of(run.number_format, machine.device.formats)
     workload = Workload(
         graph=graph,
-        global_batch=batch,
+        global_batch=run.batch,
         precision=precision,
         optimizer=OPTIMIZERS["momentum"],
         compute=preset.compute(machine.device, precision, "momentum"),
         collectives=ALL_REDUCE_NAMES,
     )
-    if batch < workers:
+    if run.batch < run.workers:
         raise RowSkipped("fewer samples than GPUs")
-    tables = CostTables(workload, preset.cluster(machine.cluster), split_table([workers], batch_only=True), accumulated)
+    splits = split_table([run.workers], batch_only=True)
+    tables = CostTables(workload, preset.cluster(machine.cluster), splits, run.accumulated)
     rows = np.zeros((1, 1), dtype=np.int64)
     plans = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=(0,) * len(graph.layers))
     costs = evaluate_on(tables, plans)
-    flop = model_flops_per_step(replace(workload, global_batch=1)) * batch
-    return costs, flop / (workers * machine.device.peak(precision.compute))
+    flop = model_flops_per_step(replace(workload, global_batch=1)) * run.batch
+    return costs, flop / (run.workers * machine.device.peak(precision.compute))
