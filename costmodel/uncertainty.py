@@ -396,16 +396,24 @@ def shortest_list(
     needed = math.ceil(share * draws - 1e-9)
     chosen = _greedy(covered, needed, [])
     if len(chosen) > 2 and tolerance > 0:
-        counts = covered.astype(np.float32)
-        both = counts.T @ counts
-        union = np.diag(both)[:, None] + np.diag(both)[None, :] - both
-        a, b = np.unravel_index(int(np.argmax(union)), union.shape)
-        if union[a, b] >= needed:
-            chosen = sorted((int(a), int(b)))
+        chosen = _pair(covered, needed) or chosen
     if holding is not None and holding not in chosen:
         with_it = _greedy(covered, needed, [holding])
         chosen = with_it if len(with_it) <= len(chosen) else chosen
     return np.array(chosen, dtype=np.int64)
+
+
+def _pair(covered: NDArray[np.bool_], needed: int) -> list[int]:
+    """The two plans that cover most draws, where these are enough."""
+    count = covered.sum(axis=0)
+    able = np.flatnonzero(count >= needed - count.max())  # with the best other one
+    if len(able) < 2:
+        return []
+    counts = covered[:, able].astype(np.float32)
+    both = counts.T @ counts
+    union = np.diag(both)[:, None] + np.diag(both)[None, :] - both
+    a, b = np.unravel_index(int(np.argmax(union)), union.shape)
+    return sorted((int(able[a]), int(able[b]))) if union[a, b] >= needed else []
 
 
 def _greedy(covered: NDArray[np.bool_], needed: int, start: list[int]) -> list[int]:
