@@ -128,11 +128,8 @@ def _run(
     machinery = machinery_of(options["device"], options["cluster"], options["framework"])
     if options["framework"] is not None:
         _remark_on_framework(where, options["framework"])
-    progress = Progress(where)
-    try:
+    with Progress(where) as progress:
         found = fit(files, machinery, name=called, folds=folds_and_seed[0], seed=folds_and_seed[1], progress=progress)
-    finally:
-        progress.close()
     for name in files:
         table = read_table(Path(name))
         doubt = link_remark(machinery, table)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from planner.commands import options as o
 from planner.commands.output import emit, remark
+from planner.commands.progress import Progress
 from planner.commands.question import output_of
 from planner.commands.validate import constants_of
 from planner.commands.values import Values
@@ -137,7 +138,6 @@ def measure(
     _check_names(as_, cluster)
     constants = constants_of(calibration)
 
-    from planner.commands.progress import Progress
     from planner.detect.system import ThisSystem
     from planner.measure.session import Wanted, measure_here
 
@@ -152,11 +152,8 @@ def measure(
         time_limit_s=limit_s or 1.0,
         seed=number,
     )
-    progress = Progress(where)
-    try:
+    with Progress(where) as progress:
         session = measure_here(wanted, ThisSystem(), progress)
-    finally:
-        progress.close()
     if session.is_first and session.measured.rows:
         from planner.measure.report import measure_report
 

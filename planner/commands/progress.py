@@ -46,9 +46,6 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         """Wipe the line."""
         self._wipe()
         if self._verbose:

@@ -93,13 +93,9 @@ def validate(
     from planner.validation.report import validation_report
     from planner.validation.run import validate_files
 
-    progress = Progress(where)
-    try:
-        scores = validate_files(
-            files or [], by, constants_of(calibration), with_rows=page is not None, progress=progress
-        )
-    finally:
-        progress.close()
+    constants = constants_of(calibration)
+    with Progress(where) as progress:
+        scores = validate_files(files or [], by, constants, with_rows=page is not None, progress=progress)
     if page is not None:
         from planner.commands.files import write_atomically
         from planner.validation.page import validation_page
