@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from interval_fit import POPULATIONS, Fitted, model_of, quantile, weights
@@ -22,6 +23,8 @@ from costmodel.uncertainty import (
     shortest_list,
 )
 from planner.uncertainty.bars import SAME_WITHIN
+from planner.validation.kinds import recognise
+from planner.validation.tables import read_table
 
 FloatArray = NDArray[np.float64]
 
@@ -154,8 +157,8 @@ def text_of(without_models: Folds, without_files: Folds) -> str:
     )
 
 
-def calibration_text(rows: Rows, fitted: Fitted) -> str:
-    """configs/calibration/default.yaml."""
+def calibration_text(rows: Rows, fitted: Fitted, folder: Path) -> str:
+    """configs/calibration/default.yaml; ``folder``: of the tables that the rows are from."""
     residual = quantile(np.abs(rows.residual), weights(rows), 0.8) / 1.2816
     lines = [
         "# Written by benchmarks/intervals.py --write. Factors of 1: the bundled constants; log_sd: how far they are usually off.",
@@ -169,6 +172,8 @@ def calibration_text(rows: Rows, fitted: Fitted) -> str:
         f"  rows: {len(rows)}",
         f"  used: {len(rows)}",
         "  command: python benchmarks/intervals.py --write",
+        "  tables:",
+        *(_table(folder / f"{file}.csv", int((rows.file == file).sum())) for file in FILES),
         "constants:",
     ]
     for (name, constant), log_sd in zip(CONSTANTS.items(), fitted.log_sd, strict=True):
@@ -193,6 +198,12 @@ def calibration_text(rows: Rows, fitted: Fitted) -> str:
             f"      listed_share: {model.listed_share:g}",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _table(path: Path, used: int) -> str:
+    """What tells a table that was fitted to from others."""
+    table = read_table(path)
+    return f"    - {{file: {path.name}, sha256: {table.sha256}, kind: {recognise(table).name}, rows: {len(table.rows)}, used: {used}}}"
 
 
 def _count(rows: Rows, kind: str) -> int:

@@ -29,9 +29,10 @@ BEGIN, END = "<!-- error bars: python benchmarks/intervals.py --write -->", "<!-
 
 def main(arguments: Sequence[str]) -> None:
     """Print the section and the calibration, or write them."""
-    rows = read_rows(measurements())
+    folder = measurements()
+    rows = read_rows(folder)
     fitted, without_models, without_files = everything(rows)
-    text, calibration = text_of(without_models, without_files), calibration_text(rows, fitted)
+    text, calibration = text_of(without_models, without_files), calibration_text(rows, fitted, folder)
     if "--write" not in arguments:
         print(text, calibration, sep="\n\n")
         return

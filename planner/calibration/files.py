@@ -18,12 +18,13 @@ _SHOWN_CHANGE = 0.005  # smaller changes of a constant would be written as x 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCalibration:
-    """A calibration and the file it comes from."""
+    """A calibration and the file it comes from; ``tables``: SHA-256 of the tables that it was fitted to."""
 
     calibration: Calibration
     path: Path
     sha256: str
     description: str = ""
+    tables: frozenset[str] = frozenset()
 
 
 def load_calibration(text: str = DEFAULT_CALIBRATION) -> LoadedCalibration:
@@ -50,6 +51,7 @@ def load_calibration(text: str = DEFAULT_CALIBRATION) -> LoadedCalibration:
         path=path,
         sha256=loaded.document.sha256,
         description=loaded.content.description,
+        tables=frozenset(table.sha256 for table in loaded.content.source.tables),
     )
 
 

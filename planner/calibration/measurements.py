@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -184,7 +183,7 @@ def _add_file(collected: _Collected, name: str, machinery: Machinery) -> None:
     collected.tables.append(
         TableUse(
             file=name,
-            sha256=hashlib.sha256(Path(name).read_bytes()).hexdigest(),
+            sha256=table.sha256,
             kind=main.name if len(kinds) == 1 else " and ".join(sorted(kind.name for kind in kinds)),
             rows=len(table.rows),
             used=used,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,6 +180,7 @@ class Table:
     path: Path
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    sha256: str = ""
 
 
 def read_table(path: Path) -> Table:
@@ -197,7 +199,7 @@ def read_table(path: Path) -> Table:
     InputFileError
         The file cannot be read, is no CSV, or is empty.
     """
-    text = _text_of(path)
+    text, sha256 = _text_of(path)
     lines = _lines(path, text)
     if not lines:
         raise _problem(
@@ -225,7 +227,7 @@ def read_table(path: Path) -> Table:
     while lines:
         number, line = lines.pop()
         rows.append(_row(places, line, number, path, known))
-    return Table(path=path, columns=columns, rows=tuple(rows))
+    return Table(path=path, columns=columns, rows=tuple(rows), sha256=sha256)
 
 
 def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
@@ -255,13 +257,15 @@ def _strange(columns: Sequence[str]) -> str:
     return ""
 
 
-def _text_of(path: Path) -> str:
+def _text_of(path: Path) -> tuple[str, str]:
+    """What a file says, with one character for the end of a line, and its SHA-256."""
     try:
         if path.is_dir():
             raise _problem(path, "is a folder, not a CSV file")
         if path.stat().st_size > _MAX_BYTES:
             raise _problem(path, f"is larger than {_MAX_BYTES // 2**20} MiB")
-        text = path.read_text(encoding="utf-8-sig")
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise _problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
     except InputFileError:
@@ -270,7 +274,7 @@ def _text_of(path: Path) -> str:
         raise _problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if "\0" in text:
         raise _problem(path, "is no text: it holds NUL characters")
-    return text
+    return text, hashlib.sha256(data).hexdigest()
 
 
 def _printable(text: str) -> str:
