@@ -63,7 +63,7 @@ def validate(
     by : str, optional
         Also score the rows apart by the text of this column.
     calibration : name or path, optional
-        Constants fitted by ``planner calibrate``.
+        Constants and error bars of ``planner calibrate``.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def validate(
     ...
     planner.errors.InputFileError: no-such-table.csv: cannot be read: No such file or directory
     """
-    from planner.commands.validate import constants_of
+    from planner.calibration.files import load_calibration
     from planner.validation.run import validate_files
 
     with in_python_words():
@@ -88,5 +88,5 @@ def validate(
             names += [os.fspath(name) for name in several]
         if not names:
             raise UsageError("files: give at least one CSV file")
-        constants = constants_of(None if calibration is None else reference_to("calibrations", calibration))
-        return Validation(by=by, raw=validate_files(names, by, constants))
+        known = None if calibration is None else load_calibration(reference_to("calibrations", calibration))
+        return Validation(by=by, raw=validate_files(names, by, known))

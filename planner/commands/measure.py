@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,6 @@ from planner.commands import options as o
 from planner.commands.output import emit, remark
 from planner.commands.progress import Progress
 from planner.commands.question import output_of
-from planner.commands.validate import constants_of
 from planner.commands.values import Values
 
 __all__ = ["measure"]
@@ -136,7 +136,7 @@ def measure(
     path = _path(output, values)
     values.check()
     _check_names(as_, cluster)
-    constants = constants_of(calibration)
+    constants = _constants_of(calibration)
 
     from planner.detect.system import ThisSystem
     from planner.measure.session import Wanted, measure_here
@@ -168,6 +168,15 @@ def measure(
         remark(where, f"nothing was measured, and no file written{f': {reasons}' if reasons else ''}")
     if session.measured.stopped:
         raise KeyboardInterrupt  # what was measured is kept; the exit code says that it was stopped
+
+
+def _constants_of(calibration: str | None) -> Mapping[str, float]:
+    """Factors of a calibration; none where none is named."""
+    if calibration is None:
+        return {}
+    from planner.calibration.files import load_calibration
+
+    return load_calibration(calibration).calibration.values
 
 
 def _words(values: Values, flag: str, text: str | None, allowed: tuple[str, ...]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,7 @@ from planner.commands.progress import Progress
 from planner.commands.question import output_of
 from planner.commands.values import Values
 
-__all__ = ["constants_of", "validate"]
+__all__ = ["validate"]
 
 Files = Annotated[
     list[str] | None,
@@ -90,12 +90,13 @@ def validate(
     _spare_inputs("--output", where.path, files or [], values)
     values.check()
 
+    from planner.calibration.files import load_calibration
     from planner.validation.report import validation_report
     from planner.validation.run import validate_files
 
-    constants = constants_of(calibration)
+    known = None if calibration is None else load_calibration(calibration)
     with Progress(where) as progress:
-        scores = validate_files(files or [], by, constants, with_rows=page is not None, progress=progress)
+        scores = validate_files(files or [], by, known, with_rows=page is not None, progress=progress)
     if page is not None:
         from planner.commands.files import write_atomically
         from planner.validation.page import validation_page
@@ -137,12 +138,3 @@ def _spare_inputs(flag: str, path: Path | None, files: Sequence[str], values: Va
         if same:
             values.add(f"{flag} {path}: is one of the tables")
             return
-
-
-def constants_of(calibration: str | None) -> Mapping[str, float]:
-    """Factors of a calibration; none where none is named."""
-    if calibration is None:
-        return {}
-    from planner.calibration.files import load_calibration
-
-    return load_calibration(calibration).calibration.values

@@ -44,6 +44,24 @@ class Figures(_Entry):
     regret_top3_mean: Error | None = Field(
         description="The same for the best measured of the three predicted best, mean."
     )
+    interval_rows: Count = Field(
+        description="Times of training steps whose 80 % interval is known; of large files evenly spaced ones may stand for all."
+    )
+    interval_coverage: Share | None = Field(description="Share of them that was measured inside.")
+    interval_width: Error | None = Field(description="Median of log(upper end / lower end).")
+    interval_score: Error | None = Field(
+        description="Mean of the width plus ten times how far outside the measurement is, of log(time); smaller is better."
+    )
+    interval_score_one_width: Error | None = Field(
+        description="The same of one width for all, that of the residuals of the calibration."
+    )
+    interval_score_hindsight: Error | None = Field(description="The same of the one width that suits these rows best.")
+    list_questions: Count = Field(description="Groups with at least three different plans.")
+    list_holds_best: Share | None = Field(
+        description="Share of them whose list to benchmark holds the plan measured best."
+    )
+    list_length: Error | None = Field(description="Median number of plans on the list.")
+    list_plans: Error | None = Field(description="Median number of plans of a group.")
     memory_mape: Error | None = Field(description="Mean absolute error of the memory.")
     memory_median_ape: Error | None = Field(description="Median.")
     memory_bias: Number | None = Field(description="Mean of log(predicted / measured) of the memory.")
@@ -97,6 +115,7 @@ class FileFigures(Figures):
     file: str = Field(description="As it was named.")
     kind: str = Field(description="What its rows are.")
     paleo: PaleoFigures
+    error_bars_in_sample: bool = Field(description="Whether the error bars were fitted to this very file.")
     remarks: list[str] = Field(
         description="Columns that are not read though their names are near; units that all rows seem to have wrong."
     )

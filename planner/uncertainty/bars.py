@@ -32,6 +32,8 @@ __all__ = [
     "bars_of",
     "error_model",
     "knowledge_of",
+    "knowledge_with",
+    "one_width",
     "with_bars",
     "without_model",
 ]
@@ -130,9 +132,18 @@ def knowledge_of(request: Request, *, is_transformer: bool, names: Sequence[str]
     names : sequence of str
         Constants that can matter for the question.
     """
+    given = None if request.calibration is None else load_calibration(request.calibration).calibration
+    framework = "" if given is None else given.framework
+    return knowledge_with(given, framework, is_transformer=is_transformer, names=names)
+
+
+def knowledge_with(
+    given: Calibration | None, framework: str, *, is_transformer: bool, names: Sequence[str] = tuple(CONSTANTS)
+) -> Knowledge:
+    """What a calibration, the bundled one unless given, says about errors of a framework's steps."""
     bundled = load_calibration().calibration
-    calibration = bundled if request.calibration is None else load_calibration(request.calibration).calibration
-    profile = profile_of(calibration.framework).name
+    calibration = bundled if given is None else given
+    profile = profile_of(framework).name
     kind = "images" if not is_transformer else profile if profile != "default" else "transformers"
     own = bool(calibration.error_models) or _says_more(calibration, bundled)
     return Knowledge(
@@ -142,6 +153,13 @@ def knowledge_of(request: Request, *, is_transformer: bool, names: Sequence[str]
         log_sd={name: _log_sd(calibration, bundled, name) for name in names},
         covariance=_covariance(calibration, bundled, names),
     )
+
+
+def one_width(given: Calibration | None) -> ErrorModel:
+    """The error model that knows no more than how large residuals are: one width for every plan of every kind."""
+    bundled = load_calibration().calibration
+    known = bundled if given is None or not _says_more(given, bundled) else given
+    return ErrorModel(shared_log_sd=known.residual_log_sd, plan_log_sd=0.0)
 
 
 def error_model(calibration: Calibration, bundled: Calibration, kind: str, *, is_transformer: bool) -> ErrorModel:

@@ -31,7 +31,7 @@ from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison,
 from planner.validation.preset import Preset
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["graph_of", "network_name", "predict"]
+__all__ = ["Run", "asked", "graph_of", "network_name", "predict"]
 
 _LONGEST = 1e5  # times what the devices need at their peak
 
@@ -83,7 +83,7 @@ def graph_of(name: str) -> Graph:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
+class Run:
     """A row as the cost model takes it."""
 
     network: str
@@ -117,7 +117,7 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     outcomes = []
     for row in rows:
         try:
-            run = row.meaning = row.meaning or _run(row)
+            run = row.meaning = row.meaning or asked(row)
             outcomes.append(_outcome(row, run, preset))
         except RowSkipped as trouble:
             outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
@@ -126,7 +126,7 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
     return outcomes
 
 
-def _run(row: Row) -> _Run:
+def asked(row: Row) -> Run:
     """What a row states.
 
     Raises
@@ -151,7 +151,7 @@ def _run(row: Row) -> _Run:
         measured_s = (forward_ms + backward_ms) * 1e-3
     if measured_s is None and not failed:
         raise not_measured()
-    return _Run(
+    return Run(
         network=name,
         machine=machine,
         number_format=format_of(row, "fp32"),
@@ -180,7 +180,7 @@ _SAME = (
 )
 
 
-def _outcome(row: Row, run: _Run, preset: Preset) -> Outcome:
+def _outcome(row: Row, run: Run, preset: Preset) -> Outcome:
     machine = run.machine
     costs, ideal_s = _known_costs(run, preset)
     predicted_s, exchange_s = _step_s(row, run, costs, preset)
@@ -207,7 +207,7 @@ def _outcome(row: Row, run: _Run, preset: Preset) -> Outcome:
     return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=run.ranking, fitted=fitted)
 
 
-def _step_s(row: Row, run: _Run, costs: CostBatch, preset: Preset) -> tuple[float, float]:
+def _step_s(row: Row, run: Run, costs: CostBatch, preset: Preset) -> tuple[float, float]:
     """Time of what was measured, and what of it waits for the exchange of gradients."""
     exchange_s = float(costs.exposed_exchange_s[0])
     if run.passes_only:
@@ -228,7 +228,7 @@ def _step_s(row: Row, run: _Run, costs: CostBatch, preset: Preset) -> tuple[floa
     return step_s, exchange_s
 
 
-def _shares(run: _Run, costs: CostBatch, predicted_s: float, exchange_s: float) -> tuple[float, ...]:
+def _shares(run: Run, costs: CostBatch, predicted_s: float, exchange_s: float) -> tuple[float, ...]:
     """Shares of the parts of the step; of the passes alone everything is compute."""
     terms = (
         {}
@@ -278,7 +278,7 @@ _KNOWN: dict[Hashable, tuple[Cluster, CostBatch, float]] = {}
 _MOST_KNOWN = 4096
 
 
-def _known_costs(run: _Run, preset: Preset) -> tuple[CostBatch, float]:
+def _known_costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
     """Costs of a run and the time of its FLOPs at the peak; rows repeat their runs."""
     key = (preset, run.key)
     if key not in _KNOWN:
@@ -289,7 +289,7 @@ def _known_costs(run: _Run, preset: Preset) -> tuple[CostBatch, float]:
     return costs, ideal_s
 
 
-def _costs(run: _Run, preset: Preset) -> tuple[CostBatch, float]:
+def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
     """Plain data parallelism, the cheapest collective per layer; and the time of the FLOPs at the peak."""
     machine, graph = run.machine, graph_of(run.network)
     precision = precision_of(run.number_format, machine.device.formats)

@@ -9,6 +9,7 @@ from pathlib import Path
 from planner.report.charts import Point, ratio_histogram, scatter
 from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, significant
 from planner.report.page import Cell, escaped, facts, page, table
+from planner.validation.report import bar_facts
 from planner.validation.run import FileScore
 from planner.validation.scores import ComparedRow, Score
 
@@ -97,6 +98,20 @@ _MEMORY: tuple[_Figure, ...] = (
     ("OOM recall", "of the failures that memory explains: predicted not to fit", lambda s: s.memory.recall, percent),
     ("false alarms", "of the runs that succeeded: predicted not to fit", lambda s: s.memory.false_alarm, percent),
 )  # fmt: skip
+_BARS: tuple[_Figure, ...] = (
+    ("intervals", "times whose interval is known", lambda s: s.bars.rows, _count),
+    ("inside", "share of them within the 80 % interval that planner optimize prints", lambda s: s.bars.coverage, percent),
+    ("width", "median of log(upper end / lower end)", lambda s: s.bars.width, significant),
+    ("interval score", "width + 10 times how far outside, of log(time): smaller is better", lambda s: s.bars.score, significant),
+    ("one width", "interval score of one width for all, that of the calibration", lambda s: s.bars.score_one_width, significant),
+    ("hindsight", "interval score of the one width that suits these rows best", lambda s: s.bars.score_hindsight, significant),
+)  # fmt: skip
+_LISTS: tuple[_Figure, ...] = (
+    ("lists", "groups with at least three different plans", lambda s: s.bars.questions, _count),
+    ("hold the best", "share of the lists to benchmark with the plan measured best", lambda s: s.bars.holds_best, percent),
+    ("length", "median number of plans on a list", lambda s: s.bars.length, significant),
+    ("of plans", "median number of plans of a group", lambda s: s.bars.plans, significant),
+)  # fmt: skip
 _PALEO: tuple[_Figure, ...] = (
     ("paleo MAPE", "the same by the preset paleo", lambda s: s.times.mape, percent),
     ("paleo median", "the same by the preset paleo", lambda s: s.times.median_ape, percent),
@@ -117,7 +132,11 @@ def _figures(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Scor
         *([(_PALEO_TAU, True)] if is_ranked else ()),
         *(_own(_MEMORY) if has_memory else ()),
     ]
-    return "".join(_figure_table(title, rows, paleo, figures) for figures in (errors, more) if figures)
+    bars = [
+        *(_own(_BARS) if any(score.bars.rows for score in scores) else ()),
+        *(_own(_LISTS) if any(score.bars.questions for score in scores) else ()),
+    ]
+    return "".join(_figure_table(title, rows, paleo, figures) for figures in (errors, more, bars) if figures)
 
 
 def _own(figures: Sequence[_Figure]) -> list[tuple[_Figure, bool]]:
@@ -182,6 +201,7 @@ def _facts(file: FileScore) -> list[tuple[str, str]]:
         ),
         ("times compared", f"{score.comparisons:,}"),
         ("without any default", percent(score.without_default)),
+        *bar_facts(file),
     ]
     if score.memory.failures:
         found.append(("failed runs", f"{score.memory.failures:,}, of which {sum(score.memory.apart.values()):,} apart"))

@@ -15,8 +15,6 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
 from costmodel.mesh.units import MeshError
-from costmodel.precision import OPTIMIZERS
-from costmodel.workload import Workload
 from planner.uncertainty.features import node_size, shares_of
 from planner.validation.degrees import ImpossiblePlan
 from planner.validation.facts import (
@@ -27,7 +25,7 @@ from planner.validation.fitted import fitted_links, fitted_of
 from planner.validation.framework_plans import framework_fault, framework_plan, reported_bytes
 from planner.validation.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
 from planner.validation.preset import Preset
-from planner.validation.questions import Question, asked
+from planner.validation.questions import Question, asked, model_of
 from planner.validation.tables import Row, RowSkipped
 
 __all__ = ["predict"]
@@ -61,12 +59,8 @@ def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
 def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     """Predict rows that share a model."""
     first = questions[0]
-    compute = preset.compute(first.machine.device, first.precision, "adam")
-    workload = Workload(
-        graph=first.graph, global_batch=1, precision=first.precision, optimizer=OPTIMIZERS["adam"], compute=compute
-    )
     try:
-        model = MeshModel.build(workload, preset.cluster(first.machine.cluster), preset.assumptions(first.assumptions))
+        model = model_of(first, preset)
     except MeshError as error:
         return [skipped(question.row, str(error), usable=True) for question in questions]
     # A table repeats its plans: each is costed once.
@@ -82,7 +76,7 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     costs, reported = _costs(model, first.profile, [plans[int(index)] for index in legal])
     step_shares = [] if costs is None else _shares(costs, batch.workers[legal] / node_size(first.machine.cluster))
     position = {int(index): k for k, index in enumerate(legal)}
-    flop = model_flops_per_step(workload)
+    flop = model_flops_per_step(model.workload)
     peak = first.machine.device.peak(first.precision.compute)
     fitted = fitted_of(first.machine.device, first.assumptions, first.profile)
     cluster = first.machine.cluster

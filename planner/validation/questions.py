@@ -10,8 +10,10 @@ from itertools import product
 from costmodel.framework import FrameworkProfile, profile_of
 from costmodel.graph import Graph
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from costmodel.precision import Precision
+from costmodel.precision import OPTIMIZERS, Precision
+from costmodel.workload import Workload
 from planner.validation.degrees import batches_of, degrees_of
 from planner.validation.experts import agrees, check_count, is_particular
 from planner.validation.facts import (
@@ -29,11 +31,12 @@ from planner.validation.facts import (
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of, usual_node
 from planner.validation.networks import TransformerShape, bundled_name, shape_of, transformer
 from planner.validation.positions import bundled_transformer, positions_of
+from planner.validation.preset import Preset
 from planner.validation.recomputation import recompute_choices
 from planner.validation.sharding import offloads_optimizer, sharding_choices
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["Question", "asked"]
+__all__ = ["Question", "asked", "model_of"]
 
 # NVIDIA NeMo's LoRA recipes: rank 32, on the products of queries, keys and values (NeMo Framework user guide, PEFT).
 _LORA_RANK = 32
@@ -202,3 +205,22 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
             )
         )
     return tuple(plans), len(shardings), global_batch
+
+
+def model_of(question: Question, preset: Preset) -> MeshModel:
+    """The cost model of a question, for a batch of one sample.
+
+    Raises
+    ------
+    MeshError
+        The network has no repeated blocks.
+    """
+    machine = question.machine
+    workload = Workload(
+        graph=question.graph,
+        global_batch=1,
+        precision=question.precision,
+        optimizer=OPTIMIZERS["adam"],
+        compute=preset.compute(machine.device, question.precision, "adam"),
+    )
+    return MeshModel.build(workload, preset.cluster(machine.cluster), preset.assumptions(question.assumptions))

@@ -12,7 +12,7 @@ from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, signif
 from planner.validation.run import FileScore
 from planner.validation.scores import Score
 
-__all__ = ["score_document", "validation_report"]
+__all__ = ["bar_facts", "score_document", "validation_report"]
 
 
 def validation_report(scores: Sequence[FileScore], by: str | None = None) -> Report:
@@ -52,7 +52,7 @@ _BESIDE = (
 
 def score_document(score: Score) -> dict[str, Any]:
     """Figures of some rows; shares of 1, not percent."""
-    times, ranking, memory = score.times, score.ranking, score.memory
+    times, ranking, memory, bars = score.times, score.ranking, score.memory, score.bars
     return {
         "rows": score.rows,
         "scored": score.scored,
@@ -71,6 +71,16 @@ def score_document(score: Score) -> dict[str, Any]:
         "regret_top1_mean": ranking.regret_top1_mean,
         "regret_top1_max": ranking.regret_top1_max,
         "regret_top3_mean": ranking.regret_top3_mean,
+        "interval_rows": bars.rows,
+        "interval_coverage": bars.coverage,
+        "interval_width": bars.width,
+        "interval_score": bars.score,
+        "interval_score_one_width": bars.score_one_width,
+        "interval_score_hindsight": bars.score_hindsight,
+        "list_questions": bars.questions,
+        "list_holds_best": bars.holds_best,
+        "list_length": bars.length,
+        "list_plans": bars.plans,
         "memory_mape": memory.mape,
         "memory_median_ape": memory.median_ape,
         "memory_bias": memory.bias,
@@ -87,6 +97,7 @@ def score_document(score: Score) -> dict[str, Any]:
 def _document(score: FileScore, by: str | None) -> dict[str, Any]:
     document: dict[str, Any] = {"file": score.file, "kind": score.kind, **score_document(score.score)}
     document["paleo"] = _paleo(score.paleo)
+    document["error_bars_in_sample"] = score.in_sample
     document["remarks"] = list(score.remarks)
     document["fitted"] = sorted(score.score.fitted)
     document["worst"] = [
@@ -141,8 +152,15 @@ def _blocks(scores: Sequence[FileScore], by: str | None) -> list[Block]:
             "alternatives (rows that differ in the plan only)."
         )
     )
+    if any(file.score.bars.rows for file in scores):
+        blocks.append(
+            Sentence(
+                "Inside: share of the measured times within the 80 % interval that planner optimize prints; on list: share of the groups "
+                "whose list to benchmark holds the plan measured best."
+            )
+        )
     for file in scores:
-        blocks += [Heading(f"{file.file} ({file.kind})"), _facts(file.score, file.remarks)]
+        blocks += [Heading(f"{file.file} ({file.kind})"), _facts(file)]
         if by is not None and file.parts:
             rows = [(text or "(not stated)", part) for text, part in file.parts.items()]
             blocks.append(_table(by, rows, list(file.paleo_parts.values())))
@@ -178,6 +196,10 @@ def _table(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score]
             column("regret\nworst", [_ratio(p.ranking.regret_top1_max) for p in parts], 5),
             column("regret\ntop 3", [_ratio(p.ranking.regret_top3_mean) for p in parts], 4),
         ]
+    if any(p.bars.rows for p in parts):
+        columns.append(column("inside", [percent(p.bars.coverage) for p in parts], 3))
+    if any(p.bars.questions for p in parts):
+        columns.append(column("on\nlist", [percent(p.bars.holds_best) for p in parts], 3))
     if any(p.memory.median_ape is not None or p.memory.failures for p in parts):
         columns += [
             column("memory\nmedian", [percent(p.memory.median_ape) for p in parts], 2),
@@ -187,9 +209,10 @@ def _table(title: str, rows: Sequence[tuple[str, Score]], paleo: Sequence[Score]
     return Table(columns=tuple(columns))
 
 
-def _facts(score: Score, remarks: Sequence[str] = ()) -> Facts:
+def _facts(file: FileScore) -> Facts:
+    score = file.score
     pairs = [
-        *(("remark", remark) for remark in remarks),
+        *(("remark", remark) for remark in file.remarks),
         (
             "scored",
             f"{score.scored:,} of {score.usable:,} usable rows ({percent(score.coverage)}), {score.rows:,} in all",
@@ -202,6 +225,7 @@ def _facts(score: Score, remarks: Sequence[str] = ()) -> Facts:
         pairs.append(("failed runs", f"{score.memory.failures:,}; counted apart, as crashes or hangs: {apart}"))
     if score.memory.mape is not None:
         pairs.append(("memory error", f"mean {percent(score.memory.mape)}, bias {_signed(score.memory.bias)}"))
+    pairs += bar_facts(file)
     lacking = ", ".join(f"{name} ({count:,})" for name, count in list(score.defaults.items())[:12])
     pairs.append(
         ("without any default", percent(score.without_default) + (f"; taken by default: {lacking}" if lacking else ""))
@@ -210,6 +234,24 @@ def _facts(score: Score, remarks: Sequence[str] = ()) -> Facts:
         ("fitted constants", str(len(score.fitted)) + (f": {', '.join(sorted(score.fitted))}" if score.fitted else ""))
     )
     return Facts(pairs=tuple(pairs))
+
+
+def bar_facts(file: FileScore) -> list[tuple[str, str]]:
+    """How the error bars of a file's rows did, in words."""
+    score, bars = file.score, file.score.bars
+    if not bars.rows:
+        return []
+    rows = f"{bars.rows:,} times" if bars.rows == score.comparisons else f"{bars.rows:,} of {score.comparisons:,} times"
+    text = (
+        f"{percent(bars.coverage)} of {rows} inside the 80 % interval; interval score {significant(bars.score)}, of one width for all "
+        f"{significant(bars.score_one_width)} (of the one that suits these rows best {significant(bars.score_hindsight)})"
+    )
+    found = [("error bars", text + ("; they were fitted to this very file" if file.in_sample else ""))]
+    if bars.questions:
+        median = f"median length {bars.length:g} of {bars.plans:g} plans"
+        held = f"{percent(bars.holds_best)} of {bars.questions:,} hold the plan measured best"
+        found.append(("lists to benchmark", f"{held}; {median}"))
+    return found
 
 
 def _reasons(skipped: Mapping[str, int]) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.errors import FileProblem, InputFileError, UsageError, did_you_mean
 from planner.validation.columns import remarks
+from planner.validation.error_bars import Judge
 from planner.validation.kinds import predict_by
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, PALEO
 from planner.validation.scores import ComparedRow, Score, baseline_factor, compared_rows, score, split_by
 from planner.validation.tables import Table, read_table
+from planner.validation.varied import judge_of
 
 __all__ = ["FileScore", "validate_files"]
 
@@ -39,6 +42,8 @@ class FileScore:
         Predicted / measured by the ``paleo`` preset; empty unless asked for.
     remarks : tuple of str
         Columns that are not read though their names are near, and units that all rows seem to have wrong.
+    in_sample : bool
+        Whether the error bars were fitted to this very file.
     """
 
     file: str
@@ -50,12 +55,13 @@ class FileScore:
     compared: tuple[ComparedRow, ...] = ()
     paleo_ratios: tuple[float, ...] = ()
     remarks: tuple[str, ...] = ()
+    in_sample: bool = False
 
 
 def validate_files(
     files: Sequence[str],
     by: str | None = None,
-    constants: Mapping[str, float] | None = None,
+    calibration: LoadedCalibration | None = None,
     *,
     with_rows: bool = False,
     progress: Callable[[str, float], None] | None = None,
@@ -96,7 +102,9 @@ def validate_files(
     if by is not None and tables and by not in columns:
         raise UsageError(f"--by {by}: no file has this column{did_you_mean(by, columns)}")
     scores = []
-    preset = replace(DEFAULT, constants=tuple((constants or {}).items()))
+    given = None if calibration is None else calibration.calibration
+    preset = DEFAULT if given is None else replace(DEFAULT, constants=tuple(given.values.items()))
+    fitted = load_calibration().tables | (frozenset() if calibration is None else calibration.tables)
     for n, (name, table) in enumerate(zip(files, tables, strict=False)):
         say = _said(progress, name, n, len(tables))
         try:
@@ -105,8 +113,10 @@ def validate_files(
             problems.extend(error.problems)
             continue
         column = by if by is not None and by in table.columns else None
-        scored = _file_score(name, kind.name, outcomes, paleo, column, with_rows=with_rows)
-        scores.append(replace(scored, remarks=remarks(table.columns, kind.name, outcomes)))
+        judge = judge_of(outcomes, preset, given)
+        scored = _file_score(name, kind.name, outcomes, paleo, column, judge, with_rows=with_rows)
+        known = remarks(table.columns, kind.name, outcomes)
+        scores.append(replace(scored, remarks=known, in_sample=table.sha256 in fitted))
     if problems:
         raise InputFileError(problems)
     if not scores:
@@ -122,20 +132,27 @@ def _said(progress: Callable[[str, float], None] | None, name: str, n: int, file
 
 
 def _file_score(
-    name: str, kind: str, outcomes: list[Outcome], paleo: list[Outcome], by: str | None, *, with_rows: bool
+    name: str,
+    kind: str,
+    outcomes: list[Outcome],
+    paleo: list[Outcome],
+    by: str | None,
+    judge: Judge,
+    *,
+    with_rows: bool,
 ) -> FileScore:
-    def parts_of(found: list[Outcome]) -> dict[str, Score]:
+    def parts_of(found: list[Outcome], judge: Judge | None = None) -> dict[str, Score]:
         if by is None:
             return {}
         factor = baseline_factor(found)  # one for the file: that of a part of one row would be that row
-        return {text: score(members, factor) for text, members in split_by(found, by).items()}
+        return {text: score(members, factor, judge) for text, members in split_by(found, by).items()}
 
     return FileScore(
         file=name,
         kind=kind,
-        score=score(outcomes),
+        score=score(outcomes, judge=judge),
         paleo=score(paleo),
-        parts=parts_of(outcomes),
+        parts=parts_of(outcomes, judge),
         paleo_parts=parts_of(paleo),
         compared=compared_rows(outcomes) if with_rows else (),
         paleo_ratios=tuple(row.predicted_s / row.measured_s for row in compared_rows(paleo)) if with_rows else (),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.validation.error_bars import BarScore, Judge, bar_score
 from planner.validation.metrics import ErrorSummary, best_factor, error_summary
 from planner.validation.outcomes import Comparison, Outcome
 from planner.validation.ranking import RankingSummary, ranking_summary
@@ -58,6 +59,7 @@ class Score:
     defaults: Mapping[str, int]  # fact that is not stated -> scored rows that lack it
     fitted: frozenset[str]
     worst: tuple[ComparedRow, ...]
+    bars: BarScore = BarScore()
 
     @property
     def coverage(self) -> float | None:
@@ -65,7 +67,7 @@ class Score:
         return self.scored / self.usable if self.usable else None
 
 
-def score(outcomes: Sequence[Outcome], factor: float | None = None) -> Score:
+def score(outcomes: Sequence[Outcome], factor: float | None = None, judge: Judge | None = None) -> Score:
     """Score rows together.
 
     Parameters
@@ -73,6 +75,8 @@ def score(outcomes: Sequence[Outcome], factor: float | None = None) -> Score:
     outcomes : sequence of Outcome
     factor : float, optional
         Factor of the baseline, see `baseline_factor`; unless given, fitted to these rows.
+    judge : Judge, optional
+        Of their error bars, which are not scored without it.
 
     Returns
     -------
@@ -98,6 +102,7 @@ def score(outcomes: Sequence[Outcome], factor: float | None = None) -> Score:
         defaults=dict(Counter(name for outcome in good for name in outcome.row.defaults).most_common()),
         fitted=frozenset(name for outcome in good for name in outcome.fitted),
         worst=_worst(pairs),
+        bars=BarScore() if judge is None else bar_score(good, judge),
     )
 
 
