@@ -174,11 +174,13 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
     ),
     FrameworkProfile(
         name="llm-foundry",
-        doc="fused cross entropy",
-        source="logits_copies: llm-foundry's loss_fn is fused_crossentropy (flash-attention) by default, which keeps the logits and writes "
+        doc="fused cross entropy; FSDP that waits for the weights of backward passes",
+        source="gather_overlap: backward_prefetch of Composer's fsdp_config is BACKWARD_POST by default (its docs, "
+        "notes/distributed_training.rst), which gathers a unit's weights once the gradients of the one before are computed. logits_copies: "
+        "llm-foundry's loss_fn is fused_crossentropy (flash-attention) by default, which keeps the logits and writes "
         "their gradient, both in 16 bits",
         pattern=r"llm-?foundry|composer",
-        facts={"logits_copies": 0.5},
+        facts={"gather_overlap": 0.0, "logits_copies": 0.5},
     ),
     FrameworkProfile(
         name="default", doc="the defaults of the mesh model", source="those of the assumptions", pattern=r""

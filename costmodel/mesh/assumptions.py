@@ -144,6 +144,11 @@ class MeshAssumptions:
         "share of dp_overlap that exchanges keep where ZeRO-1 or 2 shards the optimizer; 0: they run behind the backward pass",
         "Megatron-LM --overlap-grad-reduce --overlap-param-gather",
     )
+    gather_overlap: float = _assumption(
+        1.0,
+        "share of the weights gathered for the backward pass (ZeRO-3) that travels behind it; 0: the device waits for them",
+        "PyTorch FSDP gathers those of the next unit before a unit's gradients are computed (BackwardPrefetch.BACKWARD_PRE, its default)",
+    )
     zero_whole: float = _assumption(
         0.0,
         "1: ranks that share the optimizer under ZeRO-1 add up whole gradients at once; 0: they scatter the sums bucket by bucket",

@@ -250,8 +250,9 @@ def chunk_gathering(workload: Workload, cores: Cores, times: CopyTimes, core: In
     """What ZeRO-3 adds to the passes of chunks.
 
     Weights are gathered unit by unit before both passes, gradients scattered behind the backward one. Behind which a zero-bubble schedule
-    hides no more than input gradients take. The host starts one collective per unit and pass for what is gathered, and one for what is
-    scattered (PyTorch FSDP, a unit being what it wraps): what it is not ready with in time, the device waits for.
+    hides no more than input gradients take; a device may wait for what is gathered for it (``gather_overlap``). The host starts one
+    collective per unit and pass for what is gathered, and one for what is scattered (PyTorch FSDP, a unit being what it wraps): what it
+    is not ready with in time, the device waits for.
     """
     unit, batch, passes = cores.pass_of[core], cores.batch, cores.passes
     run_units, rank_units = rows_of(cores.layouts.run_units, core), rows_of(cores.layouts.rank_units, core)
@@ -266,14 +267,16 @@ def chunk_gathering(workload: Workload, cores: Cores, times: CopyTimes, core: In
     run_backward, behind = np.zeros_like(run_forward), np.zeros_like(extra)
     if workload.training:
         flows = rows_of(passes.backward_s, unit) > 0
-        moved, starts = np.where(flows, gather, 0.0) + reduce, np.where(flows, starts, 0.0) + ends
+        gathered, starts = np.where(flows, gather, 0.0), np.where(flows, starts, 0.0) + ends
+        waited = (1.0 - times.groups.assumptions.gather_overlap) * gathered
+        moved = gathered - waited + reduce
         lags = (batch.schedule[core] == _ZERO_BUBBLE)[:, None]
         hiding = rows_of(passes.backward_s, unit) - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
         late = starts - rows_of(passes.idle_backward_s, unit)
-        plain = np.maximum(np.maximum(moved - overlap * hiding, late), 0.0)
+        plain = np.maximum(waited + np.maximum(moved - overlap * hiding, 0.0), late)
         # A unit that is recomputed gathers its weights once for both passes, and hides them behind both.
         shown = moved - overlap * (hiding + rows_of(passes.recompute_s, unit))
-        again = np.maximum(np.maximum(shown, late - rows_of(passes.idle_again_s, unit)), 0.0)
+        again = np.maximum(waited + np.maximum(shown, 0.0), late - rows_of(passes.idle_again_s, unit))
         share = rows_of(cores.run_share, core)
         run_backward = share * weigh(run_units, again) + (1.0 - share) * weigh(run_units, plain)
         extra = extra + weigh(rank_units, plain) + weigh(rows_of(cores.rank_again, core), again - plain)

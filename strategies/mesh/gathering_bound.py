@@ -119,8 +119,9 @@ class LeastGathering:
             lags = (times.batch.schedule[rows] == _ZERO_BUBBLE)[:, None]
             backward = rows_of(passes.backward_s, unit)
             hiding = backward - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
-            exchanged = np.where(backward > 0, gather, 0.0) + reduce
-            waiting += np.maximum(exchanged - overlap * hiding, 0.0)
+            again = np.where(backward > 0, gather, 0.0)
+            waited = (1.0 - model.assumptions.gather_overlap) * again
+            waiting += waited + np.maximum(again - waited + reduce - overlap * hiding, 0.0)
         total = weigh(rows_of(times.layouts.rank_units, rows), waiting)
         return np.where(enough[:, None], total, np.inf)
 

@@ -54,6 +54,15 @@ def test_facts_of_megatron_are_those_of_its_code() -> None:
     assert set(profile_of("Megatron-LM").constants) == {"collective_wait_s"}
 
 
+def test_llm_foundry_waits_for_the_weights_of_backward_passes() -> None:
+    """A default of Composer; nothing of the profile is fitted."""
+    profile = profile_of("llm-foundry/Composer PyTorch FSDP")
+    assert profile.applied().gather_overlap == 0.0
+    assert profile_of("torchtitan").applied().gather_overlap == 1.0
+    assert not profile.constants
+    assert not profile.picked
+
+
 def test_what_nanotron_does_under_zero_is_a_fact_of_its_code() -> None:
     """One all-reduce of whole gradients behind the backward pass, weights gathered piece by piece; nothing of it is fitted."""
     profile = profile_of("nanotron")

@@ -157,7 +157,11 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
         for name in ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
     }
     return MeshAssumptions(
-        **shares, bucket_bytes=rng.choice([0.0, 1e5, 160e6]), host_launch_s=0.0, host_collective_s=0.0
+        **shares,
+        bucket_bytes=rng.choice([0.0, 1e5, 160e6]),
+        gather_overlap=rng.choice([0.0, 0.5, 1.0]),
+        host_launch_s=0.0,
+        host_collective_s=0.0,
     )
 
 

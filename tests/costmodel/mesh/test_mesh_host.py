@@ -309,6 +309,28 @@ def test_collectives_of_sharded_weights_are_started_too(recompute: str, collecti
     assert (four - two) / 2 == pytest.approx(4 * collectives * COLLECTIVE_S, rel=1e-3)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_weights_of_backward_passes_may_be_waited_for(recompute: str) -> None:
+    """Compute hides all that is gathered and scattered, or all but what backward passes need: 16-bit weights, once per micro-batch."""
+    cluster = make.ideal_cluster(peak=1e9, memory_bandwidth=1e15, bandwidth=1e9)
+    plan = MeshPlan(dp_shard=2, zero_stage=3, num_micro_batches=4, recompute=recompute)  # type: ignore[arg-type]
+
+    def block_s(share: float) -> float:
+        assumptions = replace(HOST, dp_overlap=1.0, gather_overlap=share)
+        four, two = (
+            make.model_of(_graph(blocks), 8, cluster, assumptions).evaluate_plans(
+                [replace(plan, recompute_blocks=blocks if recompute == "full" else 0)]
+            )
+            for blocks in (4, 2)
+        )
+        return float(four.step_time_s[0] - two.step_time_s[0]) / 2
+
+    weights = (sum(n.weight_count for n in _graph(4).layers) - sum(n.weight_count for n in _graph(2).layers)) / 2
+    gathered = 4 * 2.0 * weights / 2 / 1e9  # half of them, of 16 bits, from the other rank
+    assert block_s(0.0) - block_s(1.0) == pytest.approx(gathered, rel=1e-6)
+    assert block_s(0.5) - block_s(1.0) == pytest.approx(gathered / 2, rel=1e-6)
+
+
 def test_weights_that_are_not_sharded_start_nothing() -> None:
     slow = replace(HOST, host_collective_s=COLLECTIVE_S)
     for plan in (

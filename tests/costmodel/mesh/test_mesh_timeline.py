@@ -121,10 +121,12 @@ class Chunks:
         hide = model.assumptions.dp_overlap
         # Weight gradients of a zero-bubble schedule come later than what is gathered and scattered.
         shorter = backward - (self._value("weight_s", kind) if plan.schedule == "zero_bubble" else 0.0)
+        waited = (1 - model.assumptions.gather_overlap) * gather
+        moved = gather - waited + scatter
         return (
             max(gather - hide * forward, 0.0),
-            max(gather + scatter - hide * shorter, 0.0),
-            max(gather + scatter - hide * (shorter + again), 0.0),
+            waited + max(moved - hide * shorter, 0.0),
+            waited + max(moved - hide * (shorter + again), 0.0),
         )
 
     def _transfer(self, unit: int) -> float:

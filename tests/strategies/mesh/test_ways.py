@@ -76,7 +76,8 @@ def test_no_plan_takes_less_than_the_bound_with_what_it_gathers(seed: int) -> No
     )
     workload = workload_of(graph, cluster, int(rng.choice([4, 6, 8])))
     quick = {"host_launch_s": 0.0, "host_collective_s": 0.0} if seed % 3 else {}
-    model = MeshModel.build(workload, cluster, MeshAssumptions(**quick))
+    assumptions = MeshAssumptions(**quick, gather_overlap=(1.0, 0.0)[seed // 4 % 2])
+    model = MeshModel.build(workload, cluster, assumptions)
     plans = all_plans(model, 4)
     plans = plans.take(np.flatnonzero(plans.zero_stage == 3))
     plans = plans.take(np.sort(rng.permutation(len(plans))[:10_000]))
