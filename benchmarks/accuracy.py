@@ -54,7 +54,6 @@ _KERNELS: Mapping[str, Sequence[float]] = {
 _NANOTRON: Mapping[str, Sequence[float]] = {
     # One constant (`FrameworkProfile.equal`).
     "host_collective_s contended_step_s": tuple(n * 25e-6 for n in range(6, 15)),
-    "host_launch_s": (60e-6, 80e-6, 100e-6, 120e-6),
 }
 
 

@@ -14,6 +14,7 @@ __all__ = ["FRAMEWORKS", "MOST_CONSTANTS", "FrameworkProfile", "profile_of", "th
 
 # A profile with more than these would describe data, not a framework.
 MOST_CONSTANTS = 4
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +110,14 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         doc="plain autograd; PyTorch DDP, or with ZeRO-1 one all-reduce of all gradients behind the backward pass, and "
         "weights gathered piece by piece; a loop over tensors in the update; tensor-parallel collectives that wait for "
         "ranks held up by transfers between nodes; stages cut by thresholds",
-        source="host_collective_s, host_launch_s, memory_reserve: fit to the sweep of the Ultra-Scale Playbook (Hugging Face, nanotron on "
+        source="host_collective_s, memory_reserve: fit to the sweep of the Ultra-Scale Playbook (Hugging Face, nanotron on "
         "H100). contended_step_s: a rank that comes late is late by what starting a collective takes. update_launches: norm, scaling, "
         "update and copy of every tensor (src/nanotron/optim/clip_grads.py, gradient_accumulator.py). autograd_copies: "
-        "src/nanotron/models/llama.py. bucket_copies, zero_overlap, zero_whole: src/nanotron/trainer.py (DDP without ZeRO; "
-        "sync_gradients_across_dp with reduce_scatter=False with it). gradient_passes: copies to 16 bits read the weights once more. "
+        "src/nanotron/models/llama.py. loss_bytes_per_logit: kernel by kernel in src/nanotron/parallel/tensor_parallel/functional.py, "
+        "_ShardedCrossEntropy, and the cast before it: to fp32 (2 read, 4 written), largest (4), difference (4 + 4), exponential (4 + 4), "
+        "sum (4), quotient (4 + 4), product with the gradient (4 + 4), to 16 bits (4 + 2). bucket_copies, zero_overlap, zero_whole: "
+        "src/nanotron/trainer.py (DDP without ZeRO; sync_gradients_across_dp with reduce_scatter=False with it). "
+        "gradient_passes: copies to 16 bits read the weights once more. "
         "bucket_bytes: DDP's 25 MiB of 16-bit gradients, exchanged as they are added up, in fp32 "
         "(src/nanotron/optim/gradient_accumulator.py, get_fp32_accum_hook). shard_piece_s: slices, checks and a copy per weight tensor "
         "and rank (src/nanotron/distributed.py, all_gather_coalesced); the same calls of PyTorch 2 on tensors of a CPU take 6 to 7 us, "
@@ -126,7 +130,6 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         pattern=r"nanotron",
         constants={
             "host_collective_s": 250e-6,
-            "host_launch_s": 100e-6,
             "memory_reserve": 0.18,
         },
         equal={"contended_step_s": "host_collective_s"},
@@ -137,6 +140,7 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
             "gathered_copies": 1.0,
             "gradient_passes": 5.0,
             "latency_s": 50e-6,
+            "loss_bytes_per_logit": 52.0,
             "ring_step_s": 47e-6,
             "shard_piece_s": 10e-6,
             "update_launches": 4.0,
@@ -199,10 +203,12 @@ def profile_of(text: str) -> FrameworkProfile:
 
 
 def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
-    """Blocks per stage where a stage ends behind the block with which the sum of costs passes its share of the total.
+    """Blocks per stage where a stage ends behind the block with which the sum of costs reaches its share of the total.
 
     nanotron (src/nanotron/models/base.py, build_model): blocks cost as many multiplications as they have weights, the head too, the
-    embedding nothing. Stages at the end may hold no block.
+    embedding nothing. Stages at the end may hold no block. The code that is published ends a stage where the sum passes its share; only
+    a network whose head costs a whole number of blocks tells the difference, and the one that was measured (16 blocks, a head of 4) has
+    10 of them on the first of two stages and 5 on the first of four, by its step times and by the memory of its first rank.
 
     Parameters
     ----------
@@ -218,8 +224,8 @@ def threshold_blocks(count: int, stages: int, head: float) -> tuple[int, ...]:
 
     Examples
     --------
-    >>> threshold_blocks(32, 2, 2.2)
-    (18, 14)
+    >>> threshold_blocks(32, 2, 2.2), threshold_blocks(16, 2, 4.0)
+    ((18, 14), (10, 6))
     """
     places = _threshold_places(count, stages, head)
     return tuple(places[1 : count + 1].count(stage) for stage in range(stages))
@@ -255,7 +261,10 @@ def threshold_last(count: int, stages: int, head: float) -> tuple[int, int]:
 def _threshold_places(count: int, stages: int, head: float) -> list[int]:
     """Stages of the embedding, the blocks, the norm, the head, the change of format and the loss, and the stage at hand behind them."""
     total, done, places = count + head, 0.0, [0]
-    for cost in (0.0, *(1.0,) * count, 0.0, head, 0.0, 0.0):
+    for position, cost in enumerate((0.0, *(1.0,) * count, 0.0, head, 0.0, 0.0)):
         done += cost
-        places.append(places[-1] + (done > total * (places[-1] + 1) / stages))
+        share = total * (places[-1] + 1) / stages
+        # Blocks end a stage where they reach its share, but for the rounding of the head's cost; what follows them has to pass it.
+        ends = done >= share * (1.0 - _ROUNDING) and places[-1] < stages - 1 if position <= count else done > share
+        places.append(places[-1] + ends)
     return places

@@ -124,8 +124,9 @@ class MeshAssumptions:
     )
     contended_step_s: float = _assumption(
         0.0,
-        "delay of a tensor-parallel collective per rank that takes part, while stages on several nodes exchange tensors: the processes "
-        "that move data take turns with those that start kernels, and a collective waits for whichever of its ranks was held up",
+        "delay of a tensor-parallel collective per rank that takes part (twice per rank of another node), while stages on several nodes "
+        "exchange tensors: the processes that move data take turns with those that start kernels, and a collective waits for whichever of "
+        "its ranks was held up",
         "none unless a framework profile says otherwise",
     )
     update_launches: float = _assumption(

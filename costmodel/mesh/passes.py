@@ -241,13 +241,15 @@ def _host_times(table: UnitTable, batch: MeshBatch, stride: dict[str, IntArray],
 def _contended_s(batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes) -> FloatArray:
     """What a tensor-parallel collective waits for its ranks where the stages of a pipeline are on several nodes, (n, 1).
 
-    Every rank is held up now and then, rarely enough that delays of different ranks add up.
+    Every rank is held up now and then, rarely enough that delays of different ranks add up. Those of other nodes are held up twice: where
+    they start the collective, and where they move its data, which inside a node no process does.
     """
     each = groups.assumptions.contended_step_s
     if each == 0.0:
         return np.zeros((len(batch), 1))
     away = (batch.pp > 1) & (batch.pp * stride["pp"] > groups.node_size)
-    return np.where(away, each * np.where(batch.tp > 1, batch.tp, 0), 0.0)[:, None]
+    held_up = 2.0 * batch.tp - np.minimum(batch.tp, groups.node_size)
+    return np.where(away, each * np.where(batch.tp > 1, held_up, 0.0), 0.0)[:, None]
 
 
 def _context_parallel(

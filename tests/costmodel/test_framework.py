@@ -68,7 +68,9 @@ def test_what_nanotron_does_under_zero_is_a_fact_of_its_code() -> None:
     profile = profile_of("nanotron")
     assert (profile.applied().zero_whole, profile.applied().zero_overlap) == (1.0, 0.0)
     assert {"zero_whole", "zero_overlap", "shard_piece_s", "bucket_bytes", "latency_s"} <= set(profile.facts)
-    assert set(profile.constants) == {"host_collective_s", "host_launch_s", "memory_reserve"}
+    # Twice through a cast (6 bytes), four kernels that read and write (8), two that read (4).
+    assert profile.facts["loss_bytes_per_logit"] == 2 * 6 + 4 * 8 + 2 * 4
+    assert set(profile.constants) == {"host_collective_s", "memory_reserve"}
     assert profile.picked == ("ring_step_s",)
     assert profile.applied().contended_step_s == profile.applied().host_collective_s
 
@@ -110,14 +112,19 @@ def test_facts_of_pipelines_replace_others() -> None:
     [
         # The sums pass 8.55, 17.1 and 25.65 behind blocks 9, 18 and 26.
         (32, 4, 2.2, (9, 9, 8, 6)),
-        # Without a head, equal shares are reached, not passed: one block more in every stage but the last.
-        (8, 4, 0.0, (3, 2, 2, 1)),
+        # Equal shares are reached: without a head, and where it costs as much as four blocks (10 and 5 of 20).
+        (8, 4, 0.0, (2, 2, 2, 2)),
+        (16, 2, 4.0, (10, 6)),
+        (16, 4, 4.0, (5, 5, 5, 1)),
+        (16, 4, 4.0 - 1e-12, (5, 5, 5, 1)),
+        (16, 4, 4.0 + 1e-12, (5, 5, 5, 1)),
         # A heavy head leaves the last stages without a block.
-        (4, 4, 4.0, (3, 1, 0, 0)),
+        (4, 4, 4.0, (2, 2, 0, 0)),
+        (4, 4, 4.5, (3, 1, 0, 0)),
         (5, 1, 1.0, (5,)),
     ],
 )
-def test_stages_end_where_the_cost_passes_its_share(
+def test_stages_end_where_the_cost_reaches_its_share(
     count: int, stages: int, head: float, blocks: tuple[int, ...]
 ) -> None:
     assert threshold_blocks(count, stages, head) == blocks

@@ -118,17 +118,20 @@ def _per_step(plan: MeshPlan, step_s: float) -> float:
     ) / 2
 
 
-@pytest.mark.parametrize(("dp", "waits"), [(1, 4), (2, 4)])
-def test_collectives_wait_for_stages_on_other_nodes(dp: int, waits: int) -> None:
-    """Two stages of four ranks on nodes of two: each of the eight collectives of a block waits for four ranks."""
-    plan = MeshPlan(tp=4, sequence_parallel=True, pp=2, dp_replicate=dp, num_micro_batches=4 // dp, stage_blocks=(1, 1))
+@pytest.mark.parametrize(("tp", "dp", "waits"), [(4, 1, 6), (4, 2, 6), (2, 1, 2), (2, 2, 2)])
+def test_collectives_wait_for_stages_on_other_nodes(tp: int, dp: int, waits: int) -> None:
+    """Two stages on nodes of two: each of the eight collectives of a block waits for its ranks, and again for those of the other node."""
+    plan = MeshPlan(
+        tp=tp, sequence_parallel=True, pp=2, dp_replicate=dp, num_micro_batches=4 // dp, stage_blocks=(1, 1)
+    )
     alone = replace(plan, pp=1, stage_blocks=(2,))
     slow = replace(make.BARE, contended_step_s=1e-2)
     cluster = _two_levels()
     for some, times in ((plan, 1), (alone, 0)):
         more = _step_s(some, slow, cluster=cluster) - _step_s(some, make.BARE, cluster=cluster)
-        # Two stages of one block: m + 1 passes in turn, and what lies outside the blocks.
+        # Two stages of one block: m + 1 passes in turn; outside the blocks each of the 8 m collectives of embedding and head at most.
         assert more >= times * (4 // dp + 1) * 8 * waits * 1e-2 * 0.99
+        assert more <= times * (4 // dp + 1) * 16 * waits * 1e-2
         assert (more > 0) == bool(times)
 
 

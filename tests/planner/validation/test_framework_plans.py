@@ -23,7 +23,7 @@ def _model(vocabulary: int = 512):
 def test_stages_are_cut_by_the_costs_of_matrices() -> None:
     """A block has 4 x 64^2 + 3 x 64 x 128 weights, 40,960; a head of 1,280 words has twice as many: 10 in all, 5 per stage."""
     plan = MeshPlan(pp=2, num_micro_batches=8)
-    assert framework_plan(_NANOTRON, _model(1280), plan).stage_blocks == (6, 2)
+    assert framework_plan(_NANOTRON, _model(1280), plan).stage_blocks == (5, 3)
     assert framework_plan(_DEFAULT, _model(1280), plan) == plan
     alone = MeshPlan(num_micro_batches=8)
     assert framework_plan(_NANOTRON, _model(), alone) == alone
@@ -48,10 +48,10 @@ def test_nanotron_refuses_what_others_run() -> None:
     assert framework_fault(_NANOTRON, model, few) == "nanotron needs 7 micro-batches for 8 stages; the plan has 6"
     assert not framework_fault(_NANOTRON, model, MeshPlan(pp=8, num_micro_batches=7))
     assert not framework_fault(_DEFAULT, model, few)
-    # A head of 8 blocks, 2 of 16 per stage: it comes behind 8 blocks to stage 3, what follows it to 4 and 5.
+    # A head of 8 blocks, 2 of 16 per stage: it comes behind 8 blocks to stage 4, what follows it to 5 and 6.
     heavy, plan = _model(vocabulary=5120), MeshPlan(pp=8, num_micro_batches=8)
     assert (
-        framework_fault(_NANOTRON, heavy, plan) == "nanotron puts the loss on stage 5 of 8 and waits for it on stage 6"
+        framework_fault(_NANOTRON, heavy, plan) == "nanotron puts the loss on stage 6 of 8 and waits for it on stage 7"
     )
     assert not framework_fault(_DEFAULT, heavy, plan)
     assert not framework_fault(_NANOTRON, heavy, MeshPlan(num_micro_batches=8))
