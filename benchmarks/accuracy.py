@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 
 from costmodel.framework import profile_of
-from planner.validation import plans
+from planner.validation import questions
 from planner.validation.outcomes import Outcome
 from planner.validation.plans import predict
 from planner.validation.preset import DEFAULT, PALEO, Preset
@@ -228,7 +228,7 @@ def fitted_rows(part: Part, folder: Path) -> list[Row]:
 def without_fact(rows: Sequence[Row], change: Mapping[str, Any]) -> list[Outcome]:
     """Predict with every framework profile changed."""
     fresh = [Row(line=row.line, cells=row.cells) for row in rows]  # those given know their profile by now
-    with mock.patch.object(plans, "profile_of", lambda text: replace(profile_of(text), **change)):
+    with mock.patch.object(questions, "profile_of", lambda text: replace(profile_of(text), **change)):
         return predict(fresh, DEFAULT)
 
 

@@ -39,7 +39,9 @@ class Figures(_Entry):
     groups: Count = Field(description="Sets of at least three rows that differ in the plan only.")
     kendall_tau: Number | None = Field(description="Mean over groups of tau-b.")
     pair_accuracy: Share | None = Field(description="Mean over groups of the share of pairs in the right order.")
-    regret_top1_mean: Error | None = Field(description="Measured time of the predicted best / best measured, mean.")
+    regret_top1_mean: Error | None = Field(
+        description="Measured time of the pick (the predicted best that is predicted to fit) / best measured, mean."
+    )
     regret_top1_max: Error | None = Field(description="The same, of the worst group.")
     regret_top3_mean: Error | None = Field(
         description="The same for the best measured of the three predicted best, mean."

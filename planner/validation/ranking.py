@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LEAST_ROWS", "RankingSummary", "kendall_tau", "pair_accuracy", "ranking_summary", "regret"]
+__all__ = ["LEAST_ROWS", "RankingSummary", "kendall_tau", "pair_accuracy", "preferred", "ranking_summary", "regret"]
 
 FloatArray = NDArray[np.float64]
 
@@ -124,20 +124,40 @@ def regret(predicted: ArrayLike, measured: ArrayLike, top: int = 1) -> float:
     return picked / float(np.min(real))
 
 
-def ranking_summary(groups: Sequence[tuple[ArrayLike, ArrayLike]]) -> RankingSummary:
-    """Summarise (predicted, measured) of every group; small groups are left out."""
-    pairs = [(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)) for a, b in groups]
-    pairs = [(a, b) for a, b in pairs if len(a) >= LEAST_ROWS]
+def preferred(predicted: ArrayLike, fits: ArrayLike) -> NDArray[np.float64]:
+    """Places of plans as the planner ranks them: those predicted to fit by their time, then the others by theirs; equal ones share one.
+
+    >>> preferred([2.0, 1.0, 3.0, 3.0], [True, False, True, True]).tolist()
+    [0.0, 2.0, 1.0, 1.0]
+    """
+    keys = list(
+        zip((~np.asarray(fits, dtype=bool)).tolist(), np.asarray(predicted, dtype=np.float64).tolist(), strict=True)
+    )
+    places = {key: place for place, key in enumerate(sorted(set(keys)))}
+    return np.array([places[key] for key in keys], dtype=np.float64)
+
+
+def ranking_summary(groups: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]]) -> RankingSummary:
+    """Summarise (predicted, measured, predicted to fit) of every group; small groups are left out.
+
+    Times of all pairs are compared; what is picked fits, if anything does: the planner offers nothing else.
+    """
+    pairs, picks = [], []
+    for predicted, measured, fits in groups:
+        made, real = np.asarray(predicted, dtype=np.float64), np.asarray(measured, dtype=np.float64)
+        if len(made) >= LEAST_ROWS:
+            pairs.append((made, real))
+            picks.append((preferred(made, fits), real))
     if not pairs:
         return RankingSummary()
-    first = [regret(a, b) for a, b in pairs]
+    first = [regret(a, b) for a, b in picks]
     return RankingSummary(
         groups=len(pairs),
         kendall_tau=_mean([kendall_tau(a, b) for a, b in pairs]),
         pair_accuracy=_mean([pair_accuracy(a, b) for a, b in pairs]),
         regret_top1_mean=_mean(first),
         regret_top1_max=max(first),
-        regret_top3_mean=_mean([regret(a, b, top=3) for a, b in pairs]),
+        regret_top3_mean=_mean([regret(a, b, top=3) for a, b in picks]),
     )
 
 

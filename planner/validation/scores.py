@@ -128,11 +128,14 @@ def _natural(text: str) -> tuple[int, float, str]:
 
 
 def _ranking(outcomes: Sequence[Outcome]) -> RankingSummary:
-    groups: dict[Hashable, list[Comparison]] = defaultdict(list)
+    groups: dict[Hashable, list[tuple[float, float, bool]]] = defaultdict(list)
     for outcome in outcomes:
         if outcome.ranking is not None and outcome.comparisons:
-            groups[outcome.ranking].append(outcome.comparisons[0])
-    return ranking_summary([([c.predicted_s for c in g], [c.measured_s for c in g]) for g in groups.values()])
+            run, fits = outcome.comparisons[0], outcome.memory is None or outcome.memory.fits
+            groups[outcome.ranking].append((run.predicted_s, run.measured_s, fits))
+    return ranking_summary(
+        [([p for p, _, _ in g], [m for _, m, _ in g], [f for _, _, f in g]) for g in groups.values()]
+    )
 
 
 def _memory(outcomes: Sequence[Outcome]) -> MemoryScore:
