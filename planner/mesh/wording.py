@@ -75,6 +75,8 @@ def mesh_plan_in_words(plan: MeshPlan) -> str:
 
     >>> mesh_plan_in_words(MeshPlan(tp=8, sequence_parallel=True, pp=4, dp_shard=8, zero_stage=1, micro_batch=2, num_micro_batches=16))
     'tp 8 (sequence parallel), pp 4 (1f1b), dp 8 (zero 1), micro-batch 2 x 16'
+    >>> mesh_plan_in_words(MeshPlan(cp=4, dp_replicate=8, zero_stage=1))
+    'cp 4 (ring), dp 8 (zero 1 over cp), micro-batch 1'
     >>> mesh_plan_in_words(MeshPlan(num_micro_batches=4, recompute="full", recompute_blocks=3))
     'one GPU, micro-batch 1 x 4, recompute full (3 blocks per stage)'
     """
@@ -140,7 +142,8 @@ def _parallel(plan: MeshPlan) -> list[str]:
 
 
 def _zero(plan: MeshPlan) -> str:
-    inside = f" over {plan.dp_shard}" if plan.dp_replicate > 1 else ""
+    # Ranks of cp share, too; alone they are named, since nothing is shared over one rank.
+    inside = "" if plan.dp_replicate == 1 else " over cp" if plan.dp_shard == 1 else f" over {plan.dp_shard}"
     return f"zero {plan.zero_stage}{inside}"
 
 

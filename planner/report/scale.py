@@ -56,6 +56,15 @@ def _document(curve: Curve) -> dict[str, Any]:
     }
 
 
+def _per_worker(batch: int, workers: int) -> str:
+    """Samples per worker; where several share one, or some have more than others, their mean.
+
+    >>> _per_worker(2048, 16), _per_worker(2048, 1000), _per_worker(2048, 16384)
+    ('128', '2.05', '0.125')
+    """
+    return f"{batch // workers:,}" if batch % workers == 0 else significant(batch / workers)
+
+
 def _blocks(curve: Curve) -> list[Block]:
     points = curve.points
     unit = time_unit(min(point.step_time_s for point in points))
@@ -66,7 +75,7 @@ def _blocks(curve: Curve) -> list[Block]:
     columns = [
         column("workers", lambda p: f"{p.workers:,}", 0),
         column("batch", lambda p: f"{p.global_batch:,}", 3, unit="global"),
-        column("batch", lambda p: f"{p.batch_per_worker:,}", 6, unit="per worker"),
+        column("batch", lambda p: _per_worker(p.global_batch, p.workers), 6, unit="per worker"),
         column("step time", lambda p: significant(p.step_time_s / unit.size), 0, unit=unit.name),
         column("compute", lambda p: significant(p.compute_s / unit.size), 5, unit=unit.name),
         column("exposed comm.", lambda p: significant(p.exposed_communication_s / unit.size), 4, unit=unit.name),
