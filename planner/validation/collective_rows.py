@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from costmodel.collectives import OPERATIONS, library_s
 from costmodel.network import Cluster, span
+from planner.naming.devices import device_called
 from planner.validation.fitted import fitted_links
 from planner.validation.hardware import Links, Machine, machine_of
 from planner.validation.outcomes import TOO_LARGE, Comparison, Outcome, skipped
@@ -157,9 +158,12 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
         (rate for pattern, rate in _INSIDE if re.search(pattern, word)), None
     )
     outside = row.positive("inter_bw_Gbps_per_node") or _network_gbps(text)
+    named = outside is not None
+    if named and not row.has("inter_bw_Gbps_per_node") and outside == _usual_adapter_gbps(text):
+        outside = None  # what every adapter of the usual machine has
     ranks, nodes = row.count("ranks"), row.count("nodes")
     # A bandwidth without the number of nodes is that which more nodes do not lower.
-    between_nodes = outside is not None
+    between_nodes = named
     if nodes is None:
         nodes = row.default("nodes", _MANY_NODES if between_nodes else 1) if ranks is None or between_nodes else None
     if ranks is None:
@@ -178,6 +182,20 @@ def _machine_and_ranks(row: Row) -> tuple[Machine, int]:
             raise
     stand_in = next(name for pattern, name in _DEVICES if re.search(pattern, word))
     return machine_of(Row(line=row.line, cells={**row.cells, "device": stand_in}), links), ranks
+
+
+def _usual_adapter_gbps(text: str) -> float | None:
+    """Gb/s of one adapter of the machine that a named device usually stands in; None where no device is named, or adapters are counted.
+
+    >>> _usual_adapter_gbps("H100 + NDR InfiniBand"), _usual_adapter_gbps("1x400Gb RDMA"), _usual_adapter_gbps("H100, 1x NDR")
+    (400.0, None, None)
+    """
+    from planner.loading import load_cluster
+
+    name, cluster = device_called(text)
+    if name is None or re.search(r"\d\s?x\s?(?:\d|[qfehnx]dr)", text.lower()):
+        return None
+    return load_cluster(cluster).cluster.levels[-1].bandwidth_bytes_per_s * 8 / 1e9
 
 
 def _ranks_per_node(ranks: int, nodes: int | None, devices: int | None) -> int | None:

@@ -146,5 +146,5 @@ def batches_of(row: Row, dp: int, gpus: int, seq: int | None) -> tuple[list[tupl
     if accumulated is not None:
         return [(-(-per_replica // accumulated), accumulated)], global_batch
     row.default("micro_batch", "tuned")
-    sizes = [2**n for n in range(per_replica.bit_length()) if per_replica % 2**n == 0]
+    sizes = sorted({per_replica, *(2**n for n in range(per_replica.bit_length()) if per_replica % 2**n == 0)})
     return [(size, per_replica // size) for size in sizes], global_batch

@@ -150,6 +150,24 @@ def test_a_batch_in_tokens() -> None:
     )
 
 
+def test_a_batch_that_is_no_power_of_two_may_run_at_once() -> None:
+    """14 samples per device of BERT-Large were one micro-batch, not seven of two."""
+    cells = {
+        "tp": "1",
+        "pp": "1",
+        "dp": "8",
+        "gpus": "8",
+        "micro_batch": "",
+        "hidden": "1024",
+        "layers": "24",
+        "heads": "16",
+    }
+    tuned = run(**cells, global_batch="112", step_time_ms="1000")
+    assert tuned.comparisons[0].plan is not None
+    assert (tuned.comparisons[0].plan.micro_batch, tuned.comparisons[0].plan.num_micro_batches) == (14, 1)
+    assert seconds(tuned) == seconds(run(**{**cells, "micro_batch": "14"}, global_batch="112", step_time_ms="1000"))
+
+
 def test_nodes_say_how_many_devices_there_are() -> None:
     for more in ({"gpus_per_node": "8"}, {"gpus_per_node": ""}):  # eight of the usual machine
         assert seconds(run(gpus="", dp="", nodes="8", **more)) == seconds(run())
@@ -302,6 +320,25 @@ def test_a_bandwidth_of_rings_or_a_range_where_there_is_no_other() -> None:
     assert message(time_us="", busbw_GBps="350", busbw_ring_GBps="100").comparisons[0].measured_s == pytest.approx(
         traffic / 350e9
     )
+
+
+def test_adapters_named_beside_a_device_are_those_of_its_usual_machine() -> None:
+    """A DGX H100 has eight of 400 Gb/s; a name with a count, or of another speed, is that of the node."""
+
+    def of(device: str) -> float:
+        cells = {
+            "collective": "all_to_all",
+            "device": device,
+            "ranks": "64",
+            "nodes": "8",
+            "bytes": "134217728",
+            "time_us": "20000",
+        }
+        (found,) = collectives([Row(line=2, cells=cells)], DEFAULT)
+        return seconds(found)
+
+    assert of("H100 + NDR InfiniBand") == of("H100, 8x NDR") == of("H100") < of("H100, 1x NDR") / 4
+    assert of("A100, HDR InfiniBand") == of("A100") < of("A100, EDR InfiniBand")
 
 
 @pytest.mark.parametrize(
