@@ -169,8 +169,8 @@ _OTHER_MAKERS = (
     _k(r"\bmi ?300(?! ?[ac]\b)", "mi300x", "mi300x-node"),
     _k(r"(?:^|gpu |intel )max ?1550|\bpvc\b|ponte ?vecchio", "max-1550", "pcie5-node"),
     _k(r"\bmi ?210\b", "mi210", "pcie4-node"),
-    _k(r"\bmi ?250 ?x", "mi250x-gcd", "frontier"),
-    _k(r"\bmi ?250\b", "mi250-gcd", "frontier"),
+    _k(r"\bmi ?250 ?x", "mi250x-gcd", "frontier", ((64, "mi250x-gcd"), (128, "mi250x-oam"))),
+    _k(r"\bmi ?250\b", "mi250-gcd", "frontier", ((64, "mi250-gcd"), (128, "mi250-oam"))),
     _k(r"\bmi ?100\b", "mi100", "pcie4-node"),
     _k(r"\bmi ?60\b", "mi60", "pcie4-node"),
     _k(r"\bmi ?50\b", "mi50", "pcie4-node"),
@@ -315,7 +315,9 @@ def _found(word: str) -> KnownDevice | None:
 
 
 def _by_memory(known: KnownDevice, word: str, memory_gb: float | None) -> str:
-    stated = memory_gb or next((float(size) for size in _MEMORY.findall(word)), None)
+    # Makers name two dies by the memory of both, whichever are counted.
+    named = [] if known.device in _TWO_ON_A_BOARD else _MEMORY.findall(word)
+    stated = memory_gb or next((float(size) for size in named), None)
     if stated is None or not known.by_memory:
         return known.device
     return min(known.by_memory, key=lambda pair: abs(pair[0] - stated))[1]

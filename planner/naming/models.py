@@ -109,6 +109,11 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"\bbert(?: ?large| 33\dm| 34\dm| 24 ?layers?|.*\b24 ?layers?)\b", "bert-large", {}),
     (r"\bbert(?: ?base| 110m)\b", "bert-base", {}),
     # Versions 1.1 and Flan have gates and other widths.
+    (
+        r"\b(?:flan ?t5|t5 v?1[. ]1)(?: lm adapt)? (small|base|large|xl|xxl|3b|11b)\b",
+        "t5-v1.1-{}",
+        {"3b": "xl", "11b": "xxl"},
+    ),
     (r"\b(?:flan|long|ul2|m)? ?t5\b.*\b(?:v1[. ]1|lm)\b|\b(?:flan|m) ?t5|\blong ?t5|\bt5 v1", "", {}),
     (r"\bt5 ?(small|base|large|3b|xl)\b", "t5-{}", {"xl": "3b"}),
     (r"\bt5 ?(?:11b|xxl)\b", "t5-11b", {}),

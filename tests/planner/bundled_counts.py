@@ -115,6 +115,11 @@ RELEASED = {
     "t5-3b": 2_851_598_336,
     "t5-base": 222_903_552,
     "t5-large": 737_668_096,
+    "t5-v1.1-base": 247_577_856,  # this and the other sizes of version 1.1 as of Flan-T5
+    "t5-v1.1-large": 783_150_080,
+    "t5-v1.1-small": 76_961_152,
+    "t5-v1.1-xl": 2_849_757_184,
+    "t5-v1.1-xxl": 11_135_332_352,
     "t5-small": 60_506_624,  # transformers, google-t5
     "tinyllama-1.1b": 1_100_048_384,
     "vit-h14": 632_045_800,  # torchvision, vit_h_14 (at 224 x 224)

@@ -46,7 +46,8 @@ ROWS = {
     "trn1.32xlarge": "trainium1", "a2-highgpu-8g": "a100-40gb", "a2-ultragpu-8g": "a100-80gb", "a3-highgpu-8g": "h100-sxm",
     "P100 (NVIDIA DGX-1)": "p100", "NVIDIA DGX-1 (P100)": "p100", "DGX-1 with Tesla P100": "p100", "DGX-2H": "v100-32gb",
     "DGX-1 (V100)": "v100-16gb", "v5p-128": "tpu-v5p", "v5litepod-16": "tpu-v5e", "KNL": "xeon-phi-7250",
-    "V100 DGX-2": "v100-32gb", "NV_TitanXPascal": "titan-x-pascal", "NVIDIA B100": "b100", "HGX B100": "b100",
+    "MI250 128GB": "mi250-gcd", "MI250X (64 GB per GCD)": "mi250x-gcd", "V100 DGX-2": "v100-32gb",
+    "NV_TitanXPascal": "titan-x-pascal", "NVIDIA B100": "b100", "HGX B100": "b100",
     "AMD Instinct MI300A": "mi300a", "TPU7x": "tpu-v7",
     "TPU v7 (Ironwood)": "tpu-v7", "tpu7x-128": "tpu-v7", "Ironwood": "tpu-v7", "Intel Data Center GPU Max 1550": "max-1550",
     "Intel Max 1550": "max-1550", "Ponte Vecchio": "max-1550", "PVC": "max-1550", "NVIDIA RTX PRO 6000 Blackwell": "rtx-pro-6000",
@@ -94,6 +95,8 @@ def test_other_devices_are_not_taken_for_these(text: str) -> None:
 def test_memory_that_another_column_states() -> None:
     assert device_called("A100", 40.0)[0] == "a100-40gb"
     assert device_called("V100", 32.0)[0] == "v100-32gb"
+    assert device_called("MI250", 128.0)[0] == "mi250-oam"  # counted by modules
+    assert device_called("MI250X", 64.0)[0] == "mi250x-gcd"
     assert device_called("A100 PCIe", 40.0)[0] == "a100-pcie-40gb"
 
 

@@ -52,6 +52,7 @@ TRANSFORMERS = {
     "Llama4 Maverick": "llama4-maverick", "llama4_17bx16e": "llama4-scout", "Llama-4-Maverick-17B-128E": "llama4-maverick",
     "zai-org/GLM-4.5-Air": "glm-4.5-air",
     "GLM 4.5": "glm-4.5", "zai-org/GLM-4.6": "glm-4.5", "deepseek-ai/deepseek-moe-16b-base": "deepseek-moe-16b",
+    "google/flan-t5-xl": "t5-v1.1-xl", "google/t5-v1_1-base": "t5-v1.1-base", "T5 v1.1 XXL": "t5-v1.1-xxl", "Flan-T5 11B": "t5-v1.1-xxl",
     "DeepSeek-V3 16B": "deepseek-v2-lite", "deepseek_v3_236b": "deepseek-v2", "allenai/OLMo-7B-hf": "olmo-7b", "OLMo 1B": "olmo-1b",
     "allenai/OLMoE-1B-7B-0924": "olmoe-1b-7b", "allenai/OLMo-2-0325-32B": "olmo2-32b", "EleutherAI/gpt-neo-2.7B": "gpt-neo-2.7b",
     "GPT-Neo 1.3B": "gpt-neo-1.3b", "GPT-1T": "megatron-1t", "GPT 1.3B": "gpt3-1.3b",
@@ -66,7 +67,8 @@ NO_TRANSFORMER = (
     "phi-3-small", "phi", "Phi-4-multimodal",
     "falcon-mamba-7b", "Falcon3-7B", "pythia", "GPT", "GPT-2 8B", "GPT2 4B", "GPT-3 4B", "gpt-4", "gpt-neo-125m", "opt", "OPT-2T",
     "adopt-13b", "bloom-13b", "BERT", "distilbert-base-uncased", "albert-base-v2", "mobilebert", "albert-large", "xlm-roberta-base",
-    "flan-t5-xl", "t5-v1.1-base", "mt5-small", "long-t5-base", "ViT-B/32", "ViT-G/14", "ViT-L/14", "vit_base_patch32_224", "swin-base",
+    "flan-t5", "t5-v1.0-base", "mt5-small", "flan-ul2", "long-t5-base", "ViT-B/32", "ViT-G/14", "ViT-L/14", "vit_base_patch32_224",
+    "swin-base",
     "deepseek-v3.2", "deepseek-coder-6.7b", "DeepSeek-VL2", "Kimi-VL", "Kimi K2.5", "Megatron-LM 18.4B", "Megatron 8.3B", "Clippy", "7B",
     "", "transformer", "nanoGPT", "BLOOMChat 7 layers", "gpt-oss-safeguard", "Nemotron-340B",
 )  # fmt: skip
