@@ -73,7 +73,7 @@ class Cores:
     busy_s: FloatArray  # (c, Q) busy time of every kind of rank per micro-batch; 0 for padding
     rank_forward_s: FloatArray  # (c, Q)
     rank_backward_s: FloatArray
-    rank_hiding_s: FloatArray  # (c, Q) backward pass of one micro-batch behind which exchanges hide
+    rank_hiding_s: FloatArray  # (c, Q) backward pass of one micro-batch behind which exchanges hide, that of the network's back left out
     # (c, Q) from the last pass of a rank to that of the first; gathering of ZeRO-3 adds to it. 0 where the times are bounds: those look at
     # the end of the first rank alone.
     rank_slack_s: FloatArray
@@ -162,11 +162,14 @@ def build_cores(
     if np.any(passes.recompute_s):
         busy += weigh(rank_again, passes.recompute_s, pass_of)
     flush = pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=exact)
-    # Weight gradients of a zero-bubble schedule lag behind: they hide nothing.
+    # No gradient is there to travel before those of the network's back (head and loss); and weight gradients of a zero-bubble schedule
+    # lag behind: they hide nothing.
     lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
-    hiding = backward
+    hiding = backward - layouts.rank_units[:, :, -1] * passes.backward_s[pass_of, -1][:, None]
     if np.any(lags):
-        hiding = np.where(lags, backward - weigh(layouts.rank_units, passes.weight_s, pass_of), backward)
+        later = passes.weight_s.copy()
+        later[:, -1] = 0.0
+        hiding = np.where(lags, hiding - weigh(layouts.rank_units, later, pass_of), hiding)
     return Cores(
         batch=batch,
         layouts=layouts,

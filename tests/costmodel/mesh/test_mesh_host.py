@@ -209,6 +209,26 @@ def test_gradients_of_the_embedding_come_last_and_are_not_hidden() -> None:
         assert exposed - shared == pytest.approx(512 * 64 * 4 / 1e9, rel=1e-6)
 
 
+def test_the_head_hides_no_exchange() -> None:
+    """Its gradients are the first, so that nothing travels behind them: a slow link shows all that front and blocks do not hide."""
+    plan = MeshPlan(dp_replicate=2, num_micro_batches=2)
+    hidden = []
+    for vocabulary in (512, 4096):
+        graph = decoder(blocks=2, features=64, kv_heads=4, ffn=96, positions=32, vocabulary=vocabulary)
+        cluster = make.ideal_cluster(peak=1e9, memory_bandwidth=1e30, bandwidth=1e6)
+        shown = [
+            make.model_of(graph, 4, cluster, replace(make.BARE, dp_overlap=share, bucket_bytes=1.0))
+            .evaluate_plans([plan])
+            .dp_exposed_s[0]
+            for share in (0.0, 1.0)
+        ]
+        hidden.append(shown[0] - shown[1])
+    assert hidden[0] == pytest.approx(hidden[1], rel=1e-6)
+    # Backward, two blocks take twice their products: four matrices of 64 x 64, three of 64 x 96, and half of or all 32 x 32 scores twice.
+    matrices, scores = 2 * 32 * (4 * 64 * 64 + 3 * 64 * 96), 2 * 2 * 32 * 32 * 64
+    assert 2 * 2 * (matrices + scores / 2) / 1e9 < hidden[0] < 2 * 2 * (matrices + scores) / 1e9 * 1.1
+
+
 def test_whole_gradients_travel_twice_as_far_as_their_shares() -> None:
     cluster = make.ideal_cluster(bandwidth=1e9)
     size = 4.0 * sum(layer.weight_count for layer in _graph().layers)

@@ -213,9 +213,10 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
         units += [0] if rank == 0 else []
         units += [len(kinds) - 1] if rank == plan.pp - 1 else []
         count = sum(float(table.dense_trainable[0, kinds[u]]) for u in units)
-        backward = sum(chunks.times[kinds[u]][1] for u in units)
+        hides = [u for u in units if u != len(kinds) - 1]  # the head is the first to have a gradient
+        backward = sum(chunks.times[kinds[u]][1] for u in hides)
         if plan.schedule == "zero_bubble":  # what lags behind hides nothing
-            backward -= sum(chunks.times[kinds[u]][3] for u in units)
+            backward -= sum(chunks.times[kinds[u]][3] for u in hides)
         forward = sum(chunks.times[kinds[u]][0] for u in units)
 
         def shown(time: float, size: float, hiding: float) -> float:
