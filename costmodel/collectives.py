@@ -38,7 +38,6 @@ __all__ = [
     "Collective",
     "CollectiveError",
     "all_reduce_s",
-    "cheapest_all_reduce",
     "cheapest_s",
     "collective",
     "collective_s",
@@ -48,7 +47,6 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Default algorithms in the order that breaks ties.
 ALL_REDUCE_NAMES: tuple[str, ...] = names_of("all_reduce", by_default=True)
@@ -149,31 +147,3 @@ def _cheapest_of(
     if not times:
         raise CollectiveError(f"unknown operation '{operation}' (known: {', '.join(OPERATIONS)})")
     return np.asarray(np.min(np.stack(times), axis=0))
-
-
-def cheapest_all_reduce(
-    message_bytes: ArrayLike,
-    span: GroupSpan,
-    cluster: Cluster,
-    ppp_comm: float = 1.0,
-    names: Sequence[str] | None = None,
-) -> tuple[FloatArray, IntArray]:
-    """Time of the cheapest all-reduce, and which it is.
-
-    Parameters
-    ----------
-    message_bytes : array
-    span : GroupSpan
-    cluster : Cluster
-    ppp_comm : float
-    names : sequence of str, optional
-        The algorithms allowed, `ALL_REDUCE_NAMES` unless given.
-
-    Returns
-    -------
-    time_s, index : arrays
-        The index counts in ``names``; of equals the first is taken.
-    """
-    allowed = ALL_REDUCE_NAMES if names is None else tuple(names)
-    times = np.stack([all_reduce_s(name, message_bytes, span, cluster, ppp_comm) for name in allowed])
-    return np.asarray(times.min(axis=0)), np.asarray(times.argmin(axis=0), dtype=np.int64)

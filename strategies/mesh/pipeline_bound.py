@@ -24,7 +24,7 @@ from costmodel.mesh.plan import MeshBatch
 from costmodel.mesh.schedule import ChunkRuns
 from costmodel.mesh.unit_table import UnitTable
 
-__all__ = ["PipelineTimes", "least_times", "worthy_times"]
+__all__ = ["PipelineTimes", "worthy_times"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -36,7 +36,7 @@ _PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTimes:
-    """What bounds are made of: exact times of pipelines (`of`), or the least of any order of their ranks (`least_times`).
+    """What bounds are made of: exact times of pipelines (`of`), or the least of any order of their ranks (`worthy_times`).
 
     Shapes: n pipelines, R runs of chunks, Q kinds of ranks; ``passes`` has a row ``pass_of`` for each.
     """
@@ -80,26 +80,21 @@ class PipelineTimes:
         )
 
 
-def least_times(model: MeshModel, batch: MeshBatch) -> PipelineTimes:
-    """Times of pipelines without data parallelism that no order of the ranks goes below.
-
-    Collectives inside the layers run among neighbours (as in `MeshModel.work_s`), transfers between stages over the nearest link of any
-    order: no order has all of that at once. Every schedule takes longer if a chunk does, so the times are bounds.
-    """
-    return worthy_times(model, batch, None)[1]
-
-
 def worthy_times(
     model: MeshModel, batch: MeshBatch, is_worthy: Callable[[FloatArray, MeshBatch], BoolArray] | None
 ) -> tuple[IntArray, PipelineTimes]:
-    """The same of the pipelines that are worth it: which these are, and their times.
+    """Pipelines without data parallelism that are worth it: which these are, and times that no order of their ranks goes below.
+
+    Collectives inside the layers run among neighbours (as in `MeshModel.work_s`), transfers between stages over the nearest link of any
+    order: no order has all of that at once. Every schedule takes longer if a chunk does, so the times are bounds.
 
     Parameters
     ----------
     model : MeshModel
     batch : MeshBatch
     is_worthy : function of (times, pipelines), optional
-        Whether pipelines can matter that take no less. It is asked first with how long the slowest rank is busy, which is soon known.
+        Whether pipelines can matter that take no less; without it all are. It is asked first with how long the slowest rank is busy,
+        which is soon known.
     """
     first, pass_of = combined(*(getattr(batch, name) for name in _PASS_FIELDS))
     distinct = batch.take(first)

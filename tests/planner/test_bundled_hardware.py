@@ -11,7 +11,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from costmodel.collectives import all_reduce_s, cheapest_all_reduce
+from costmodel.collectives import all_reduce_s, cheapest_s
 from costmodel.device import Device
 from costmodel.network import Cluster, span
 from planner.schema.cluster import ClusterFile
@@ -195,7 +195,7 @@ def test_small_and_medium_all_reduces_on_eight_h100(reference_data: Path) -> Non
     for row in rows:
         message = float(row["bytes"])
         if message <= 64 * 2**20:
-            time_s = float(cheapest_all_reduce(message, where, here)[0])
+            time_s = float(cheapest_s("all_reduce", message, where, here))
             ratios.append(time_s * 1e6 / float(row["time_us"]))
     ratios.sort()
     assert len(ratios) == 24

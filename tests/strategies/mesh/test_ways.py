@@ -10,7 +10,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from strategies.mesh.counting import PlanCount
 from strategies.mesh.memory_bound import Families, families_of_cells
-from strategies.mesh.pipeline_bound import PipelineTimes, least_times, worthy_times
+from strategies.mesh.pipeline_bound import PipelineTimes, worthy_times
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import MeshSpace, batch_of
 from strategies.mesh.way_times import least_step_s, raise_for_gathering
@@ -51,7 +51,7 @@ def test_no_plan_needs_or_takes_less_than_the_bounds_of_its_way(seed: int) -> No
     needed = needs.memory_bytes[rows]
     assert np.all(needed <= costs.memory_bytes * _ROUNDING)
     fits = costs.memory_bytes <= ways.space.settings.capacity_bytes
-    for times in (PipelineTimes.of(model.cores(cores, exact=False)), least_times(model, cores)):
+    for times in (PipelineTimes.of(model.cores(cores, exact=False)), worthy_times(model, cores, None)[1]):
         bound = least_step_s(ways, times, needs)[rows]
         assert np.all(bound[fits] <= costs.step_time_s[fits] * _ROUNDING)
         assert np.all(np.isinf(bound[needed > ways.capacity_bytes]))
@@ -90,7 +90,7 @@ def test_no_plan_takes_less_than_the_bound_with_what_it_gathers(seed: int) -> No
         needs, rows = ways.needs(cores), (np.arange(len(plans)), *_way(ways, plans))
         fits = costs.memory_bytes <= capacity
         assert np.all(needs.shards[rows[:2]][fits] <= plans.dp_shard[fits] * _ROUNDING)
-        for times in (PipelineTimes.of(model.cores(cores, exact=False)), least_times(model, cores)):
+        for times in (PipelineTimes.of(model.cores(cores, exact=False)), worthy_times(model, cores, None)[1]):
             before = least_step_s(ways, times, needs)
             bound = before.copy()
             raise_for_gathering(bound, ways, times, needs, np.isfinite)
@@ -110,7 +110,7 @@ def test_pipelines_that_are_worth_it_are_those_whose_least_time_is(seed: int) ->
     """What the busiest rank alone rules out would be ruled out by the whole bound, and the times of the others are the same."""
     model, plans, ways = _case(seed, 0.5)
     cores = ways.plainly(plans)
-    every = least_times(model, cores)
+    every = worthy_times(model, cores, None)[1]
     for share in (0.0, 0.1, 0.6):
         goal = float(np.quantile(every.flush_s, share))
         rows, times = worthy_times(model, cores, lambda step_s, _, goal=goal: step_s * (1 - 1e-9) <= goal)
