@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -96,71 +96,52 @@ class Lstm(LayerFamily):
         step_elements = rows * state + steps * state * gates + rows * gates  # the weights are read at every step
         done = rows * units * directions
         cell = Kernel(flop=kind.flop * done, elements=kind.moved * done)
-        launches = int(directions)
+        wide = state + 0.0 * gates
+
+        def product(
+            flop: FloatArray, elements: FloatArray, gemm: tuple[FloatArray, FloatArray, FloatArray], launches: int = 1
+        ) -> Kernel:
+            """Of all directions."""
+            return Kernel(
+                flop=directions * flop,
+                elements=directions * elements,
+                gemm=gemm,
+                tiling="recurrent",
+                launches=int(directions) * launches,
+            )
+
         forward = (
-            Kernel(
-                flop=directions * in_flop,
-                elements=directions * in_elements,
-                gemm=(rows, gates, inputs),
-                tiling="recurrent",
-                launches=launches,
-            ),
-            Kernel(
-                flop=directions * step_flop,
-                elements=directions * step_elements,
-                gemm=(shard.batch, gates, state + 0.0 * gates),
-                tiling="recurrent",
-                launches=launches * steps,
-            ),
+            product(in_flop, in_elements, (rows, gates, inputs)),
+            product(step_flop, step_elements, (shard.batch, gates, wide), steps),
             cell,
-        )
-        backward_input = (
-            Kernel(
-                flop=directions * in_flop,
-                elements=directions * in_elements,
-                gemm=(rows, inputs, gates),
-                tiling="recurrent",
-                launches=launches,
-            ),
         )
         # The gradient of the state runs back through all steps even where nobody wants that of the input.
-        weight = (
-            Kernel(
-                flop=directions * step_flop,
-                elements=directions * step_elements,
-                gemm=(shard.batch, state + 0.0 * gates, gates),
-                tiling="recurrent",
-                launches=launches * steps,
-            ),
-            cell,
-            Kernel(
-                flop=directions * (in_flop + step_flop),
-                elements=directions * (in_elements + rows * state + state * gates + rows * gates),
-                gemm=(inputs + state, gates, rows),
-                tiling="recurrent",
-                launches=2 * launches,
-            ),
-        )
-        gathered = shard.batch * state * directions
-        exchanges = (
-            InnerExchange(
-                operation="all_gather", over="out_channels", elements=gathered, phase="forward", repeats=steps
-            ),
-            InnerExchange(
-                operation="reduce_scatter", over="out_channels", elements=gathered, phase="backward", repeats=steps
-            ),
+        through = (product(step_flop, step_elements, (shard.batch, wide, gates), steps), cell)
+        of_weights = product(
+            in_flop + step_flop,
+            in_elements + rows * state + state * gates + rows * gates,
+            (inputs + state, gates, rows),
+            launches=2,
         )
         return LayerWork(
             forward=(forward,),
-            backward_input=(backward_input,),
-            backward_weight=(weight,),
-            exchanges=exchanges,
-            through=weight[:2],
+            backward_input=((product(in_flop, in_elements, (rows, inputs, gates)),),),
+            backward_weight=((*through, of_weights),),
+            exchanges=_state_exchanges(shard.batch * state * directions, steps),
+            through=through,
         )
 
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """Of every step: the gates, and an LSTM's cell or the state's part of a GRU's candidate; of a plain recurrence the state."""
         return np.asarray(_CELLS[layer.params.cell].saved * share_of_output(layer, shard))
+
+
+def _state_exchanges(elements: FloatArray, steps: int) -> tuple[InnerExchange, InnerExchange]:
+    """Every step gathers the state, and sums the parts of its gradient."""
+    gather = InnerExchange(
+        operation="all_gather", over="out_channels", elements=elements, phase="forward", repeats=steps
+    )
+    return gather, replace(gather, operation="reduce_scatter", phase="backward")
 
 
 def _directions(params: LstmParams) -> int:
