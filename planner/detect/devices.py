@@ -10,6 +10,7 @@ from typing import Any
 from planner.detect.nvidia import Gpu
 from planner.detect.processors import Processor, flop_per_cycle
 from planner.detect.values import Fact, number_text
+from planner.naming.devices import device_called
 
 __all__ = ["FoundDevice", "device_of_gpu", "device_of_processor"]
 
@@ -47,50 +48,55 @@ class FoundDevice:
         return not self.facts
 
 
-# Names as nvidia-smi prints them, without "NVIDIA " -> bundled device, usual cluster. The whole name must match: a "Laptop GPU" or a
-# "D" of the same number is another device.
-_EXACT: tuple[tuple[str, str, str], ...] = (
-    (r"GB300", "gb300", "gb200-nvl72"),
-    (r"GB200", "gb200", "gb200-nvl72"),
-    (r"GH200 (120|480)GB", "gh200", "dgx-h100"),
-    (r"B300( SXM6 AC)?", "b300", "dgx-b200"),
-    (r"B200", "b200", "dgx-b200"),
-    (r"H200", "h200", "dgx-h100"),
-    (r"H20", "h20", "dgx-h100"),
-    (r"H100 80GB HBM3|H100 SXM5?( 80GB)?", "h100-sxm", "dgx-h100"),
-    (r"H100 PCIe", "h100-pcie", "pcie5-node"),
-    (r"H800", "h100-sxm", "hgx-h800"),
-    (r"A800-SXM4-80GB", "a100-80gb", "hgx-a800"),
-    (r"A100-SXM4-80GB", "a100-80gb", "dgx-a100"),
-    (r"A100-SXM4-40GB", "a100-40gb", "dgx-a100"),
-    (r"A100 80GB PCIe|A100-PCIE-80GB", "a100-pcie-80gb", "pcie4-node"),
-    (r"A100-PCIE-40GB", "a100-pcie-40gb", "pcie4-node"),
-    (r"(Tesla )?V100-SXM[23]-16GB", "v100-16gb", "dgx1-v100"),
-    (r"(Tesla )?V100-SXM[23]-32GB(-LS)?", "v100-32gb", "dgx1-v100"),
-    (r"(Tesla )?P100-SXM2-16GB", "p100", "dgx1-p100"),
-    (r"(Tesla )?T4", "t4", "pcie3-fdr"),
-    (r"Tesla M40( 24GB)?", "m40", "pcie3-fdr"),
-    (r"Tesla K80", "k80", "k80-10gbe"),
-    (r"Tesla K40[cmst]?", "k40", "pcie3-fdr"),
-    (r"Tesla K20X[m]?", "k20x", "titan"),
-    (r"Tesla K20[cms]?", "k20", "k20-pcie"),
-    (r"L40S", "l40s", "pcie4-node"),
-    (r"A40", "a40", "pcie4-node"),
-    (r"A10G", "a10g", "pcie4-node"),
-    (r"RTX A6000", "rtx-a6000", "pcie4-node"),
-    (r"AMD Instinct MI355X( OAM)?", "mi355x", "mi300x-node"),
-    (r"AMD Instinct MI325X( OAM)?", "mi325x", "mi300x-node"),
-    (r"AMD Instinct MI300X( OAM)?", "mi300x", "mi300x-node"),
-    (r"AMD Instinct MI250X.*", "mi250x-gcd", "frontier"),
-    (r"GeForce RTX 4090", "rtx-4090", "pcie4-node"),
-    (r"GeForce RTX 3090", "rtx-3090", "pcie4-node"),
-    (r"GeForce RTX 2080 Ti", "rtx-2080ti", "pcie3-fdr"),
-    (r"GeForce GTX 1080 Ti", "gtx-1080ti", "pcie3-fdr"),
-    (r"TITAN RTX", "titan-rtx", "pcie3-fdr"),
-    (r"TITAN Xp( COLLECTORS EDITION)?", "titan-xp", "pcie3-fdr"),
-    (r"TITAN X \(Pascal\)", "titan-x-pascal", "pcie3-fdr"),
-    (r"GeForce GTX TITAN X", "titan-x", "pcie3-fdr"),
-    (r"GeForce GTX TITAN Black", "titan-black", "pcie3-fdr"),
+# Names of boards as their tools print them, without "NVIDIA ", whose bundled files are those that `planner.naming` says. The whole name
+# must match: a "Laptop GPU" or a "D" of the same number is another device.
+_PRINTED = re.compile(
+    "|".join(
+        (
+            r"GB300",
+            r"GB200",
+            r"GH200 (120|480)GB",
+            r"B300( SXM6 AC)?",
+            r"B200",
+            r"H200",
+            r"H20",
+            r"H100 80GB HBM3|H100 SXM5?( 80GB)?",
+            r"H100 PCIe",
+            r"H800",
+            r"A800-SXM4-80GB",
+            r"A100-SXM4-80GB",
+            r"A100-SXM4-40GB",
+            r"A100 80GB PCIe|A100-PCIE-80GB",
+            r"A100-PCIE-40GB",
+            r"(Tesla )?V100-SXM[23]-16GB",
+            r"(Tesla )?V100-SXM[23]-32GB(-LS)?",
+            r"(Tesla )?P100-SXM2-16GB",
+            r"(Tesla )?T4",
+            r"Tesla M40( 24GB)?",
+            r"Tesla K80",
+            r"Tesla K40[cmst]?",
+            r"Tesla K20X[m]?",
+            r"Tesla K20[cms]?",
+            r"L40S",
+            r"A40",
+            r"A10G",
+            r"RTX A6000",
+            r"AMD Instinct MI355X( OAM)?",
+            r"AMD Instinct MI325X( OAM)?",
+            r"AMD Instinct MI300X( OAM)?",
+            r"AMD Instinct MI250X.*",
+            r"GeForce RTX 4090",
+            r"GeForce RTX 3090",
+            r"GeForce RTX 2080 Ti",
+            r"GeForce GTX 1080 Ti",
+            r"TITAN RTX",
+            r"TITAN Xp( COLLECTORS EDITION)?",
+            r"TITAN X \(Pascal\)",
+            r"GeForce GTX TITAN X",
+            r"GeForce GTX TITAN Black",
+        )
+    ),
+    flags=re.IGNORECASE,
 )
 # A device that is not bundled borrows what cannot be detected from one of the same architecture: by a word in its name, then by the
 # compute capability (NVIDIA, CUDA GPUs), the most common board of each.
@@ -133,17 +139,22 @@ def device_of_gpu(gpu: Gpu) -> FoundDevice:
     ('nvidia-l4', ['memory_bandwidth', 'peak'])
     """
     word = re.sub(r"^NVIDIA\s+", "", gpu.name)
-    for pattern, name, cluster in _EXACT:
-        if re.fullmatch(pattern, word, flags=re.IGNORECASE) and _same_memory(name, gpu.memory_bytes) and not gpu.is_cut:
-            return FoundDevice(name=name, label=gpu.name, usual_cluster=cluster)
+    known, usual = _known(word)
+    if known is not None and _same_memory(known, gpu.memory_bytes) and not gpu.is_cut:
+        return FoundDevice(name=known, label=gpu.name, usual_cluster=usual)
     nearest, cluster = _nearest(word, gpu.compute_capability or "")
     return FoundDevice(name=_slug(gpu.name), label=gpu.name, usual_cluster=cluster, facts=_borrowed(gpu, nearest))
 
 
+def _known(word: str) -> tuple[str | None, str]:
+    """Bundled device and usual cluster of a board whose whole name is known."""
+    return device_called(word) if _PRINTED.fullmatch(word) else (None, "")
+
+
 def _nearest(word: str, capability: str) -> tuple[str, str]:
-    for pattern, name, cluster in _EXACT:  # the same board with another amount of memory, or cut by MIG
-        if re.fullmatch(pattern, word, flags=re.IGNORECASE):
-            return name, cluster
+    known, usual = _known(word)
+    if known is not None:  # the same board with another amount of memory, or cut by MIG
+        return known, usual
     for pattern, name, cluster in _NEAREST_BY_NAME:
         if re.search(pattern, word):
             return name, cluster
