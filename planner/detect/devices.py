@@ -53,47 +53,18 @@ class FoundDevice:
 _PRINTED = re.compile(
     "|".join(
         (
-            r"GB300",
-            r"GB200",
-            r"GH200 (120|480)GB",
-            r"B300( SXM6 AC)?",
-            r"B200",
-            r"H200",
-            r"H20",
-            r"H100 80GB HBM3|H100 SXM5?( 80GB)?",
-            r"H100 PCIe",
-            r"H800",
-            r"A800-SXM4-80GB",
-            r"A100-SXM4-80GB",
-            r"A100-SXM4-40GB",
-            r"A100 80GB PCIe|A100-PCIE-80GB",
-            r"A100-PCIE-40GB",
-            r"(Tesla )?V100-SXM[23]-16GB",
-            r"(Tesla )?V100-SXM[23]-32GB(-LS)?",
-            r"(Tesla )?P100-SXM2-16GB",
-            r"(Tesla )?T4",
-            r"Tesla M40( 24GB)?",
-            r"Tesla K80",
-            r"Tesla K40[cmst]?",
-            r"Tesla K20X[m]?",
-            r"Tesla K20[cms]?",
-            r"L40S",
-            r"A40",
-            r"A10G",
-            r"RTX A6000",
-            r"AMD Instinct MI355X( OAM)?",
-            r"AMD Instinct MI325X( OAM)?",
-            r"AMD Instinct MI300X( OAM)?",
-            r"AMD Instinct MI250X.*",
-            r"GeForce RTX 4090",
-            r"GeForce RTX 3090",
-            r"GeForce RTX 2080 Ti",
-            r"GeForce GTX 1080 Ti",
-            r"TITAN RTX",
-            r"TITAN Xp( COLLECTORS EDITION)?",
-            r"TITAN X \(Pascal\)",
-            r"GeForce GTX TITAN X",
-            r"GeForce GTX TITAN Black",
+            r"GB[23]00|GH200 (120|480)GB|B200|B300( SXM6 AC)?|GeForce RTX 5090",
+            r"H20|H200|H100 (80GB HBM3|SXM5?( 80GB)?|PCIe|NVL)|H800",
+            r"L4|L40S?|GeForce RTX 4090|RTX 6000 Ada Generation",
+            r"A800-SXM4-80GB|A100-SXM4-[48]0GB|A100-PCIE-[48]0GB|A100 80GB PCIe|A10G?|A30|A40",
+            r"RTX A[456]000|GeForce RTX 30[789]0",
+            r"(Tesla )?T4|GeForce RTX 2080 Ti|TITAN RTX|Quadro RTX [68]000",
+            r"(Tesla )?V100-(SXM[23]|PCIE)-(16GB|32GB(-LS)?)|(Tesla )?V100S-PCIE-32GB|TITAN V",
+            r"(Tesla )?P100-(SXM2-16GB|PCIE-1[26]GB)|Tesla P(4|40)|GeForce GTX (1070|1080( Ti)?)",
+            r"TITAN Xp( COLLECTORS EDITION)?|TITAN X \(Pascal\)",
+            r"Tesla M40( 24GB)?|GeForce GTX (980|TITAN X)",
+            r"Tesla K(80|40[cmst]?|20[cms]?|20Xm?)|GeForce GTX TITAN Black",
+            r"AMD Instinct (MI(355|325|300)X( OAM)?|MI250X.*|MI210|MI100)",
         )
     ),
     flags=re.IGNORECASE,
@@ -134,9 +105,9 @@ def device_of_gpu(gpu: Gpu) -> FoundDevice:
     --------
     >>> device_of_gpu(Gpu(index=0, name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * 2**20)).name
     'h100-sxm'
-    >>> strange = device_of_gpu(Gpu(index=0, name="NVIDIA L4", memory_bytes=23034 * 2**20, compute_capability="8.9"))
+    >>> strange = device_of_gpu(Gpu(index=0, name="NVIDIA L20", memory_bytes=46068 * 2**20, compute_capability="8.9"))
     >>> strange.name, [fact.key for fact in strange.facts if not fact.is_known]
-    ('nvidia-l4', ['memory_bandwidth', 'peak'])
+    ('nvidia-l20', ['memory_bandwidth', 'peak'])
     """
     word = re.sub(r"^NVIDIA\s+", "", gpu.name)
     known, usual = _known(word)

@@ -114,6 +114,16 @@ def test_a_limited_container() -> None:
         ("NVIDIA H200", 143771, "9.0", "h200"),
         ("NVIDIA L40S", 46068, "8.9", "l40s"),
         ("Tesla K80", 11441, "3.7", "k80"),
+        ("NVIDIA L4", 23034, "8.9", "l4"),
+        ("NVIDIA A10", 23028, "8.6", "a10"),
+        ("NVIDIA A30", 24576, "8.0", "a30"),
+        ("NVIDIA H100 NVL", 95830, "9.0", "h100-nvl"),
+        ("Tesla V100-PCIE-16GB", 16160, "7.0", "v100-pcie-16gb"),
+        ("Tesla P100-PCIE-12GB", 12198, "6.0", "p100-pcie-12gb"),
+        ("Quadro RTX 8000", 48601, "7.5", "quadro-rtx-8000"),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, "8.9", "rtx-6000-ada"),
+        ("NVIDIA GeForce RTX 5090", 32607, "12.0", "rtx-5090"),
+        ("AMD Instinct MI210", 65520, "", "mi210"),
     ],
 )
 def test_bundled_devices(name: str, memory: int, capability: str, device: str) -> None:
@@ -127,8 +137,9 @@ def test_bundled_devices(name: str, memory: int, capability: str, device: str) -
     ("name", "memory", "capability", "nearest"),
     [
         ("NVIDIA GeForce RTX 4090 Laptop GPU", 16376, "8.9", "rtx-4090"),  # another chip than the desktop's
-        ("NVIDIA H100 NVL", 95830, "9.0", "h100-pcie"),
-        ("Tesla V100-PCIE-16GB", 16160, "7.0", "v100-16gb"),
+        ("NVIDIA GeForce RTX 3080", 12288, "8.6", "rtx-3080"),  # sold with 10 GiB, then with 12
+        ("NVIDIA H100 64GB HBM2", 65536, "9.0", "h100-pcie"),
+        ("NVIDIA A10M", 20475, "8.6", "rtx-3090"),
         ("Brand New Thing", 999999, "14.2", "t4"),
         ("NVIDIA A100-SXM4-80GB", 20000, "8.0", "a100-80gb"),  # a part of one
     ],
@@ -147,10 +158,10 @@ def test_devices_that_nobody_has_described(
 
 def test_two_kinds_of_gpus_become_groups(tmp_path: Path) -> None:
     outputs = {
-        machines.BASE: "0, NVIDIA L40S, 46068\n1, NVIDIA L40S, 46068\n2, NVIDIA L4, 23034\n3, NVIDIA L4, 23034\n"
+        machines.BASE: "0, NVIDIA L40S, 46068\n1, NVIDIA L40S, 46068\n2, NVIDIA L20, 46068\n3, NVIDIA L20, 46068\n"
     }
     cluster = loaded(machines.RecordedSystem(outputs=outputs), tmp_path)
-    assert [(group.device.name, group.num_devices) for group in cluster.groups] == [("l40s", 2), ("nvidia-l4", 2)]
+    assert [(group.device.name, group.num_devices) for group in cluster.groups] == [("l40s", 2), ("nvidia-l20", 2)]
 
 
 def test_uneven_nvlinks_are_left_out(tmp_path: Path) -> None:
