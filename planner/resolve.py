@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
-from costmodel.collective_registry import names_of
-from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.compute import ComputeModel
 from costmodel.constants import cluster_with
 from costmodel.device import Device
@@ -21,10 +18,10 @@ from costmodel.splits import divisors
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.assumptions import space_assumptions, stated_assumptions
-from planner.calibration.files import LoadedCalibration, load_calibration
-from planner.errors import PlannerError, UnknownName, UsageError
-from planner.fixing import restriction_of
-from planner.loading import LoadedModel, load_algorithms, load_cluster, load_device, load_model
+from planner.calibration.files import LoadedCalibration
+from planner.errors import UsageError
+from planner.loading import LoadedModel, load_algorithms
+from planner.lookup import calibration_of, look_up, pick
 from planner.mesh.space import Space, choose_space, is_transformer
 from planner.mixed.options import lead_device
 from planner.objectives import check_layer_objective
@@ -32,12 +29,9 @@ from planner.request import Request
 from planner.results import Assumption, Setting
 from strategies.space import Restriction
 
-__all__ = ["DEFAULT_CLUSTER", "Resolved", "check_trainable", "resolve"]
+__all__ = ["Resolved", "check_trainable", "resolve"]
 
-DEFAULT_CLUSTER = "dgx-h100"
 _MAX_GPUS = 1_000_000
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +75,8 @@ def resolve(request: Request) -> Resolved:
     PlannerError
         Unknown names, unusable values, files with problems.
     """
-    model, (cluster, inputs), collectives, restriction = _look_up(request)
-    calibrated = _calibration(request)
+    model, (cluster, inputs), collectives, restriction = look_up(request)
+    calibrated = calibration_of(request)
     if calibrated is not None:
         cluster = cluster_with(cluster, calibrated.calibration.values)
         inputs = {**inputs, "calibration": calibrated.sha256}
@@ -91,7 +85,7 @@ def resolve(request: Request) -> Resolved:
         check_layer_objective(request.objective, cluster.device, reads_tokens=model.seq is not None)
     device = cluster.groups[lead_device(cluster, request.precision)].device
     precision = _precision(request, model, cluster, device, space)
-    optimizer = _pick("optimizer", request.optimizer, OPTIMIZERS, _usual_optimizer(request, model))
+    optimizer = pick("optimizer", request.optimizer, OPTIMIZERS, _usual_optimizer(request, model))
     global_batch = request.batch if request.batch is not None else model.global_batch
     _check_numbers(request, cluster, global_batch, space)
     if request.mode == "training":
@@ -175,72 +169,11 @@ def _free_layers(model: LoadedModel, compute: ComputeModel) -> tuple[str, ...]:
     return free
 
 
-def _look_up(
-    request: Request,
-) -> tuple[LoadedModel, tuple[Cluster, dict[str, str]], tuple[str, ...], Restriction]:
-    """Look up everything that is named, and report all that is wrong in one go."""
-    faults: list[PlannerError] = []
-
-    def tried(function: Callable[..., _T], *arguments: object) -> _T | None:
-        try:
-            return function(*arguments)
-        except PlannerError as error:
-            faults.append(error)
-            return None
-
-    model = tried(_model, request)
-    cluster = tried(_cluster, request)
-    tried(_calibration, request)
-    collectives = tried(_collectives, request)
-    restriction = tried(restriction_of, request, model)
-    for kind, name, known in (
-        ("precision", request.precision, PRECISIONS),
-        ("optimizer", request.optimizer, OPTIMIZERS),
-    ):
-        if name is not None:
-            tried(_pick, kind, name, known, name)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise UsageError("\n".join(str(fault) for fault in faults))
-    assert model is not None
-    assert cluster is not None
-    assert collectives is not None
-    assert restriction is not None
-    return model, cluster, collectives, restriction
-
-
-def _model(request: Request) -> LoadedModel:
-    model = load_model(request.model, seq=request.seq, assume_free=request.assume_free)
-    return model if request.lora_rank is None else _with_adapters(model, request.lora_rank)
-
-
-def _with_adapters(model: LoadedModel, rank: int) -> LoadedModel:
-    """Freeze every weight; the layers of the blocks that can, train an adapter."""
-    layers = tuple(
-        dataclasses.replace(layer, lora_rank=rank)
-        if layer.block and layer.family.takes_adapter
-        else dataclasses.replace(layer, frozen=layer.weight_count + layer.norm_count > 0)
-        for layer in model.graph.layers
-    )
-    adapted = [layer for layer in layers if layer.lora_rank]
-    if not adapted:
-        raise UsageError(f"--lora-rank: network '{model.name}' has no repeated blocks with linear layers to adapt")
-    # No matrix has a higher rank than its shorter side: an adapter beyond that of every matrix is larger than what it adapts.
-    widest = max(min(layer.input_shapes[0][0], layer.output_shape[0]) for layer in adapted)
-    if rank > widest:
-        raise UsageError(
-            f"--lora-rank {rank} is more than any matrix of '{model.name}' that it adapts can have: the shorter side of the largest is "
-            f"{widest}; use 1 to {widest} (8 to 64 are usual)"
-        )
-    return dataclasses.replace(model, graph=dataclasses.replace(model.graph, layers=layers))
-
-
 def _precision(request: Request, model: LoadedModel, cluster: Cluster, device: Device, space: Space) -> Precision:
     """The one asked for, or that which the cost model or the device makes usual; a device without it is refused."""
     paleo = request.cost_model == "paleo"
     usual = default_precision(device.peak_flop_per_s, is_transformer=is_transformer(model.graph))
-    precision = _pick("precision", request.precision, PRECISIONS, "fp32" if paleo else usual)
+    precision = pick("precision", request.precision, PRECISIONS, "fp32" if paleo else usual)
     if precision.compute not in device.peak_flop_per_s:
         known = ", ".join(sorted(device.peak_flop_per_s))
         which = f"device '{device.name}'" if space != "mixed" else f"no device of cluster '{cluster.name}'"
@@ -258,41 +191,6 @@ def _usual_optimizer(request: Request, model: LoadedModel) -> str:
     return "adam" if is_transformer(model.graph) else "momentum"
 
 
-def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
-    loaded = load_cluster(request.cluster or DEFAULT_CLUSTER)
-    inputs = {"cluster": loaded.sha256, "device": loaded.device_sha256}
-    cluster = loaded.cluster
-    if request.device is not None:
-        device = load_device(request.device)
-        if len(cluster.groups) != 1:
-            raise UsageError(f"--device replaces the device of a cluster with one kind; '{cluster.name}' has several")
-        cluster = cluster.with_device(device.device)
-        inputs["device"] = device.sha256
-    cluster = _with_rates(cluster, request)
-    if len(cluster.groups) == 1 and cluster.groups[0].levels:
-        from costmodel.mixed.links import group_cluster
-
-        cluster = dataclasses.replace(group_cluster(cluster, 0), name=cluster.name)  # its links as it has them
-    return cluster, inputs
-
-
-def _with_rates(cluster: Cluster, request: Request) -> Cluster:
-    """The cluster with the price and the power that were asked for."""
-    if request.price_per_hour is None and request.power_w is None:
-        return cluster
-    if len(cluster.groups) != 1:
-        raise UsageError(
-            f"--price, --power: are about one kind of device; cluster '{cluster.name}' has several, whose device files state theirs"
-        )
-    device = cluster.device
-    if request.price_per_hour is not None:
-        device = dataclasses.replace(device, price_per_hour=request.price_per_hour)
-    if request.power_w is not None:
-        busy, idle = request.power_w
-        device = dataclasses.replace(device, busy_power_w=busy, idle_power_w=idle)
-    return cluster.with_device(device)
-
-
 def _mesh_assumptions(cluster: Cluster, calibrated: LoadedCalibration | None) -> MeshAssumptions:
     """The bundled ones, the rates of the cluster's host, and what was calibrated; the later win."""
     known = DEFAULT_ASSUMPTIONS if calibrated is None else calibrated.calibration.assumptions()
@@ -301,21 +199,6 @@ def _mesh_assumptions(cluster: Cluster, calibrated: LoadedCalibration | None) ->
         name: rate for name, rate in rates.items() if getattr(known, name) == getattr(DEFAULT_ASSUMPTIONS, name)
     }
     return dataclasses.replace(known, **untouched)
-
-
-def _calibration(request: Request) -> LoadedCalibration | None:
-    if request.calibration is None:
-        return None
-    if request.cost_model == "paleo":
-        raise UsageError("--calibration: only has a meaning with --cost-model roofline; paleo has constants of its own")
-    return load_calibration(request.calibration)
-
-
-def _pick(kind: str, name: str | None, known: Mapping[str, _T], default: str) -> _T:
-    chosen = name if name is not None else default
-    if chosen not in known:
-        raise UnknownName(kind=kind, name=chosen, known=known)
-    return known[chosen]
 
 
 def _check_numbers(request: Request, cluster: Cluster, global_batch: int, space: Space) -> None:
@@ -381,20 +264,6 @@ def _compute(
             f"  {listed}\n--paleo-extensions costs them by the roofline instead"
         )
     return paleo, cluster.with_ideal_links(request.ppp_comm)
-
-
-def _collectives(request: Request) -> tuple[str, ...]:
-    if request.collective is None:
-        return tuple(ALL_REDUCE_NAMES)
-    known = names_of("all_reduce")
-    if request.collective not in known:
-        raise UnknownName(
-            kind="collective",
-            name=request.collective,
-            known=known,
-            hint="list them: planner list collectives",
-        )
-    return (request.collective,)
 
 
 def _capacity(request: Request, device: Device) -> float:

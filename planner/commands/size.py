@@ -225,7 +225,7 @@ def _goal(options: Mapping[str, Any], values: Values) -> Goal:
 
 
 def _names(given: str | Sequence[str] | None, values: Values) -> list[str]:
-    from planner.resolve import DEFAULT_CLUSTER
+    from planner.lookup import DEFAULT_CLUSTER
     from planner.sweeping.grid import cluster_name
 
     if given is None:

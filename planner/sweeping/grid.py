@@ -110,7 +110,7 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
     """
     from planner import __version__
     from planner.loading import load_device, load_model
-    from planner.resolve import DEFAULT_CLUSTER
+    from planner.lookup import DEFAULT_CLUSTER
 
     clusters = load_clusters(axes.clusters, DEFAULT_CLUSTER)
     common = {"device": load_device(base.device).sha256} if base.device is not None else {}
