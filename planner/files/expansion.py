@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from costmodel.graph import LayerSpec
 from costmodel.layers import FAMILIES
 from planner.errors import FileProblem, InputFileError, did_you_mean
-from planner.files.documents import Document, Location, Node
+from planner.files.documents import Document, Location
 from planner.files.input_names import MAX_NESTING, InputNames
+from planner.files.references import SEQ, check_references
 from planner.files.scopes import Pending, Scope, Target, Value
 from planner.files.validation import error_text
 from planner.schema.common import is_reference
@@ -32,10 +33,6 @@ __all__ = ["Expansion", "expand"]
 
 _MAX_NAME = 200
 _MAX_PROBLEMS = 200
-_SEQ = "$seq"
-_NO_SEQ = (
-    "'$seq' stands for the positions of a sample, and this file does not say how many; add a line like 'seq: 2048'"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +91,7 @@ class _Expander:
     def run(self) -> Expansion:
         specs: list[LayerSpec] = []
         try:
-            self._check_references()
+            check_references(self.network, self.document, self.seq, self._note)
             self._list(self.network.layers, ("layers",), Scope(prefix=""))
             specs = [self._spec(layer) for layer in self.layers]
         except _Stopped:
@@ -109,38 +106,6 @@ class _Expander:
         self.problems[self.document.problem(location, message, where=where, at_key=at_key)] = None
         if len(self.problems) >= _MAX_PROBLEMS:
             raise _Stopped
-
-    def _check_references(self) -> None:
-        """Check every use of a parameter once, wherever its block is used or not."""
-        self._check_values(self.document.find(("layers",))[0], ("layers",), "", ())
-        for name, block in self.network.blocks.items():
-            for parameter in block.parameters:
-                if parameter in block.defaults:
-                    location = ("blocks", name, "defaults", parameter)
-                    self._note(location, f"'{parameter}' is listed under 'parameters' as well; keep one", at_key=True)
-            known = (*block.parameters, *block.defaults)
-            for parameter, value in block.defaults.items():
-                if value == _SEQ and self.seq is None:
-                    self._note(("blocks", name, "defaults", parameter), _NO_SEQ)
-            for body in ("layers", "branches"):
-                node, found, _ = self.document.find(("blocks", name, body))
-                if len(found) == 3:
-                    self._check_values(node, found, name, known)
-
-    def _check_values(self, node: Node, location: Location, block: str, known: tuple[str, ...]) -> None:
-        for step, child in (node.children or {}).items():  # as deep as a document may be: recursion is safe
-            self._check_values(child, (*location, step), block, known)
-        if is_reference(node.value) and node.value[1:] not in known:
-            if node.value == _SEQ:
-                if self.seq is not None:
-                    return
-                message = _NO_SEQ
-            elif not block:
-                message = f"'{node.value}' names a parameter, and only the layers of a block have parameters"
-            else:
-                hint = did_you_mean(node.value[1:], known) or f"; it has {', '.join(known) or 'none'}"
-                message = f"block '{block}' has no parameter '{node.value[1:]}'{hint}"
-            self._note(location, message)
 
     # -- unfolding ---------------------------------------------------------------------------------------------------------
 
@@ -342,7 +307,7 @@ class _Expander:
             self._note(location, f"block '{name}' needs {', '.join(missing)} under 'with'")
             raise _Broken
         defaults = {
-            key: self._lookup(_SEQ, inner) if value == _SEQ else Value(value, ("blocks", name, "defaults", key), inner)
+            key: self._lookup(SEQ, inner) if value == SEQ else Value(value, ("blocks", name, "defaults", key), inner)
             for key, value in block.defaults.items()
         }
         return {**defaults, **given}
@@ -351,10 +316,10 @@ class _Expander:
 
     def _lookup(self, text: str, scope: Scope) -> Value:
         found = scope.values.get(text[1:])
-        if found is None and text == _SEQ and self.seq is not None:
+        if found is None and text == SEQ and self.seq is not None:
             return Value(self.seq, ("seq",), scope)
         if found is None:
-            raise _Broken  # noted by _check_references, or given under a wrong name
+            raise _Broken  # noted by check_references, or given under a wrong name
         return found
 
     def _params(self, entry: LayerEntry, kind: str, location: Location, scope: Scope) -> tuple[Any, dict[str, Any]]:
