@@ -18,6 +18,7 @@ from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from strategies.build import LayerChoice, choice_problem, lower_bounds, memory_extremes
 from strategies.exhaustive import blocks, enumerate_uniform
+from strategies.per_layer.confirmation import is_confirmed
 from strategies.per_layer.problem import Limits, Solution, Status
 from strategies.per_layer.search import Method, solve
 from strategies.pipeline.search import search_pipelines
@@ -40,11 +41,6 @@ _GROUP_PAIRS = 2_000_000
 _MOST_PAIRS = 60_000_000
 # A family that hides behind more plans of other families than this on one worker count is left open there, with its bound.
 _MOST_SOLUTIONS = 1280
-# Problems with at most so many pairs of options of neighbouring layers are solved a second time by the integer program: it took
-# 0.03 s for AlexNet on 8 workers (2,030 pairs) and 0.8 s on 16 (5,141), as long as everything else together.
-_CONFIRMED_PAIRS = 4_000
-# Relative difference within which the program, whose tolerances are absolute, confirms a step time.
-_CONFIRMED_WITHIN = 1e-6
 # Two step times within this relative distance are the same number computed in another order.
 _TIE = 1e-12
 
@@ -376,27 +372,15 @@ class _Run:
     # -- the second opinion ----------------------------------------------------------------------------------------------
 
     def confirm(self) -> None:
-        """Prove the best plan's worker count a second time, by the integer program, where that takes no time.
-
-        The two methods share nothing but the problem. A contradiction is a defect of the planner, so it is raised.
-        """
+        """Prove the best plan's worker count a second time, by the integer program, where that takes no time."""
         choice, best = self.best_choice, self.pool.best()
         if self.settings.solver != "auto" or self.settings.restriction.family is not None or choice is None or not best:
             return
         if best[0].plan.workers != choice.workers or best[0].plan.is_pipeline or "program" in self.methods:
             return
-        sizes = [len(base) for base in choice.problem.base_s]
-        pairs = sum(sizes[edge.producer] * sizes[edge.consumer] for edge in choice.problem.edges)
-        if pairs > _CONFIRMED_PAIRS or self.remaining_s() < 1.0:
-            return
-        found = best[0].score / float(self.settings.score.factor(choice.workers))
-        limits = Limits(wall_s=min(self.remaining_s(), 5.0), cutoff_s=found * 1.001)
-        solution = solve(choice.problem, limits, method="program")
-        if solution.status is not Status.OPTIMAL:
-            return
-        if not found * (1 - _CONFIRMED_WITHIN) <= solution.objectives_s[0] <= found * (1 + _CONFIRMED_WITHIN):
-            raise AssertionError(f"elimination found {found!r} and the program {solution.objectives_s[0]!r}")
-        self.methods.add("program")
+        found_s = best[0].score / float(self.settings.score.factor(choice.workers))
+        if is_confirmed(choice.problem, found_s, self.remaining_s()):
+            self.methods.add("program")
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 

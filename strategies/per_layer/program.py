@@ -37,7 +37,7 @@ from strategies.per_layer.problem import (
 )
 from strategies.solvers import TOLERANCE, LinearProgram, ProgramResult, ProgramStatus, solve_linear_program
 
-__all__ = ["confirm", "solve_program"]
+__all__ = ["solve_program"]
 
 SCALED_COST = 1e5
 ROUNDING = 1e-12  # relative allowance of comparisons of sums
@@ -73,30 +73,6 @@ def solve_program(problem: ChoiceProblem, limits: Limits) -> Solution:
     ('optimal', (5.0,), [1, 1])
     """
     return _ProgramSearch(problem, limits).run()
-
-
-def confirm(problem: ChoiceProblem, answer: Solution, *, wall_s: float = float("inf")) -> bool:
-    """Prove once more, by the program, that nothing is cheaper than the best choice of an answer.
-
-    Parameters
-    ----------
-    problem : ChoiceProblem
-    answer : Solution
-        With at least one choice.
-    wall_s : float
-        Time that the proof may take.
-
-    Returns
-    -------
-    bool
-        False when the time did not suffice, or a cheaper choice was found: then something is wrong.
-    """
-    best = answer.objectives_s[0]
-    again = solve_program(problem, Limits(cutoff_s=best, wall_s=wall_s))
-    if again.status is Status.OPTIMAL:
-        return again.objectives_s[0] >= best * (1.0 - ROUNDING)
-    # The program may miss a choice exactly at the cutoff by its tolerance, but then it has shown that none is below.
-    return again.status is Status.CUT_OFF
 
 
 class _ProgramSearch:

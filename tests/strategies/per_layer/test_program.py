@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from strategies.per_layer.problem import ChoiceProblem, Edge, Limits, Status
-from strategies.per_layer.program import confirm, solve_program
+from strategies.per_layer.program import solve_program
 from strategies.solvers import LinearProgram, ProgramStatus, solve_linear_program
 from tests.strategies.per_layer.choice_problems import TOLERANCE, best_by_key, brute_force, key_of, random_problem
 
@@ -53,17 +53,6 @@ def test_cutoff(seed: int) -> None:
     at = solve_program(problem, Limits(cutoff_s=best))
     assert at.status is Status.OPTIMAL
     assert at.objectives_s == pytest.approx([best], abs=TOLERANCE)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_confirm(seed: int) -> None:
-    problem = random_problem(np.random.default_rng(seed), shape="dense", memory="binding")
-    answer = solve_program(problem, Limits())
-    assert confirm(problem, answer)
-    costs = [v for v, _ in brute_force(problem)]
-    if costs[-1] > costs[0] * 1.01:
-        assert not confirm(problem, replace(answer, objectives_s=(costs[-1],)))
-    assert not confirm(hard_problem(), replace(answer, objectives_s=(1e9,)), wall_s=0.0)
 
 
 def test_nothing_is_written_to_stdout(capfd: pytest.CaptureFixture[str]) -> None:
