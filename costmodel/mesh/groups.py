@@ -109,6 +109,13 @@ class GroupTimes:
     assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS
     _known: _Known = field(default_factory=_Known, repr=False, compare=False)
 
+    def changed(self, cluster: Cluster, assumptions: MeshAssumptions) -> GroupTimes:
+        """The same where other constants hold; where they say nothing of links, what is known of groups is kept."""
+        now, then = self.assumptions, assumptions
+        is_alike = cluster.levels == self.cluster.levels
+        is_alike &= (now.latency_s, now.ring_step_s) == (then.latency_s, then.ring_step_s)
+        return GroupTimes(cluster=cluster, assumptions=assumptions, _known=self._known if is_alike else _Known())
+
     @property
     def node_size(self) -> float:
         """Devices that the innermost level joins."""

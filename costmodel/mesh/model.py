@@ -42,6 +42,10 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
+# Assumptions about what is made of the rows of the tables: the rows themselves know nothing of them.
+_BEYOND_ROWS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "offload_overlap")
+
+
 @dataclass(slots=True, kw_only=True)
 class _Cache:
     """Rows and layouts seen so far."""
@@ -103,7 +107,12 @@ class MeshModel:
             weights=self._unit_weights(),
             needs=known.needs,
         )
-        groups = GroupTimes(cluster=cluster, assumptions=assumptions)
+        beyond = {name: getattr(self.assumptions, name) for name in _BEYOND_ROWS}
+        if (workload, cluster, replace(assumptions, **beyond)) == (self.workload, self.cluster, self.assumptions):
+            kept = replace(
+                kept, rows=known.rows, rows_without_experts=known.rows_without_experts, columns=known.columns
+            )
+        groups = self.groups.changed(cluster, assumptions)
         return MeshModel(workload=workload, groups=groups, units=self.units, _cache=kept)
 
     @property
