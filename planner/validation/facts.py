@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from planner.validation.tables import Row, RowSkipped
 
@@ -82,8 +83,12 @@ def framework_default(row: Row, fact: str, column: str, otherwise: bool) -> bool
 
 def framework_facts(row: Row) -> dict[str, int]:
     """What the framework does unless told otherwise; nothing where it is not known."""
-    text = f"{row.text('framework')} {row.text('source')}".lower()
-    return next((facts for pattern, facts in _FRAMEWORKS if re.search(pattern, text)), {})
+    return _facts_of(f"{row.text('framework')} {row.text('source')}")
+
+
+@lru_cache(maxsize=1024)  # asked several times for every row
+def _facts_of(text: str) -> dict[str, int]:
+    return next((facts for pattern, facts in _FRAMEWORKS if re.search(pattern, text.lower())), {})
 
 
 _MEASURED = ("step_time_ms", "samples_per_s", "tokens_per_s_per_gpu", "tokens_per_s")

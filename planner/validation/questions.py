@@ -127,6 +127,7 @@ def _ranking_key(row: Row) -> Hashable:
     return (*(row.text(name) for name in columns), row.text("global_batch"))
 
 
+@cache  # asked for every row; equal ones are one then, which is quick to compare
 def _assumptions(profile: FrameworkProfile, main_gradient_bytes: float, *, is_pipelined: bool) -> MeshAssumptions:
     return replace(profile.applied(is_pipelined=is_pipelined), main_gradient_bytes=main_gradient_bytes)
 
