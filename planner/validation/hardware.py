@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 from costmodel.device import Device
 from costmodel.mixed.links import group_cluster
@@ -79,9 +80,9 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
 
         near = did_you_mean(short_name(text), bundled("devices"))
         raise RowSkipped(f"device '{short_name(text)}' is not known{near} (planner list devices)", usable=True)
-    portable = _has_portable_attention(row)
-    device = _as_used_by(row.text("library"), _device(name, portable))
-    cluster = _cluster(name, cluster_name, wanted, portable)
+    attention = _attention_of(row)
+    device = _as_used_by(row.text("library"), _device(name, attention))
+    cluster = _cluster(name, cluster_name, wanted, attention)
     if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
@@ -148,10 +149,22 @@ _NEWEST_ATTENTION = re.compile(
 )
 
 
-def _has_portable_attention(row: Row) -> bool:
+# llm-foundry's benchmarks call the first FlashAttention as a Triton kernel (scripts/train/benchmarking/submit_benchmarks.py, attn_impl).
+_TRITON_ATTENTION = re.compile(r"triton|llm.?foundry")
+# Its rate over that of FlashAttention-2, forward and backward, on A100: `attention_fraction` and `attention_backward_fraction`, which were
+# fitted to runs with it, times the matmul_fraction of 0.87 there, over 73 and 63 % of the peak (T. Dao, FlashAttention-2, arXiv:2307.08691,
+# section 1). Its authors found theirs 1.3 to 2.5 times as fast (section 4.1). It is taken for the same share of FlashAttention-2 elsewhere.
+_TRITON_SHARE = (0.72, 0.66)
+
+Attention = Literal["newest", "portable", "triton"]
+
+
+def _attention_of(row: Row) -> Attention:
     """Whether the row's software has attention kernels of an earlier generation; nobody knows where none is stated."""
     words = f"{row.text('framework')} {row.text('flash_attention')}".lower()
-    return row.has("framework") and not _NEWEST_ATTENTION.search(words)
+    if not row.has("framework") or _NEWEST_ATTENTION.search(words):
+        return "newest"
+    return "triton" if _TRITON_ATTENTION.search(words) else "portable"
 
 
 # Sources whose bandwidth inside a node was not measured. vTrain's 150 GB/s are what its simulator takes for all-reduces of more than the 8
@@ -191,7 +204,7 @@ def _used_per_node(row: Row, most: int | None) -> int | None:
 
 
 @cache
-def _device(name: str, portable_attention: bool = False) -> Device:
+def _device(name: str, attention: Attention = "newest") -> Device:
     from planner.loading import load_device
 
     try:
@@ -199,18 +212,19 @@ def _device(name: str, portable_attention: bool = False) -> Device:
     except PlannerError as error:
         raise RowSkipped(str(error).splitlines()[0], usable=True) from None
     known = device.efficiency
-    if not portable_attention or known.portable_attention_fraction == 1.0:
+    if attention == "newest" or known.portable_attention_fraction == 1.0:
         return device
+    forward, backward = _TRITON_SHARE if attention == "triton" else (1.0, 1.0)
     slower = replace(
         known,
-        attention_fraction=known.attention_fraction * known.portable_attention_fraction,
-        attention_backward_fraction=known.attention_backward_fraction * known.portable_attention_fraction,
+        attention_fraction=known.attention_fraction * known.portable_attention_fraction * forward,
+        attention_backward_fraction=known.attention_backward_fraction * known.portable_attention_fraction * backward,
     )
     return replace(device, efficiency=slower)
 
 
 @cache
-def _cluster(device: str, base: str, links: Links, portable_attention: bool = False) -> Cluster:
+def _cluster(device: str, base: str, links: Links, attention: Attention = "newest") -> Cluster:
     """The usual cluster of a device with other bandwidths and nodes."""
     from planner.files.resources import bundled
     from planner.loading import load_cluster
@@ -225,7 +239,7 @@ def _cluster(device: str, base: str, links: Links, portable_attention: bool = Fa
         outer = replace(outer, bandwidth_bytes_per_s=each, shared_by=1)
     elif size % outer.shared_by:
         outer = replace(outer, shared_by=1)
-    group = replace(known.groups[0], device=_device(device, portable_attention), num_devices=None, levels=())
+    group = replace(known.groups[0], device=_device(device, attention), num_devices=None, levels=())
     return replace(known, name=f"{base} as measured", groups=(group,), levels=(*node, replace(outer, size=None)))
 
 
