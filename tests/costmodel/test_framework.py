@@ -71,7 +71,7 @@ def test_what_nanotron_does_under_zero_is_a_fact_of_its_code() -> None:
     # Twice through a cast (6 bytes), four kernels that read and write (8), two that read (4).
     assert profile.facts["loss_bytes_per_logit"] == 2 * 6 + 4 * 8 + 2 * 4
     assert set(profile.constants) == {"host_collective_s", "memory_reserve"}
-    assert profile.picked == ("ring_step_s",)
+    assert profile.picked == ("latency_s", "ring_step_s")
     assert profile.applied().contended_step_s == profile.applied().host_collective_s
 
 
