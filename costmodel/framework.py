@@ -123,8 +123,8 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         "and rank (src/nanotron/distributed.py, all_gather_coalesced); the same calls of PyTorch 2 on tensors of a CPU take 6 to 7 us, "
         "and starting a kernel about 4. ring_step_s: all-gathers of 256 MB on 64 nodes of the same machines take 47 us per rank "
         "(Ultra-Scale Playbook, communication bandwidth by number of nodes; on fewer nodes 30 to 38 us, the cluster aws-p5 has 40). "
-        "latency_s: picked, above the 28 us of the same machines' adapters in the cluster aws-p5. gathered_copies: runs without pipelines are "
-        "older than tp_recompute_allgather, those with pipelines were repeated with it (scripts/scaling_benchmarks.py). stages: "
+        "latency_s: picked, above the 28 us of the same machines' adapters in the cluster aws-p5. gathered_copies: runs without pipelines "
+        "are older than tp_recompute_allgather, those with pipelines were repeated with it (scripts/scaling_benchmarks.py). stages: "
         "src/nanotron/models/base.py. warms_up_whole: src/nanotron/parallel/pipeline_parallel/engine.py. memory_rank: "
         "src/nanotron/helpers.py, rank 0 writes the log",
         pattern=r"nanotron",
