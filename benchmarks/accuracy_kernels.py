@@ -49,11 +49,12 @@ GRID: Mapping[str, Sequence[float]] = {
     "vector_split": (1.0, 0.05, 0.1, 0.22),
     "thin_tile": (1.0, 0.2, 0.37, 0.6),
     "thin_fill": (1.0, 2.0, 3.0, 5.0),
-    "thin_depth": (1.0, 1.25, 2.0),
+    "thin_depth": (1.0, 0.8, 1.25, 2.0),
+    "weights_depth": (1.0, 4.0, 10.0, 17.0, 28.0),
     "thin_split": (1.0, 0.22, 0.5),
     "winograd_fraction": (1.0, 0.7, 0.8, 0.9),
     "fft_fraction": (1.0, 0.2, 0.4, 0.6),
-    "strided_gradient_fraction": (1.0, 0.4, 0.55, 0.75),
+    "strided_gradient_fraction": (1.0, 0.2, 0.3, 0.45),
 }
 # Constants that are searched together: one makes up for another.
 BLOCKS = (
@@ -62,7 +63,7 @@ BLOCKS = (
     ("vector_tile", "vector_floor"),
     ("vector_fill", "vector_split", "vector_depth"),
     ("thin_depth", "fft_fraction"),
-    ("strided_gradient_fraction",),
+    ("strided_gradient_fraction", "weights_depth"),
 )
 SWEEPS = 2
 EVERY = 4  # the search looks at every fourth row: it takes a quarter of the time
@@ -87,7 +88,8 @@ ABLATIONS: Mapping[str, Mapping[str, float]] = {
     "kernels for thin matrices": {"thin_tile": 2.5, "thin_depth": 2.0, "thin_fill": 2.0, "thin_split": 0.1},
     "Winograd": {"winograd_fraction": 0.01},
     "FFT": {"fft_fraction": 0.01},
-    "scattered loads of strided gradients": {"strided_gradient_fraction": 1.0},
+    "scattered sums of strided gradients": {"strided_gradient_fraction": 1.0},
+    "depth of gradients of weights": {"weights_depth": 0.9},
 }
 # Machines that share what a cluster file was fitted to; a row belongs to the first whose text its device holds.
 MACHINES = ("p5", "p4de", "HBM3 DGX", "NV_P100", "NV_TitanX", "")

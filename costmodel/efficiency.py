@@ -54,7 +54,8 @@ class Efficiency:
         Rate of the products of these convolution algorithms over that of a large matrix product on vector units: they do not run on
         matrix cores.
     strided_gradient_fraction : float
-        The same for the gradient of the input of a strided convolution, whose loads are scattered.
+        Share of the memory bandwidth at which the gradient of the input of a strided convolution on vector units adds its sums where
+        they belong.
     vector_fraction : float
         Share of the vector peak that element-wise kernels reach.
     attention_fraction, attention_backward_fraction : float
@@ -85,7 +86,7 @@ class Efficiency:
         ``outputs0`` of products of a library and of recurrent cells on matrix units, as a multiple of ``fill_outputs``.
     vector_tile, vector_depth, vector_fill, vector_split : float
         The four sizes on vector units, as multiples of those above; tile and fill for 128 lanes per multiprocessor, in proportion to
-        the lanes and to their square.
+        the lanes and to their square. A lane that multiplies two halves at once counts twice.
     vector_loss : float
         What 128 lanes of a multiprocessor lose waiting for its shared memory, over what they compute; fewer lanes lose less. The
         matmul_fraction of vector units is that of 128 lanes.
@@ -94,6 +95,9 @@ class Efficiency:
     thin_tile, thin_depth, thin_fill, thin_split : float
         The four in kernels made for thin matrices (convolutions, recurrent cells): tiles and depth of any multiprocessor, fill in
         proportion to the lanes; no least side.
+    weights_depth : float
+        ``k0`` of gradients of the weights of convolutions there, as a multiple: their long sums are cut into pieces until the device
+        is full, whatever their depth, each of which starts and is added to the others.
     source : str
         Where the numbers come from.
 
@@ -131,6 +135,7 @@ class Efficiency:
     thin_depth: float = 1.0
     thin_fill: float = 1.0
     thin_split: float = 1.0
+    weights_depth: float = 1.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -148,7 +153,7 @@ _SIZES = frozenset(
         *("tile_half", "depth_half", "fill_outputs", "split_depth"),
         "matrix_fill",
         *("vector_tile", "vector_depth", "vector_fill", "vector_split", "vector_loss"),
-        *("vector_floor", "thin_tile", "thin_depth", "thin_fill", "thin_split"),
+        *("vector_floor", "weights_depth", "thin_tile", "thin_depth", "thin_fill", "thin_split"),
     }
 )
 
@@ -158,9 +163,9 @@ DEFAULT_EFFICIENCY = Efficiency(
     sustained_fraction=0.85,
     elementwise_fraction=0.70,
     odd_fraction=0.33,
-    winograd_fraction=0.90,
+    winograd_fraction=0.87,
     fft_fraction=0.40,
-    strided_gradient_fraction=0.55,
+    strided_gradient_fraction=0.30,
     vector_tile=0.5,
     vector_depth=2.0,
     vector_fill=2.0,
@@ -168,14 +173,14 @@ DEFAULT_EFFICIENCY = Efficiency(
     vector_floor=2.5,
     vector_loss=0.4,
     thin_tile=0.37,
-    thin_depth=1.25,
+    thin_depth=0.9,
     thin_fill=3.0,
     thin_split=0.22,
+    weights_depth=17.0,
     source="matmul_fraction, winograd_fraction, fft_fraction, strided_gradient_fraction, vector_tile, vector_depth, vector_fill, "
-    "vector_split, vector_floor, thin_tile, thin_depth, thin_fill and thin_split: fit to the fp32 training GEMMs, convolutions and "
-    "recurrent cells of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded. vector_loss: fit to "
-    "ResNet-50 in fp32 on V100 "
-    "(NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
+    "vector_split, vector_floor, thin_tile, thin_depth, thin_fill, thin_split and weights_depth: fit to the fp32 training GEMMs, "
+    "convolutions and recurrent cells of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded. vector_loss: fit to "
+    "ResNet-50 in fp32 on V100 (NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
     "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
     "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "
     "they have. sustained_fraction, elementwise_fraction, attention_fraction, attention_backward_fraction: fit to step times of "
@@ -193,6 +198,9 @@ _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attentio
 _USUAL_LANES = 128.0
 # 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman).
 _BEST_FRACTION = 0.97
+# Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
+# TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 beside it.
+_TALL = 128.0
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 
 
@@ -224,12 +232,14 @@ def kernel_time_s(
         The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
-    tiling : "library", "unaligned", "recurrent", "thin" or "strided"
+    tiling : "library", "unaligned", "recurrent", "thin", "weights" or "scattered"
         A matrix product of a library, one of matrices in 16 bits whose rows do not begin at multiples of 16 bytes, that of a recurrent
-        cell, a kernel made for thin matrices, or such a one whose loads are scattered. Matrix units load 16 bytes at once (NVIDIA, Matrix
-        Multiplication Background User's Guide, tensor core requirements): the second kind runs on vector units. GPT of 13,824 features on
-        A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per step with 64 heads of 216 and 163 s with 128 heads of
-        108.
+        cell, a kernel made for thin matrices, or such a one for the gradient of the weights of a convolution. "scattered" is no product:
+        sums that the gradient of a strided convolution adds to memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by
+        atomic additions); kernels for matrix units gather instead, and it takes no time (CUTLASS, implicit GEMM convolution).
+        Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide, tensor core requirements): the second
+        kind runs on vector units. GPT of 13,824 features on A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per
+        step with 64 heads of 216 and 163 s with 128 heads of 108.
     launches : int
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
     sustained : bool
@@ -273,6 +283,8 @@ def kernel_time_s(
     1.1e-05
     """
     assert launches >= 1, "a kernel runs at least once"
+    if tiling == "scattered" and device.has_matrix_units(precision):
+        return np.zeros(np.broadcast_shapes(np.shape(flop), np.shape(memory_bytes)))
     flops = np.asarray(flop, dtype=np.float64) / launches
     moved = np.asarray(memory_bytes, dtype=np.float64) / launches
     efficiency = device.efficiency
@@ -283,10 +295,10 @@ def kernel_time_s(
         rate *= efficiency.sustained_fraction
     elif sustained:
         memory_s = memory_s / efficiency.elementwise_fraction
+    if tiling == "scattered":
+        memory_s = memory_s / efficiency.strided_gradient_fraction
     if gemm is not None:
         flops = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
-    if tiling == "strided":
-        rate *= efficiency.strided_gradient_fraction
     compute_s = flops / rate
     if np.any(is_odd) and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
         compute_s = np.where(is_odd, compute_s / efficiency.odd_fraction, compute_s)
@@ -300,7 +312,8 @@ def _rate_flop_per_s(
     efficiency = device.efficiency
     if algorithm in _VECTOR_ALGORITHMS:
         fraction: float = getattr(efficiency, _VECTOR_ALGORITHMS[algorithm])
-        return device.vector_peak_flop_per_s * _vector_fraction(device) * fraction
+        wide = _halves(device, precision) if algorithm == "winograd" else 1.0
+        return device.vector_peak_flop_per_s * wide * _vector_fraction(device, wide) * fraction
     if algorithm in _ATTENTION:
         fraction = getattr(efficiency, _ATTENTION[algorithm])
         return device.peak(precision) * efficiency.matmul_fraction * fraction
@@ -312,35 +325,44 @@ def _rate_flop_per_s(
     if is_product:
         units = device.has_matrix_units(precision)
         narrow = efficiency.narrow_fraction if precision in NARROW_FORMATS else 1.0
-        return device.peak(precision) * (efficiency.matmul_fraction * narrow if units else _vector_fraction(device))
+        wide = _halves(device, precision)
+        return device.peak(precision) * (
+            efficiency.matmul_fraction * narrow if units else _vector_fraction(device, wide)
+        )
     return device.vector_peak_flop_per_s * efficiency.vector_fraction
 
 
-def _vector_fraction(device: Device) -> float:
+def _halves(device: Device, precision: str) -> float:
+    """Numbers of a format that a lane of the vector units multiplies at once: two halves of 16 bits, where it can; else one."""
+    return 1.0 if device.has_matrix_units(precision) else device.peak(precision) / device.peak_flop_per_s["fp32"]
+
+
+def _vector_fraction(device: Device, wide: float = 1.0) -> float:
     """Share of the peak of vector units that a large product reaches, by the lanes that share a multiprocessor's memory."""
     stated, loss = device.efficiency.matmul_fraction, device.efficiency.vector_loss
-    gained = stated * (1.0 + loss) / (1.0 + loss * device.lanes_per_multiprocessor / _USUAL_LANES)
+    gained = stated * (1.0 + loss) / (1.0 + loss * device.lanes_per_multiprocessor * wide / _USUAL_LANES)
     # Nor do few lanes reach more than the best products anywhere.
     return min(gained, max(stated, _BEST_FRACTION))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sizes:
-    """m0 = n0, k0, outputs0, k1 and the least side of a tile of one kind of product."""
+    """m0 = n0, k0, outputs0, k1 and the least sides of a tile of one kind of product."""
 
     tile: float
     depth: float
     fill: float
     split: float
     large: float = 0.0  # by how much more of the device larger tiles leave idle, in shares of fill
-    floor: float = 0.0
+    floor: float = 0.0  # least side of a tile
+    tall: float = 0.0  # the same for its rows alone
 
 
 def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Sizes:
     """Half sizes of a product, by the units it runs on and the kernel it runs in."""
     e = device.efficiency
     if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
-        own = tiling not in ("thin", "strided")
+        own = tiling not in ("thin", "weights")
         factor = e.matrix_fill if own else 1.0
         # Libraries take tiles of 256 x 128 where there are enough outputs for them (NVIDIA, Matrix Multiplication Background User's Guide:
         # the most efficient of its tiles), of which half a wave is twice as much; `fill_outputs` is that of 128 x 128.
@@ -348,14 +370,15 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
         return _Sizes(
             tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs * factor, split=e.split_depth, large=large
         )
-    lanes = device.lanes_per_multiprocessor / _USUAL_LANES
-    thin = tiling not in ("library", "unaligned") or algorithm in _VECTOR_ALGORITHMS
-    if thin:
+    lanes = device.lanes_per_multiprocessor * _halves(device, precision) / _USUAL_LANES
+    if tiling not in ("library", "unaligned") or algorithm in _VECTOR_ALGORITHMS:
+        weights = tiling == "weights" and algorithm not in _VECTOR_ALGORITHMS
         return _Sizes(
             tile=e.tile_half * e.thin_tile,
-            depth=e.depth_half * e.thin_depth,
+            depth=e.depth_half * (e.weights_depth if weights else e.thin_depth),
             fill=e.fill_outputs * e.thin_fill * lanes,
-            split=e.split_depth * e.thin_split,
+            split=0.0 if weights else e.split_depth * e.thin_split,
+            tall=_TALL if weights else 0.0,
         )
     return _Sizes(
         tile=e.tile_half * e.vector_tile * lanes,
@@ -369,7 +392,7 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
 def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike]) -> FloatArray:
     """Operations that the device could have done in the time the product takes.
 
-    ``2 {count (max(m, f) + m0) (max(n, f) + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``.
+    ``2 {count (max(m, f, t) + m0) (max(n, f) + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``.
 
     >>> size = _Sizes(tile=0, depth=0, fill=100, split=10)
     >>> float(_charged_flop(size, np.float64(2000.0), (10, 10, 10)))  # 2000 for the product, 2 x 100 x 5 to fill the device
@@ -378,7 +401,8 @@ def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLi
     80000.0
     """
     m, n, k = (np.asarray(extent, dtype=np.float64) for extent in gemm)
-    tiles = (np.maximum(m, size.floor) + size.tile) / m * ((np.maximum(n, size.floor) + size.tile) / n)
+    tiles = (np.maximum(m, max(size.floor, size.tall)) + size.tile) / m
+    tiles = tiles * ((np.maximum(n, size.floor) + size.tile) / n)
     depth = 1.0 + size.depth / k
     limit = max(size.split, 1.0)
     outputs = flop / (2.0 * k)

@@ -24,6 +24,7 @@ __all__ = [
     "ShapeError",
     "Shard",
     "SplitLimits",
+    "Tiling",
     "family_of",
     "param",
     "positions_of",
@@ -219,6 +220,10 @@ def positions_of(shape: Shape, shard: Shard) -> FloatArray:
     return np.ceil(math.prod(shape[1:]) / shard.sequence)
 
 
+# What kind of kernel it is (`costmodel.efficiency.kernel_time_s`).
+Tiling = Literal["library", "unaligned", "recurrent", "thin", "weights", "scattered"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """One device kernel: floating-point operations, elements moved through memory, and the matrix it multiplies.
@@ -231,7 +236,7 @@ class Kernel:
     elements: FloatArray
     gemm: tuple[FloatArray, FloatArray, FloatArray] | None = None
     algorithm: str = "gemm"
-    tiling: Literal["library", "unaligned", "recurrent", "thin", "strided"] = "library"
+    tiling: Tiling = "library"
     images: bool = False  # multiplies images, whose layout in memory matters
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
     is_odd: BoolArray | None = None  # rows of its matrices do not begin at multiples of 16 bytes

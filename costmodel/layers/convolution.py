@@ -19,6 +19,7 @@ from costmodel.layers.base import (
     ShapeError,
     Shard,
     SplitLimits,
+    Tiling,
     param,
     register,
     shape_text,
@@ -154,19 +155,24 @@ def _convolution_passes(
 ) -> tuple[tuple[tuple[Kernel, ...], ...], ...]:
     """Alternatives of the three passes; each moves input, filters and output once and multiplies the same number of times."""
     channels = size.channels / size.groups
+    area = math.prod(win.kernel)
+    is_strided = max(win.stride) > 1
+    is_whole = bool(np.all(np.asarray(size.groups) == 1.0))
+    of_input = (shard.batch * extent[0] * extent[1], size.patch / area, channels * area)
     gemms = (
         (size.positions, channels, size.patch),
-        (size.positions, size.patch, channels),  # gradient of the input: outputs x filters
+        # Gradient of the input: a convolution of the gradient of the output, or products of outputs and filters that are added up.
+        (size.positions, size.patch, channels) if is_strided else of_input,
         (size.patch, channels, size.positions),  # gradient of the weights: sum over positions
     )
+    tilings: tuple[Tiling, ...] = ("thin", "thin", "weights" if is_whole else "thin")
     inner = (shard.in_channels, shard.out_channels, None)  # what Winograd's products sum over, beside the filter
     passes = []
     for index, gemm in enumerate(gemms):
-        # Every output of a strided gradient of the input sums over another part of the filter.
-        tiling: Literal["thin", "strided"] = "strided" if index == 1 and max(win.stride) > 1 else "thin"
-        implicit = Kernel(flop=size.flop, elements=size.elements, gemm=gemm, tiling=tiling, images=True)
-        alternatives: list[tuple[Kernel, ...]] = [(implicit,)]
-        if np.all(np.asarray(size.groups) == 1.0) and win.dilation == (1, 1):
+        implicit = Kernel(flop=size.flop, elements=size.elements, gemm=gemm, tiling=tilings[index], images=True)
+        sums = (_scattered(size, size.inputs),) if index == 1 and is_strided else ()
+        alternatives: list[tuple[Kernel, ...]] = [(implicit, *sums)]
+        if is_whole and win.dilation == (1, 1):
             if win.kernel == (3, 3) and win.stride == (1, 1):
                 alternatives.extend(_winograd(size, shard, out_width, inner[index]))
             if win.stride == (1, 1) and max(win.kernel) > 1:
@@ -176,6 +182,12 @@ def _convolution_passes(
                 alternatives.append(_fft(size, shard, (32, 32), "fft_tiling", extent, win))
         passes.append(tuple(alternatives))
     return tuple(passes)
+
+
+def _scattered(size: _Sizes, into: FloatArray) -> Kernel:
+    """Sums of a strided gradient, added one by one to what was set to zero first."""
+    sums = size.positions * size.patch * size.groups
+    return Kernel(flop=0.0 * sums, elements=sums + into, tiling="scattered")
 
 
 def _winograd(size: _Sizes, shard: Shard, out_width: int, inner: FloatArray | None) -> list[tuple[Kernel, ...]]:
@@ -349,18 +361,19 @@ class Deconvolution(LayerFamily):
         gemms: tuple[Any, ...] = (
             (size.positions, size.patch, channels),
             (size.positions, channels, size.patch),
-            (channels, size.patch, size.positions),
+            (size.patch, channels, size.positions),
         )
         forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs * reduced_fraction(shard))
         # Forward is what the gradient of the input is for a convolution.
-        tilings: tuple[Any, ...] = ("strided" if max(stride) > 1 else "thin", "thin", "thin")
+        sums = (_scattered(size, size.outputs),) if max(stride) > 1 else ()
+        tilings: tuple[Tiling, ...] = ("thin", "thin", "weights" if p.groups == 1 else "thin")
         kernels = [
             Kernel(flop=flop, elements=size.elements, gemm=gemm, tiling=tiling, images=True)
             for gemm, tiling in zip(gemms, tilings, strict=True)
         ]
         win = Window(kernel, (1, 1), (0, 0), (layer.output_shape[1], layer.output_shape[2]))
         return LayerWork(
-            forward=((kernels[0], *forward),),
+            forward=((kernels[0], *sums, *forward),),
             backward_input=((kernels[1],),),
             backward_weight=((kernels[2], *backward),),
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),

@@ -68,6 +68,7 @@ class EfficiencyEntry(FileModel):
     thin_depth: HalfSize = DEFAULT_EFFICIENCY.thin_depth
     thin_fill: HalfSize = DEFAULT_EFFICIENCY.thin_fill
     thin_split: HalfSize = DEFAULT_EFFICIENCY.thin_split
+    weights_depth: HalfSize = DEFAULT_EFFICIENCY.weights_depth
 
     def to_domain(self, source: str) -> Efficiency:
         """Make the cost model's object.

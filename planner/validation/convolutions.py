@@ -32,7 +32,7 @@ def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     if None in sizes:
         raise RowSkipped("n, c, h, w, k, r or s is not stated")
     n, c, h, w, k, r, s = (size or 0 for size in sizes)
-    unit = unit_of(row, preset)
+    unit = unit_of(row, preset, stated_math=not _multiplies_halves(row))
     stride = (row.count("stride_h") or row.count("stride") or 1, row.count("stride_w") or row.count("stride") or 1)
     both = row.count("padding") or row.count("pad") or 0
     padding = (row.count("pad_h") or both, row.count("pad_w") or both)
@@ -46,6 +46,18 @@ def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
     )
     times = layer_times(layer_of("convolution", ((c, h, w),), params), n, unit.compute)
     return _comparisons(row, times, unit.peak_flop_per_s), unit.device
+
+
+def _multiplies_halves(row: Row) -> bool:
+    """Whether convolutions of 16 bits multiply in them, whatever the row says.
+
+    DeepBench's tables say fp32 math for all of P100's kernels in 16 bits; its convolutions hand CUDNN_DATA_HALF to cuDNN as the type to
+    compute in (code/nvidia/cudnn_helper.h), and 1x1 ones, which no algorithm makes cheaper, ran at up to 1.26 times the peak of fp32.
+
+    >>> [_multiplies_halves(Row(line=2, cells={"source": text})) for text in ("DeepBench train conv", "")]
+    [True, False]
+    """
+    return "deepbench" in row.text("source").lower()
 
 
 def _comparisons(row: Row, times: LayerTimes, peak: float) -> tuple[Comparison, ...]:

@@ -47,8 +47,8 @@ _MOST_UNITS = 256
 RowPredictor = Callable[[Row, Preset], tuple[tuple[Comparison, ...], Device]]
 
 
-def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
-    """What a row ran on.
+def unit_of(row: Row, preset: Preset, default: str = "fp32", *, stated_math: bool = True) -> Unit:
+    """What a row ran on; products in the format that it states beside that of the storage, unless told otherwise.
 
     Raises
     ------
@@ -56,7 +56,9 @@ def unit_of(row: Row, preset: Preset, default: str = "fp32") -> Unit:
         Either is not known.
     """
     device = machine_of(row, Links(gpus_per_node=1, joined=1)).device
-    precision = with_stated_math(row, precision_of(format_of(row, default), device.formats), device.formats)
+    precision = precision_of(format_of(row, default), device.formats)
+    if stated_math:
+        precision = with_stated_math(row, precision, device.formats)
     key = (id(device), precision, preset)
     if key not in _UNITS:
         if len(_UNITS) >= _MOST_UNITS:

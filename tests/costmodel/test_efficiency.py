@@ -85,10 +85,10 @@ P100 = Device(
     efficiency=Efficiency(
         matmul_fraction=0.5, tile_half=30, depth_half=20, fill_outputs=1000, split_depth=500, strided_gradient_fraction=0.4,
         vector_tile=3.0, vector_depth=1.5, vector_fill=0.8, vector_split=0.2, vector_floor=4.0,
-        thin_tile=0.1, thin_depth=2.0, thin_fill=6.0, thin_split=0.3,
+        thin_tile=0.1, thin_depth=2.0, thin_fill=6.0, thin_split=0.3, weights_depth=5.0,
     ),
 )  # fmt: skip
-tilings = st.sampled_from(["library", "recurrent", "thin", "strided"])
+tilings = st.sampled_from(["library", "recurrent", "thin", "weights"])
 
 
 def product_s(
@@ -107,9 +107,14 @@ def test_products_on_vector_units_by_hand() -> None:
     thin = 2 * (m + 3) * (n + 3) * (k + 40) + 2 * 3000 * (k * 150 / (k + 150) + 40)
     assert product_s(P100, m, n, k, "thin") == pytest.approx(thin / 5e12, rel=1e-12)
     assert product_s(P100, m, n, k, "recurrent") == product_s(P100, m, n, k, "thin")
-    assert product_s(P100, m, n, k, "strided") == pytest.approx(thin / 5e12 / 0.4, rel=1e-12)
-    # Two halves per lane are vector units too; a format that is much faster has units of its own.
-    assert product_s(P100, m, n, k, number_format="fp16") == pytest.approx(library / 10e12, rel=1e-12)
+    # A gradient of weights starts its pieces, however deep, and has tiles of 128 rows at least.
+    weights = 2 * (m + 3) * (n + 3) * (k + 100) + 2 * 3000 * (k / (k + 1) + 100)
+    assert product_s(P100, m, n, k, "weights") == pytest.approx(weights / 5e12, rel=1e-12)
+    assert product_s(P100, 27, n, k, "weights") == pytest.approx(product_s(P100, 128, n, k, "weights"), rel=1e-12)
+    assert product_s(P100, m, 27, k, "weights") < product_s(P100, m, 128, k, "weights")
+    # Two halves per lane are vector units too, of twice the lanes; a format that is much faster has units of its own.
+    halves = 2 * (m + 90) * (n + 90) * (k + 30) + 2 * 800 * (k * 100 / (k + 100) + 30)
+    assert product_s(P100, m, n, k, number_format="fp16") == pytest.approx(halves / 10e12, rel=1e-12)
     volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
     # 60,000 outputs are many waves of 2 x 1,000: nearly all have tiles twice as large.
     own = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (1 + 60 / 62) * (k * 500 / (k + 500) + 20)
@@ -152,13 +157,35 @@ def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling
         assert 4 * product_s(P100, *smaller, tiling) >= base * (1 - 1e-12)
     faster = replace(P100, peak_flop_per_s={name: rate * factor for name, rate in P100.peak_flop_per_s.items()})
     assert product_s(faster, m, n, k, tiling) <= base
-    assert product_s(P100, m, n, k, "strided") >= product_s(P100, m, n, k, "thin")
+    assert product_s(P100, m, n, k, "weights") >= product_s(P100, max(m, 128), n, k, "weights") * (1 - 1e-12)
+
+
+def test_scattered_sums_take_a_share_of_the_bandwidth_on_vector_units_alone() -> None:
+    def scattered_s(device: Device, number_format: str) -> float:
+        time = kernel_time_s(device, number_format, flop=0.0, memory_bytes=732e6, tiling="scattered")
+        return float(time)
+
+    assert scattered_s(P100, "fp32") == pytest.approx(1e-3 / 0.85 / 0.4, rel=1e-12)
+    assert scattered_s(P100, "fp16") == scattered_s(P100, "fp32")
+    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
+    assert scattered_s(volta, "fp16") == 0.0 < scattered_s(volta, "fp32")
+
+
+def test_winograd_multiplies_two_halves_at_once_where_lanes_do() -> None:
+    def winograd_s(device: Device, number_format: str) -> float:
+        shape = (4096, 512, 512)
+        time = kernel_time_s(device, number_format, flop=2e9, memory_bytes=0.0, gemm=shape, algorithm="winograd")
+        return float(time)
+
+    assert winograd_s(P100, "fp32") / 2 < winograd_s(P100, "fp16") < winograd_s(P100, "fp32")
+    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
+    assert winograd_s(volta, "fp16") == winograd_s(volta, "fp32")  # not on matrix units
 
 
 def test_neutral_multiples_make_all_units_alike() -> None:
     plain = Efficiency(matmul_fraction=0.5, tile_half=30, depth_half=20, fill_outputs=1000, split_depth=500)
     device = replace(P100, lanes_per_multiprocessor=128, efficiency=plain)
-    times = {product_s(device, 77, 88, 99, tiling) for tiling in ("library", "thin", "strided")}
+    times = {product_s(device, 77, 88, 99, tiling) for tiling in ("library", "thin", "recurrent")}
     assert len(times) == 1
 
 

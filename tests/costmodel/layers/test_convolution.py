@@ -74,6 +74,25 @@ def test_winograd_and_fft_are_offered_where_they_apply() -> None:
     assert algorithms(kernel=3, padding=1, groups=2) == {"gemm"}
 
 
+def test_the_gradient_of_the_input_is_a_convolution_or_scattered_sums() -> None:
+    """3 channels to 5 by 3x3: unit steps sum 5 x 9 products per input; with steps of two, 8 x 8 outputs have 27 sums each."""
+    plain = work_of(layer("convolution", (3, 16, 16), out_channels=5, kernel=3, padding=1), 2)
+    (kernel,) = plain.backward_input[0]
+    assert kernel.gemm is not None
+    assert [float(np.ravel(extent)[0]) for extent in kernel.gemm] == [2 * 16 * 16, 3, 5 * 9]
+    assert flop(plain.backward_input) == flop(plain.forward)
+    strided = work_of(layer("convolution", (3, 16, 16), out_channels=5, kernel=3, padding=1, stride=2), 2)
+    product, sums = strided.backward_input[0]
+    assert product.gemm is not None
+    assert [float(np.ravel(extent)[0]) for extent in product.gemm] == [2 * 8 * 8, 27, 5]
+    assert float(sums.elements[0]) == 2 * 8 * 8 * 27 + 2 * 3 * 16 * 16
+    assert float(sums.flop[0]) == 0.0
+    # Of groups, each sums its own.
+    grouped = work_of(layer("convolution", (4, 16, 16), out_channels=8, kernel=3, padding=1, stride=2, groups=2), 2)
+    assert float(grouped.backward_input[0][1].elements[0]) == 2 * 8 * 8 * 9 * 4 + 2 * 4 * 16 * 16
+    assert grouped.backward_weight[0][0].tiling == "thin"
+
+
 def test_transposed_convolution() -> None:
     """DCGAN's first generator layer: 100x1x1 to 1024x4x4 by 4x4; every input meets the whole kernel once."""
     up = layer("deconvolution", (100, 1, 1), out_channels=1024, kernel=4)
