@@ -99,8 +99,10 @@ _CONTRADICTION = 100.0
 
 # What stands in the cell of a time that there is none of.
 _FAILED = re.compile(
-    r"\boom\b|out.?of.?memory|\bkilled\b|\bfail|\bcrash|\bh[au]ng\b|\btime[d -]?out|\berror\b|\baborted\b|(?:not|n't) (?:fit|run|start)"
+    r"\boom\b|out.?of.?memory|\bkilled\b|\bfail|\bcrash|\bh[au]ng\b|\btime[d -]?out|\berror\b|\baborted\b"
+    r"|(?:not|n't) (?:fit|run|start)|^[\u2717\u2718\u274c]"
 )
+_CROSSES = ("\u2717", "\u2718", "\u274c")  # "it failed" or "no", as a time beside them tells
 
 
 def has_failed(row: Row) -> bool:
@@ -109,12 +111,13 @@ def has_failed(row: Row) -> bool:
     >>> [has_failed(Row(line=2, cells={"step_time_ms": text})) for text in ("CUDA out of memory", "OOM", "12.5", "nan", "")]
     [True, True, False, False, False]
     """
-    if row.says("oom"):
+    crossed = row.text("oom").startswith(_CROSSES)
+    if row.says("oom") and not crossed:
         return True
     said = [row.text(name).lower() for name in _MEASURED if row.has(name)]
     if any(text[0].isdigit() for text in said):
         return False
-    return any(_FAILED.search(text) for text in (*said, row.text("memory_gib").lower()))
+    return crossed or any(_FAILED.search(text) for text in (*said, row.text("memory_gib").lower()))
 
 
 def not_measured() -> RowSkipped:

@@ -42,6 +42,9 @@ _NUMBER = re.compile(
 _THOUSANDS = re.compile(
     r"([+-]?[1-9][0-9]{0,2})((?:,[0-9]{3})+|(?:[ \u00a0\u2009\u202f][0-9]{3})+)(\.[0-9]+)?(?=$|[\s(;%]|, |[A-Za-z\u00b5\u03bc])"
 )
+# What people write before a number: that it is about so much, or what it counts ("tp=8", "TP8", "8-way").
+_ABOUT = re.compile(r"(?:[~\u2248\u223c]|(?:about|approx\.?|approximately|ca\.?|circa) )\s?(?=[0-9.])", re.IGNORECASE)
+_WAYS = re.compile(r"(?<=[0-9])-(?:way|fold)\b", re.IGNORECASE)
 # Digits parted in another way: decimal commas, or thousands that are none.
 _PARTED = re.compile(r"[+-]?[0-9][0-9_.]*(?:,|[ \u00a0\u2009\u202f](?=[0-9.,]+(?:$|\s)))[0-9]")
 # Several numbers, or one to another base: "4 x 2", "0x10".
@@ -134,9 +137,11 @@ def read_number(column: str, text: str) -> float:
     (4096.0, 8192.0, 8.0)
     >>> read_number("step_time_ms", "1.5 s"), read_number("memory_gib", "40960 MiB"), read_number("bytes", "256M")
     (1500.0, 40.0, 268435456.0)
-    >>> read_number("tokens_per_s_per_gpu", "12.5k"), read_number("params_b", "355M")
-    (12500.0, 0.355)
+    >>> read_number("tokens_per_s_per_gpu", "~12.5k"), read_number("params_b", "355M"), read_number("tp", "TP8")
+    (12500.0, 0.355, 8.0)
     """
+    if not text[0].isdigit() or "-" in text:
+        text = _bare(column, text)
     found = _NUMBER.match(text)
     value, end = (float(found[0].replace("_", "")), found.end()) if found else (math.nan, 0)
     if not text.isalnum() and _PARTED.match(text):  # most cells hold digits only
@@ -154,6 +159,17 @@ def read_number(column: str, text: str) -> float:
         raise NumberError("holds several numbers or one to another base (write one in decimal digits)")
     unit = _UNIT.match(rest)
     return value if unit is None else _in_unit(column, value, unit[1], touches=not rest[0].isspace())
+
+
+def _bare(column: str, text: str) -> str:
+    """A number without what stands before it and says no more than its column.
+
+    >>> [_bare("tp", text) for text in ("tp=8", "TP8", "8-way", "~8", "pp=8", "-8")]
+    ['8', '8', '8', '8', 'pp=8', '-8']
+    """
+    text = _WAYS.sub("", _ABOUT.sub("", text, count=1), count=1)
+    rest = text[len(column) :].lstrip(" =:") if text.lower().startswith(column.lower()) else ""
+    return rest if rest[:1].isdigit() else text
 
 
 def _in_unit(column: str, value: float, word: str, *, touches: bool) -> float:

@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 _MAX_BYTES = 256 * 2**20
 _NO = frozenset(
     (
-        "", "0", "0.0", "no", "n", "false", "off", "none", "nan", "ok", "okay", "success", "succeeded", "successful", "pass", "passed",
+        "", "0", "0.0", "no", "n", "f", "false", "off", "none", "nan", "ok", "okay", "success", "succeeded", "successful", "pass", "passed",
         "completed", "finished", "done", "fits",
     )
 )  # fmt: skip

@@ -138,6 +138,23 @@ def test_what_is_no_failure(text: str) -> None:
     assert not run(step_time_ms=text).failed
 
 
+def test_a_cross_in_the_column_of_failures_is_a_no_beside_a_time() -> None:
+    """As in tables of ticks and crosses; without a time it is the failure."""
+    assert not run(oom="\u2717").failed
+    assert run(oom="\u2717", step_time_ms="").failed
+    assert run(step_time_ms="\u2718").failed
+    assert not run(oom="F").failed
+
+
+def test_numbers_with_what_people_put_before_them() -> None:
+    usual = seconds(run())
+    assert seconds(run(tp="TP4", pp="pp=2", dp="8-way", global_batch="~512")) == usual
+    measured = run(step_time_ms="\u2248 12,000").comparisons[0].measured_s
+    assert measured == run(step_time_ms="ca. 12000").comparisons[0].measured_s == 12.0
+    assert run(tp="pp=4").skipped == "column tp holds no number"
+    assert "holds no number" in run(step_time_ms=">12000").skipped
+
+
 def test_a_batch_in_tokens() -> None:
     for text in ("1,048,576 tokens", "1M tokens", "1024k tokens"):
         assert seconds(run(global_batch=text)) == seconds(run())
