@@ -136,6 +136,10 @@ ROUNDED = {
     "gpt3-6.7b": 6.6584,
     "gpt3-5b": 5.05,  # NVIDIA says 5B
     "gpt3-20b": 20.26,  # the same, 20B
+    "nemotron-3-nano-30b": 31.6,  # NVIDIA's report; the short convolutions and scalars that the file leaves out are 0.7 million
+    "nemotron-h-8b": 8.1,  # arXiv:2504.03624
+    "nemotron-h-56b": 56.3,  # 54 x 438.3 million of Mamba-2, 54 x 536.9 of feed-forward parts, 10 x 151 of attention, 2,147 of embeddings
+    "qwen3-next-80b-a3b": 79.68,  # the files have 81.32 billion with a layer for multi-token prediction of 1.64
     "olmo2-7b": 7.2986,  # 7,298,617,344, see the file
     "olmo2-13b": 13.716,  # 13,716,198,400
 }
