@@ -87,7 +87,9 @@ class Part:
 
 
 def _is_mixture(row: Row) -> bool:
-    return any(word in row.text("model") for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS", "GPT OSS"))
+    return any(
+        word in row.text("model") for word in ("Qwen3", "DeepSeek", "Mixtral", "GPT_OSS", "GPT OSS", "Nemotron_3_Nano")
+    )
 
 
 def _is_dense(row: Row) -> bool:
