@@ -16,12 +16,14 @@ More than a few groups of pp micro-batches are not followed one by one: in the m
 rank or on a cycle of several, and the recursion measures the length of that repetition from every rank.
 
 Which event follows which, and how often every chunk runs between them, is the same for all plans with the same pp, vpp, runs of chunks
-and (few) groups: it is found once, and the times of thousands of such plans go through it together.
+and (few) groups: it is found once, and the times of thousands of such plans go through it together. Where there are few plans with the
+same runs, as of layouts that differ by a block, those go together in which the same events follow each other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -37,6 +39,7 @@ IntArray = NDArray[np.int64]
 _NEVER = -1e300  # no path leads here
 _GROUPS = 4  # groups of pp micro-batches followed one by one
 _ROWS = 1024  # plans at a time: tables of (messages, plans) stay in a core's cache
+_FEW = 32  # fewer plans with the same runs of chunks go together with others
 # Messages on their way: each of these for the first, and (+ _LAST) for the last micro-batch of a round.
 _FORWARD, _BACKWARD = 0, 2
 _LAST = 1
@@ -73,13 +76,22 @@ def interleaved_s(
     times = np.concatenate([forward_s.T, backward_s.T]).take(order, axis=1)
     ends = np.cumsum(np.bincount(kind, minlength=len(first))).tolist()
     total = np.empty(len(m))
+    few: dict[int, list[tuple[_Path, FloatArray, IntArray]]] = {}
     for n, begin, end in zip(first.tolist(), [0, *ends], ends, strict=False):
         runs = np.flatnonzero(chunks[n])
         path = _path(int(pp[n]), int(vpp[n]), int(followed[n]), tuple(chunks[n, runs].tolist()))
         used = np.concatenate([runs, runs + chunks.shape[1]])
+        if end - begin < _FEW:
+            few.setdefault(id(path.route), []).append((path, times[used, begin:end], order[begin:end]))
+            continue
         for start in range(begin, end, _ROWS):
             part = slice(start, min(start + _ROWS, end))
-            total[order[part]] = path.length_s(times[used, part], groups[order[part]])
+            total[order[part]] = _lengths_s([(path, times[used, part])], groups[order[part]])
+    for alike in few.values():
+        for start in range(0, len(alike), _ROWS // _FEW):
+            some = alike[start : start + _ROWS // _FEW]
+            rows = np.concatenate([places for _, _, places in some])
+            total[rows] = _lengths_s([(path, own) for path, own, _ in some], groups[rows])
     return total
 
 
@@ -91,29 +103,39 @@ class _Path:
     longer of that and the path that arrives with a micro-batch, and sends the micro-batch on.
     """
 
-    begin: IntArray  # events as those of `_Route`
-    repeat: IntArray
-    finish: IntArray
+    route: _Route
+    alone: _Route  # the same with numbers of the messages below
+    same: IntArray  # which of the messages below every message of the route is
     groups: int  # followed one by one
     messages: FloatArray  # (M, T) what a message adds, less the difference of the work done by sender and receiver; all different
     group: FloatArray  # (U, T) work of a column in a group of micro-batches
     end: FloatArray  # (1, T) work of the first column
 
-    def length_s(self, times_s: FloatArray, groups: IntArray) -> FloatArray:
-        """Longest paths of plans with the times (T, n)."""
-        added = _sums(self.messages, times_s)
-        state = np.full((len(self.group), times_s.shape[1]), _NEVER)
-        state[0] = 0.0
-        _follow(self.begin, state, added)
-        if self.repeat.size:
-            # By column and by the column where the path began.
-            columns = range(len(state))
-            paths = np.full((len(state), *state.shape), _NEVER)
-            paths[columns, columns] = 0.0
-            _follow(self.repeat, paths, added)
-            state += (groups - self.groups) * (_sums(self.group, times_s) + paths[columns, columns])
-        _follow(self.finish, state, added)
-        return np.asarray(state[0] + _sums(self.end, times_s)[0])
+
+def _lengths_s(plans: Sequence[tuple[_Path, FloatArray]], groups: IntArray) -> FloatArray:
+    """Longest paths of plans with the times (T, n) along some paths, all of one route: those of the first, of the second and so on."""
+    path, times_s = plans[0]
+    if len(plans) == 1:
+        route, added = path.alone, _sums(path.messages, times_s)
+    else:
+        route, added = path.route, _beside([_sums(one.messages, times)[one.same] for one, times in plans])
+    group_s, end_s = (_beside([_sums(getattr(one, name), times) for one, times in plans]) for name in ("group", "end"))
+    state = np.full(group_s.shape, _NEVER)
+    state[0] = 0.0
+    _follow(route.begin, state, added)
+    if route.repeat.size:
+        # By column and by the column where the path began.
+        columns = range(len(state))
+        paths = np.full((len(state), *state.shape), _NEVER)
+        paths[columns, columns] = 0.0
+        _follow(route.repeat, paths, added)
+        state += (groups - path.groups) * (group_s + paths[columns, columns])
+    _follow(route.finish, state, added)
+    return np.asarray(state[0] + end_s[0])
+
+
+def _beside(tables: Sequence[FloatArray]) -> FloatArray:
+    return tables[0] if len(tables) == 1 else np.concatenate(tables, axis=1)
 
 
 def _sums(counts: FloatArray, times_s: FloatArray) -> FloatArray:
@@ -148,15 +170,13 @@ def _path(pp: int, vpp: int, groups: int, count: tuple[int, ...]) -> _Path:
     messages = after[sender] - before[receiver]
     # Most rounds are alike: few messages differ.
     first, same = combined(*(messages - messages.min(axis=0)).astype(np.int64).T)
-    same = np.append(same, -1)
-
-    def renumbered(events: IntArray) -> IntArray:
-        return np.concatenate([events[:3], same[events[3:]]])
-
+    number = np.append(same, -1)
+    events = (route.begin, route.repeat, route.finish)
+    begin, repeat, finish = (np.concatenate([some[:3], number[some[3:]]]) for some in events)
     return _Path(
-        begin=renumbered(route.begin),
-        repeat=renumbered(route.repeat),
-        finish=renumbered(route.finish),
+        route=route,
+        alone=replace(route, begin=begin, repeat=repeat, finish=finish),
+        same=same,
         groups=followed,
         messages=messages[first],
         group=work.group,

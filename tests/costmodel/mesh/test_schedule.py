@@ -271,6 +271,31 @@ def test_many_plans_are_many_single_plans() -> None:
     np.testing.assert_array_equal(flushes(cases * 250), np.tile(flushes(cases), 250))
 
 
+@pytest.mark.parametrize("m", [8, 40])
+def test_interleaved_layouts_that_differ_by_a_block_are_many_single_plans(m: int) -> None:
+    """Whose runs of chunks differ, so that few have the same, and other numbers of plans have the same events."""
+    rng = np.random.default_rng(7)
+    cases = []
+    for _ in range(120):
+        first, last = np.sort(rng.choice(np.arange(1, 16), 2, replace=False)).tolist()
+        times = [tuple(rng.uniform(0.5, 2.0, 3).tolist()) for _ in range(3)]
+        cases.append(
+            Case(
+                schedule="interleaved",
+                pp=8,
+                vpp=2,
+                m=m,
+                count=(first, last - first, 16 - last),
+                forward_s=times[0],
+                backward_s=times[1],
+                weight_s=times[2],
+            )
+        )
+    alone = [float(flushes([case])[0]) for case in cases]
+    assert len(set(alone)) == len(cases)
+    np.testing.assert_array_equal(flushes(cases), alone)
+
+
 def test_illegal_schedules_take_for_ever() -> None:
     cases = [even("interleaved", 4, 6, 2), even("1f1b", 2, 4, 2), even("interleaved", 1, 4, 2), even("1f1b", 2, 4)]
     assert np.isinf(flushes(cases)).tolist() == [True, True, True, False]
