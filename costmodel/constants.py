@@ -10,27 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from costmodel.device import Device
 from costmodel.efficiency import Efficiency
-from costmodel.framework import profile_of
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network import Cluster, Level
-from costmodel.uncertainty import ErrorModel
 
 __all__ = [
     "CONSTANTS",
-    "CalibratedConstant",
-    "Calibration",
     "Constant",
     "ConstantError",
     "assumptions_with",
+    "check_name",
     "cluster_with",
     "device_with",
     "links_with",
@@ -38,7 +32,6 @@ __all__ = [
     "with_constants",
 ]
 
-FloatArray = NDArray[np.float64]
 Where = Literal["efficiency", "overhead", "assumption", "link"]
 
 # Levels that join up to so many devices are inside a node, and so is the innermost of several: no bundled node has more (k80-20gbe).
@@ -271,7 +264,7 @@ def stated_values(name: str, cluster: Cluster, assumptions: MeshAssumptions) -> 
     >>> stated_values("matmul_rate", cluster, MeshAssumptions()), stated_values("intra_node_bandwidth", cluster, MeshAssumptions())
     ({'matmul_fraction': 0.8}, {'node.bandwidth_bytes_per_s': 100000000000.0})
     """
-    constant = CONSTANTS[_known(name)]
+    constant = CONSTANTS[check_name(name)]
     device = cluster.groups[0].device
     if constant.where == "link":
         chosen = [
@@ -287,13 +280,20 @@ def stated_values(name: str, cluster: Cluster, assumptions: MeshAssumptions) -> 
 def _checked(values: Mapping[str, float]) -> Mapping[str, float]:
     """Factors other than 1, each a positive number."""
     for name, factor in values.items():
-        _known(name)
+        check_name(name)
         if not (math.isfinite(factor) and factor > 0):
             raise ConstantError(f"{name} is {factor}, expected a positive number")
     return {name: factor for name, factor in values.items() if factor != 1.0}
 
 
-def _known(name: str) -> str:
+def check_name(name: str) -> str:
+    """The name, if a constant has it.
+
+    Raises
+    ------
+    ConstantError
+        None has.
+    """
     if name not in CONSTANTS:
         raise ConstantError(f"unknown constant '{name}' (known: {', '.join(CONSTANTS)})")
     return name
@@ -331,91 +331,3 @@ def _levels_with(levels: tuple[Level, ...], values: Mapping[str, float], of: int
         }
         result.append(replace(level, **changes))
     return tuple(result)
-
-
-# -- what a calibration says about them ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibratedConstant:
-    """A factor after a fit.
-
-    Attributes
-    ----------
-    value, log_sd : float
-        The factor, and how sure it is (standard deviation of its logarithm).
-    prior, prior_log_sd : float
-        The same before the measurements.
-    determined : bool
-        Whether the measurements said more than the prior.
-    """
-
-    value: float = 1.0
-    log_sd: float
-    prior: float = 1.0
-    prior_log_sd: float
-    determined: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """Factors with their uncertainty, and what they leave unexplained.
-
-    Attributes
-    ----------
-    name : str
-    constants : mapping of str to CalibratedConstant
-        Every name is one of `CONSTANTS`; those that are absent stay 1 with the prior of `CONSTANTS`.
-    correlation : array (n, n)
-        Of the logarithms, in the order of ``constants``.
-    residual_log_sd : float
-        Standard deviation of log(measured / predicted) that no constant explains.
-    residual_by_part : mapping of str to float
-        The same for parts of the data.
-    residual_groups : int, optional
-        Networks whose training steps that was found from; 0: none, so that it says nothing about steps. None: it is as stated.
-    framework : str
-        Framework whose profile (`costmodel.framework`) the factors multiply; empty: the default.
-    error_models : mapping of str to ErrorModel
-        What else is uncertain, by kind of workload; empty: as the bundled calibration has it, updated by ``residual_log_sd``.
-
-    Raises
-    ------
-    ConstantError
-        An unknown constant, or a matrix of another shape.
-    """
-
-    name: str
-    constants: Mapping[str, CalibratedConstant]
-    correlation: FloatArray
-    residual_log_sd: float
-    residual_by_part: Mapping[str, float]
-    residual_groups: int | None = None
-    framework: str = ""
-    error_models: Mapping[str, ErrorModel] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Check the names and the shape; make the mappings read-only."""
-        for name in self.constants:
-            _known(name)
-        size = len(self.constants)
-        if self.correlation.shape != (size, size):
-            raise ConstantError(f"the correlation is {self.correlation.shape}, expected ({size}, {size})")
-        object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
-        object.__setattr__(self, "residual_by_part", MappingProxyType(dict(self.residual_by_part)))
-        object.__setattr__(self, "error_models", MappingProxyType(dict(self.error_models)))
-
-    @property
-    def values(self) -> dict[str, float]:
-        """Name -> factor, for `with_constants`."""
-        return {name: constant.value for name, constant in self.constants.items()}
-
-    def assumptions(self) -> MeshAssumptions:
-        """What the mesh model takes for granted: the profile of the framework, with the factors applied."""
-        return assumptions_with(profile_of(self.framework).applied(), self.values)
-
-    @property
-    def covariance(self) -> FloatArray:
-        """Of the logarithms of the factors, in the order of ``constants``."""
-        log_sd = np.array([constant.log_sd for constant in self.constants.values()])
-        return np.asarray(self.correlation * np.outer(log_sd, log_sd))

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from costmodel.constants import CONSTANTS, CalibratedConstant, Calibration
+from costmodel.calibration import CalibratedConstant, Calibration
+from costmodel.constants import CONSTANTS
 from costmodel.uncertainty import ErrorModel
 from planner.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.constants import CONSTANTS, Calibration
+from costmodel.calibration import Calibration
+from costmodel.constants import CONSTANTS
 from costmodel.framework import profile_of
 from costmodel.uncertainty import (
     Candidates,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.constants import CONSTANTS, Calibration
+from costmodel.calibration import Calibration
+from costmodel.constants import CONSTANTS
 from costmodel.mesh.model import MeshModel
 from costmodel.roofline import RooflineCompute
 from costmodel.uncertainty import PARTS, Candidates, intervals
