@@ -25,12 +25,11 @@ from interval_fit import (
 from interval_rows import FILES, Rows
 from numpy.typing import NDArray
 
+from costmodel.rankings import probability_best, shortest_list
 from costmodel.uncertainty import (
     ErrorModel,
     interval_score,
-    probability_best,
     sampled_log_errors,
-    shortest_list,
 )
 from planner.uncertainty.bars import LISTED_SHARE, SAME_WITHIN
 

@@ -14,13 +14,12 @@ from interval_rows import FILES, Rows
 from numpy.typing import NDArray
 
 from costmodel.constants import CONSTANTS
+from costmodel.rankings import probability_best, shortest_list
 from costmodel.uncertainty import (
     ErrorModel,
     interval_score,
     intervals,
-    probability_best,
     sampled_log_errors,
-    shortest_list,
 )
 from planner.uncertainty.bars import SAME_WITHIN
 from planner.validation.kinds import recognise

@@ -31,15 +31,12 @@ __all__ = [
     "interval_score",
     "intervals",
     "part_shares",
-    "probability_best",
     "sampled_log_errors",
-    "shortest_list",
     "similarity",
     "standard_deviations",
 ]
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Share of measurements that an interval is meant to hold.
 INTERVAL_SHARE = 0.8
@@ -53,7 +50,7 @@ PARTS: tuple[str, ...] = (
     "bubble",
     "stages_over_nodes",
 )
-# Of logarithms of times, and of eigenvalues next to the largest: smaller differences are none.
+# Of eigenvalues next to the largest: smaller ones are none.
 _ROUNDING = 1e-12
 # A tenth of a normal distribution lies beyond so many standard deviations.
 _TENTH = 1.2816
@@ -346,81 +343,3 @@ def _root(covariance: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(covariance)
     known = np.where(values > _ROUNDING * values.max(initial=0.0), values, 0.0)
     return np.asarray((vectors * np.sqrt(known)) @ vectors.T)
-
-
-def probability_best(log_times: FloatArray) -> FloatArray:
-    """How often each plan is the first: (draws, n) -> (n,). Plans that tie share the draw.
-
-    >>> probability_best(np.log(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 3.0], [1.0, 1.0]]))).tolist()
-    [0.625, 0.375]
-    """
-    least = log_times.min(axis=1, keepdims=True)
-    first = log_times <= least + _ROUNDING
-    return np.asarray((first / first.sum(axis=1, keepdims=True)).mean(axis=0))
-
-
-def shortest_list(
-    log_times: FloatArray, share: float = 0.9, tolerance: float = 0.0, *, holding: int | None = None
-) -> IntArray:
-    """Fewest plans of which one is the first (or slower than the first by at most ``tolerance``) in at least ``share`` of the draws.
-
-    Parameters
-    ----------
-    log_times : array (draws, n)
-    share : float
-    tolerance : float
-        Relative.
-    holding : int, optional
-        A plan that shall be on the list where that makes it no longer: people benchmark what is recommended.
-
-    Returns
-    -------
-    array of int
-        Plans in the order of what each adds. Without a tolerance exactly the shortest: one plan is the first of a draw (ties go to the
-        earlier), so those that are first most often are the list. With one, draws may be covered by several plans; the plans are taken
-        greedily, and no single plan and no pair that would do is missed.
-
-    Examples
-    --------
-    >>> times = np.array([[1.0, 1.2, 9.0], [1.2, 1.0, 9.0], [1.0, 1.1, 9.0], [1.005, 1.0, 9.0]])
-    >>> shortest_list(np.log(times), 0.9).tolist(), shortest_list(np.log(times), 0.75, tolerance=0.01).tolist()
-    ([0, 1], [0])
-    """
-    draws, n = log_times.shape
-    if tolerance > 0:
-        covered = log_times <= log_times.min(axis=1, keepdims=True) + math.log1p(tolerance)
-    else:
-        covered = np.zeros((draws, n), dtype=np.bool_)
-        first = log_times <= log_times.min(axis=1, keepdims=True) + _ROUNDING
-        covered[np.arange(draws), first.argmax(axis=1)] = True
-    needed = math.ceil(share * draws - 1e-9)
-    chosen = _greedy(covered, needed, [])
-    if len(chosen) > 2 and tolerance > 0:
-        chosen = _pair(covered, needed) or chosen
-    if holding is not None and holding not in chosen:
-        with_it = _greedy(covered, needed, [holding])
-        chosen = with_it if len(with_it) <= len(chosen) else chosen
-    return np.array(chosen, dtype=np.int64)
-
-
-def _pair(covered: NDArray[np.bool_], needed: int) -> list[int]:
-    """The two plans that cover most draws, where these are enough."""
-    count = covered.sum(axis=0)
-    able = np.flatnonzero(count >= needed - count.max())  # with the best other one
-    if len(able) < 2:
-        return []
-    counts = covered[:, able].astype(np.float32)
-    both = counts.T @ counts
-    union = np.diag(both)[:, None] + np.diag(both)[None, :] - both
-    a, b = np.unravel_index(int(np.argmax(union)), union.shape)
-    return sorted((int(able[a]), int(able[b]))) if union[a, b] >= needed else []
-
-
-def _greedy(covered: NDArray[np.bool_], needed: int, start: list[int]) -> list[int]:
-    """Add the plan that covers most draws that are open until enough are covered."""
-    chosen = list(start)
-    open_draws = ~covered[:, chosen].any(axis=1)
-    while len(covered) - int(open_draws.sum()) < needed:
-        chosen.append(int(np.argmax(covered[open_draws].sum(axis=0))))
-        open_draws &= ~covered[:, chosen[-1]]
-    return chosen

@@ -13,13 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.calibration import Calibration
 from costmodel.constants import CONSTANTS
 from costmodel.framework import profile_of
+from costmodel.rankings import probability_best, shortest_list
 from costmodel.uncertainty import (
     Candidates,
     ErrorModel,
     intervals,
-    probability_best,
     sampled_log_errors,
-    shortest_list,
 )
 from planner.calibration.files import load_calibration
 from planner.request import Request

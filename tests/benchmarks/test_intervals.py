@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from costmodel.constants import CONSTANTS
-from costmodel.uncertainty import PARTS, intervals, probability_best, sampled_log_errors, shortest_list
+from costmodel.rankings import probability_best, shortest_list
+from costmodel.uncertainty import PARTS, intervals, sampled_log_errors
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 FloatArray = NDArray[np.float64]

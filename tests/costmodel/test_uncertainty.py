@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from costmodel.rankings import probability_best, shortest_list
 from costmodel.uncertainty import (
     PARTS,
     Candidates,
@@ -19,9 +19,7 @@ from costmodel.uncertainty import (
     interval_score,
     intervals,
     part_shares,
-    probability_best,
     sampled_log_errors,
-    shortest_list,
     similarity,
     standard_deviations,
 )
@@ -271,39 +269,6 @@ def test_the_same_seed_gives_the_same_draws() -> None:
     assert not np.array_equal(sampled_log_errors(two, model, seed=3), sampled_log_errors(two, model, seed=4))
 
 
-times = st.integers(2, 6).flatmap(
-    lambda n: st.lists(st.lists(st.floats(0.5, 2.0), min_size=n, max_size=n), min_size=1, max_size=30)
-)
-
-
-@given(times)
-def test_chances_add_up_to_one(rows: list[list[float]]) -> None:
-    chances = probability_best(np.log(np.array(rows)))
-    assert chances.sum() == pytest.approx(1.0)
-    assert np.all(chances >= 0)
-
-
-@settings(max_examples=200)
-@given(times, st.floats(0.05, 1.0), st.sampled_from([0.0, 0.05, 0.3]))
-def test_the_list_holds_the_share_and_none_shorter_does(
-    rows: list[list[float]], share: float, tolerance: float
-) -> None:
-    log_times = np.log(np.array(rows))
-    chosen = shortest_list(log_times, share, tolerance).tolist()
-
-    def held(plans: tuple[int, ...]) -> float:
-        if tolerance == 0:  # ties go to the earlier
-            ties = log_times <= log_times.min(axis=1, keepdims=True) + 1e-12
-            return float(np.isin(ties.argmax(axis=1), plans).mean())
-        return float((log_times[:, plans].min(axis=1) <= log_times.min(axis=1) + math.log1p(tolerance)).mean())
-
-    assert len(set(chosen)) == len(chosen)
-    assert held(tuple(chosen)) >= share - 1e-9
-    # Exact without a tolerance; with one, single plans and pairs are not missed.
-    for size in range(1, len(chosen) if tolerance == 0 else min(len(chosen), 3)):
-        assert all(held(plans) < share - 1e-9 for plans in combinations(range(log_times.shape[1]), size))
-
-
 def test_more_uncertainty_makes_the_list_longer() -> None:
     plans = candidates([1.0, 1.02, 1.05, 1.1, 1.2])
     lengths = []
@@ -346,11 +311,3 @@ def test_parts_of_the_schema_are_those_of_the_model() -> None:
     from planner.schema.calibration import Part
 
     assert get_args(Part) == PARTS
-
-
-def test_a_list_holds_the_recommended_plan_where_that_costs_nothing() -> None:
-    """Two plans that are first in turn: either pair with a third that never is would do no better, so the first stays on."""
-    times = np.log(np.array([[1.0, 1.0, 9.0], [1.0, 1.0, 9.0], [1.2, 1.0, 9.0], [1.0, 1.0, 1.0]]))
-    assert shortest_list(times, 1.0, tolerance=0.01).tolist() == [1]
-    assert shortest_list(times, 1.0, tolerance=0.01, holding=0).tolist() == [1]  # it would need both
-    assert shortest_list(times, 0.75, tolerance=0.01, holding=0).tolist() == [0]
