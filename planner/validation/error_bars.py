@@ -6,6 +6,7 @@ framework that each states.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,11 @@ class Judge:
 
 def judged(outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Rows with error bars: steps whose parts are known."""
-    return [outcome for outcome in outcomes if outcome.comparisons and outcome.comparisons[0].shares]
+    return [
+        outcome
+        for outcome in outcomes
+        if outcome.comparisons and outcome.comparisons[0].shares and 0 < outcome.comparisons[0].predicted_s < math.inf
+    ]
 
 
 def software_of(outcome: Outcome) -> Software:
