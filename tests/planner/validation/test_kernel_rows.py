@@ -221,6 +221,19 @@ def test_operators_find_their_shapes_in_their_outputs(op: str, elements: int, fl
     assert found.comparisons[0].ideal_s == pytest.approx(32 * flop / 15.7e12)
 
 
+def test_a_convolution_of_images_has_no_gradient_of_its_input() -> None:
+    def backward_flop(channels: int) -> float:
+        text = f"Conv2d({channels}, 64, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))"
+        outputs = 4.0 * 8 * 64 * 56 * 56
+        row = {"device": "v100-16gb", "net": "x", "op": text, "batch": 8, "activation_bytes": outputs, "fwd_ms": 0}
+        (found,) = only(operators, **row, bwd_ms=5).comparisons
+        return found.ideal_s * 15.7e12
+
+    once = 2 * 8 * 64 * 9 * 56 * 56
+    assert backward_flop(3) == pytest.approx(once * 3)
+    assert backward_flop(4) == pytest.approx(2 * once * 4)
+
+
 def test_views_are_counted_not_scored() -> None:
     found = only(
         operators, device="v100-16gb", net="x", op="View(9216)", batch=32, activation_bytes=4.0, fwd_ms=0.1, bwd_ms=0
