@@ -29,6 +29,7 @@ class RooflineCompute:
     precision: Precision
     optimizer: Optimizer
     alone: bool = False  # kernels are timed by themselves, not in a training step
+    fuses: bool = False  # normalisations compute the gradient of the activation that follows, too
     name: str = "roofline"
     overlaps_exchange: bool = True
     counts_norm: bool = True
@@ -93,7 +94,8 @@ class RooflineCompute:
         for kernels in alternatives:
             total = zero
             for kernel in kernels:
-                total = total + self._kernel_s(kernel, sustained=sustained)
+                if not (self.fuses and kernel.is_fusable):
+                    total = total + self._kernel_s(kernel, sustained=sustained)
             best = total if best is None else np.minimum(best, total)
         return zero if best is None else best
 

@@ -239,6 +239,7 @@ class Kernel:
     tiling: Tiling = "library"
     images: bool = False  # multiplies images, whose layout in memory matters
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
+    is_fusable: bool = False  # some frameworks have the normalisation beside it do its work
     is_odd: BoolArray | None = None  # rows of its matrices do not begin at multiples of 16 bytes
 
 

@@ -44,7 +44,8 @@ def epilogue_kernels(
         forward.append(Kernel(flop=_NORM_FLOP[0] * outputs, elements=_NORM_PASSES[0] * outputs, launches=2))
         backward.append(Kernel(flop=_NORM_FLOP[1] * outputs, elements=_NORM_PASSES[1] * outputs, launches=2))
     if activation is not None:
-        backward.append(Kernel(flop=outputs, elements=_ACTIVATION_PASSES[1] * outputs))
+        moved = _ACTIVATION_PASSES[1] * outputs
+        backward.append(Kernel(flop=outputs, elements=moved, is_fusable=norm is not None))
     return tuple(forward), tuple(backward)
 
 

@@ -95,6 +95,7 @@ class Run:
     measured_s: float | None  # None: it failed
     passes_only: bool  # a table with the two passes has no optimizer step in its total
     ranking: Hashable
+    fuses: bool  # the framework's normalisations compute the activation that follows, too
 
     @property
     def key(self) -> Hashable:
@@ -109,6 +110,7 @@ class Run:
             self.workers,
             self.batch,
             self.accumulated,
+            self.fuses,
         )
 
 
@@ -161,6 +163,7 @@ def asked(row: Row) -> Run:
         measured_s=None if failed else measured_s,
         passes_only=forward_ms is not None and backward_ms is not None,
         ranking=tuple(row.text(column) for column in _SAME),
+        fuses=fuses_activations(row),
     )
 
 
@@ -238,6 +241,21 @@ def _shares(run: Run, costs: CostBatch, predicted_s: float, exchange_s: float) -
     return tuple(shares_of([predicted_s], terms, run.workers / node_size(run.machine.cluster))[0].tolist())
 
 
+def fuses_activations(row: Row) -> bool:
+    """Whether normalisations compute the activation that follows: MXNet's in 16 bits, as NVIDIA's examples run it.
+
+    NVIDIA DeepLearningExamples, MxNet/Classification/RN50v1.5: ``--fuse-bn-relu 1`` with channels last in fp16, 0 in fp32.
+
+    >>> def fuses(framework: str, precision: str) -> bool:
+    ...     cells = {"source": "NVIDIA DeepLearningExamples", "framework": framework, "precision": precision}
+    ...     return fuses_activations(Row(line=2, cells=cells))
+    >>> fuses("MXNet 20.12", "fp16"), fuses("MXNet 20.12", "fp32"), fuses("PyTorch", "amp")
+    (True, False, False)
+    """
+    is_theirs = "nvidia" in row.text("source").lower() and "mxnet" in row.text("framework").lower()
+    return is_theirs and format_of(row, "fp32") in ("fp16", "bf16")
+
+
 def uses_servers(row: Row) -> bool:
     """Whether weights are exchanged through parameter servers: what the column ``variable_update`` says (tf_cnn_benchmarks).
 
@@ -298,7 +316,7 @@ def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
         global_batch=run.batch,
         precision=precision,
         optimizer=OPTIMIZERS["momentum"],
-        compute=preset.compute(machine.device, precision, "momentum"),
+        compute=preset.compute(machine.device, precision, "momentum", fuses=run.fuses),
         collectives=ALL_REDUCE_NAMES,
     )
     if run.batch < run.workers:

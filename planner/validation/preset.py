@@ -39,13 +39,17 @@ class Preset:
     assumed: tuple[tuple[str, float], ...] = ()
     constants: tuple[tuple[str, float], ...] = ()
 
-    def compute(self, device: Device, precision: Precision, optimizer: str, *, alone: bool = False) -> ComputeModel:
-        """Cost model of one device; ``alone``: of kernels timed by themselves."""
+    def compute(
+        self, device: Device, precision: Precision, optimizer: str, *, alone: bool = False, fuses: bool = False
+    ) -> ComputeModel:
+        """Cost model of one device; ``alone``: of kernels timed by themselves, ``fuses``: see `RooflineCompute`."""
         if self.efficiency:
             constants: dict[str, Any] = dict(self.efficiency)
             device = replace(device, efficiency=replace(device.efficiency, **constants))
         device = device_with(device, dict(self.constants))
-        roofline = RooflineCompute(device=device, precision=precision, optimizer=OPTIMIZERS[optimizer], alone=alone)
+        roofline = RooflineCompute(
+            device=device, precision=precision, optimizer=OPTIMIZERS[optimizer], alone=alone, fuses=fuses
+        )
         return PaleoCompute(device=device, extensions=roofline) if self.name == "paleo" else roofline
 
     def assumptions(self, bundled: MeshAssumptions) -> MeshAssumptions:

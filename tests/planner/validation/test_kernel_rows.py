@@ -322,6 +322,16 @@ def test_networks_without_an_optimizer_step_are_compared_without_it() -> None:
     assert without.comparisons[0].predicted_s < with_update.comparisons[0].predicted_s
 
 
+def test_mxnet_of_nvidia_fuses_activations_in_16_bits() -> None:
+    def predicted_s(framework: str, precision: str) -> float:
+        row = {"model": "ResNet-50", "device": "V100-16GB", "gpus": 1, "batch": 128, "step_time_ms": 200}
+        cells = {**row, "source": "NVIDIA DeepLearningExamples", "framework": framework, "precision": precision}
+        return only(convnets, **cells).comparisons[0].predicted_s
+
+    assert predicted_s("MXNet 20.12", "fp16") < 0.98 * predicted_s("PyTorch", "fp16")
+    assert predicted_s("MXNet 20.12", "fp32") == predicted_s("PyTorch", "fp32")
+
+
 def test_more_workers_with_batches_of_their_own_wait_for_the_exchange() -> None:
     one, eight = (
         only(convnets, model="VGG16", device="K80", gpus=n, batch_per_gpu=32, step_time_ms=1000) for n in (1, 8)
