@@ -44,6 +44,12 @@ class MeshAssumptions:
         "share of the backward (or forward) pass behind which gradients (or weights) travel",
         "PyTorch DDP (Li et al., arXiv:2006.15704), section 3.2.3: buckets overlap all but the last; 10 % is lost to interference",
     )
+    interference: float = _assumption(
+        0.16,
+        "share of the time of an exchange of gradients or weights that the compute beside it loses",
+        "compute takes 18.9 % longer beside communication, on average (S. Lee et al., arXiv:2507.03114, on A100, H100, MI210 and MI250): "
+        "1 - 1 / 1.189",
+    )
     offload_overlap: float = _assumption(
         0.5,
         "share of the compute behind which host transfers of activations hide",

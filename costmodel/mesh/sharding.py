@@ -190,17 +190,17 @@ def exposed_exchange(
     compute_s: FloatArray,
     last_bytes: FloatArray | float = 0.0,
 ) -> FloatArray:
-    """What compute does not hide of an exchange: at least the last bucket, which only then is complete.
+    """What compute does not hide of an exchange: at least the last bucket, which only then is complete, or what compute beside it loses.
 
     ``last_bytes`` come together at the end, all in the last bucket: gradients of an embedding.
 
     >>> from costmodel.mesh.assumptions import MeshAssumptions
-    >>> a = MeshAssumptions(dp_overlap=0.5, bucket_bytes=1e6)
+    >>> a = MeshAssumptions(dp_overlap=0.5, bucket_bytes=1e6, interference=0.05)
     >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([1.0])).tolist()  # half hidden
     [0.5]
     >>> exposed_exchange(a, np.array([1.0]), np.array([1e7]), np.array([9.0])).tolist()  # all but the last of ten buckets
     [0.1]
     """
     bucket = np.maximum(assumptions.bucket_bytes, last_bytes)
-    last = exchange_s * np.minimum(bucket / np.maximum(exchanged_bytes, 1.0), 1.0)
+    last = exchange_s * np.clip(bucket / np.maximum(exchanged_bytes, 1.0), assumptions.interference, 1.0)
     return np.asarray(np.maximum(exchange_s - assumptions.dp_overlap * compute_s, last))

@@ -250,19 +250,19 @@ def chunk_gathering(workload: Workload, cores: Cores, times: CopyTimes, core: In
     """What ZeRO-3 adds to the passes of chunks.
 
     Weights are gathered unit by unit before both passes, gradients scattered behind the backward one. Behind which a zero-bubble schedule
-    hides no more than input gradients take; a device may wait for what is gathered for it (``gather_overlap``). The host starts one
-    collective per unit and pass for what is gathered, and one for what is scattered (PyTorch FSDP, a unit being what it wraps): what it
-    is not ready with in time, the device waits for.
+    hides no more than input gradients take, and nothing hides what compute loses beside it (``interference``); a device may wait for what
+    is gathered for it (``gather_overlap``). The host starts one collective per unit and pass for what is gathered, and one for what is
+    scattered (PyTorch FSDP, a unit being what it wraps): what it is not ready with in time, the device waits for.
     """
     unit, batch, passes = cores.pass_of[core], cores.batch, cores.passes
     run_units, rank_units = rows_of(cores.layouts.run_units, core), rows_of(cores.layouts.rank_units, core)
     gather, reduce = _unit_exchanges(workload, cores, times, unit, batch.pp[core] > 1)
-    overlap = times.groups.assumptions.dp_overlap
+    overlap, lost = times.groups.assumptions.dp_overlap, times.groups.assumptions.interference
     starts, ends = _unit_starts(cores, times, unit)
     forward = np.maximum(
         gather - overlap * rows_of(passes.forward_s, unit), starts - rows_of(passes.idle_forward_s, unit)
     )
-    forward = np.maximum(forward, 0.0)
+    forward = np.maximum(forward, lost * gather)
     run_forward, extra = weigh(run_units, forward), weigh(rank_units, forward)
     run_backward, behind = np.zeros_like(run_forward), np.zeros_like(extra)
     if workload.training:
@@ -273,10 +273,10 @@ def chunk_gathering(workload: Workload, cores: Cores, times: CopyTimes, core: In
         lags = (batch.schedule[core] == _ZERO_BUBBLE)[:, None]
         hiding = rows_of(passes.backward_s, unit) - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
         late = starts - rows_of(passes.idle_backward_s, unit)
-        plain = np.maximum(waited + np.maximum(moved - overlap * hiding, 0.0), late)
+        plain = np.maximum(waited + np.maximum(moved - overlap * hiding, lost * moved), late)
         # A unit that is recomputed gathers its weights once for both passes, and hides them behind both.
         shown = moved - overlap * (hiding + rows_of(passes.recompute_s, unit))
-        again = np.maximum(waited + np.maximum(shown, 0.0), late - rows_of(passes.idle_again_s, unit))
+        again = np.maximum(waited + np.maximum(shown, lost * moved), late - rows_of(passes.idle_again_s, unit))
         share = rows_of(cores.run_share, core)
         run_backward = share * weigh(run_units, again) + (1.0 - share) * weigh(run_units, plain)
         extra = extra + weigh(rank_units, plain) + weigh(rows_of(cores.rank_again, core), again - plain)

@@ -113,16 +113,23 @@ class LeastGathering:
             )
             for pair, messages in ((laws[:2], moved), (laws[2:], given))
         )
-        overlap = model.assumptions.dp_overlap
-        waiting = np.maximum(gather - overlap * rows_of(passes.forward_s, unit), 0.0)
+        overlap, lost = model.assumptions.dp_overlap, model.assumptions.interference
+        waiting = np.maximum(gather - overlap * rows_of(passes.forward_s, unit), lost * gather)
         if model.workload.training:
             lags = (times.batch.schedule[rows] == _ZERO_BUBBLE)[:, None]
             backward = rows_of(passes.backward_s, unit)
             hiding = backward - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
             again = np.where(backward > 0, gather, 0.0)
             waited = (1.0 - model.assumptions.gather_overlap) * again
-            waiting += waited + np.maximum(again - waited + reduce - overlap * hiding, 0.0)
+<<<<<<< HEAD
+            behind = again - waited + reduce
+            waiting += waited + np.maximum(behind - overlap * hiding, lost * behind)
         total = weigh(rows_of(times.layouts.rank_units, rows), waiting)
+=======
+            behind = again - waited + reduce
+            waiting += waited + np.maximum(behind - overlap * hiding, lost * behind)
+        total = weigh(times.layouts.rank_units[rows], waiting)
+>>>>>>> 84f5312 (Compute beside the exchange of gradients and weights is slowed, as measured elsewhere)
         return np.where(enough[:, None], total, np.inf)
 
 

@@ -23,6 +23,7 @@ BARE = MeshAssumptions(
     ep_overlap=0.0,
     pp_overlap=0.0,
     dp_overlap=0.0,
+    interference=0.0,
     offload_overlap=0.0,
     bucket_bytes=0.0,
     gradient_passes=0.0,
@@ -159,7 +160,8 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
     return MeshAssumptions(
         **shares,
         bucket_bytes=rng.choice([0.0, 1e5, 160e6]),
-        gather_overlap=rng.choice([0.0, 0.5, 1.0]),
+        gather_overlap=1.0 - shares["ep_overlap"],
+        interference=0.2 * shares["pp_overlap"],
         host_launch_s=0.0,
         host_collective_s=0.0,
     )

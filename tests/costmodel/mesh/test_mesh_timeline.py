@@ -118,15 +118,15 @@ class Chunks:
         scatter = _message_s(
             model, "reduce_scatter", ranks, max(extent // ranks, 1), 4 * self._value("dense_trainable", kind)
         )
-        hide = model.assumptions.dp_overlap
+        hide, lost = model.assumptions.dp_overlap, model.assumptions.interference
         # Weight gradients of a zero-bubble schedule come later than what is gathered and scattered.
         shorter = backward - (self._value("weight_s", kind) if plan.schedule == "zero_bubble" else 0.0)
         waited = (1 - model.assumptions.gather_overlap) * gather
         moved = gather - waited + scatter
         return (
-            max(gather - hide * forward, 0.0),
-            waited + max(moved - hide * shorter, 0.0),
-            waited + max(moved - hide * (shorter + again), 0.0),
+            max(gather - hide * forward, lost * gather),
+            waited + max(moved - hide * shorter, lost * moved),
+            waited + max(moved - hide * (shorter + again), lost * moved),
         )
 
     def _transfer(self, unit: int) -> float:
@@ -221,7 +221,7 @@ def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[fl
 
         def shown(time: float, size: float, hiding: float) -> float:
             last = time * min(model.assumptions.bucket_bytes / max(size, 1.0), 1.0)
-            return max(time - model.assumptions.dp_overlap * hiding, last)
+            return max(time - model.assumptions.dp_overlap * hiding, last, model.assumptions.interference * time)
 
         if shared:
             reduce = _buckets_s(model, "reduce_scatter", ranks, apart, 4 * count)
