@@ -121,15 +121,9 @@ class LeastGathering:
             hiding = backward - np.where(lags, rows_of(passes.weight_s, unit), 0.0)
             again = np.where(backward > 0, gather, 0.0)
             waited = (1.0 - model.assumptions.gather_overlap) * again
-<<<<<<< HEAD
             behind = again - waited + reduce
             waiting += waited + np.maximum(behind - overlap * hiding, lost * behind)
         total = weigh(rows_of(times.layouts.rank_units, rows), waiting)
-=======
-            behind = again - waited + reduce
-            waiting += waited + np.maximum(behind - overlap * hiding, lost * behind)
-        total = weigh(times.layouts.rank_units[rows], waiting)
->>>>>>> 84f5312 (Compute beside the exchange of gradients and weights is slowed, as measured elsewhere)
         return np.where(enough[:, None], total, np.inf)
 
 

@@ -89,6 +89,22 @@ def test_kernels_on_tensor_cores_find_images_channel_by_channel() -> None:
     assert found.predicted_s == pytest.approx(float(expected), rel=1e-9)
 
 
+def test_the_best_of_many_shapes_fills_tiles_and_waves() -> None:
+    """Its rate is the device's fraction of the peak, less launching and starting the inner loop; other shapes lose more."""
+    found = only(peaks, device="A100 SXM", precision="bf16", best_mnk="1024x10240x5120", mamf_tflops=271.2).comparisons[
+        0
+    ]
+    device, flop = load_device("a100-80gb").device, 2.0 * 1024 * 10240 * 5120
+    efficiency = device.efficiency
+    at_best_s = flop / (312e12 * efficiency.matmul_fraction) * (1 + efficiency.depth_half / 5120)
+    assert found.predicted_s == pytest.approx(device.launch_overhead_s + at_best_s, rel=1e-9)
+    other = only(products, device="A100 SXM", precision="bf16", m=1024, n=10240, k=5120, time_ms=0.4).comparisons[0]
+    assert other.predicted_s > 1.05 * found.predicted_s
+    paleo = only(peaks, PALEO, device="A100 SXM", precision="bf16", best_mnk="1024x10240x5120", mamf_tflops=271.2)
+    same = only(products, PALEO, device="A100 SXM", precision="bf16", m=1024, n=10240, k=5120, time_ms=0.4)
+    assert paleo.comparisons[0].predicted_s == pytest.approx(same.comparisons[0].predicted_s)
+
+
 def test_paleo_takes_a_product_at_the_peak() -> None:
     found = only(products, PALEO, device="p100", precision="fp32", m=1024, n=512, k=2048, time_ms=0.3)
     moved = 4.0 * (1024 * 2048 + 2048 * 512 + 1024 * 512)
