@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.evaluate import CHEAPEST, PlanBatch, evaluate_on
 from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.layers.base import Layer, params_from
 from costmodel.network import Cluster
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
@@ -45,8 +47,13 @@ def piece(graph: Graph, random: np.random.Generator) -> Graph:
         LayerSpec(name=name, kind="input", params=params_from("input", {"shape": shape}))
         for name, shape in outside.items()
     ]
-    specs += [LayerSpec(name=x.name, kind=x.kind, params=x.params, inputs=x.inputs) for x in chosen]
+    specs += [LayerSpec(name=x.name, kind=x.kind, params=_own_weights(x), inputs=x.inputs) for x in chosen]
     return Graph.build("piece", specs)
+
+
+def _own_weights(layer: Layer) -> Any:
+    """Parameters of a layer whose weights may be those of one outside the piece."""
+    return replace(layer.params, tied=False) if getattr(layer.params, "tied", False) else layer.params
 
 
 def brute_force(choice: LayerChoice, capacity: float, top: int) -> list[float]:
