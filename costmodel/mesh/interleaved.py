@@ -79,11 +79,13 @@ def interleaved_s(
     few: dict[int, list[tuple[_Path, FloatArray, IntArray]]] = {}
     for n, begin, end in zip(first.tolist(), [0, *ends], ends, strict=False):
         runs = np.flatnonzero(chunks[n])
-        path = _path(int(pp[n]), int(vpp[n]), int(followed[n]), tuple(chunks[n, runs].tolist()))
+        key = int(pp[n]), int(vpp[n]), int(followed[n]), tuple(chunks[n, runs].tolist())
         used = np.concatenate([runs, runs + chunks.shape[1]])
         if end - begin < _FEW:
+            path = _path(*key)
             few.setdefault(id(path.route), []).append((path, times[used, begin:end], order[begin:end]))
             continue
+        path = _merged(*key)
         for start in range(begin, end, _ROWS):
             part = slice(start, min(start + _ROWS, end))
             total[order[part]] = _lengths_s([(path, times[used, part])], groups[order[part]])
@@ -104,22 +106,19 @@ class _Path:
     """
 
     route: _Route
-    alone: _Route  # the same with numbers of the messages below
-    same: IntArray  # which of the messages below every message of the route is
     groups: int  # followed one by one
-    messages: FloatArray  # (M, T) what a message adds, less the difference of the work done by sender and receiver; all different
+    messages: FloatArray  # (M, T) what a message of the route adds, less the difference of the work done by sender and receiver
     group: FloatArray  # (U, T) work of a column in a group of micro-batches
     end: FloatArray  # (1, T) work of the first column
 
 
 def _lengths_s(plans: Sequence[tuple[_Path, FloatArray]], groups: IntArray) -> FloatArray:
     """Longest paths of plans with the times (T, n) along some paths, all of one route: those of the first, of the second and so on."""
-    path, times_s = plans[0]
-    if len(plans) == 1:
-        route, added = path.alone, _sums(path.messages, times_s)
-    else:
-        route, added = path.route, _beside([_sums(one.messages, times)[one.same] for one, times in plans])
-    group_s, end_s = (_beside([_sums(getattr(one, name), times) for one, times in plans]) for name in ("group", "end"))
+    path = plans[0][0]
+    route = path.route
+    added, group_s, end_s = (
+        _beside([_sums(getattr(one, name), times) for one, times in plans]) for name in ("messages", "group", "end")
+    )
     state = np.full(group_s.shape, _NEVER)
     state[0] = 0.0
     _follow(route.begin, state, added)
@@ -158,7 +157,7 @@ def _follow(events: IntArray, state: FloatArray, added: FloatArray) -> None:
             add(own, additions[sends], out=messages[message])
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)  # with some 100 kB each
 def _path(pp: int, vpp: int, groups: int, count: tuple[int, ...]) -> _Path:
     """The path of a kind of plans; more than `_GROUPS` groups are any number."""
     columns, left = _columns(pp, count)
@@ -167,21 +166,25 @@ def _path(pp: int, vpp: int, groups: int, count: tuple[int, ...]) -> _Path:
     work = _Work.of(pp, vpp, followed, count, columns, left)
     sender, receiver = route.messages
     before, after = (a.reshape(-1, a.shape[-1]) for a in (work.before, work.after))
-    messages = after[sender] - before[receiver]
-    # Most rounds are alike: few messages differ.
-    first, same = combined(*(messages - messages.min(axis=0)).astype(np.int64).T)
-    number = np.append(same, -1)
-    events = (route.begin, route.repeat, route.finish)
-    begin, repeat, finish = (np.concatenate([some[:3], number[some[3:]]]) for some in events)
     return _Path(
         route=route,
-        alone=replace(route, begin=begin, repeat=repeat, finish=finish),
-        same=same,
         groups=followed,
-        messages=messages[first],
+        messages=after[sender] - before[receiver],
         group=work.group,
         end=after[route.end : route.end + 1],
     )
+
+
+@lru_cache(maxsize=1024)
+def _merged(pp: int, vpp: int, groups: int, count: tuple[int, ...]) -> _Path:
+    """The same with messages that are all different: most rounds are alike, which pays where many plans are added up."""
+    path = _path(pp, vpp, groups, count)
+    first, same = combined(*(path.messages - path.messages.min(axis=0)).astype(np.int64).T)
+    number = np.append(same, -1)
+    events = (path.route.begin, path.route.repeat, path.route.finish)
+    begin, repeat, finish = (np.concatenate([some[:3], number[some[3:]]]) for some in events)
+    route = replace(path.route, begin=begin, repeat=repeat, finish=finish)
+    return replace(path, route=route, messages=path.messages[first])
 
 
 # -- which event follows which ----------------------------------------------------------------------------------------------

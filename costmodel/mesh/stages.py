@@ -211,11 +211,10 @@ def layout_of(
         start += length
     rows[0, units.kind_of[0]] += 1
     rows[-1, units.kind_of[-1]] += 1
-    new_run = [
-        0,
-        *(c for c in range(1, len(blocks)) if c == 1 or np.any(rows[c] != rows[c - 1]) or again[c] != again[c - 1]),
-    ]
-    lengths = np.diff([*new_run, len(blocks)])
+    differs = np.any(rows[1:] != rows[:-1], axis=1) | (again[1:] != again[:-1])
+    differs[:1] = True  # the first chunk is a run of its own
+    new_run = np.flatnonzero(np.concatenate([[True], differs]))
+    lengths = np.diff(np.append(new_run, len(blocks)))
     # A rank is described by its chunks, in any order.
     _, number = np.unique(np.column_stack([rows, again]), axis=0, return_inverse=True)
     held = np.sort(number.reshape(-1, pp), axis=0).T
@@ -233,7 +232,7 @@ def layout_of(
         blocks=tuple(blocks),
         run_units=rows[new_run],
         run_chunks=lengths.astype(np.int64),
-        run_cut=np.array([cuts[a : a + n].max() for a, n in zip(new_run, lengths, strict=True)]),
+        run_cut=np.maximum.reduceat(cuts, new_run),
         rank_units=rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)[first],
         rank_first=first.astype(np.int64),
         rank_last=last,
