@@ -215,7 +215,7 @@ def kernel_time_s(
     tiling: str = "library",
     launches: int = 1,
     sustained: bool = False,
-    is_odd: ArrayLike = False,
+    is_odd: ArrayLike | None = None,
 ) -> FloatArray:
     """Time of a kernel, for any arrays that broadcast.
 
@@ -244,7 +244,7 @@ def kernel_time_s(
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
     sustained : bool
         The kernel is part of a training step, not timed alone.
-    is_odd : array of bool
+    is_odd : array of bool, optional
         Rows of a matrix of 16 bits do not begin at multiples of 16 bytes: a library multiplies it on matrix units all the same, by
         kernels that load less at once.
 
@@ -300,7 +300,7 @@ def kernel_time_s(
     if gemm is not None:
         flops = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
     compute_s = flops / rate
-    if np.any(is_odd) and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
+    if is_odd is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
         compute_s = np.where(is_odd, compute_s / efficiency.odd_fraction, compute_s)
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
 

@@ -110,7 +110,7 @@ class RooflineCompute:
             tiling=kernel.tiling,
             launches=kernel.launches,
             sustained=sustained,
-            is_odd=False if kernel.is_odd is None else kernel.is_odd,
+            is_odd=kernel.is_odd,
         )
         if kernel.images and self._keeps_channels_apart():
             # Matrix units read all channels of a position: what the kernel reads and writes is transposed first (cuDNN Developer Guide,

@@ -43,9 +43,7 @@ class Figures(_Entry):
         description="Measured time of the pick (the predicted best that is predicted to fit) / best measured, mean."
     )
     regret_top1_max: Error | None = Field(description="The same, of the worst group.")
-    regret_top3_mean: Error | None = Field(
-        description="The same for the best measured of the three predicted best, mean."
-    )
+    regret_top3_mean: Error | None = Field(description="The same for the best measured of the first three picks, mean.")
     interval_rows: Count = Field(
         description="Times of training steps whose 80 % interval is known; of large files evenly spaced ones may stand for all."
     )

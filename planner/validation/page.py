@@ -88,9 +88,9 @@ _RANKING: tuple[_Figure, ...] = (
     ("groups", "sets of at least three rows that differ in the plan only", lambda s: s.ranking.groups, _count),
     ("tau", "Kendall's tau-b, mean over groups", lambda s: s.ranking.kendall_tau, _signed),
     ("pairs right", "share of pairs in the right order", lambda s: s.ranking.pair_accuracy, percent),
-    ("regret", "measured time of the predicted best / best measured", lambda s: s.ranking.regret_top1_mean, significant),
+    ("regret", "measured time of the pick, which is predicted to fit / best measured", lambda s: s.ranking.regret_top1_mean, significant),
     ("worst regret", "of the worst group", lambda s: s.ranking.regret_top1_max, significant),
-    ("regret of 3", "best measured of the three predicted best", lambda s: s.ranking.regret_top3_mean, significant),
+    ("regret of 3", "best measured of the first three picks / best measured", lambda s: s.ranking.regret_top3_mean, significant),
 )  # fmt: skip
 _MEMORY: tuple[_Figure, ...] = (
     ("memory", "mean absolute error of the memory", lambda s: s.memory.mape, percent),

@@ -1,11 +1,11 @@
-"""Kernels, networks for images and collectives against formulas worked out by hand."""
+"""Kernels against formulas worked out by hand."""
 
 from __future__ import annotations
 
 import pytest
 
 from costmodel.efficiency import kernel_time_s
-from planner.loading import load_cluster, load_device
+from planner.loading import load_device
 from planner.validation import (
     collective_rows,
     convnets,
@@ -16,16 +16,9 @@ from planner.validation import (
     products,
     recurrent,
 )
-from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, PALEO
 from planner.validation.tables import Row
-
-FORWARD, BACKWARD = {"pass_": "forward"}, {"pass_": "backward"}
-
-
-def only(module: object, preset: object = DEFAULT, **cells: object) -> Outcome:
-    (found,) = module.predict([Row(line=2, cells={name: str(value) for name, value in cells.items()})], preset)  # type: ignore[attr-defined]
-    return found
+from tests.planner.validation.single_rows import BACKWARD, FORWARD, only
 
 
 def test_a_product_is_a_kernel() -> None:
@@ -269,91 +262,12 @@ def test_layers_of_a_log_are_those_of_the_bundled_network() -> None:
     )
 
 
-def test_an_all_reduce_inside_a_node_by_hand() -> None:
-    found = only(collective_rows, collective="all_reduce", device="A100-80GB", ranks=8, bytes=2**30, busbw_GBps=232)
-    level = load_cluster("dgx-a100").cluster.levels[0]
-    ring_s = 14 * (level.latency_s + 2**27 / (level.bandwidth_bytes_per_s * level.efficiency))
-    comparison = found.comparisons[0]
-    assert comparison.predicted_s == pytest.approx(5e-6 + ring_s, rel=1e-9)  # after the launch of a kernel
-    assert comparison.measured_s == pytest.approx(2**30 * 2 * 7 / 8 / 232e9)
-
-
-def test_switches_that_sum_by_hand() -> None:
-    found = only(collective_rows, collective="all_reduce", device="H100", ranks=8, bytes=2**30, busbw_GBps=466)
-    # A launch of 5 us, two hops of 4 us, 1 GiB at 0.61 of 450 GB/s, and the pieces in which it travels.
-    expected = 5e-6 + (8e-6**0.5 + (2**30 / (0.61 * 450e9)) ** 0.5) ** 2
-    assert found.comparisons[0].predicted_s == pytest.approx(expected, rel=1e-6)
-    assert found.comparisons[0].predicted_s == pytest.approx(found.comparisons[0].measured_s, rel=0.1)
-
-
-# Microseconds that nccl-tests took on two p5.48xlarge (aws-samples, awsome-distributed-training, micro-benchmarks/nccl-tests, README).
-TWO_P5 = {8: 69.12, 2**20: 123.2, 2**24: 298.1, 2**27: 870.3, 2**30: 4607.6, 2**34: 66132.0}
-
-
-@pytest.mark.parametrize(("message", "measured_us"), TWO_P5.items())
-def test_an_all_reduce_over_two_nodes_sums_in_switches_inside_them(message: int, measured_us: float) -> None:
-    row = {"collective": "all_reduce", "nodes": 2, "ranks": 16, "bytes": message, "time_us": measured_us}
-    found = only(collective_rows, device="p5.48xlarge", **row).comparisons[0]
-    assert found.predicted_s == pytest.approx(found.measured_s, rel=0.2)
-
-
-def test_names_of_links_and_machines_mean_their_clusters() -> None:
-    def predicted_s(device: str, **values: object) -> float:
-        row = {"collective": "all_gather", "ranks": 64, "nodes": 8, "bytes": 2**28, "busbw_GBps": 100, **values}
-        return only(collective_rows, device=device, **row).comparisons[0].predicted_s
-
-    # 63 steps of a ring over Elastic Fabric Adapters of 40 us each; InfiniBand has no such step.
-    assert predicted_s("H100 SXM + EFA (p5)") > 63 * 40e-6 > predicted_s("H100 SXM")
-    # "NVLink" in a name is no PCI Express card ("NVL").
-    inside = {"ranks": 8, "nodes": 1}
-    assert predicted_s("H100-80GB HBM3 DGX (NVLink4/NVSwitch)", **inside) == predicted_s("H100 SXM", **inside)
-    assert predicted_s("H100 NVL", **inside) > 2 * predicted_s("H100 SXM", **inside)
-
-
 def test_products_in_another_format_than_the_storage() -> None:
     shape = {"device": "NV_P100", "m": 4096, "n": 4096, "k": 4096, "time_ms": 15}
     mixed = only(products, precision="fp16 storage, fp32 math (pseudo)", **shape).comparisons[0]
     wide, narrow = (only(products, precision=text, **shape).comparisons[0] for text in ("fp32", "fp16"))
     assert mixed.predicted_s == pytest.approx(wide.predicted_s)  # not bound by memory
     assert narrow.predicted_s < 0.6 * wide.predicted_s
-
-
-def test_links_named_in_place_of_a_device() -> None:
-    slow = only(collective_rows, device="100GbE TCP sockets", ranks="", nodes="", bytes="", busbw_GBps=10)
-    fast = only(collective_rows, device="NVL4 + 8x400Gb RDMA (DGX H100)", ranks="", nodes="", bytes="", busbw_GBps=380)
-    assert slow.comparisons[0].predicted_s > 10 * fast.comparisons[0].predicted_s
-    assert set(slow.row.defaults) >= {"bytes", "ranks", "nodes"}
-
-
-def test_networks_without_an_optimizer_step_are_compared_without_it() -> None:
-    plain = {
-        "model": "AlexNet (One Weird Trick paper)",
-        "device": "titan-x",
-        "precision": "fp32",
-        "gpus": 1,
-        "batch": 128,
-    }
-    with_update = only(convnets, **plain, step_time_ms=81)
-    without = only(convnets, **plain, step_time_ms=81, forward_ms=27, backward_ms=53)
-    assert without.comparisons[0].predicted_s < with_update.comparisons[0].predicted_s
-
-
-def test_mxnet_of_nvidia_fuses_activations_in_16_bits() -> None:
-    def predicted_s(framework: str, precision: str) -> float:
-        row = {"model": "ResNet-50", "device": "V100-16GB", "gpus": 1, "batch": 128, "step_time_ms": 200}
-        cells = {**row, "source": "NVIDIA DeepLearningExamples", "framework": framework, "precision": precision}
-        return only(convnets, **cells).comparisons[0].predicted_s
-
-    assert predicted_s("MXNet 20.12", "fp16") < 0.98 * predicted_s("PyTorch", "fp16")
-    assert predicted_s("MXNet 20.12", "fp32") == predicted_s("PyTorch", "fp32")
-
-
-def test_more_workers_with_batches_of_their_own_wait_for_the_exchange() -> None:
-    one, eight = (
-        only(convnets, model="VGG16", device="K80", gpus=n, batch_per_gpu=32, step_time_ms=1000) for n in (1, 8)
-    )
-    assert eight.comparisons[0].predicted_s > one.comparisons[0].predicted_s
-    assert eight.comparisons[0].ideal_s == pytest.approx(one.comparisons[0].ideal_s)
 
 
 @pytest.mark.parametrize(
@@ -404,50 +318,8 @@ def test_libraries_without_fast_convolutions() -> None:
     assert forward_s("") == forward_s("TensorFlow")
 
 
-def test_what_was_fitted_of_the_links_counts() -> None:
-    """Inside a node the efficiency of NVLink, over two that of InfiniBand, too; measured numbers that a row states itself do not."""
-    cells = {"device": "a100-80gb", "bytes": "1e9", "time_us": "9000", "ranks": "8", "nodes": "1"}
-    one, two = (
-        collective_rows.predict([Row(line=2, cells={**cells, **more})], DEFAULT)[0].fitted
-        for more in ({}, {"ranks": "16", "nodes": "2"})
-    )
-    assert one == {"dgx-a100 nvlink: efficiency"}
-    assert two == {"dgx-a100 nvlink: efficiency", "dgx-a100 infiniband: efficiency"}
-
-
 def test_the_preset_paleo_says_nothing_about_recurrent_layers() -> None:
     cells = {"device": "p100", "cell": "LSTM", "hidden": "1024", "batch": "32", "timesteps": "25", "fwd_ms": "5.1"}
     (default,), (paleo,) = (recurrent.predict([Row(line=2, cells=cells)], preset) for preset in (DEFAULT, PALEO))
     assert default.is_scored
     assert "no formula for recurrent layers" in paleo.skipped
-
-
-def test_servers_over_a_network_wait_for_the_weights() -> None:
-    """244 MB of AlexNet, of which seven eighths cross 1 GB/s per node after every step: the step is at least that much longer."""
-    cells = {"model": "alexnet-torchvision", "device": "k80", "gpus": 64, "batch_per_gpu": 64, "step_time_ms": 900}
-    plain, servers = (
-        only(convnets, **cells, variable_update=text).comparisons[0].predicted_s
-        for text in ("replicated", "distributed_replicated (gRPC PS)")
-    )
-    computed = only(convnets, **{**cells, "gpus": 1}).comparisons[0].predicted_s
-    assert servers > max(plain, computed + 4 * 61_100_840 * 7 / 8 / 1e9)
-    one = {**cells, "gpus": 8}
-    assert (
-        only(convnets, **one, variable_update="parameter_server/cpu").comparisons[0].predicted_s
-        == only(convnets, **one).comparisons[0].predicted_s
-    )
-
-
-NAMED = {
-    ("AlexNet (One Weird Trick paper)", "soumith/convnet-benchmarks imagenet winners", ""): "alexnet-torchvision",
-    ("OverFeat[fast]", "convnet-benchmarks torch cuDNN log", ""): "overfeat-fast",
-    ("AlexNet", "", "TensorFlow tf_cnn_benchmarks"): "alexnet-tf-cnn-benchmarks",
-    ("AlexNet", "", "TensorFlow"): "alexnet",
-    ("OxfordNet [Model-A]", "soumith/convnet-benchmarks imagenet winners", ""): "vgg-a",
-}
-
-
-@pytest.mark.parametrize(("row", "name"), NAMED.items())
-def test_networks_of_one_name_are_told_apart_by_whose_they_are(row: tuple[str, str, str], name: str) -> None:
-    cells = dict(zip(("model", "source", "framework"), row, strict=True))
-    assert convnets.network_name(Row(line=2, cells=cells)) == name

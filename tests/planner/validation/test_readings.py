@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from planner.validation import convolutions, plans
-from planner.validation.collective_rows import predict as collectives
-from planner.validation.hardware import format_of, links_of, machine_of, precision_of
+from planner.validation.hardware import format_of, precision_of
 from planner.validation.networks import shape_of, transformer
 from planner.validation.operators import predict as operators
 from planner.validation.outcomes import Outcome
@@ -16,21 +15,7 @@ from planner.validation.preset import DEFAULT
 from planner.validation.recomputation import recompute_choices, recompute_of
 from planner.validation.sharding import sharding_of
 from planner.validation.tables import Row, RowSkipped
-
-RUN = {
-    "net": "GPT", "hidden": "4096", "layers": "32", "heads": "32", "device": "a100-80gb", "gpus": "64", "gpus_per_node": "8",
-    "global_batch": "512", "micro_batch": "2", "tp": "4", "pp": "2", "dp": "8", "precision": "bf16", "seq": "2048", "zero_stage": "1",
-    "recompute": "full", "step_time_ms": "12000",
-}  # fmt: skip
-
-
-def run(**cells: str) -> Outcome:
-    return plans.predict([Row(line=2, cells={**RUN, **cells})], DEFAULT)[0]
-
-
-def seconds(outcome: Outcome) -> float:
-    assert not outcome.skipped, outcome.skipped
-    return outcome.comparisons[0].predicted_s
+from tests.planner.validation.single_rows import run, seconds
 
 
 @pytest.mark.parametrize("missing", [("tp",), ("pp",), ("dp",), ("gpus",), ("gpus", "dp")])
@@ -263,113 +248,6 @@ def test_fp4_is_faster_where_the_device_has_it_and_fp8_elsewhere() -> None:
     )
 
 
-def test_the_links_of_a_domain_larger_than_a_node() -> None:
-    """72 devices share NVLink though a tray has four; what a tray has of adapters is there 18 times."""
-    cells = {"device": "GB200", "gpus_per_node": "4", "nvlink_domain": "72", "inter_bw_Gbps_per_node": "1600"}
-    inner, outer = machine_of(Row(line=2, cells=cells)).cluster.levels
-    assert inner.size == 72
-    assert outer.bandwidth_bytes_per_s == pytest.approx(400e9 / 8)
-
-
-def test_a_run_that_is_spread_over_its_nodes() -> None:
-    """One device on each of four nodes has nothing but the network."""
-    spread = {
-        **RUN,
-        "gpus": "4",
-        "nodes": "4",
-        "tp": "4",
-        "pp": "1",
-        "dp": "1",
-        "global_batch": "8",
-        "step_time_ms": "9000",
-    }
-    assert links_of(Row(line=2, cells=spread)).gpus_per_node == 1
-    assert links_of(Row(line=2, cells={**spread, "nodes": "1"})).gpus_per_node == 8
-    times = [
-        seconds(plans.predict([Row(line=2, cells={**spread, "nodes": nodes})], DEFAULT)[0]) for nodes in ("1", "4")
-    ]
-    assert times[1] > 1.2 * times[0]
-
-
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [
-        ("v5p-128", "tpu-v5p"),
-        ("v5e-256", "tpu-v5e"),
-        ("v4-8", "tpu-v4"),
-        ("v6e-64", "tpu-v6e"),
-        ("v5litepod-16", "tpu-v5e"),
-    ],
-)
-def test_slices_of_tpus(name: str, device: str) -> None:
-    assert machine_of(Row(line=2, cells={"device": name})).device.name == device
-
-
-def message(**cells: str) -> Outcome:
-    row = {"device": "h100-sxm", "nodes": "2", "ranks": "16", "bytes": "268435456", "time_us": "1500", **cells}
-    return collectives([Row(line=2, cells=row)], DEFAULT)[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("AllReduce", "all_reduce"), ("allgather", "all_gather"), ("reduce_scatter_perf", "reduce_scatter"), ("ncclAllToAll", "all_to_all"),
-        ("sendrecv", "point_to_point"), ("all-gather-into-tensor", "all_gather"),
-    ],
-)  # fmt: skip
-def test_collectives_by_the_names_of_libraries(text: str, name: str) -> None:
-    assert message(collective=text).comparisons[0].what == name
-
-
-def test_sizes_of_messages_in_other_units() -> None:
-    plain = message()
-    for text in ("256M", "256 MiB", "0.25 GiB", "268,435,456"):
-        assert seconds(message(bytes=text)) == seconds(plain)
-    assert message(time_us="1.5 ms").comparisons[0].measured_s == pytest.approx(1.5e-3)
-
-
-def test_a_bandwidth_of_rings_or_a_range_where_there_is_no_other() -> None:
-    traffic = 268435456 * 2 * 15 / 16
-    ring = message(time_us="", busbw_ring_GBps="300")
-    assert ring.comparisons[0].measured_s == pytest.approx(traffic / 300e9)
-    both = message(time_us="", busbw_min="200", busbw_max="300", busbw_ring_GBps="100")
-    assert both.comparisons[0].measured_s == pytest.approx(traffic / 250e9)
-    assert message(time_us="", busbw_GBps="350", busbw_ring_GBps="100").comparisons[0].measured_s == pytest.approx(
-        traffic / 350e9
-    )
-
-
-def test_adapters_named_beside_a_device_are_those_of_its_usual_machine() -> None:
-    """A DGX H100 has eight of 400 Gb/s; a name with a count, or of another speed, is that of the node."""
-
-    def of(device: str) -> float:
-        cells = {
-            "collective": "all_to_all",
-            "device": device,
-            "ranks": "64",
-            "nodes": "8",
-            "bytes": "134217728",
-            "time_us": "20000",
-        }
-        (found,) = collectives([Row(line=2, cells=cells)], DEFAULT)
-        return seconds(found)
-
-    assert of("H100 + NDR InfiniBand") == of("H100, 8x NDR") == of("H100") < of("H100, 1x NDR") / 4
-    assert of("A100, HDR InfiniBand") == of("A100") < of("A100, EDR InfiniBand")
-
-
-@pytest.mark.parametrize(
-    ("text", "gbps"),
-    [("400Gb IB", 400), ("HDR InfiniBand", 200), ("2x EDR", 200), ("25GbE TCP", 25), ("100 Gb/s", 100)],
-)
-def test_names_of_networks(text: str, gbps: float) -> None:
-    """A row of 4 nodes with one rank each sees the whole link of a node."""
-    outcome = message(device=text, nodes="4", ranks="4", time_us="", busbw_GBps=str(gbps / 8 * 0.9))
-    assert not outcome.skipped
-    ideal = 268435456 * 2 * 3 / 4 / (gbps / 8 * 1e9)
-    assert outcome.comparisons[0].ideal_s == pytest.approx(ideal)
-
-
 def convolution(**cells: str) -> Outcome:
     row = {
         "device": "p100",
@@ -411,45 +289,6 @@ def test_operators_that_move_their_elements_once(op: str) -> None:
     (outcome,) = operators([Row(line=2, cells=cells)], DEFAULT)
     # At least one read and one write of the output at 900 GB/s, at most eight passes.
     assert 2 * 411041792 / 900e9 < seconds(outcome) < 8 * 411041792 / 900e9
-
-
-@pytest.mark.parametrize("device", ["TPU v5p", "v4-512", "GB200"])
-@pytest.mark.parametrize("cells", [{"gpus_per_node": "4"}, {"gpus_per_node": "4", "nodes": "64", "gpus": "256"}])
-def test_hosts_do_not_part_links_that_join_them(device: str, cells: dict[str, str]) -> None:
-    """A TPU host has four chips, and the torus joins all of a pod; a tray of a GB200 has four, and NVLink joins the rack."""
-    plain = machine_of(Row(line=2, cells={"device": device})).cluster.levels
-    stated = machine_of(Row(line=2, cells={"device": device, **cells})).cluster.levels
-    assert stated[0] == plain[0]
-    assert stated[0].size is not None
-    assert stated[0].size >= 72
-
-
-def test_a_sharded_run_on_tpus_is_predicted_to_take_seconds() -> None:
-    """256 chips of v5p at 459 TFLOP/s: 1,024 samples of 4,096 positions through 70 billion weights need 15 s at the peak."""
-    cells = {
-        "model": "llama2-70b", "device": "v5p-512", "gpus_per_node": "4", "nodes": "64", "gpus": "256", "global_batch": "1024",
-        "micro_batch": "4", "tp": "1", "pp": "1", "dp": "256", "seq": "4096", "precision": "bf16", "zero_stage": "3",
-        "recompute": "full", "step_time_ms": "30000",
-    }  # fmt: skip
-    (outcome,) = plans.predict([Row(line=2, cells=cells)], DEFAULT)
-    assert 15.0 < seconds(outcome) < 40.0
-
-
-@pytest.mark.parametrize(("device", "inside", "outside"), [("Gaudi2", 262.5e9, 37.5e9), ("Gaudi 3", 525e9, 75e9)])
-def test_gaudis_are_joined_by_their_own_ethernet(device: str, inside: float, outside: float) -> None:
-    """21 of 24 ports of 100 (200) Gb/s lead to the other seven, three to other nodes."""
-    levels = machine_of(Row(line=2, cells={"device": device, "gpus_per_node": "8"})).cluster.levels
-    assert [level.bandwidth_bytes_per_s for level in levels] == pytest.approx([inside, outside])
-
-
-@pytest.mark.parametrize(
-    ("device", "gbps"), [("p3.16xlarge", 25), ("V100-32GB (p3dn.24xlarge)", 100), ("DGX-1 (V100)", 400)]
-)
-def test_nodes_of_v100s_differ_by_their_networks(device: str, gbps: float) -> None:
-    """Eight V100s on NVLink 2 in all of them."""
-    inner, outer = machine_of(Row(line=2, cells={"device": device})).cluster.levels
-    assert inner.size == 8
-    assert outer.bandwidth_bytes_per_s * 8 == pytest.approx(gbps * 1e9 / 8)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""Rows of networks for images: what a step has beside its kernels, and whose network a name means."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.validation import convnets
+from planner.validation.tables import Row
+from tests.planner.validation.single_rows import only
+
+
+def test_networks_without_an_optimizer_step_are_compared_without_it() -> None:
+    plain = {
+        "model": "AlexNet (One Weird Trick paper)",
+        "device": "titan-x",
+        "precision": "fp32",
+        "gpus": 1,
+        "batch": 128,
+    }
+    with_update = only(convnets, **plain, step_time_ms=81)
+    without = only(convnets, **plain, step_time_ms=81, forward_ms=27, backward_ms=53)
+    assert without.comparisons[0].predicted_s < with_update.comparisons[0].predicted_s
+
+
+def test_mxnet_of_nvidia_fuses_activations_in_16_bits() -> None:
+    def predicted_s(framework: str, precision: str) -> float:
+        row = {"model": "ResNet-50", "device": "V100-16GB", "gpus": 1, "batch": 128, "step_time_ms": 200}
+        cells = {**row, "source": "NVIDIA DeepLearningExamples", "framework": framework, "precision": precision}
+        return only(convnets, **cells).comparisons[0].predicted_s
+
+    assert predicted_s("MXNet 20.12", "fp16") < 0.98 * predicted_s("PyTorch", "fp16")
+    assert predicted_s("MXNet 20.12", "fp32") == predicted_s("PyTorch", "fp32")
+
+
+def test_more_workers_with_batches_of_their_own_wait_for_the_exchange() -> None:
+    one, eight = (
+        only(convnets, model="VGG16", device="K80", gpus=n, batch_per_gpu=32, step_time_ms=1000) for n in (1, 8)
+    )
+    assert eight.comparisons[0].predicted_s > one.comparisons[0].predicted_s
+    assert eight.comparisons[0].ideal_s == pytest.approx(one.comparisons[0].ideal_s)
+
+
+def test_servers_over_a_network_wait_for_the_weights() -> None:
+    """244 MB of AlexNet, of which seven eighths cross 1 GB/s per node after every step: the step is at least that much longer."""
+    cells = {"model": "alexnet-torchvision", "device": "k80", "gpus": 64, "batch_per_gpu": 64, "step_time_ms": 900}
+    plain, servers = (
+        only(convnets, **cells, variable_update=text).comparisons[0].predicted_s
+        for text in ("replicated", "distributed_replicated (gRPC PS)")
+    )
+    computed = only(convnets, **{**cells, "gpus": 1}).comparisons[0].predicted_s
+    assert servers > max(plain, computed + 4 * 61_100_840 * 7 / 8 / 1e9)
+    one = {**cells, "gpus": 8}
+    assert (
+        only(convnets, **one, variable_update="parameter_server/cpu").comparisons[0].predicted_s
+        == only(convnets, **one).comparisons[0].predicted_s
+    )
+
+
+NAMED = {
+    ("AlexNet (One Weird Trick paper)", "soumith/convnet-benchmarks imagenet winners", ""): "alexnet-torchvision",
+    ("OverFeat[fast]", "convnet-benchmarks torch cuDNN log", ""): "overfeat-fast",
+    ("AlexNet", "", "TensorFlow tf_cnn_benchmarks"): "alexnet-tf-cnn-benchmarks",
+    ("AlexNet", "", "TensorFlow"): "alexnet",
+    ("OxfordNet [Model-A]", "soumith/convnet-benchmarks imagenet winners", ""): "vgg-a",
+}
+
+
+@pytest.mark.parametrize(("row", "name"), NAMED.items())
+def test_networks_of_one_name_are_told_apart_by_whose_they_are(row: tuple[str, str, str], name: str) -> None:
+    cells = dict(zip(("model", "source", "framework"), row, strict=True))
+    assert convnets.network_name(Row(line=2, cells=cells)) == name
