@@ -31,13 +31,11 @@ class FrameworkProfile:
     pattern : str
         Regular expression that finds the framework in what people call it, in lower case.
     constants : mapping of str to float
-        Fields of `MeshAssumptions` that were fitted to its runs; at most four together with those picked.
+        Fields of `MeshAssumptions` that were fitted to its runs; at most four.
     equal : mapping of str to str
         Fields of `MeshAssumptions` that take the number of a constant.
     facts : mapping of str to float
         Fields of `MeshAssumptions` as its code, its documentation or measurements of other things have them: nothing is fitted.
-    picked : tuple of str
-        Facts whose number was chosen among several readings with its runs in view; counted as fitted.
     pipelined : mapping of str to float
         Facts of runs with pipelines that differ from these.
     stages : str
@@ -66,7 +64,6 @@ class FrameworkProfile:
     constants: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, float] = field(default_factory=dict)
     equal: Mapping[str, str] = field(default_factory=dict)
-    picked: tuple[str, ...] = ()
     pipelined: Mapping[str, float] = field(default_factory=dict)
     stages: Literal["balanced", "threshold"] = "balanced"
     warms_up_whole: bool = False
@@ -78,13 +75,10 @@ class FrameworkProfile:
             unknown = [name for name in names if name not in MeshAssumptions.__dataclass_fields__]
             if unknown:
                 raise ValueError(f"framework '{self.name}': '{unknown[0]}' is no assumption of the mesh model")
-        strange = [name for name in self.picked if name not in self.facts]
-        if strange:
-            raise ValueError(f"framework '{self.name}': '{strange[0]}' is picked and is no fact")
         unlike = [name for name in self.equal.values() if name not in self.constants]
         if unlike:
             raise ValueError(f"framework '{self.name}': '{unlike[0]}' is no constant of it")
-        count = len(self.constants) + len(self.picked)
+        count = len(self.constants)
         if count > MOST_CONSTANTS:
             raise ValueError(f"framework '{self.name}' has {count} constants, at most {MOST_CONSTANTS}")
         for item in ("constants", "equal", "facts", "pipelined"):
@@ -109,9 +103,11 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         name="nanotron",
         doc="plain autograd; PyTorch DDP, or with ZeRO-1 one all-reduce of all gradients behind the backward pass, and "
         "weights gathered piece by piece; a loop over tensors in the update; tensor-parallel collectives that wait for "
-        "ranks held up by transfers between nodes; stages cut by thresholds",
-        source="host_collective_s, memory_reserve: fit to the sweep of the Ultra-Scale Playbook (Hugging Face, nanotron on "
-        "H100). contended_step_s: a rank that comes late is late by what starting a collective takes. update_launches: norm, scaling, "
+        "ranks held up by transfers between nodes; messages between stages that wait in jobs of 512 ranks; stages cut by thresholds",
+        source="host_collective_s, memory_reserve, message_hold_s: fit to the sweep of the Ultra-Scale Playbook (Hugging Face, nanotron on "
+        "H100). message_hold_ranks: every pipeline of it with 512 ranks waits so long per message, whatever it carries, half of those "
+        "with 256 and a fifth of the smaller ones; nobody has published why. contended_step_s: a rank that comes late is late by what "
+        "starting a collective takes. update_launches: norm, scaling, "
         "update and copy of every tensor (src/nanotron/optim/clip_grads.py, gradient_accumulator.py). autograd_copies: "
         "src/nanotron/models/llama.py. loss_bytes_per_logit: kernel by kernel in src/nanotron/parallel/tensor_parallel/functional.py, "
         "_ShardedCrossEntropy, and the cast before it: to fp32 (2 read, 4 written), largest (4), difference (4 + 4), exponential (4 + 4), "
@@ -121,9 +117,8 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         "bucket_bytes: DDP's 25 MiB of 16-bit gradients, exchanged as they are added up, in fp32 "
         "(src/nanotron/optim/gradient_accumulator.py, get_fp32_accum_hook). shard_piece_s: slices, checks and a copy per weight tensor "
         "and rank (src/nanotron/distributed.py, all_gather_coalesced); the same calls of PyTorch 2 on tensors of a CPU take 6 to 7 us, "
-        "and starting a kernel about 4. ring_step_s: all-gathers of 256 MB on 64 nodes of the same machines take 47 us per rank "
-        "(Ultra-Scale Playbook, communication bandwidth by number of nodes; on fewer nodes 30 to 38 us, the cluster aws-p5 has 40). "
-        "latency_s: picked, above the 28 us of the same machines' adapters in the cluster aws-p5. gathered_copies: runs without pipelines "
+        "and starting a kernel about 4. "
+        "gathered_copies: runs without pipelines "
         "are older than tp_recompute_allgather, those with pipelines were repeated with it (scripts/scaling_benchmarks.py). stages: "
         "src/nanotron/models/base.py. warms_up_whole: src/nanotron/parallel/pipeline_parallel/engine.py. memory_rank: "
         "src/nanotron/helpers.py, rank 0 writes the log",
@@ -131,6 +126,7 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         constants={
             "host_collective_s": 225e-6,
             "memory_reserve": 0.18,
+            "message_hold_s": 0.5,
         },
         equal={"contended_step_s": "host_collective_s"},
         facts={
@@ -139,15 +135,13 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
             "bucket_copies": 1.0,
             "gathered_copies": 1.0,
             "gradient_passes": 5.0,
-            "latency_s": 50e-6,
             "loss_bytes_per_logit": 52.0,
-            "ring_step_s": 47e-6,
+            "message_hold_ranks": 512.0,
             "shard_piece_s": 10e-6,
             "update_launches": 4.0,
             "zero_overlap": 0.0,
             "zero_whole": 1.0,
         },
-        picked=("latency_s", "ring_step_s"),
         pipelined={"gathered_copies": 0.0},
         stages="threshold",
         warms_up_whole=True,

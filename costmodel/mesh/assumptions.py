@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 __all__ = ["DEFAULT_ASSUMPTIONS", "MeshAssumptions"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 def _assumption(default: float, doc: str, source: str) -> float:
@@ -112,16 +118,6 @@ class MeshAssumptions:
         "1: a token travels to another node once for each of its experts there; 0: once, and is copied to its experts inside the node",
         "DeepEP (README) and HybridEP, behind the flexible dispatcher of Megatron-LM; 1 in NCCL's all-to-all",
     )
-    ring_step_s: float = _assumption(
-        0.0,
-        "time of one step of a ring between nodes, which collectives wait for beside their volume, n - 1 steps for n ranks",
-        "none unless a framework profile says otherwise: collectives run at the latency of the links",
-    )
-    latency_s: float = _assumption(
-        0.0,
-        "least latency of links between nodes",
-        "none unless a framework profile says otherwise: that of the cluster",
-    )
     collective_wait_s: float = _assumption(
         0.0,
         "time that a tensor-parallel collective holds up its devices beside its message: its start on a stream of its own, and ranks that "
@@ -134,6 +130,16 @@ class MeshAssumptions:
         "exchange tensors: the processes that move data take turns with those that start kernels, and a collective waits for whichever of "
         "its ranks was held up",
         "none unless a framework profile says otherwise",
+    )
+    message_hold_s: float = _assumption(
+        0.0,
+        "time that a stage waits for a message of its neighbours beside its transfer, in jobs of message_hold_ranks ranks or more",
+        "none unless a framework profile says otherwise",
+    )
+    message_hold_ranks: float = _assumption(
+        0.0,
+        "ranks from which on messages between stages are held up",
+        "all jobs unless a framework profile says otherwise",
     )
     update_launches: float = _assumption(
         0.0,
@@ -216,6 +222,31 @@ class MeshAssumptions:
         "blocks whose gathered weights are held at once under ZeRO-3",
         "PyTorch FSDP: the current block and the one prefetched",
     )
+
+    def exposed_transfer_s(self, sent_s: FloatArray, ranks: IntArray | int) -> FloatArray:
+        """What a stage waits for a message of a neighbour.
+
+        Parameters
+        ----------
+        sent_s : array
+            Time that the message takes; 0 where nothing is sent.
+        ranks : array or int
+            Ranks of the whole job, in a shape that fits.
+
+        Returns
+        -------
+        array of ``sent_s``'s shape
+
+        Examples
+        --------
+        >>> held = MeshAssumptions(pp_overlap=0.5, message_hold_s=0.25, message_hold_ranks=512)
+        >>> held.exposed_transfer_s(np.array([0.0, 0.5, 0.5]), np.array([512, 512, 256])).tolist()
+        [0.0, 0.5, 0.25]
+        """
+        exposed = sent_s * (1.0 - self.pp_overlap)
+        if self.message_hold_s:
+            exposed = exposed + np.where((sent_s > 0) & (ranks >= self.message_hold_ranks), self.message_hold_s, 0.0)
+        return np.asarray(exposed)
 
 
 DEFAULT_ASSUMPTIONS = MeshAssumptions()

@@ -151,7 +151,7 @@ def build_cores(
     pieces = batch.cp * np.where(batch.sequence_parallel > 0, batch.tp, 1)
     message = layouts.run_cut * (batch.micro_batch / pieces * activation_bytes)[:, None]
     sent = groups.time_s("point_to_point", groups.find(np.where(batch.pp > 1, 2, 1), stride["pp"]), message)
-    transfer_s = sent * (1.0 - groups.assumptions.pp_overlap)
+    transfer_s = groups.assumptions.exposed_transfer_s(sent, batch.workers[:, None])
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
     rank_again = recomputed_units(layouts, batch.recompute, batch.recompute_blocks)

@@ -11,7 +11,7 @@ by asking the formulas.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from costmodel.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import ORDERS
-from costmodel.network import Cluster, Level, span
+from costmodel.network import Cluster, span
 
 __all__ = ["GroupTimes", "strides"]
 
@@ -90,9 +90,6 @@ class _Known:
 class GroupTimes:
     """Times of collectives in any group of a cluster, as a library runs them, and what is assumed about them.
 
-    Steps of rings and latencies between nodes are the longer of what the level and the assumptions say (`MeshAssumptions.ring_step_s`,
-    `MeshAssumptions.latency_s`).
-
     Examples
     --------
     >>> from costmodel.device import Device
@@ -111,9 +108,7 @@ class GroupTimes:
 
     def changed(self, cluster: Cluster, assumptions: MeshAssumptions) -> GroupTimes:
         """The same where other constants hold; where they say nothing of links, what is known of groups is kept."""
-        now, then = self.assumptions, assumptions
         is_alike = cluster.levels == self.cluster.levels
-        is_alike &= (now.latency_s, now.ring_step_s) == (then.latency_s, then.ring_step_s)
         return GroupTimes(cluster=cluster, assumptions=assumptions, _known=self._known if is_alike else _Known())
 
     @property
@@ -200,24 +195,13 @@ class GroupTimes:
         assert done is not None
         return done
 
-    def _waiting(self, level: Level) -> Level:
-        """A level between nodes with what the assumptions say of it."""
-        return replace(
-            level,
-            latency_s=max(level.latency_s, self.assumptions.latency_s),
-            ring_step_s=max(level.ring_step_s, self.assumptions.ring_step_s),
-        )
-
     def _table(self, operation: str, keys: IntArray) -> list[_Law]:
         size, stride = keys // _RADIX, np.maximum(keys % _RADIX, 1)
-        node, *beyond = self.cluster.levels
-        waiting = (node, *(self._waiting(level) for level in beyond))
-        cluster = replace(self.cluster, levels=waiting)
-        where = span(cluster, size.astype(np.float64), stride.astype(np.float64))
+        where = span(self.cluster, size.astype(np.float64), stride.astype(np.float64))
         result = []
         for name in names_of(operation, in_libraries=True):
             latency_s, once, four_times = (
-                collective_s(operation, name, np.full(len(keys), message), where, cluster)
+                collective_s(operation, name, np.full(len(keys), message), where, self.cluster)
                 for message in (_NO_BYTES, _PROBE_BYTES, 4.0 * _PROBE_BYTES)
             )
             # a + b B + c sqrt(B) at B and 4 B, less a: b B + c sqrt(B) and 4 b B + 2 c sqrt(B).

@@ -194,6 +194,7 @@ class MixedModel:
             plan.order,
             plan.sequence_parallel,
             self.precision_of(plan.groups).name,
+            plan.workers if self.assumptions.message_hold_s else 0,
         )
         found = self._cache.transfers.get(key)
         if found is None:
@@ -217,7 +218,7 @@ class MixedModel:
                 (sender.group, receiver.group), (sender.tp * pipeline.replicas, receiver.tp * pipeline.replicas)
             )
             time = link.send_s(message)
-        return np.asarray(time * (1.0 - self.assumptions.pp_overlap))
+        return self.assumptions.exposed_transfer_s(time, plan.workers)
 
     def _group_times(self, group: int) -> GroupTimes:
         found = self._cache.groups.get(group)

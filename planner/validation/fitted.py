@@ -43,14 +43,12 @@ def fitted_of(
     """Fitted constants that a prediction uses: common ones once, a device's or a framework's own with its name before them."""
     found = set(_of_device(device.name, device.efficiency))
     for item in fields(assumptions) if assumptions is not None else ():
-        if profile is not None and (item.name in profile.constants or item.name in profile.picked):
+        if profile is not None and item.name in profile.constants:
             continue
         if _SAYS_SO.search(str(item.metadata.get("source", ""))):
             found.add(item.name)
     if profile is not None:
-        found |= {
-            f"{profile.name}: {name}" for name in fitted_in(profile.source, profile.constants) | set(profile.picked)
-        }
+        found |= {f"{profile.name}: {name}" for name in fitted_in(profile.source, profile.constants)}
     return frozenset(found)
 
 

@@ -82,7 +82,7 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
         raise RowSkipped(f"device '{short_name(text)}' is not known{near} (planner list devices)", usable=True)
     attention = _attention_of(row)
     device = _as_used_by(row.text("library"), _device(name, attention))
-    cluster = _cluster(name, cluster_name, wanted, attention)
+    cluster = _cluster(name, _published_cluster(row, name) or cluster_name, wanted, attention)
     if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
@@ -170,6 +170,20 @@ def _attention_of(row: Row) -> Attention:
 # Sources whose bandwidth inside a node was not measured. vTrain's 150 GB/s are what its simulator takes for all-reduces of more than the 8
 # devices of a node (VIA-Research/vTrain, src/config.py; src/predictor.py, compute_comm_time); the runs were on A100s behind NVSwitch.
 _ASSUMED_LINKS = re.compile(r"\bvtrain\b")
+
+
+# Sources that say elsewhere on which machines they ran -> the cluster, and its device.
+_CLUSTERS = ((re.compile(r"ultra-?scale playbook"), "aws-p5", "h100-sxm"),)
+
+
+def _published_cluster(row: Row, device: str) -> str | None:
+    """The bundled cluster that a source ran on, where it is not the usual one of the device.
+
+    >>> _published_cluster(Row(line=2, cells={"source": "HF Ultra-Scale Playbook (nanotron)"}), "h100-sxm")
+    'aws-p5'
+    """
+    source = row.text("source").lower()
+    return next((name for words, name, of in _CLUSTERS if of == device and words.search(source)), None)
 
 
 def links_of(row: Row) -> Links:

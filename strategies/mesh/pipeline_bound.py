@@ -139,4 +139,4 @@ def _least_transfer_s(model: MeshModel, batch: MeshBatch, cut: FloatArray) -> Fl
     pair = np.where(batch.pp > 1, 2, 1)
     strides = (batch.tp, batch.tp * batch.cp, batch.tp * batch.dp, batch.tp * batch.cp * batch.dp)
     times = [groups.time_s("point_to_point", groups.find(pair, stride), message) for stride in strides]
-    return np.asarray(np.minimum.reduce(times) * (1.0 - groups.assumptions.pp_overlap))
+    return groups.assumptions.exposed_transfer_s(np.minimum.reduce(times), batch.workers[:, None])

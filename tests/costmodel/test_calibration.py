@@ -38,7 +38,7 @@ def test_a_calibration_starts_from_the_profile_of_its_framework() -> None:
     assert calibration.assumptions().host_collective_s == pytest.approx(450e-6)  # twice the 225 us of the profile
     # What it does not name is as the profile has it: facts of the framework and constants fitted to its runs alike.
     bundled = profile_of("nanotron")
-    for name in ("ring_step_s", "update_launches", "autograd_copies"):
+    for name in ("message_hold_s", "update_launches", "autograd_copies"):
         assert (
             getattr(calibration.assumptions(), name)
             == {**bundled.facts, **bundled.constants}[name]

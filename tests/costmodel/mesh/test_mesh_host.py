@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network import Cluster, DeviceGroup, Level
@@ -106,16 +105,16 @@ def _two_levels() -> Cluster:
 @pytest.mark.parametrize(("tp", "steps"), [(2, 0), (4, 3)])
 def test_rings_between_nodes_wait_for_their_steps(tp: int, steps: int) -> None:
     plan = MeshPlan(tp=tp, sequence_parallel=True, num_micro_batches=4)
-    found = [_per_step(plan, step_s) for step_s in (0.0, 1e-3)]
+    found = [_with_ring_steps(plan, step_s) for step_s in (0.0, 1e-3)]
     assert found[1] - found[0] == pytest.approx(4 * 8 * steps * 1e-3, rel=1e-6, abs=1e-9)
 
 
-def _per_step(plan: MeshPlan, step_s: float) -> float:
-    assumptions = replace(make.BARE, ring_step_s=step_s)
-    return (
-        _step_s(plan, assumptions, blocks=4, cluster=_two_levels())
-        - _step_s(plan, assumptions, blocks=2, cluster=_two_levels())
-    ) / 2
+def _with_ring_steps(plan: MeshPlan, step_s: float) -> float:
+    """Time per block."""
+    node, fabric = _two_levels().levels
+    cluster = replace(_two_levels(), levels=(node, replace(fabric, ring_step_s=step_s)))
+    four, two = (_step_s(plan, make.BARE, blocks=blocks, cluster=cluster) for blocks in (4, 2))
+    return (four - two) / 2
 
 
 @pytest.mark.parametrize(("tp", "dp", "waits"), [(4, 1, 6), (4, 2, 6), (2, 1, 2), (2, 2, 2)])
@@ -250,15 +249,6 @@ def test_gathered_weights_are_put_in_their_places_one_by_one() -> None:
     assert _step_s(alone, replace(make.BARE, shard_piece_s=1e-3)) == _step_s(alone, make.BARE)
 
 
-def test_a_least_latency_is_that_of_links_between_nodes() -> None:
-    two = np.array([2])
-    for latency_s in (0.0, 1e-3):
-        groups = GroupTimes(cluster=_two_levels(), assumptions=replace(make.BARE, latency_s=latency_s))
-        inside, between = (groups.find(two, two // 2 * stride) for stride in (1, 2))
-        assert groups.time_s("point_to_point", inside, np.array([1e6]))[0] == pytest.approx(1e-3, rel=1e-9)
-        assert groups.time_s("point_to_point", between, np.array([1e6]))[0] == pytest.approx(1e-3 + latency_s, rel=1e-9)
-
-
 def test_an_update_starts_kernels_for_every_tensor() -> None:
     plan, some = MeshPlan(num_micro_batches=4), replace(make.BARE, host_launch_s=2e-3, bare_launch=0.5)
     # With as many launches that they last longer than the update itself: each adds a millisecond per tensor.
@@ -297,11 +287,10 @@ def test_more_of_anything_is_never_quicker() -> None:
         "host_launch_s",
         "host_collective_s",
         "collective_wait_s",
-        "ring_step_s",
         "contended_step_s",
         "update_launches",
         "gradient_passes",
-        "latency_s",
+        "message_hold_s",
         "shard_piece_s",
     )
     for name in names:
@@ -310,6 +299,17 @@ def test_more_of_anything_is_never_quicker() -> None:
             for value in (0.0, 1e-5, 1e-3)
         ]
         assert np.all(np.diff(times, axis=0) >= 0)
+
+
+def test_messages_between_stages_are_held_up_in_large_jobs() -> None:
+    """Two stages, four micro-batches: each of five slots waits once for a neighbour, if the job has as many ranks as that takes."""
+    plan, hold_s = MeshPlan(pp=2, num_micro_batches=4), 1e-3
+    free, held, small = (
+        _step_s(plan, replace(make.BARE, message_hold_s=hold, message_hold_ranks=ranks))
+        for hold, ranks in ((0.0, 0.0), (hold_s, 2.0), (hold_s, 3.0))
+    )
+    assert held - free == pytest.approx(5.0 * hold_s, rel=1e-6)
+    assert small == free
 
 
 def _question():

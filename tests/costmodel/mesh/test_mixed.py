@@ -150,7 +150,7 @@ def test_one_group_alone_is_the_mesh_model(
     host_launch_s: float,
 ) -> None:
     assumed = MeshAssumptions(
-        contended_step_s=contended_step_s, host_launch_s=host_launch_s, ring_step_s=contended_step_s, pp_overlap=0.3
+        contended_step_s=contended_step_s, host_launch_s=host_launch_s, message_hold_s=contended_step_s, pp_overlap=0.3
     )
     slower = (replace(NODE, bandwidth_bytes_per_s=3e9), replace(FABRIC, bandwidth_bytes_per_s=1e9, shared_by=4))
     group = DeviceGroup(device=FAST, num_devices=256, levels=slower if own_links else ())
