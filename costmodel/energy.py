@@ -25,8 +25,8 @@ from costmodel.host import Host
 
 if TYPE_CHECKING:
     from costmodel.mesh.costs import MeshCosts
+    from costmodel.mesh.layout_arrays import LayoutArrays
     from costmodel.mesh.model import MeshModel
-    from costmodel.mesh.passes import LayoutArrays
     from costmodel.mesh.plan import MeshBatch, MeshPlan
 
 __all__ = [
@@ -125,7 +125,7 @@ def recomputing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays) -> 
 
     Layouts list kinds of ranks; each kind stands for all ranks from its first to its last.
     """
-    from costmodel.mesh.passes import recomputed_units, weigh
+    from costmodel.mesh.layout_arrays import recomputed_units, weigh
     from costmodel.mesh.plan import RECOMPUTE
 
     table = model.rows(batch)
@@ -163,7 +163,7 @@ def mesh_energy_j(
 
 def plans_energy_j(model: MeshModel, plans: Sequence[MeshPlan], costs: MeshCosts, power: Power) -> FloatArray:
     """The same for plans with layouts of their own, too."""
-    from costmodel.mesh.passes import stack_layouts
+    from costmodel.mesh.layout_arrays import stack_layouts
     from costmodel.mesh.plan import MeshBatch
 
     layouts = stack_layouts([model.layout_of_plan(plan) for plan in plans])

@@ -3,6 +3,7 @@
 from costmodel.layers import (
     attention,
     convolution,
+    dot_product,
     elementwise,
     general,
     linear,
@@ -31,6 +32,7 @@ from costmodel.layers.base import (
 )
 
 __all__ = [
+    "ATTENTION",
     "FAMILIES",
     "InnerExchange",
     "Kernel",
@@ -43,6 +45,7 @@ __all__ = [
     "SplitLimits",
     "attention",
     "convolution",
+    "dot_product",
     "elementwise",
     "family_of",
     "general",
@@ -57,3 +60,6 @@ __all__ = [
     "shape_only",
     "shape_text",
 ]
+
+# Kinds of layers with queries, keys and values.
+ATTENTION = frozenset(kind for kind, family in FAMILIES.items() if isinstance(family, dot_product.DotProductAttention))

@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.layout_arrays import stack_layouts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import stack_layouts
 from costmodel.mesh.patterns import check_splits
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division

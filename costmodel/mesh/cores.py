@@ -5,6 +5,7 @@ Shapes: c cores, K kinds of units, R runs of chunks, Q kinds of ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +13,8 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.groups import GroupTimes, strides
 from costmodel.mesh.keys import combined, rows_of
-from costmodel.mesh.passes import (
-    ChunkPasses,
-    LayoutArrays,
-    UnitPasses,
-    chunk_passes,
-    recomputed_share,
-    recomputed_units,
-    unit_passes,
-    weigh,
-)
+from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_share, recomputed_units, weigh
+from costmodel.mesh.passes import ChunkPasses, UnitPasses, chunk_passes, unit_passes
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, flush_s
 from costmodel.mesh.slack import rank_slack_s
@@ -114,7 +107,7 @@ def build_cores(
     batch: MeshBatch,
     layouts: LayoutArrays,
     groups: GroupTimes,
-    rows: object,
+    rows: Callable[[MeshBatch], UnitTable],
     *,
     is_block: NDArray[np.bool_],
     activation_bytes: int,
@@ -128,6 +121,7 @@ def build_cores(
     layouts : LayoutArrays
     groups : GroupTimes
     rows : function of MeshBatch to UnitTable
+        Work, messages and memory of every kind of unit.
     is_block : array (K,)
     activation_bytes : int
     exact : bool
@@ -137,14 +131,13 @@ def build_cores(
     -------
     Cores
     """
-    assert callable(rows)
     stride = mesh_strides(batch)
     deciding = [getattr(batch, name) for name in _PASS_FIELDS]
     if groups.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
         deciding += [batch.pp, stride["pp"]]
     first, pass_of = combined(*deciding, stride["cp"], stride["ep"], *batch.split_columns)
     distinct = batch.take(first)
-    table: UnitTable = rows(distinct)
+    table = rows(distinct)
     passes = unit_passes(
         table, distinct, {name: value[first] for name, value in stride.items()}, groups, is_block=is_block
     )
@@ -162,14 +155,6 @@ def build_cores(
     if np.any(passes.recompute_s):
         busy += weigh(rank_again, passes.recompute_s, pass_of)
     flush = pipeline_s(batch, layouts.rank_last, runs, chunks.weight_s, busy, exact=exact)
-    # No gradient is there to travel before those of the network's back (head and loss); and weight gradients of a zero-bubble schedule
-    # lag behind: they hide nothing.
-    lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
-    hiding = backward - layouts.rank_units[:, :, -1] * passes.backward_s[pass_of, -1][:, None]
-    if np.any(lags):
-        later = passes.weight_s.copy()
-        later[:, -1] = 0.0
-        hiding = np.where(lags, hiding - weigh(layouts.rank_units, later, pass_of), hiding)
     return Cores(
         batch=batch,
         layouts=layouts,
@@ -183,7 +168,7 @@ def build_cores(
         busy_s=busy,
         rank_forward_s=forward,
         rank_backward_s=backward,
-        rank_hiding_s=hiding,
+        rank_hiding_s=_hiding_s(batch, layouts, passes, pass_of, backward),
         rank_slack_s=rank_slack_s(
             batch.schedule,
             batch.num_micro_batches,
@@ -201,6 +186,21 @@ def build_cores(
         rank_again=rank_again,
         is_block=is_block,
     )
+
+
+def _hiding_s(
+    batch: MeshBatch, layouts: LayoutArrays, passes: UnitPasses, pass_of: IntArray, backward_s: FloatArray
+) -> FloatArray:
+    """Of the backward pass of every kind of rank, what exchanges of gradients hide behind: (c, Q)."""
+    # No gradient is there to travel before those of the network's back (head and loss); and weight gradients of a zero-bubble schedule
+    # lag behind: they hide nothing.
+    lags = (batch.schedule == _ZERO_BUBBLE)[:, None]
+    hiding = backward_s - layouts.rank_units[:, :, -1] * passes.backward_s[pass_of, -1][:, None]
+    if np.any(lags):
+        later = passes.weight_s.copy()
+        later[:, -1] = 0.0
+        hiding = np.where(lags, hiding - weigh(layouts.rank_units, later, pass_of), hiding)
+    return np.asarray(hiding)
 
 
 def pipeline_s(

@@ -17,7 +17,7 @@ from costmodel.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS
 from costmodel.mesh.keys import rows_of
-from costmodel.mesh.passes import LayoutArrays, recomputed_units, weigh
+from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_units, weigh
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.sharding import Division

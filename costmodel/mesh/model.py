@@ -22,8 +22,9 @@ from costmodel.mesh.cores import Cores, build_cores, core_columns, end_columns, 
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.keys import combined, rows_of
+from costmodel.mesh.layout_arrays import LayoutArrays, stack_layouts
 from costmodel.mesh.memory import CoreMemory
-from costmodel.mesh.passes import LayoutArrays, stack_layouts, unit_passes
+from costmodel.mesh.passes import unit_passes
 from costmodel.mesh.patterns import check_splits
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division

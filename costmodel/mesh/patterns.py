@@ -12,11 +12,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from costmodel.graph import Graph
-from costmodel.layers import Layer
+from costmodel.layers import ATTENTION, Layer
 from costmodel.mesh.layouts import WHOLE, Layout, transfers
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.mesh.roles import CHANNELWISE, WHOLE_INPUTS, LayerRole, Move, roles_of
-from costmodel.mesh.shares import ATTENTION
 from costmodel.mesh.units import MeshError, UnitKind, Units
 from costmodel.splits import divisors
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.graph import Graph
+from costmodel.layers import ATTENTION
 from costmodel.mesh.layouts import Transfer
 from costmodel.mesh.units import UnitKind
 
@@ -29,9 +30,7 @@ IntArray = NDArray[np.int64]
 Role = Literal["column", "row", "channel", "whole", "vocabulary", "experts", "repeated"]
 
 # Layers that work on a share of the channels without hearing of the others, if all their inputs are split alike.
-CHANNELWISE = frozenset(
-    {"self_attention", "cross_attention", "latent_attention", "glu", "activation", "dropout", "softmax", "add"}
-)
+CHANNELWISE = ATTENTION | {"glu", "activation", "dropout", "softmax", "add"}
 # Inputs of a kind that stay whole beside split ones: the rotary part of compressed keys is shared by all heads.
 WHOLE_INPUTS = {"latent_attention": frozenset({2})}
 

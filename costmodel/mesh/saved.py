@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from costmodel.efficiency import NARROW_FORMATS
 from costmodel.graph import Graph
-from costmodel.layers import Layer
+from costmodel.layers import ATTENTION, Layer
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.roles import LayerRole
-from costmodel.mesh.shares import ATTENTION, RowKeys, shard_of
+from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.units import UnitKind
 from costmodel.workload import Workload
 

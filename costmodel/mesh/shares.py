@@ -13,12 +13,10 @@ from costmodel.mesh.keys import combined
 from costmodel.mesh.roles import LayerRole
 from costmodel.mesh.units import UnitKind
 
-__all__ = ["ATTENTION", "RowKeys", "rows_held", "shard_of"]
+__all__ = ["RowKeys", "rows_held", "shard_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-
-ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

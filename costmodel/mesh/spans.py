@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.cores import Cores, mesh_strides
+from costmodel.mesh.layout_arrays import stack_layouts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import stack_layouts
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.sharding import CopyTimes, Division
 from costmodel.mesh.stages import Layout

@@ -15,9 +15,9 @@ from costmodel.mesh.cores import Cores, pipeline_s
 from costmodel.mesh.costs import MEMORY_PARTS, MeshCosts
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.keys import combined, rows_of
+from costmodel.mesh.layout_arrays import weigh
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
-from costmodel.mesh.passes import weigh
 from costmodel.mesh.plan import SCHEDULES
 from costmodel.mesh.schedule import flush_s
 from costmodel.mesh.sharding import CopyTimes, Division

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from costmodel.mesh.cores import Cores
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.keys import rows_of
+from costmodel.mesh.layout_arrays import weigh
 from costmodel.mesh.memory import CoreMemory
-from costmodel.mesh.passes import weigh
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload

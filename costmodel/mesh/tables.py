@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.compute import ComputeModel, PassTimes
 from costmodel.efficiency import NARROW_FORMATS
 from costmodel.graph import Graph
-from costmodel.layers import Layer, Shard
+from costmodel.layers import ATTENTION, Layer, Shard
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.flows import GradientFlow, flow_of
 from costmodel.mesh.groups import GroupTimes
@@ -23,7 +23,7 @@ from costmodel.mesh.patterns import split_roles
 from costmodel.mesh.plan import LayerSplit
 from costmodel.mesh.roles import LayerRole, roles_of
 from costmodel.mesh.saved import add_saved, add_saved_inputs
-from costmodel.mesh.shares import ATTENTION, RowKeys, rows_held, shard_of
+from costmodel.mesh.shares import RowKeys, rows_held, shard_of
 from costmodel.mesh.unfused import expert_bytes, expert_kernels, fp8_bytes, softmax_kernels, unfused_bytes
 from costmodel.mesh.unit_messages import add_attention_messages, add_dispatch, add_tensor_parallel
 from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitTable

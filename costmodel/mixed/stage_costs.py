@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.mesh.costs import MEMORY_PARTS
 from costmodel.mesh.groups import strides
 from costmodel.mesh.keys import combined
+from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_share, weigh
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import LayoutArrays, recomputed_share, unit_passes, weigh
+from costmodel.mesh.passes import unit_passes
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.sharding import CopyTimes, Division, copy_groups, exposed_exchange
 from costmodel.mesh.step_end import gradient_passes_s

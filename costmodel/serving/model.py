@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import Layer
+from costmodel.layers import ATTENTION, Layer
 from costmodel.mesh.keys import combined
-from costmodel.mesh.passes import LayoutArrays, stack_layouts, weigh
-from costmodel.mesh.shares import ATTENTION
+from costmodel.mesh.layout_arrays import LayoutArrays, stack_layouts, weigh
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
 from costmodel.mesh.units import Units, fold
 from costmodel.network import Cluster

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from costmodel.device import Device
 from costmodel.efficiency import kernel_time_s
-from costmodel.layers import Kernel, Layer, Shard
+from costmodel.layers import ATTENTION, Kernel, Layer, Shard
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, roles_of
-from costmodel.mesh.shares import ATTENTION, RowKeys, shard_of
+from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.units import UnitKind, Units
 from costmodel.network import Cluster
 from costmodel.serving.assumptions import ServingAssumptions

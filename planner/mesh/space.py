@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from costmodel.graph import Graph
+from costmodel.layers import ATTENTION
 from costmodel.network import Cluster
 from planner.errors import UsageError
 from planner.mesh.flags import flag_of
@@ -15,13 +16,15 @@ __all__ = ["Space", "choose_space", "is_transformer", "why_layers"]
 
 Space = Literal["mesh", "layers", "mixed"]
 
-# Kinds of layers that make a network a transformer: blocks of them have the dimensions of a mesh.
-_ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
-
 
 def is_transformer(graph: Graph) -> bool:
     """Whether a network has attention."""
-    return any(layer.kind in _ATTENTION for layer in graph.layers)
+    return any(layer.kind in ATTENTION for layer in graph.layers)
+
+
+def _has_blocks(graph: Graph) -> bool:
+    """Whether blocks with attention or experts are repeated, which have the dimensions of a mesh."""
+    return any(layer.kind in ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
 
 
 def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None) -> Space:
@@ -36,7 +39,7 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
         An option that the chosen space does not know; options of both spaces; a space that the network does not have.
     """
     of_layers, of_mesh = _layer_options(request), _mesh_options(request)
-    fits = any(layer.kind in _ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
+    fits = _has_blocks(graph)
     if cluster is not None and len(cluster.groups) > 1:
         of_layers += ["--diverse"] if request.diverse else []
         check_mixed(request, graph, cluster, is_foldable=fits, of_layers=of_layers, of_mesh=of_mesh)
@@ -60,8 +63,7 @@ def choose_space(request: Request, graph: Graph, cluster: Cluster | None = None)
 
 def _is_mesh_by_itself(request: Request, graph: Graph, of_layers: list[str]) -> bool:
     """Whether blocks are there to lay over a mesh, and nothing asks for a split per layer."""
-    fits = any(layer.kind in _ATTENTION or layer.kind == "moe" for layer in graph.layers if layer.block)
-    return fits and not of_layers and request.mode == "training"
+    return _has_blocks(graph) and not of_layers and request.mode == "training"
 
 
 def _mesh_fault(graph: Graph) -> str | None:

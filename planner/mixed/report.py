@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
 from planner.mixed.documents import mixed_breakdown_document, mixed_record, mixed_search_document
 from planner.mixed.results import GroupBaseline, MixedBreakdown, MixedResult, RankedMixedPlan
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.numbers import (
-    Unit,
     big_count,
     byte_unit,
     duration_text,
@@ -18,16 +17,14 @@ from planner.report.numbers import (
     time_unit,
     used_of_total,
 )
-from planner.report.optimize import assumed, ratio_text
-from planner.report.ranking import gap_text
+from planner.report.optimize import ratio_text
+from planner.report.parts import assumed_facts, parts_table
+from planner.report.ranking import ranked_table
 from planner.report.rows import rows_table
 from planner.report.uncertainty import bars_columns, bars_facts
-from planner.report.waterfall import waterfall
 
 __all__ = ["mixed_estimate_report", "mixed_search_report"]
 
-# Parts below this share of their sum are rounding errors.
-_NOISE = 1e-12
 # A baseline this close to the best is the best.
 _SAME = 1e-9
 
@@ -58,7 +55,7 @@ def _search_blocks(result: MixedResult) -> list[Block]:
         ("Searched", _searched(result)),
         ("Devices", _devices(best)),
         *(("Against one group", _versus(best, baseline)) for baseline in result.baselines),
-        *_assumed(result),
+        *assumed_facts(result.assumptions, result.model_assumptions, result.setting),
         *(("Note", note) for note in result.notes),
     ]
     return [
@@ -96,10 +93,7 @@ def _table(plans: Sequence[RankedMixedPlan], *, ranks: bool = True) -> Table:
         column("format", lambda plan: plan.precision, 8),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
     ]
-    if ranks:
-        columns.insert(0, column("#", lambda plan: str(plan.rank), 0))
-        columns.append(column("gap to", lambda plan: "-" if plan.rank == 1 else gap_text(plan.gap), 1, unit="first"))
-    return Table(columns=tuple(columns), highlight=0 if ranks else None)
+    return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
 
 
 def _proof(result: MixedResult) -> str:
@@ -146,7 +140,7 @@ def _estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list
     fullest = ranked.groups[ranked.fullest].name
     facts = [
         ("Devices", _devices(ranked)),
-        *_assumed(breakdown),
+        *assumed_facts(breakdown.assumptions, breakdown.model_assumptions, breakdown.setting),
         *(("Note", note) for note in breakdown.notes),
         *(("Warning", warning) for warning in warnings),
     ]
@@ -154,35 +148,19 @@ def _estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list
     return [
         _table([ranked], ranks=False),
         Heading("Where the step goes (of the slowest pipeline's busiest stage)"),
-        _parts_table(ranked.time_parts, TIME_WORDS, ranked.step_time_s, time_unit(ranked.step_time_s), "step"),
+        parts_table(
+            ranked.time_parts,
+            TIME_WORDS,
+            ranked.step_time_s,
+            time_unit(ranked.step_time_s),
+            title="time",
+            name="step",
+        ),
         Heading(f"What fills the memory (of the fullest GPU, {fullest})"),
-        _parts_table(ranked.memory_parts, MEMORY_WORDS, ranked.memory_bytes_per_gpu, memory, "memory"),
+        parts_table(
+            ranked.memory_parts, MEMORY_WORDS, ranked.memory_bytes_per_gpu, memory, title="size", name="memory"
+        ),
         Heading("Stage by stage (one replica, one micro-batch; exchange and update once per step)"),
         rows_table(breakdown.stages),
         Facts(tuple(facts)),
     ]
-
-
-def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: float, unit: Unit, name: str) -> Table:
-    rows = [(words[key], float(value)) for key, value in parts.items() if value > _NOISE * total]
-    values = (*(value for _, value in rows), total)
-    return Table(
-        columns=(
-            Column(title="part", cells=(*(word for word, _ in rows), name), is_text=True),
-            Column(
-                title="time" if name == "step" else "size",
-                unit=unit.name,
-                cells=tuple(significant(value / unit.size) for value in values),
-            ),
-            Column(title="share", cells=(*(percent(value / total) for _, value in rows), "100 %")),
-            Column(title="", cells=waterfall([v for _, v in rows], total), is_text=True, priority=1),
-        ),
-        total=True,
-    )
-
-
-def _assumed(answer: MixedResult | MixedBreakdown) -> list[tuple[str, str]]:
-    named = ", ".join(
-        f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in answer.model_assumptions
-    )
-    return [("Assumed", assumed(answer.assumptions, answer.setting)), ("Of the cost model", named)]

@@ -9,23 +9,23 @@ from planner.objectives import cost_text
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import breakdown_document, layer_totals, ranked_record
 from planner.report.links import link_blocks
-from planner.report.numbers import Unit, byte_unit, duration_text, percent, significant, time_unit
+from planner.report.numbers import Unit, byte_unit, duration_text, significant, time_unit
 from planner.report.optimize import assumed, free_layers_fact
+from planner.report.parts import comparison_table, parts_table
 from planner.report.ranking import gap_text, ranking_table
 from planner.report.uncertainty import bars_facts, sensitivity_blocks
-from planner.report.waterfall import waterfall
 from planner.results import Breakdown, LayerCost, RankedPlan
 from strategies.score import is_per_device
 
 __all__ = ["estimate_report", "explain_report"]
 
-_TERMS = (
-    ("compute", "compute_s"),
-    ("optimizer", "update_s"),
-    ("resharding", "reshard_s"),
-    ("exposed gradient exchange", "exposed_exchange_s"),
-    ("pipeline bubble", "bubble_s"),
-)
+_TERMS = {
+    "compute_s": "compute",
+    "update_s": "optimizer",
+    "reshard_s": "resharding",
+    "exposed_exchange_s": "exposed gradient exchange",
+    "bubble_s": "pipeline bubble",
+}
 
 
 def estimate_report(breakdown: Breakdown, plan: Callable[[], dict[str, Any]], warnings: Sequence[str] = ()) -> Report:
@@ -58,28 +58,16 @@ def _plan_blocks(ranked: RankedPlan) -> list[Block]:
     return [
         ranking_table([ranked], ranks=False),
         Heading("Where the step goes"),
-        _term_table(ranked),
-    ]
-
-
-def _term_table(ranked: RankedPlan) -> Table:
-    unit = time_unit(ranked.step_time_s)
-    rows = [(name, float(getattr(ranked, key))) for name, key in _TERMS]
-    rows = [(name, value) for name, value in rows if value > 0]
-    step = ranked.step_time_s
-    return Table(
-        columns=(
-            Column(title="term", cells=(*(name for name, _ in rows), "step"), is_text=True),
-            Column(
-                title="time",
-                unit=unit.name,
-                cells=tuple(significant(v / unit.size) for v in (*(v for _, v in rows), step)),
-            ),
-            Column(title="share", cells=(*(percent(value / step) for _, value in rows), "100 %")),
-            Column(title="", cells=waterfall([value for _, value in rows], step), is_text=True, priority=1),
+        parts_table(
+            {key: getattr(ranked, key) for key in _TERMS},
+            _TERMS,
+            ranked.step_time_s,
+            time_unit(ranked.step_time_s),
+            term="term",
+            title="time",
+            name="step",
         ),
-        total=True,
-    )
+    ]
 
 
 def _layer_table(layers: Sequence[LayerCost]) -> Table:
@@ -148,22 +136,8 @@ def _comparison_blocks(breakdown: Breakdown) -> list[Block]:
         cost += cost_text(breakdown.objective, money=best.money_per_step, joules=best.energy_per_step_j)
     return [
         Heading(f"Why it is not the best: {gap_text(ranked.gap)} against {cost} of {best.summary}"),
-        Table(
-            columns=(
-                Column(title="term", cells=tuple(term for term, _, _ in rows), is_text=True),
-                Column(title="this plan", unit=unit.name, cells=tuple(significant(a / unit.size) for _, a, _ in rows)),
-                Column(title="best plan", unit=unit.name, cells=tuple(significant(b / unit.size) for _, _, b in rows)),
-                Column(
-                    title="difference", unit=unit.name, cells=tuple(_signed((a - b) / unit.size) for _, a, b in rows)
-                ),
-            ),
-            total=True,
-        ),
+        comparison_table(rows, unit, term="term"),
     ]
-
-
-def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{significant(value)}"
 
 
 def _closing(breakdown: Breakdown, warnings: Sequence[str]) -> list[Block]:

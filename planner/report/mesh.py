@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
@@ -13,7 +13,6 @@ from planner.report.links import link_blocks
 from planner.report.mesh_documents import mesh_breakdown_document, mesh_record, mesh_search_document
 from planner.report.numbers import (
     NOT_AVAILABLE,
-    Unit,
     byte_text,
     byte_unit,
     duration_text,
@@ -23,13 +22,12 @@ from planner.report.numbers import (
     time_unit,
     used_of_total,
 )
-from planner.report.optimize import assumed, ratio_text, space_text, workers_text
-from planner.report.ranking import gap_text
+from planner.report.optimize import ratio_text, space_text, workers_text
+from planner.report.parts import assumed_facts, comparison_table, parts_table
+from planner.report.ranking import gap_text, ranked_table
 from planner.report.rows import rows_table
 from planner.report.splits import split_text
 from planner.report.uncertainty import bars_columns, bars_facts, benchmark_sentence, sensitivity_blocks
-from planner.report.waterfall import waterfall
-from planner.results import Assumption, Setting
 
 if TYPE_CHECKING:
     from strategies.mesh.block_search import SplitCheck
@@ -89,7 +87,7 @@ def search_blocks(result: MeshResult) -> list[Block]:
         ("Workers", workers_text(best.workers, result.setting.gpus, proven=result.proven_optimal, better=better)),
         ("Against data parallelism", _versus_data_parallel(best, result.data_parallel)),
         *(("Inside the blocks", split_text(check)) for check in result.splits[:1]),
-        *_assumed(result.assumptions, result.model_assumptions, result.setting),
+        *assumed_facts(result.assumptions, result.model_assumptions, result.setting),
         *(("Note", note) for note in result.notes),
     ]
     return [
@@ -157,10 +155,7 @@ def mesh_table(plans: Sequence[RankedMeshPlan], objective: str = "step_time", *,
         columns.append(column("USD", lambda p: significant(p.money_per_million_tokens), 1, unit="per M tokens"))
     if objective == "energy":
         columns.append(column("energy", lambda p: energy_text(p.energy_per_step_j), 1, unit="per step"))
-    if ranks:
-        columns.insert(0, column("#", lambda plan: str(plan.rank), 0))
-        columns.append(column("gap to", lambda plan: "-" if plan.rank == 1 else gap_text(plan.gap), 1, unit="first"))
-    return Table(columns=tuple(columns), highlight=0 if ranks else None)
+    return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
 
 
 def _proof(result: MeshResult, better: str) -> str:
@@ -192,15 +187,23 @@ def _plan_blocks(breakdown: MeshBreakdown) -> list[Block]:
     return [
         mesh_table([ranked], breakdown.objective, ranks=False),
         Heading("Where the step goes"),
-        _parts_table(ranked.time_parts, TIME_WORDS, ranked.step_time_s, time_unit(ranked.step_time_s), "step"),
+        parts_table(
+            ranked.time_parts,
+            TIME_WORDS,
+            ranked.step_time_s,
+            time_unit(ranked.step_time_s),
+            title="time",
+            name="step",
+        ),
         *_launch_blocks(ranked),
         Heading("What fills the memory (per GPU, of the stage that needs most)"),
-        _parts_table(
+        parts_table(
             ranked.memory_parts,
             MEMORY_WORDS,
             ranked.memory_bytes_per_gpu,
             byte_unit(ranked.memory_bytes_per_gpu),
-            "memory",
+            title="size",
+            name="memory",
         ),
         *_host_blocks(ranked),
         *stages,
@@ -224,28 +227,6 @@ def _host_blocks(ranked: RankedMeshPlan) -> list[Block]:
     return [Sentence(f"On the host, beside this: {byte_text(ranked.host_bytes_per_gpu)} per GPU, {limit}.")]
 
 
-def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: float, unit: Unit, name: str) -> Table:
-    rows = [(words[key], float(value)) for key, value in parts.items() if value > _NOISE * total]
-    return Table(
-        columns=(
-            Column(title="part", cells=(*(word for word, _ in rows), name), is_text=True),
-            Column(
-                title="time" if name == "step" else "size",
-                unit=unit.name,
-                cells=tuple(significant(value / unit.size) for value in (*(value for _, value in rows), total)),
-            ),
-            Column(title="share", cells=(*(percent(value / total) for _, value in rows), "100 %")),
-            Column(
-                title="",
-                cells=waterfall([value for _, value in rows], total),
-                is_text=True,
-                priority=1,
-            ),
-        ),
-        total=True,
-    )
-
-
 def _comparison_blocks(breakdown: MeshBreakdown) -> list[Block]:
     best, ranked = breakdown.best, breakdown.ranked
     if best is None:
@@ -259,39 +240,17 @@ def _comparison_blocks(breakdown: MeshBreakdown) -> list[Block]:
     rows = [(term, a, b) for term, a, b in cleaned if a > 0 or b > 0]
     rows.append(("step", ranked.step_time_s, best.step_time_s))
 
-    def column(title: str, values: Sequence[float], *, signed: bool = False) -> Column:
-        cells = tuple(f"{'+' if signed and v > 0 else ''}{significant(v / unit.size)}" for v in values)
-        return Column(title=title, unit=unit.name, cells=cells)
-
     heading = (
         f"Against the best plan: {gap_text(ranked.gap)} against {duration_text(best.step_time_s)} of {best.summary}"
     )
-    return [
-        Heading(heading),
-        Table(
-            columns=(
-                Column(title="part", cells=tuple(term for term, _, _ in rows), is_text=True),
-                column("this plan", [a for _, a, _ in rows]),
-                column("best plan", [b for _, _, b in rows]),
-                column("difference", [a - b for _, a, b in rows], signed=True),
-            ),
-            total=True,
-        ),
-    ]
+    return [Heading(heading), comparison_table(rows, unit)]
 
 
 def _closing(breakdown: MeshBreakdown, warnings: Sequence[str]) -> list[Block]:
     facts = [
         *bars_facts(breakdown.error_bars),
-        *_assumed(breakdown.assumptions, breakdown.model_assumptions, breakdown.setting),
+        *assumed_facts(breakdown.assumptions, breakdown.model_assumptions, breakdown.setting),
         *(("Note", note) for note in breakdown.notes),
         *(("Warning", warning) for warning in warnings),
     ]
     return [Facts(tuple(facts))]
-
-
-def _assumed(
-    assumptions: Sequence[Assumption], of_model: Sequence[Assumption], setting: Setting
-) -> list[tuple[str, str]]:
-    named = ", ".join(f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in of_model)
-    return [("Assumed", assumed(assumptions, setting)), ("Of the cost model", named)]

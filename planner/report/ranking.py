@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from planner.report.blocks import Column, Table
 from planner.report.numbers import NOT_AVAILABLE, energy_text, percent, significant, time_unit, used_of_total
 from planner.report.uncertainty import bars_columns
 from planner.results import RankedPlan
 
-__all__ = ["gap_text", "ranking_table"]
+__all__ = ["Ranked", "gap_text", "ranked_table", "ranking_table"]
+
+
+class Ranked(Protocol):
+    """A plan of any space with its place among others."""
+
+    @property
+    def rank(self) -> int:
+        """1 is the best."""
+
+    @property
+    def gap(self) -> float:
+        """Objective over that of the best plan, minus 1."""
+
 
 _DOES_NOT_FIT = f"{NOT_AVAILABLE}: does not fit"
 
@@ -59,10 +73,15 @@ def ranking_table(plans: Sequence[RankedPlan], objective: str = "step_time", *, 
     if cost is not None:
         title, unit_name, cell = cost
         columns.append(column(title, cell, 1, unit=unit_name))
-    if ranks:
-        columns.insert(0, column("#", lambda plan: str(plan.rank), 0))
-        columns.append(column("gap to", lambda plan: "-" if plan.rank == 1 else gap_text(plan.gap), 1, unit="first"))
-    return Table(columns=tuple(columns), highlight=0 if ranks else None)
+    return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
+
+
+def ranked_table(columns: Sequence[Column], plans: Sequence[Ranked], *, gap_priority: int = 1) -> Table:
+    """Columns of plans between their ranks and how far behind the first they are."""
+    ranks = Column(title="#", cells=tuple(str(plan.rank) for plan in plans))
+    gaps = tuple("-" if plan.rank == 1 else gap_text(plan.gap) for plan in plans)
+    gap = Column(title="gap to", unit="first", cells=gaps, priority=gap_priority)
+    return Table(columns=(ranks, *columns, gap), highlight=0)
 
 
 def _cost_of(objective: str) -> tuple[str, str, Callable[[RankedPlan], str]] | None:

@@ -11,20 +11,17 @@ from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentenc
 from planner.report.documents import RESULT_VERSION, tail
 from planner.report.numbers import (
     NOT_AVAILABLE,
-    Unit,
     byte_text,
     byte_unit,
     duration_text,
-    percent,
     significant,
     time_unit,
     used_of_total,
 )
-from planner.report.optimize import assumed, space_text, workers_text
-from planner.report.ranking import gap_text
+from planner.report.optimize import space_text, workers_text
+from planner.report.parts import assumed_facts, comparison_table, parts_table
+from planner.report.ranking import gap_text, ranked_table
 from planner.report.rows import rows_table
-from planner.report.waterfall import waterfall
-from planner.results import Assumption, Setting
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
 from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS, command_of
 
@@ -124,7 +121,7 @@ def _search_blocks(result: ServingResult) -> list[Block]:
         *_limits(result.limits),
         ("This plan alone", f"planner estimate with the same question and {command_of(best.plan)}"),
         _ERROR_BARS,
-        *_assumed(result.assumptions, result.model_assumptions, result.setting),
+        *assumed_facts(result.assumptions, result.model_assumptions, result.setting),
         *(("Note", note) for note in result.notes),
     ]
     return [
@@ -182,10 +179,7 @@ def serving_table(plans: Sequence[RankedServingPlan], *, ranks: bool = True) -> 
         column("KV cache", lambda p: byte_text(p.memory_parts["kv_bytes"]), 7, unit="per GPU"),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
     ]
-    if ranks:
-        columns.insert(0, column("#", lambda p: str(p.rank), 0))
-        columns.append(column("gap to", lambda p: "-" if p.rank == 1 else gap_text(p.gap), 2, unit="first"))
-    return Table(columns=tuple(columns), highlight=0 if ranks else None)
+    return ranked_table(columns, plans, gap_priority=2) if ranks else Table(columns=tuple(columns))
 
 
 def _plan_blocks(estimate: ServingEstimate) -> list[Block]:
@@ -209,7 +203,7 @@ def _plan_blocks(estimate: ServingEstimate) -> list[Block]:
         ),
     ):
         if total > 0:
-            blocks += [Heading(heading), _parts_table(parts, words, total, unit)]
+            blocks += [Heading(heading), parts_table(parts, words, total, unit, title="value", name="total")]
     return blocks
 
 
@@ -222,20 +216,9 @@ def _comparison_blocks(estimate: ServingEstimate) -> list[Block]:
     rows = [(term, a, b) for term, a, b in estimate.comparison if a > 0 or b > 0]
     unit = time_unit(max(max(a, b) for _, a, b in rows))
 
-    def column(title: str, values: Sequence[float], *, signed: bool = False) -> Column:
-        cells = tuple(f"{'+' if signed and v > 0 else ''}{significant(v / unit.size)}" for v in values)
-        return Column(title=title, unit=unit.name, cells=cells)
-
     return [
         Heading(f"Against the best plan: {gap_text(ranked.gap)} by {estimate.objective} against {best.summary}"),
-        Table(
-            columns=(
-                Column(title="part", cells=tuple(term for term, _, _ in rows), is_text=True),
-                column("this plan", [a for _, a, _ in rows]),
-                column("best plan", [b for _, _, b in rows]),
-                column("difference", [a - b for _, a, b in rows], signed=True),
-            )
-        ),
+        comparison_table(rows, unit, total=False),
     ]
 
 
@@ -252,32 +235,11 @@ def _closing(estimate: ServingEstimate, warnings: Sequence[str]) -> Block:
         ),
         *_limits(estimate.limits),
         _ERROR_BARS,
-        *_assumed(estimate.assumptions, estimate.model_assumptions, estimate.setting),
+        *assumed_facts(estimate.assumptions, estimate.model_assumptions, estimate.setting),
         *(("Note", note) for note in estimate.notes),
         *(("Warning", warning) for warning in warnings),
     ]
     return Facts(tuple(facts))
-
-
-def _parts_table(parts: Mapping[str, float], words: Mapping[str, str], total: float, unit: Unit) -> Table:
-    rows = [(words[key], float(value)) for key, value in parts.items() if value > 0]
-    values = (*(value for _, value in rows), total)
-    return Table(
-        columns=(
-            Column(title="part", cells=(*(word for word, _ in rows), "total"), is_text=True),
-            Column(title="value", unit=unit.name, cells=tuple(significant(value / unit.size) for value in values)),
-            Column(title="share", cells=(*(percent(value / total) for _, value in rows), "100 %")),
-            Column(title="", cells=waterfall([value for _, value in rows], total), is_text=True, priority=1),
-        ),
-        total=True,
-    )
-
-
-def _assumed(
-    assumptions: Sequence[Assumption], of_model: Sequence[Assumption], setting: Setting
-) -> list[tuple[str, str]]:
-    named = ", ".join(f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in of_model)
-    return [("Assumed", assumed(assumptions, setting)), ("Of the cost model", named)]
 
 
 # -- for programs -------------------------------------------------------------------------------------------------------

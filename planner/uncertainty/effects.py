@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from costmodel.constants import CONSTANTS, cluster_with, with_constants
 from costmodel.evaluate import evaluate
 from costmodel.known_costs import KnownCosts
+from costmodel.layers import ATTENTION
 from costmodel.network import Cluster
 from costmodel.plan import Plan
 from costmodel.roofline import RooflineCompute
@@ -32,7 +33,6 @@ Times = Callable[[str, float], FloatArray]
 
 # Of the logarithm of a constant, for derivatives.
 _STEP = 0.1
-_ATTENTION = frozenset({"self_attention", "cross_attention", "latent_attention"})
 
 
 def constants_of(
@@ -61,7 +61,7 @@ def constants_of(
     is_sequence = any(len(layer.output_shape) == 2 for layer in workload.graph.layers)
     missing = {
         "convolution_rate": not any("conv" in kind for kind in kinds),
-        "attention_rate": not kinds & _ATTENTION,
+        "attention_rate": not kinds & ATTENTION,
         "sustained_rate": not is_sequence,
         "elementwise_rate": not is_sequence,
         "host_launch": not is_mesh,

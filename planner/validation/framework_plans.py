@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from costmodel.framework import FrameworkProfile, threshold_blocks, threshold_last
 from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.layout_arrays import stack_layouts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import stack_layouts
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.units import UnitKind

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.keys import combined, rows_of
-from costmodel.mesh.passes import weigh
+from costmodel.mesh.layout_arrays import weigh
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.sharding import copy_groups
 from costmodel.mesh.step_end import gradient_width

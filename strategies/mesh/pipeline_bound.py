@@ -10,16 +10,9 @@ from numpy.typing import NDArray
 
 from costmodel.mesh.cores import Cores, mesh_strides, pipeline_s
 from costmodel.mesh.keys import combined, rows_of
+from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_units, weigh
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.passes import (
-    ChunkPasses,
-    LayoutArrays,
-    UnitPasses,
-    chunk_passes,
-    recomputed_units,
-    unit_passes,
-    weigh,
-)
+from costmodel.mesh.passes import ChunkPasses, UnitPasses, chunk_passes, unit_passes
 from costmodel.mesh.plan import MeshBatch
 from costmodel.mesh.schedule import ChunkRuns
 from costmodel.mesh.unit_table import UnitTable

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.keys import rows_of
+from costmodel.mesh.layout_arrays import weigh
 from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
-from costmodel.mesh.passes import time_before, weigh
+from costmodel.mesh.passes import time_before
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from strategies.mesh.gathering_bound import LeastGathering
 from strategies.mesh.pipeline_bound import PipelineTimes

@@ -5,6 +5,7 @@ Times are kept as sums that copies divide: what does not depend on the choice of
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph, topological_rank
 from strategies.placement.ideals import enumerate_ideals
 from strategies.placement.piper_fronts import Front, add_operator, empty_front, staircase
-from strategies.placement.piper_problem import PiperProblem
+from strategies.placement.piper_problem import PiperOption, PiperProblem
 from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["StageTables"]
@@ -112,9 +113,8 @@ def _block_graph(problem: PiperProblem) -> BlockGraph:
     )
 
 
-def _is_simple(ways: object) -> bool:
+def _is_simple(ways: Mapping[int, Sequence[PiperOption]]) -> bool:
     """Whether an operator's ways differ in time and memory only, for every degree."""
-    assert isinstance(ways, dict)
     return all(
         len(
             {

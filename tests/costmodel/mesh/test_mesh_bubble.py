@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.mesh.breakdown import stage_rows
-from costmodel.mesh.passes import recomputed_units, stack_layouts
+from costmodel.mesh.layout_arrays import recomputed_units, stack_layouts
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.stages import layout_of
 from tests.costmodel.mesh import plans as make
