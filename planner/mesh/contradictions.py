@@ -15,6 +15,7 @@ from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
 from costmodel.mesh.rules import RULES, NetworkShape, Rule
 from costmodel.splits import divisors
 from planner.errors import UsageError
+from planner.mesh.fixed import flags_of, given_text, only
 from planner.mesh.flags import flag_of
 from planner.mesh.judge import MeshJudge
 from planner.mesh.near import near_multiples
@@ -24,7 +25,6 @@ from strategies.mesh.space import MeshSpace
 
 __all__ = [
     "allowed_values",
-    "bounds_text",
     "broken_together",
     "contradiction",
     "refuse_contradiction",
@@ -67,15 +67,13 @@ def contradiction(judge: MeshJudge, settings: MeshSettings) -> str:
         Of a search whose space is empty.
     """
     restriction, setting = settings.restriction, judge.resolved.setting
-    flags = _flags(restriction)
 
     def is_empty(chosen: frozenset[str]) -> bool:
-        return _is_empty(judge, dataclasses.replace(settings, restriction=_only(restriction, flags, chosen)))
+        return _is_empty(judge, dataclasses.replace(settings, restriction=only(restriction, chosen)))
 
-    chosen = smallest_set(list(dict.fromkeys(flags.values())), is_empty)
-    reason = _reason(judge, _only(restriction, flags, frozenset(chosen)))
-    given = " ".join(f"{flag} {_given(restriction, flags, flag)}".strip() for flag in chosen)
-    given = given.replace("--sequence-parallel off", "--no-sequence-parallel")
+    chosen = smallest_set(list(dict.fromkeys(flags_of(restriction).values())), is_empty)
+    reason = _reason(judge, only(restriction, frozenset(chosen)))
+    given = " ".join(given_text(restriction, flag) for flag in chosen)
     together = " exclude each other" if len(chosen) > 1 else ""
     return (
         f"{given}{together}: {reason}; no legal plan of '{setting.model}' at global batch {setting.global_batch} on up to "
@@ -299,45 +297,3 @@ def _product(degrees: Mapping[str, int], fields: tuple[str, ...]) -> tuple[int, 
     product = math.prod(used.values())
     words = " x ".join(f"{flag_of(field)[2:]} {degree}" for field, degree in used.items()) or "1"
     return product, f"{words} = {product}" if len(used) > 1 else words
-
-
-def _flags(restriction: MeshRestriction) -> dict[str, str]:
-    """Fixed field -> its option."""
-    return {field: flag_of(field) for field in (*restriction.degrees, *restriction.names, *restriction.flags)}
-
-
-def _only(restriction: MeshRestriction, flags: Mapping[str, str], chosen: frozenset[str]) -> MeshRestriction:
-    return MeshRestriction(
-        degrees={field: bounds for field, bounds in restriction.degrees.items() if flags[field] in chosen},
-        names={field: names for field, names in restriction.names.items() if flags[field] in chosen},
-        flags={field: value for field, value in restriction.flags.items() if flags[field] in chosen},
-    )
-
-
-def _given(restriction: MeshRestriction, flags: Mapping[str, str], flag: str) -> str:
-    """What the user wrote behind an option."""
-    for field, name in flags.items():
-        if name != flag:
-            continue
-        if field in restriction.degrees:
-            return bounds_text(restriction.degrees[field])
-        if field in restriction.names:
-            return ",".join(restriction.names[field])
-        if field == "sequence_parallel":
-            return "" if restriction.flags[field] else "off"
-        on = [
-            other.removeprefix("offload_")
-            for other, value in restriction.flags.items()
-            if value and flags[other] == flag
-        ]
-        return ",".join(on) or "none"
-    return ""
-
-
-def bounds_text(bounds: Bounds) -> str:
-    """Allowed values as they are written on the command line.
-
-    >>> bounds_text(Bounds(values=(2, 4))), bounds_text(Bounds(low=1, high=8))
-    ('2,4', '1..8')
-    """
-    return ",".join(map(str, bounds.values)) if bounds.values else f"{bounds.low}..{bounds.high}"

@@ -13,13 +13,14 @@ from costmodel.mesh.plan import RECOMPUTE, MeshPlan
 from costmodel.splits import divisors
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import LimitReached, NoFeasiblePlan
+from planner.mesh.fixed import flags_of, without
 from planner.mesh.flags import flag_of
 from planner.mesh.host_miss import host_miss
 from planner.mesh.judge import MeshJudge
 from planner.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
 from planner.search_errors import SearchInterrupted
 from strategies.mesh.search import search_corner
-from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
+from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings, NearestMiss
 
 __all__ = ["no_mesh_plan", "remedy"]
 
@@ -66,31 +67,18 @@ def _miss(judge: MeshJudge, settings: MeshSettings, miss: NearestMiss | None) ->
     )
 
 
-def _flags(restriction: MeshRestriction) -> dict[str, str]:
-    """Fixed field -> its option."""
-    return {field: flag_of(field) for field in (*restriction.degrees, *restriction.names, *restriction.flags)}
-
-
 def _relaxed(judge: MeshJudge, settings: MeshSettings) -> str | None:
     """The option without which the best plan fits."""
-    flags = _flags(settings.restriction)
+    flags = flags_of(settings.restriction)
     found: list[tuple[float, str, MeshCandidate]] = []
     for flag in dict.fromkeys(flags.values()):
-        candidate = _best(judge, dataclasses.replace(settings, restriction=_without(settings.restriction, flags, flag)))
+        candidate = _best(judge, dataclasses.replace(settings, restriction=without(settings.restriction, flag)))
         if candidate is not None:
             found.append((candidate.score, flag, candidate))
     if not found:
         return None
     _, flag, candidate = min(found, key=lambda entry: entry[:2])
     return f"without {flag} it fits: {_described(candidate)}"
-
-
-def _without(restriction: MeshRestriction, flags: dict[str, str], flag: str) -> MeshRestriction:
-    return MeshRestriction(
-        degrees={field: bounds for field, bounds in restriction.degrees.items() if flags[field] != flag},
-        names={field: names for field, names in restriction.names.items() if flags[field] != flag},
-        flags={field: value for field, value in restriction.flags.items() if flags[field] != flag},
-    )
 
 
 def _more_gpus(judge: MeshJudge, settings: MeshSettings) -> str | None:

@@ -14,6 +14,7 @@ from planner.mesh.batches import batch_notes
 from planner.mesh.cautions import cautions, hinges
 from planner.mesh.contradictions import refuse_contradiction
 from planner.mesh.exact import exact_plan
+from planner.mesh.fixed import fixed_by
 from planner.mesh.judge import MeshJudge, is_per_device, make_judge
 from planner.mesh.remedies import no_mesh_plan, remedy
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
@@ -154,16 +155,12 @@ def _compared(settings: MeshSettings, resolved: Resolved) -> MeshSettings:
 def settings_of(resolved: Resolved) -> MeshSettings:
     """Limits of the search that a request asks for."""
     request = resolved.request
-    restriction = request.mesh or MeshRestriction()
-    if request.micro_batches is not None:
-        fixed = {"num_micro_batches": Bounds(values=(request.micro_batches,))}
-        restriction = dataclasses.replace(restriction, degrees={**restriction.degrees, **fixed})
     return MeshSettings(
         max_workers=request.gpus,
         capacity_bytes=resolved.setting.memory_capacity_bytes,
         top=request.top,
         distinct=None if request.diverse is False or request.top == 1 else DISTINCT,
-        restriction=restriction,
+        restriction=fixed_by(request),
         objective=request.objective or "step_time",
         power=Power.of(resolved.cluster.device, resolved.cluster.host),
         wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,

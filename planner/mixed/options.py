@@ -43,8 +43,7 @@ def check_mixed(
             f"network '{graph.name}' has no repeated blocks with attention or experts to divide into stages, and {where}; "
             "name a cluster of one kind of device"
         )
-    own = "and every stage and pipeline has its own degrees, which the search chooses"
-    refused = [f"{flag}: {where}, {own}; leave it out" for flag in of_mesh if flag != "--assume"]
+    refused = _outside(request) if of_mesh or request.micro_batches is not None else []
     if request.objective not in (None, "step_time", "tokens_per_s"):
         refused.append(
             f"--objective {request.objective}: {where}, and the least step time is looked for; the answer states what its plans "
@@ -52,14 +51,18 @@ def check_mixed(
         )
     if request.space == "mesh":
         refused.append(f"--space mesh: {where}; a mesh has one kind of device")
-    if request.micro_batches is not None:
-        refused.append(f"--num-micro-batches: {where}, {own}; leave it out")
     if request.seed:
         refused.append(
             f"--seed {request.seed}: nothing is random in the search over several groups of devices; leave it out"
         )
     if refused:
         raise UsageError("\n".join(dict.fromkeys(refused)))
+
+
+def _outside(request: Request) -> list[str]:
+    from planner.mixed.fixed import outside_the_space  # other questions do without
+
+    return outside_the_space(request)
 
 
 def lead_device(cluster: Cluster, wanted: str | None) -> int:

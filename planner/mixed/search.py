@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from costmodel.mesh.units import MeshError
 from costmodel.mixed.links import group_cluster
-from costmodel.mixed.plan import MixedPlan, describe
+from costmodel.mixed.plan import MixedPlan
 from costmodel.units import format_bytes, parse_quantity
-from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from planner.errors import UsageError
+from planner.mesh.fixed import fixed_by
 from planner.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
+from planner.mixed.fixed import with_fixed
 from planner.mixed.judge import MixedJudge, make_mixed_judge
+from planner.mixed.remedies import no_mixed_plan, searched
 from planner.mixed.results import GroupBaseline, MeshAlone, MixedBreakdown, MixedResult, RankedMixedPlan
 from planner.resolve import Resolved
 from planner.search_errors import SearchInterrupted
@@ -19,7 +21,6 @@ from planner.uncertainty.answers import parts_bars
 from planner.uncertainty.bars import with_bars
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
-from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 
 __all__ = ["estimate_mixed", "optimize_mixed"]
@@ -29,12 +30,8 @@ Progress = Callable[[str, float], None]
 _DEFAULT_TIME_LIMIT_S = 60.0
 # Sums of floats in different orders: equal up to this.
 _PROOF_SLACK = 1e-9
-# Micro-batches up to this may be any divisor of the batch, beside the powers of two.
-_MOST_SAMPLES = 16
 # A look at one group with all kinds of plans, for comparison.
 _ALONE_S = 3.0
-# A look at more devices, where nothing fits.
-_REMEDY_S = 5.0
 
 
 def optimize_mixed(resolved: Resolved, progress: Progress | None = None) -> MixedResult:
@@ -53,10 +50,10 @@ def optimize_mixed(resolved: Resolved, progress: Progress | None = None) -> Mixe
     """
     started = time.monotonic()
     judge = make_mixed_judge(resolved)
-    settings = _settings(judge)
-    outcome = _searched(judge, settings, progress)
+    settings = settings_of(judge)
+    outcome = searched(judge, settings, progress)
     if not outcome.candidates:
-        raise _no_plan(judge, settings, outcome)
+        raise no_mixed_plan(judge, settings, outcome)
     result = _result(judge, outcome, started)
     if outcome.interrupted:
         raise SearchInterrupted(result)
@@ -94,25 +91,18 @@ def estimate_mixed(resolved: Resolved, plan: MixedPlan | None) -> MixedBreakdown
     )
 
 
-def _settings(judge: MixedJudge) -> MixedSettings:
-    request, batch = judge.resolved.request, judge.model.shape.global_batch
-    sizes = {*MixedSettings().micro_batches, *(n for n in range(1, _MOST_SAMPLES + 1) if batch % n == 0)}
-    return MixedSettings(
+def settings_of(judge: MixedJudge) -> MixedSettings:
+    """Limits of the search that a request asks for."""
+    request = judge.resolved.request
+    settings = MixedSettings(
         top=request.top,
-        micro_batches=tuple(sorted(sizes)),
         group_limits=judge.devices,
         capacity_bytes=judge.capacity_bytes,
         wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
         gap=request.gap,
         assumptions=judge.model.assumptions,
     )
-
-
-def _searched(judge: MixedJudge, settings: MixedSettings, progress: Progress | None = None) -> MixedOutcome:
-    try:
-        return search_mixed(judge.resolved.workload, judge.resolved.cluster, settings, progress)
-    except MeshError as error:
-        raise UsageError(str(error)) from None
+    return with_fixed(settings, fixed_by(request), judge.model.shape.global_batch)
 
 
 def _result(judge: MixedJudge, outcome: MixedOutcome, started: float) -> MixedResult:
@@ -160,6 +150,7 @@ def _mesh_alone(judge: MixedJudge, group: int) -> MeshAlone | None:
         max_workers=judge.devices[group],
         capacity_bytes=judge.capacity_bytes[group],
         top=1,
+        restriction=fixed_by(judge.resolved.request),
         wall_s=_ALONE_S if limit_s is None else min(limit_s, _ALONE_S),
     )
     model = judge.model.group_model(group, judge.model.precision_of((group,)))
@@ -232,48 +223,3 @@ def _too_full(judge: MixedJudge, ranked: RankedMixedPlan) -> list[str]:
             f"{format_bytes(ranked.memory_parts[part])}"
         )
     return notes
-
-
-# -- nothing found ------------------------------------------------------------------------------------------------------
-
-
-def _no_plan(judge: MixedJudge, settings: MixedSettings, outcome: MixedOutcome) -> Exception:
-    if outcome.interrupted:
-        return SearchInterrupted(None)
-    if outcome.out_of_time:
-        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
-    miss = outcome.nearest_miss
-    if miss is None:
-        return NoFeasiblePlan(f"no plan of the stated space is legal for a batch of {judge.model.shape.global_batch}")
-    ranked = judge.rank([miss.plan])[0]
-    part = max(ranked.memory_parts, key=lambda name: ranked.memory_parts[name])
-    return NoFeasiblePlan(
-        f"nothing fits: the nearest miss ({describe(miss.plan, judge.model.cluster)}) needs {format_bytes(miss.memory_bytes)} per GPU "
-        f"of {judge.names[miss.group]} and there are {format_bytes(miss.capacity_bytes)}; the largest part is {MEMORY_WORDS[part]} with "
-        f"{format_bytes(ranked.memory_parts[part])}; {_way_out(judge, settings)}"
-    )
-
-
-def _way_out(judge: MixedJudge, settings: MixedSettings) -> str:
-    """What would help: first what was left unused, then what always does."""
-    request = judge.resolved.request
-    everything = tuple(group.num_devices for group in judge.model.cluster.groups)
-    own = tuple(float(group.device.memory_bytes) for group in judge.model.cluster.groups)
-    tries = []
-    if judge.devices != everything:
-        tries.append((f"with --gpus {sum(n or 0 for n in everything)} it works", everything, settings.capacity_bytes))
-    if judge.capacity_bytes != own:
-        tries.append((f"without --memory-limit {request.memory_limit} it works", settings.group_limits, own))
-    for words, limits, capacity in tries:
-        wider = MixedSettings(
-            top=1,
-            group_limits=limits,
-            capacity_bytes=capacity,
-            wall_s=_REMEDY_S,
-            gap=1.0,
-            assumptions=settings.assumptions,
-        )
-        found = _searched(judge, wider).best
-        if found is not None:
-            return f"{words}: {describe(found.plan, judge.model.cluster)}"
-    return "use more devices or devices with more memory, a shorter --seq, or --lora-rank to train adapters only"

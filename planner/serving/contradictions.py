@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from costmodel.serving.rules import SERVING_RULES
-from planner.mesh.contradictions import allowed_values, bounds_text, broken_together, smallest_set, too_many_gpus
+from planner.mesh.contradictions import allowed_values, broken_together, smallest_set, too_many_gpus
+from planner.mesh.fixed import bounds_text
 from planner.mesh.flags import flag_of
 from planner.serving.judge import ServingJudge
 from strategies.serving.settings import ServingSettings

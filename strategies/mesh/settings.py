@@ -45,6 +45,25 @@ class Bounds:
             return value in self.values
         return (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether every value is allowed."""
+        return not self.values and self.low is None and self.high is None
+
+    @property
+    def least(self) -> int:
+        """The smallest value that is allowed; 0 where there is no end."""
+        return min(self.values) if self.values else self.low or 0
+
+    @property
+    def most(self) -> float:
+        """The largest value that is allowed; infinite where there is no end.
+
+        >>> Bounds(low=2, high=8).most, Bounds(values=(4, 8)).least, Bounds().most
+        (8, 4, inf)
+        """
+        return max(self.values) if self.values else float("inf") if self.high is None else self.high
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshRestriction:

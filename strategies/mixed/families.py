@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import Precision
+from strategies.mesh.settings import Bounds
 from strategies.mixed.division import turns_of
 from strategies.mixed.settings import MixedSettings
+from strategies.mixed.shares import Shape
 
-__all__ = ["Family", "RateBook", "Rates", "Shapes", "families_of", "partitions", "shapes_of"]
+__all__ = ["Family", "RateBook", "Rates", "Shapes", "families_of", "legal_degrees", "partitions", "shapes_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -147,11 +149,14 @@ def legal_degrees(model: MixedModel, settings: MixedSettings) -> tuple[int, ...]
     """Tensor-parallel degrees that the network's rules allow, inside a unit of the innermost level."""
     inside = model.cluster.levels[0].size
     most = inside if inside is not None else max(group.num_devices or 1 for group in model.cluster.groups)
-    most = most if settings.most_tp is None else min(most, settings.most_tp)
     found = []
     for tp in range(1, most + 1):
         fits = inside is None or inside % tp == 0
-        if fits and not model.degree_faults(tp, sequence_parallel=settings.sequence_parallel):
+        if (
+            fits
+            and settings.tp.allows(tp)
+            and not model.degree_faults(tp, sequence_parallel=settings.sequence_parallel)
+        ):
             found.append(tp)
     return tuple(found)
 
@@ -172,21 +177,21 @@ def families_of(
     alone : bool
         The part takes the whole batch, which the micro-batch then divides.
     """
-    batch, blocks = book.model.shape.global_batch, book.model.shape.num_blocks
-    sizes = [b for b in book.settings.micro_batches if b <= batch and not (alone and batch % b)]
+    batch, settings = book.model.shape.global_batch, book.settings
+    sizes = [b for b in settings.micro_batches if b <= batch and not (alone and batch % b)]
     result = []
     for groups in permutations(part):
         for tps, micro_batch in product(product(book.degrees, repeat=len(groups)), sizes):
             rates = [book.rates(g, precision, tp, micro_batch) for g, tp in zip(groups, tps, strict=True)]
             most = min(devices[g] // tp for g, tp in zip(groups, tps, strict=True))
             for replicas in range(1, min(most, batch // micro_batch) + 1):
-                stages = tuple(
-                    min(devices[g] // (tp * replicas), blocks - len(groups) + 1)
-                    for g, tp in zip(groups, tps, strict=True)
-                )
-                if min(stages) < 1:
+                if alone and not _is_allowed_alone(settings, replicas, batch // micro_batch):
                     continue
-                slowest = float(_bottleneck_s(book.work, rates, np.array([stages]))[0])
+                stages = _most_stages(book, groups, tps, [devices[g] // replicas for g in groups])
+                widest = _widest(stages, rates, settings.stages)
+                if widest is None:
+                    continue
+                slowest = float(_bottleneck_s(book.work, rates, np.array([widest]))[0])
                 family = Family(
                     groups=groups,
                     tps=tps,
@@ -197,6 +202,31 @@ def families_of(
                 )
                 result.append(family)
     return sorted(result, key=lambda family: -family.samples_per_s)
+
+
+def _is_allowed_alone(settings: MixedSettings, replicas: int, micro_batches: int) -> bool:
+    """Whether a pipeline that takes the whole batch may have so many replicas."""
+    each = Shape(replicas=replicas, micro_batch=1, allowed=settings.num_micro_batches)
+    return settings.replicas.allows(replicas) and each.allows(micro_batches)
+
+
+def _most_stages(book: RateBook, groups: Sequence[int], tps: Sequence[int], devices: Sequence[int]) -> tuple[int, ...]:
+    """Stages of every group that its devices and the blocks allow."""
+    left = book.model.shape.num_blocks - len(groups) + 1
+    return tuple(min(count // tp, left) for count, tp in zip(devices, tps, strict=True))
+
+
+def _widest(most: Sequence[int], rates: Sequence[Rates], allowed: Bounds) -> tuple[int, ...] | None:
+    """Stages per group of no slower a shape than any that is allowed: all there are, or the fastest of them; None if there is none."""
+    if min(most) < 1 or sum(most) < allowed.least or len(most) > allowed.most:
+        return None
+    left = int(min(allowed.most, sum(most))) - len(most)
+    stages = [1] * len(most)
+    for i in sorted(range(len(most)), key=lambda i: -rates[i].rate):
+        more = min(left, most[i] - 1)
+        stages[i] += more
+        left -= more
+    return tuple(stages)
 
 
 def _bottleneck_s(work: float, rates: Sequence[Rates], stages: IntArray) -> FloatArray:
@@ -246,5 +276,7 @@ def shapes_of(book: RateBook, family: Family, precision: Precision) -> Shapes:
     blocks = book.model.shape.num_blocks
     sharing = family.replicas if max(book.settings.zero_stages) > 0 else 1
     capacity = stages @ np.array([min(r.most_blocks(sharing), blocks) for r in rates])
-    stages = stages[(stages.sum(axis=1) <= blocks) & (capacity >= blocks)]
+    total = stages.sum(axis=1)
+    allowed = np.array([book.settings.stages.allows(n) for n in range(total.max() + 1)])
+    stages = stages[(total <= blocks) & allowed[total] & (capacity >= blocks)]
     return Shapes(stages=stages, bottleneck_s=_bottleneck_s(book.work, rates, stages), rates=rates, work=book.work)

@@ -50,7 +50,10 @@ class LeafSolver:
     def __post_init__(self) -> None:
         """Start with empty tables."""
         self.tables = StageTables(
-            model=self.model, capacity_bytes=self.capacity_bytes, may_recompute=self.settings.recompute
+            model=self.model,
+            capacity_bytes=self.capacity_bytes,
+            recompute=self.settings.recompute,
+            recompute_blocks=self.settings.recompute_blocks,
         )
 
     def bound_s(self, leaf: Leaf) -> float:
@@ -120,7 +123,8 @@ class LeafSolver:
 
     def _times(self, leaf: Leaf) -> tuple[list[FloatArray], list[Shape]]:
         """Least time of every pipeline by micro-batches, and the shapes that share the batch."""
-        shapes = [Shape(replicas=family.replicas, micro_batch=family.micro_batch) for family in leaf.families]
+        allowed = self.settings.num_micro_batches
+        shapes = [Shape(replicas=f.replicas, micro_batch=f.micro_batch, allowed=allowed) for f in leaf.families]
         precision = self.model.precision_of(tuple(sorted({g for f in leaf.families for g in f.groups})))
         pairs = zip(leaf.families, leaf.stages, strict=True)
         return [self._least_times_s(f, n, precision, lone=len(shapes) == 1) for f, n in pairs], shapes
@@ -195,7 +199,8 @@ class _Shares:
     def __init__(self, solver: LeafSolver, draft: MixedPlan, least_s: Sequence[FloatArray], deadline: float) -> None:
         self.solver, self.draft, self.deadline = solver, draft, deadline
         self.batch = solver.model.shape.global_batch
-        self.shapes = [Shape(replicas=p.replicas, micro_batch=p.micro_batch) for p in draft.pipelines]
+        allowed = solver.settings.num_micro_batches
+        self.shapes = [Shape(replicas=p.replicas, micro_batch=p.micro_batch, allowed=allowed) for p in draft.pipelines]
         self.fronts: dict[tuple[int, int], Front] = {}
         self.least = [
             times.copy() for times in least_s

@@ -277,7 +277,7 @@ class _Search:
         if node.next < len(node.choice):
             self._push(float(node.bounds_s[node.next]), node)
         shapes = [listed[i] for listed, i in zip(node.shapes, chosen, strict=True)]
-        if sum(family.replicas * family.micro_batch for family, _ in shapes) > self.batch:
+        if not self._is_allowed([family for family, _ in shapes]):
             return
         leaf = Leaf(families=tuple(family for family, _ in shapes), stages=tuple(stages for _, stages in shapes))
         self.counts["bounded shapes"] += 1
@@ -288,6 +288,16 @@ class _Search:
         if plan is not None:
             self._offer(plan)
         self._push(bound, leaf)
+
+    def _is_allowed(self, families: Sequence[Family]) -> bool:
+        """Whether there are samples for all replicas, and what is fixed of the whole plan holds."""
+        settings = self.settings
+        return (
+            sum(family.replicas * family.micro_batch for family in families) <= self.batch
+            and settings.replicas.allows(sum(family.replicas for family in families))
+            and (not settings.must_cut or any(tp > 1 for family in families for tp in family.tps))
+            and (not settings.must_share or any(family.replicas > 1 for family in families))
+        )
 
     def _solve(self, leaf: Leaf, bound: float, limit: float) -> float:
         """Find the best plan of a leaf; a bound on what is left unresolved."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPlan
+from strategies.mesh.settings import Bounds
 
 __all__ = ["MixedBaseline", "MixedCandidate", "MixedMiss", "MixedOutcome", "MixedSettings"]
 
@@ -18,15 +20,24 @@ class MixedSettings:
     and any number of stages per group, any number of replicas, any division of the blocks and, stage by stage, the cheapest
     recomputation that fits; the batch is shared among the pipelines and replicas in any way. 1F1B; tensor parallelism inside a unit of the
     innermost level.
+
+    What is fixed cuts parts out of it: ``tp`` of every stage, ``stages`` of every pipeline, ``replicas`` of all pipelines together,
+    ``num_micro_batches`` of every replica, ``recompute`` and ``recompute_blocks`` of every stage (all of a stage that has fewer).
     """
 
     top: int = 5
     micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16)  # samples
-    most_tp: int | None = None  # None: a unit of the innermost level
+    tp: Bounds = Bounds()  # inside a unit of the innermost level
+    stages: Bounds = Bounds()
+    replicas: Bounds = Bounds()
+    num_micro_batches: Bounds = Bounds()
     zero_stages: tuple[int, ...] = (0, 1)
     orders: tuple[str, ...] = MIXED_ORDERS
     sequence_parallel: bool = True
-    recompute: bool = True  # whether stages may recompute
+    recompute: tuple[str, ...] = RECOMPUTE  # names of costmodel.mesh.plan.RECOMPUTE
+    recompute_blocks: Bounds = Bounds()  # under "full"
+    must_cut: bool = False  # some stage has tp > 1, where positions are cut
+    must_share: bool = False  # some pipeline has replicas, which share optimizer state
     group_limits: tuple[int | None, ...] = ()  # devices of each group at most; empty: all
     capacity_bytes: tuple[float | None, ...] = ()  # memory of each group's devices; empty or None: the device's own
     wall_s: float = 60.0

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.mesh.settings import Bounds
+
 __all__ = ["Shape", "assign", "least_slowest", "num_vectors", "vectors"]
 
 FloatArray = NDArray[np.float64]
@@ -20,6 +22,16 @@ class Shape:
 
     replicas: int
     micro_batch: int
+    allowed: Bounds = Bounds()  # micro-batches of a replica
+
+    def allows(self, count: int) -> bool:
+        """Whether so many micro-batches, shared as evenly as can be, leave every replica an allowed number.
+
+        >>> Shape(replicas=2, micro_batch=1, allowed=Bounds(values=(3, 4))).allows(7)
+        True
+        """
+        each, longer = divmod(count, self.replicas)
+        return self.allowed.allows(each) and not (longer and not self.allowed.allows(each + 1))
 
 
 def assign(shapes: Sequence[Shape], most: Sequence[int], global_batch: int) -> tuple[int, ...] | None:
@@ -33,20 +45,38 @@ def assign(shapes: Sequence[Shape], most: Sequence[int], global_batch: int) -> t
     for shape, m in zip(reversed(shapes), reversed(most), strict=True):
         bits = reachable[-1] << (shape.replicas * shape.micro_batch)
         steps, width = shape.replicas * (m - 1), shape.micro_batch
-        bits = _repeated(bits, width, steps) & ((1 << (global_batch + 1)) - 1) if steps >= 0 else 0
-        reachable.append(bits)
+        if not shape.allowed.is_free:
+            bits = _chosen(reachable[-1], width, [n for n in _counts(shape, m, global_batch) if shape.allows(n)])
+        elif steps >= 0:
+            bits = _repeated(bits, width, steps)
+        else:
+            bits = 0
+        reachable.append(bits & ((1 << (global_batch + 1)) - 1))
     reachable.reverse()
     if not reachable[0] >> global_batch & 1:
         return None
     left, counts = global_batch, []
     for i, (shape, m) in enumerate(zip(shapes, most, strict=True)):
-        for count in range(shape.replicas * m, shape.replicas - 1, -1):
+        for count in reversed(_counts(shape, m, left)):
             rest = left - count * shape.micro_batch
-            if rest >= 0 and reachable[i + 1] >> rest & 1:
+            if reachable[i + 1] >> rest & 1 and shape.allows(count):
                 counts.append(count)
                 left = rest
                 break
     return tuple(counts)
+
+
+def _counts(shape: Shape, most: int, samples: int) -> range:
+    """Micro-batches of a shape whose replicas have from one to ``most``, of so many samples."""
+    return range(shape.replicas, min(shape.replicas * most, samples // shape.micro_batch) + 1)
+
+
+def _chosen(bits: int, width: int, counts: Sequence[int]) -> int:
+    """Bits shifted by some numbers of widths, together."""
+    result = 0
+    for count in counts:
+        result |= bits << (width * count)
+    return result
 
 
 def _repeated(bits: int, width: int, steps: int) -> int:

@@ -12,6 +12,7 @@ from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import Precision
+from strategies.mesh.settings import Bounds
 from strategies.mixed.division import DivisionProblem
 
 __all__ = ["StageChoices", "StageTables"]
@@ -20,7 +21,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _LIKE_ALL = 3  # stages of a pipeline in which a stage costs what it does in any other
-_NONE, _SELECTIVE, _FULL = (RECOMPUTE.index(name) for name in ("none", "selective", "full"))
+_OPTIONS = ("none", "selective", "full")  # in this order in the tables
+_NONE, _SELECTIVE, _FULL = (RECOMPUTE.index(name) for name in _OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,8 @@ class StageChoices:
     recompute: IntArray
     recompute_blocks: IntArray
     least_bytes: FloatArray  # with the recomputation that needs least memory
-    least_option: IntArray  # which that is; "full" means all blocks
+    least_option: IntArray  # which that is
+    least_blocks: IntArray  # and of how many blocks
     times_s: FloatArray  # forward and backward
     backward_share: float  # of the times, at least
 
@@ -83,12 +86,16 @@ class StageTables:
     model : MixedModel
     capacity_bytes : tuple of float
         Memory of each group's devices.
-    may_recompute : bool
+    recompute : tuple of str
+        Names of costmodel.mesh.plan.RECOMPUTE that are allowed.
+    recompute_blocks : Bounds
+        Of a stage under "full"; a stage that has fewer blocks recomputes all.
     """
 
     model: MixedModel
     capacity_bytes: tuple[float, ...]
-    may_recompute: bool = True
+    recompute: tuple[str, ...] = RECOMPUTE
+    recompute_blocks: Bounds = Bounds()
     _tables: dict[tuple[object, ...], _GroupTable] = field(default_factory=dict, repr=False)
     _choices: dict[tuple[object, ...], StageChoices] = field(default_factory=dict, repr=False)
     _last: dict[int, tuple[tuple[object, ...], tuple[object, ...], dict[str, float]]] = field(
@@ -214,6 +221,7 @@ class StageTables:
         per_block = (single - whole) / np.maximum(blocks - 1, 1)
         over = np.maximum(single - capacity_bytes, 0.0)
         needed = 1 + np.where(over > 0, np.ceil(over / np.maximum(per_block, 1e-30)), 0.0)
+        needed, most = self._allowed_counts(needed)
         count = np.clip(needed, 1, np.maximum(blocks, 1))
         share = count / np.maximum(blocks, 1)
         again = share * (table.backward_s[3] - table.plain_s[3])
@@ -221,13 +229,15 @@ class StageTables:
         fits = np.stack(
             [memory[0] <= capacity_bytes, memory[1] <= capacity_bytes, (needed <= blocks) & (whole <= capacity_bytes)]
         )
-        fits[1:] &= self.may_recompute
+        fits &= np.array([name in self.recompute for name in _OPTIONS])[:, None]
         fits &= blocks > 0
         times = np.where(fits, times, np.inf)
         option = np.argmin(times, axis=0)
         backward = times[option, np.arange(len(blocks))]
         possible = np.isfinite(backward)
-        thrifty = memory[[0, 1, 3]] if self.may_recompute else memory[:1]
+        thrifty = np.stack([memory[0], memory[1], single - per_block * (most - 1)])
+        thrifty[2] = np.where(most > 0, thrifty[2], np.inf)
+        thrifty[[name not in self.recompute for name in _OPTIONS]] = np.inf
         return StageChoices(
             forward_s=np.where(possible, table.forward_s[0], np.inf),
             backward_s=backward,
@@ -236,6 +246,21 @@ class StageTables:
             recompute_blocks=np.where(option == 2, count, 0).astype(np.int64),
             least_bytes=np.where(blocks > 0, thrifty.min(axis=0), np.inf),
             least_option=np.argmin(thrifty, axis=0),
+            least_blocks=np.where(np.argmin(thrifty, axis=0) == 2, most, 0).astype(np.int64),
             times_s=table.forward_s[0] + backward,
             backward_share=float(np.min(backward[possible] / (table.forward_s[0] + backward)[possible], initial=1.0)),
         )
+
+    def _allowed_counts(self, needed: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Fewest blocks that may be recomputed if so many have to be (infinite: there are none), and most; by content."""
+        blocks, allowed = self.contents.blocks, self.recompute_blocks
+        if allowed.is_free:
+            return needed, blocks.astype(np.float64)
+        counts = np.arange(blocks.max() + 2, dtype=np.float64)
+        is_allowed = np.array([n >= 1 and allowed.allows(n) for n in range(len(counts))])
+        following = np.minimum.accumulate(np.where(is_allowed, counts, np.inf)[::-1])[::-1]
+        before = np.maximum.accumulate(np.where(is_allowed, counts, 0.0))
+        every = blocks < max(allowed.least, 1)
+        fewest = following[np.minimum(needed, counts[-1]).astype(np.int64)]
+        fewest = np.where(every, np.where(needed <= blocks, blocks, np.inf), fewest)
+        return fewest, np.where(every, blocks, before[blocks])

@@ -146,11 +146,6 @@ def test_a_format_that_was_asked_for(answer: Any, question: list[str]) -> None:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--tp", "2"], "--tp: cluster 'small-mix' has several groups of devices (a100-80gb, v100-32gb)"),
-        (["--zero", "1"], "--zero: cluster"),
-        (["--recompute", "full"], "--recompute: cluster"),
-        (["--offload", "optimizer"], "--offload: cluster"),
-        (["--num-micro-batches", "4"], "--num-micro-batches: cluster"),
         (["--objective", "mfu"], "--objective mfu: cluster"),
         (["--space", "layers"], "plans with a split per layer need devices of one kind"),
         (["--space", "mesh"], "a mesh has one kind of device"),

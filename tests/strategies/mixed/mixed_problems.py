@@ -11,6 +11,7 @@ from costmodel.device import Device
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.evaluate import cost_plans
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage
@@ -18,6 +19,7 @@ from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
+from strategies.mesh.settings import Bounds
 from strategies.mixed.settings import MixedSettings
 
 
@@ -128,13 +130,17 @@ def stage_rows(
         yield tuple((g, tp, k) for (g, tp), k in zip(flat, division, strict=True))
 
 
-def recomputations(row: tuple[int, int, int], allowed: bool) -> list[MixedStage]:
+def recomputations(row: tuple[int, int, int], allowed: Sequence[str]) -> list[MixedStage]:
     g, tp, k = row
-    stages = [MixedStage(group=g, tp=tp, blocks=k)]
-    if allowed:
-        stages.append(MixedStage(group=g, tp=tp, blocks=k, recompute="selective"))
+    stages = [MixedStage(group=g, tp=tp, blocks=k, recompute=name) for name in allowed if name != "full"]
+    if "full" in allowed:
         stages += [MixedStage(group=g, tp=tp, blocks=k, recompute="full", recompute_blocks=n) for n in range(1, k + 1)]
     return stages
+
+
+def tp_degrees(settings: MixedSettings) -> list[int]:
+    """Of nodes of two devices."""
+    return [tp for tp in (1, 2) if settings.tp.allows(tp)]
 
 
 def subsets_in_parts(groups: Sequence[int]) -> set[frozenset[frozenset[int]]]:
@@ -228,8 +234,8 @@ def random_case(seed: int) -> tuple[Workload, Cluster, MixedSettings]:
         micro_batches=rng.choice([(1,), (1,), (1, 2)]),
         zero_stages=rng.choice([(0,), (1,), (0, 1)]),
         orders=(rng.choice(MIXED_ORDERS),),
-        recompute=rng.random() < 0.6,
-        most_tp=rng.choice([1, 1, 1, 2]),
+        recompute=RECOMPUTE if rng.random() < 0.6 else ("none",),
+        tp=Bounds(high=rng.choice([1, 1, 1, 2])),
         sequence_parallel=rng.random() < 0.7,
         assumptions=MeshAssumptions(
             bucket_bytes=rng.choice([1e3, 1e5]),

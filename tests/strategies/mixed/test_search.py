@@ -16,6 +16,7 @@ from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import describe
 from costmodel.network import Cluster, DeviceGroup, Level
 from planner.loading import load_cluster
+from strategies.mesh.settings import Bounds
 from strategies.mixed.families import partitions
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedSettings
@@ -24,6 +25,7 @@ from tests.strategies.mixed.mixed_problems import (
     device_of,
     random_case,
     subsets_in_parts,
+    tp_degrees,
     transformer,
     workload_of,
 )
@@ -39,7 +41,7 @@ def test_best_plan_is_that_of_brute_force(chunk: int) -> None:
         work, cluster, settings = random_case(seed)
         seed += 1
         model = MixedModel.build(work, cluster, settings.assumptions)
-        expected = brute_force(model, settings, (1, 2)[: settings.most_tp], MOST_PLANS)
+        expected = brute_force(model, settings, tp_degrees(settings), MOST_PLANS)
         if expected is None:
             continue
         outcome = search_mixed(work, cluster, settings)
@@ -227,7 +229,7 @@ def test_bundled_mixed_clusters() -> None:
         cluster = load_cluster(name).cluster
         work = workload_of(graph, 32, cluster.groups[0].device, "bf16")
         settings = MixedSettings(
-            top=1, micro_batches=(1,), most_tp=2, group_limits=(4, 8), assumptions=MeshAssumptions()
+            top=1, micro_batches=(1,), tp=Bounds(high=2), group_limits=(4, 8), assumptions=MeshAssumptions()
         )
         outcome = search_mixed(work, cluster, settings)
         assert outcome.best is not None
