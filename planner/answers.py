@@ -141,6 +141,10 @@ def prediction_report(
     from planner.results import Breakdown
 
     if isinstance(breakdown, MixedBreakdown):
+        if command == "explain":
+            from planner.mixed.explain_report import mixed_explain_report
+
+            return mixed_explain_report(breakdown, warnings)
         from planner.mixed.report import mixed_estimate_report
 
         return mixed_estimate_report(breakdown, warnings)

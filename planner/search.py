@@ -123,17 +123,18 @@ def estimate(
 
 def explain(
     request: Request, plan: Plan | MeshPlan | MixedPlan | None = None, progress: Progress | None = None
-) -> Breakdown | MeshBreakdown:
+) -> Breakdown | MeshBreakdown | MixedBreakdown:
     """Show where the time of a plan goes, and what the best plan does better.
 
     Without a plan, a family, fixes or degrees, the best plan itself is explained.
     """
     resolved = resolve(request)
     if resolved.space == "mixed":
-        raise UsageError(
-            f"planner explain: cluster '{resolved.cluster.name}' has several groups of devices, whose plans are not explained layer by "
-            "layer; 'planner estimate --plan FILE' shows one stage by stage, 'planner optimize --export FILE' writes one"
-        )
+        from costmodel.mixed.plan import MixedPlan
+        from planner.mixed.explain import explain_mixed
+
+        assert plan is None or isinstance(plan, MixedPlan)
+        return explain_mixed(resolved, plan, progress)
     if resolved.space == "mesh":
         from costmodel.mesh.plan import MeshPlan
         from planner.mesh.search import explain_mesh

@@ -32,6 +32,7 @@ __all__ = [
     "cost_plans",
     "evaluate_mixed",
     "move_s",
+    "passes_s",
     "pipeline_flush_s",
     "slack_s",
     "stage_reports",
@@ -219,6 +220,12 @@ def move_s(model: MixedModel, plan: MixedPlan, pipeline: MixedPipeline, s: int) 
     if not 0 < s < len(pipeline.stages):
         return 0.0
     return float(model.transfers_s(plan, pipeline, s)[sum(stage.blocks for stage in pipeline.stages[:s])])
+
+
+def passes_s(pipeline: MixedPipeline, reports: Sequence[StageReport]) -> float:
+    """When the busiest replica of a pipeline has done its forwards and backwards, from the reports of its stages."""
+    forward, backward = np.array([[r.forward_s for r in reports]]), np.array([[r.backward_s for r in reports]])
+    return float(pipeline_flush_s(np.array([pipeline.most_micro_batches]), forward, backward)[0])
 
 
 def _flushes(plans: Sequence[MixedPlan], found: Sequence[list[StageReport]]) -> list[list[float]]:

@@ -11,6 +11,7 @@ from planner.files.mesh_plan_file import mesh_entry
 from planner.mixed.plan_file import document_from_mixed_plan, mixed_entry
 from planner.mixed.results import MixedBreakdown, MixedResult, RankedMixedPlan
 from planner.report.documents import RESULT_VERSION, assumption_text, tail
+from planner.report.uncertainty import sensitivity_document
 from planner.request import Request
 from planner.results import Setting
 
@@ -95,15 +96,25 @@ def mixed_search_document(result: MixedResult) -> dict[str, Any]:
     }
 
 
-def mixed_breakdown_document(breakdown: MixedBreakdown, *, warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """Answer of ``planner estimate``."""
+def mixed_breakdown_document(
+    breakdown: MixedBreakdown, *, warnings: Sequence[str] = (), explained: bool = False
+) -> dict[str, Any]:
+    """Answer of ``planner estimate``; with what bounds the step and what would change it, of ``planner explain``."""
+    why = {
+        "bound": None if breakdown.bound is None else asdict(breakdown.bound),
+        "what_if": [asdict(row) for row in breakdown.what_if],
+    }
     return {
         **_head(breakdown.setting, breakdown.seq),
         "step_time_s": breakdown.ranked.step_time_s,
         "plans": [_with_plan(breakdown.ranked)],
         "stages": [asdict(row) for row in breakdown.stages],
-        "best": None,
-        "comparison": [],
+        **(why if explained else {}),
+        "best": None if breakdown.best is None else _with_plan(breakdown.best),
+        "comparison": [
+            {"term": term, "plan_s": plan_s, "best_s": best_s} for term, plan_s, best_s in breakdown.comparison
+        ],
+        **sensitivity_document(breakdown.sensitivity),
         **_tail(breakdown, (*breakdown.notes, *warnings)),
     }
 

@@ -134,6 +134,11 @@ class MixedJudge:
                 transfer_s=r.transfer_s,
                 exchange_s=r.exchange_s,
                 update_s=r.update_s,
+                busy_s=plan.pipelines[r.pipeline].most_micro_batches * (r.forward_s + r.backward_s)
+                + r.exchange_s
+                + r.update_s,
+                recompute=plan.pipelines[r.pipeline].stages[r.stage].recompute,
+                recompute_blocks=plan.pipelines[r.pipeline].stages[r.stage].recompute_blocks,
                 memory_bytes=r.memory_bytes,
                 memory_capacity_bytes=self.capacity_bytes[r.group],
             )

@@ -23,7 +23,7 @@ from planner.report.ranking import ranked_table
 from planner.report.rows import rows_table
 from planner.report.uncertainty import bars_columns, bars_facts
 
-__all__ = ["mixed_estimate_report", "mixed_search_report"]
+__all__ = ["estimate_blocks", "mixed_estimate_report", "mixed_search_report"]
 
 # A baseline this close to the best is the best.
 _SAME = 1e-9
@@ -41,7 +41,7 @@ def mixed_search_report(result: MixedResult) -> Report:
 def mixed_estimate_report(breakdown: MixedBreakdown, warnings: Sequence[str] = ()) -> Report:
     """Predict one plan, in every form."""
     return Report(
-        blocks=lambda: _estimate_blocks(breakdown, warnings),
+        blocks=lambda: estimate_blocks(breakdown, warnings),
         data=lambda: mixed_breakdown_document(breakdown, warnings=warnings),
         records=lambda: [mixed_record(breakdown.ranked)],
     )
@@ -135,7 +135,8 @@ def _versus(best: RankedMixedPlan, baseline: GroupBaseline) -> str:
     return f"{compared} than {alone} ({'; '.join(words)})"
 
 
-def _estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list[Block]:
+def estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list[Block]:
+    """One plan, part by part and stage by stage; assumptions and notes are the last block."""
     ranked = breakdown.ranked
     fullest = ranked.groups[ranked.fullest].name
     facts = [

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from costmodel.mesh.plan import MeshPlan
 from costmodel.mixed.plan import MixedPlan
 from planner.results import Assumption, Setting
 from planner.uncertainty.bars import ErrorBars
+
+if TYPE_CHECKING:
+    from planner.mixed.what_if import StepBound, WhatIf
+    from planner.uncertainty.sensitivity import Sensitivity
 
 __all__ = [
     "GroupBaseline",
@@ -158,13 +163,28 @@ class MixedStageRow:
     transfer_s: float
     exchange_s: float
     update_s: float
+    busy_s: float  # of the step: all micro-batches of the busiest replica, exchange and update
+    recompute: str
+    recompute_blocks: int
     memory_bytes: float
     memory_capacity_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedBreakdown:
-    """One plan, part by part and stage by stage."""
+    """One plan, part by part and stage by stage.
+
+    Attributes
+    ----------
+    bound : StepBound or None
+        What bounds the step; None where only a prediction was asked for.
+    what_if : tuple of WhatIf
+        What changes of the hardware and of the plan would do to it.
+    best : RankedMixedPlan or None
+        Where it was searched for.
+    comparison : tuple of (part, this plan's seconds, the best plan's seconds)
+        Largest difference first.
+    """
 
     setting: Setting
     seq: int
@@ -174,3 +194,9 @@ class MixedBreakdown:
     model_assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
     error_bars: ErrorBars | None = None
+    objective: str = "step_time"
+    bound: StepBound | None = None
+    what_if: tuple[WhatIf, ...] = ()
+    best: RankedMixedPlan | None = None
+    comparison: tuple[tuple[str, float, float], ...] = ()
+    sensitivity: tuple[Sensitivity, ...] | None = None  # None: not asked for

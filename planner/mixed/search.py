@@ -23,13 +23,13 @@ from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 
-__all__ = ["estimate_mixed", "optimize_mixed"]
+__all__ = ["PROOF_SLACK", "breakdown_of", "estimate_mixed", "optimize_mixed", "settings_of"]
 
 Progress = Callable[[str, float], None]
 
 _DEFAULT_TIME_LIMIT_S = 60.0
 # Sums of floats in different orders: equal up to this.
-_PROOF_SLACK = 1e-9
+PROOF_SLACK = 1e-9
 # A look at one group with all kinds of plans, for comparison.
 _ALONE_S = 3.0
 
@@ -74,13 +74,24 @@ def estimate_mixed(resolved: Resolved, plan: MixedPlan | None) -> MixedBreakdown
             f"cluster '{resolved.cluster.name}' has several groups of devices, and options cannot spell out which stage goes where; "
             "write a plan file with 'planner optimize ... --export plan.yaml' and predict it with --plan"
         )
+    return breakdown_of(judge, plan)
+
+
+def breakdown_of(judge: MixedJudge, plan: MixedPlan) -> MixedBreakdown:
+    """Predict one plan, part by part and stage by stage.
+
+    Raises
+    ------
+    UsageError
+        It breaks rules.
+    """
     problems = judge.broken(plan)
     if problems:
         raise UsageError("\n".join(problems))
     ranked = judge.rank([plan])[0]
-    bars = parts_bars(resolved, [ranked])
+    bars = parts_bars(judge.resolved, [ranked])
     return MixedBreakdown(
-        setting=resolved.setting,
+        setting=judge.resolved.setting,
         seq=judge.seq,
         ranked=with_bars([ranked], bars)[0],
         error_bars=bars,
@@ -108,7 +119,7 @@ def settings_of(judge: MixedJudge) -> MixedSettings:
 def _result(judge: MixedJudge, outcome: MixedOutcome, started: float) -> MixedResult:
     plans = judge.rank([candidate.plan for candidate in outcome.candidates])
     best = plans[0]
-    proven = outcome.gap <= _PROOF_SLACK
+    proven = outcome.gap <= PROOF_SLACK
     baselines = _baselines(judge, outcome, best.step_time_s)
     bars = parts_bars(judge.resolved, plans)
     return MixedResult(
@@ -168,7 +179,7 @@ def _slower_notes(baselines: Sequence[GroupBaseline], best: RankedMixedPlan) -> 
         f"{b.group} alone is faster, with a plan that the stated space lacks: {b.mesh.summary}; a cluster file with that group only "
         "asks for it"
         for b in baselines
-        if b.mesh is not None and b.mesh.step_time_s < best.step_time_s * (1 - _PROOF_SLACK)
+        if b.mesh is not None and b.mesh.step_time_s < best.step_time_s * (1 - PROOF_SLACK)
     ]
 
 
@@ -196,7 +207,7 @@ def _notes(judge: MixedJudge, outcome: MixedOutcome, best: RankedMixedPlan) -> l
         if use.available and not use.devices:
             why = (
                 "would only slow the best plan down and"
-                if outcome.gap <= _PROOF_SLACK
+                if outcome.gap <= PROOF_SLACK
                 else "is not in the best plan found and"
             )
             notes.append(f"{use.name} {why} stays idle")

@@ -30,9 +30,10 @@ from planner.report.splits import split_text
 from planner.report.uncertainty import bars_columns, bars_facts, benchmark_sentence, sensitivity_blocks
 
 if TYPE_CHECKING:
+    from planner.mixed.results import MixedBreakdown
     from strategies.mesh.block_search import SplitCheck
 
-__all__ = ["mesh_estimate_report", "mesh_explain_report", "mesh_search_report"]
+__all__ = ["comparison_blocks", "mesh_estimate_report", "mesh_explain_report", "mesh_search_report"]
 
 # Parts below this share of their sum are rounding errors.
 _NOISE = 1e-12
@@ -65,7 +66,7 @@ def mesh_explain_report(breakdown: MeshBreakdown, warnings: Sequence[str] = ()) 
             rows_table(breakdown.layers),
             *link_blocks(breakdown.links, breakdown.ranked.step_time_s),
             *_split_blocks(breakdown.split),
-            *_comparison_blocks(breakdown),
+            *comparison_blocks(breakdown),
             *sensitivity_blocks(breakdown.sensitivity),
             *_closing(breakdown, warnings),
         ],
@@ -227,7 +228,8 @@ def _host_blocks(ranked: RankedMeshPlan) -> list[Block]:
     return [Sentence(f"On the host, beside this: {byte_text(ranked.host_bytes_per_gpu)} per GPU, {limit}.")]
 
 
-def _comparison_blocks(breakdown: MeshBreakdown) -> list[Block]:
+def comparison_blocks(breakdown: MeshBreakdown | MixedBreakdown) -> list[Block]:
+    """What the best plan does better than the one that is explained."""
     best, ranked = breakdown.best, breakdown.ranked
     if best is None:
         return []

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from planner.schema.mesh import MeshEntry
 from planner.schema.mixed import MixedEntry
-from planner.schema.result import ComparisonEntry, Head, Number, ResultDocument, Seconds, Tail
+from planner.schema.result import ComparisonEntry, Head, Number, ResultDocument, Seconds, SensitivityEntry, Tail
 
 __all__ = ["MixedBreakdownDocument", "MixedPlanCost", "MixedResultDocument"]
 
@@ -157,15 +157,59 @@ class MixedStageRowEntry(BaseModel):
     transfer_s: Seconds
     exchange_s: Seconds
     update_s: Seconds
+    busy_s: Seconds = Field(description="Of the step: all micro-batches of the busiest replica, exchange and update.")
+    recompute: str = Field(description="none, selective or full.")
+    recompute_blocks: int = Field(ge=0, description="Under full.")
     memory_bytes: Size
     memory_capacity_bytes: Size
 
 
+class StepBoundEntry(BaseModel):
+    """What bounds the step: `working_s`, `waiting_s` and `end_s` add up to it."""
+
+    model_config = ResultDocument.model_config
+
+    pipeline: int = Field(ge=0, description="The one that ends its passes last.")
+    stage: int = Field(ge=0, description="Its busiest stage.")
+    group: str
+    num_micro_batches: int = Field(ge=1, description="Of the busiest replica.")
+    working_s: Seconds = Field(description="Forward and backward passes of that stage for all micro-batches.")
+    waiting_s: Number = Field(
+        description="What the pipeline takes longer: filling, draining, waiting for other stages."
+    )
+    end_s: Number = Field(description="What exchange and update leave behind the last backward pass.")
+    largest: str = Field(description="The largest part of the stage's work, in words.")
+    largest_share: Number = Field(description="And its share of that work.")
+    spare_s: list[Number] = Field(description="How much earlier each pipeline ends its passes.")
+
+
+class WhatIfEntry(BaseModel):
+    """One change of the hardware or of the plan, judged by the cost model."""
+
+    model_config = ResultDocument.model_config
+
+    change: str = Field(description="In words.")
+    kind: Literal["hardware", "plan"] = Field(description="What is changed; the other stays as it is.")
+    step_time_s: Seconds = Field(description="What the step takes then.")
+    gain: Number = Field(description="Step time now over step time then, minus 1: positive is faster.")
+    fits: bool = Field(description="Whether the memory suffices.")
+
+
 class MixedBreakdownDocument(Tail, MixedHead):
-    """Answer of `planner estimate --json` about a plan over several groups of devices."""
+    """Answer of `planner explain --json` about a plan over several groups of devices.
+
+    Without `bound` and `what_if` that of `planner estimate --json`.
+    """
 
     step_time_s: Seconds
     plans: list[MixedPlanCost] = Field(min_length=1, max_length=1)
     stages: list[MixedStageRowEntry] = Field(description="Of one replica of every pipeline.")
-    best: None
-    comparison: list[ComparisonEntry] = Field(description="Empty.")
+    bound: StepBoundEntry | None = Field(default=None, description="What bounds the step.")
+    what_if: list[WhatIfEntry] | None = Field(
+        default=None, description="Hardware before plans, the most useful change first."
+    )
+    best: MixedPlanCost | None = Field(description="The best plan, where it was searched for.")
+    comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
+    sensitivity: list[SensitivityEntry] | None = Field(
+        default=None, description="With `--sensitivity`: what needs the smallest change first."
+    )

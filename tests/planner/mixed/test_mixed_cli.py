@@ -175,7 +175,6 @@ def test_what_does_not_apply_is_an_error(
 def test_other_questions_are_refused(capsys: pytest.CaptureFixture[str], question: list[str], cluster: str) -> None:
     for arguments, message in (
         (["estimate", *question], "options cannot spell out which stage goes where"),
-        (["explain", *question], "are not explained layer by layer"),
         (["scale", MODEL, "--cluster", cluster], "plans with a split per layer need devices of one kind"),
         (["optimize", "alexnet", "--cluster", cluster, "--gpus", "8"], "network 'alexnet' has no repeated blocks"),
         (["optimize", MODEL, "--cluster", cluster, "--gpus", "9"], "--gpus 9 is more than cluster 'small-mix' has: 8"),
