@@ -75,11 +75,13 @@ def test_blocks_that_are_not_run_say_why(tutorials: Any) -> None:
 # What the registries would hold if the recipes' files were in their folders.
 DRIVER = """
 import contextlib, io, json, sys
-import chain, layer_scale
+import chain, layer_scale, slow_trainer
 import planner.cli
+from costmodel import framework
 from planner.importers import sources
 
 planner.cli._COMMANDS["weigh"] = ("weigh", "weigh", "Count the weights of a network.")
+framework.FRAMEWORKS = (slow_trainer.PROFILE, *framework.FRAMEWORKS)
 lines = sources.Format(name="lines", module="lines_format", files="*.net", description="lines")
 sources.FORMATS += (lines,)
 answers = []
@@ -101,8 +103,8 @@ def test_recipes_work(tmp_path: Path) -> None:
         for block in re.findall(r"<!-- run -->\n```console\n(.*?)```\n", text, re.DOTALL)
         for line in block.splitlines()
     ]
-    assert len(files) == 8
-    assert len(commands) == 8
+    assert len(files) == 10
+    assert len(commands) == 9
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
     run = subprocess.run(
         [sys.executable, "driver.py"],
@@ -118,6 +120,7 @@ def test_recipes_work(tmp_path: Path) -> None:
     shown = {" ".join(words[:2]): out for words, (_, out, _) in zip(commands, answers, strict=True)}
     assert "layer_scale" in shown["explain scaled.yaml"]
     assert "half-gpu" in shown["optimize alexnet"]
+    assert "slow-trainer: host_collective_s" in shown["validate slow.csv"]
     assert "office" in shown["optimize resnet50"]
     assert "pipelined-chain" in shown["estimate resnet50"]
     assert "type: linear" in (tmp_path / "tiny.yaml").read_text(encoding="utf-8")

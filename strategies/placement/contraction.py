@@ -15,13 +15,14 @@ A contiguous placement cuts the forward graph by a chain of down-sets; backward 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from strategies.placement.problem import BoolArray, FloatArray, IntArray, PlacementProblem, sums_by
 
-__all__ = ["BlockGraph", "contract", "contract_classes", "topological_rank"]
+__all__ = ["BlockGraph", "contract", "contract_classes", "packed_hyperedges", "topological_rank"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +287,12 @@ def _merged_hyperedges(problem: PlacementProblem, block: IntArray) -> tuple[Floa
             key = tuple(sorted(set(pins[bounds[i] : bounds[i + 1]])))
             if len(key) > 1:
                 total[key] = total.get(key, 0.0) + cost
-    keys = sorted(total)
+    return packed_hyperedges(total)
+
+
+def packed_hyperedges(cost: Mapping[tuple[int, ...], float]) -> tuple[FloatArray, IntArray, IntArray]:
+    """Costs of sorted pin sets as arrays: cost, where the pins of each begin, and the pins."""
+    keys = sorted(cost)
     start = np.concatenate(([0], np.cumsum([len(key) for key in keys]))).astype(np.int64)
     flat = np.array([b for key in keys for b in key], dtype=np.int64)
-    return np.array([total[key] for key in keys], dtype=np.float64), start, flat
+    return np.array([cost[key] for key in keys], dtype=np.float64), start, flat

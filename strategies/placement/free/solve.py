@@ -14,8 +14,8 @@ from __future__ import annotations
 import numpy as np
 
 from strategies.placement.bounds import best_time_per_byte
-from strategies.placement.clock import Clock, why_stopped
-from strategies.placement.device_program import improved_by_program
+from strategies.placement.clock import Clock
+from strategies.placement.free.closing import CLOSE, close_in, run_to_the_end
 from strategies.placement.free.columns import ColumnBound, Cover
 from strategies.placement.free.frontier import Frontier
 from strategies.placement.free.pricing import Pricing, whole_frontier
@@ -37,14 +37,8 @@ _MOST_FINE_CELLS = 1_000_000_000
 # States at a time, and in all steps together.
 _STATES = (4, 1024)
 _MOST_STATES = 400_000
-# With so many pairs of block and device the integer program closes what is left in seconds, mostly.
-_MOST_ASSIGNMENTS = 250
 # Random neighbourhoods tried when the bound cannot be raised any more.
 _SHAKES = 60
-# A load is a bound as good as another within this.
-_CLOSE = 2e-4
-# Share of the way from the bound to the best placement where the next load is decided.
-_STEP = 0.6
 
 
 def solve_free(
@@ -72,12 +66,7 @@ def solve_free(
         search.start()
         _close(search)
 
-    stopped = why_stopped(run) if np.isfinite(search.bound) else ""
-    result = search.result(METHOD, stopped)
-    cells = search.graph.num_blocks * problem.num_devices
-    if stopped or search.is_done() or not np.isfinite(search.bound) or cells > _MOST_ASSIGNMENTS:
-        return result
-    return improved_by_program(problem, result, is_legal=None, relative_gap=gap, clock=clock)
+    return run_to_the_end(search, run, METHOD)
 
 
 def _close(search: FreeSearch) -> None:
@@ -95,34 +84,16 @@ def _close(search: FreeSearch) -> None:
         bounder = ColumnBound(
             _pricing(search, frontier, bins, is_proof=False), _pricing(search, frontier, fine, is_proof=True), bounder
         )
-        _bisect(search, bounder)
+        for place in search.seen:
+            for d in range(search.devices.num_accelerators):
+                bounder.add(np.flatnonzero(place == d))
+        close_in(search, bounder, lambda cover: _rounded(search, cover), proof=PROOF)
         for _ in range(_SHAKES):
             if search.is_done():
                 break
             search.offer(search.shaken())
-        if search.value >= before * (1 - _CLOSE):
+        if search.value >= before * (1 - CLOSE):
             break
-
-
-def _bisect(search: FreeSearch, bounder: ColumnBound) -> None:
-    """Find the least load that has a cover, within the width of a bin; every cover is rounded to a placement."""
-    for place in search.seen:
-        for d in range(search.devices.num_accelerators):
-            bounder.add(np.flatnonzero(place == d))
-    low, high = search.bound, search.value  # loads that seem to have no cover, and that have one
-    while not search.is_done():
-        high = min(high, search.value)
-        width = max(bounder.width, _CLOSE * high)
-        if high - low <= width:
-            break
-        load = low + _STEP * (high - low)
-        cover = bounder.decide(load, search.clock)
-        search.raise_bound(bounder.bound, PROOF)
-        if cover is None:
-            low = max(load, bounder.bound)
-        else:
-            high = load
-            search.offer(_rounded(search, cover))
 
 
 def _pricing(search: FreeSearch, frontier: Frontier, bins: int, *, is_proof: bool) -> Pricing:

@@ -12,7 +12,7 @@ from strategies.placement.chain import ChainLimits, ChainSolution, best_chain
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily, ideals_from_orders
-from strategies.placement.large.coarsening import coarse_graph, cut_positions, late_order
+from strategies.placement.large.coarsening import coarse_graph, late_order, segments_along
 from strategies.placement.orders import sample_orders, topological_order
 from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem
 from strategies.placement.segments import greedy_stages
@@ -37,10 +37,7 @@ _RISE = (1.003, 1.01, 1.02, 1.03, 1.05, 1.08, 1.12, 1.2, 1.35)
 
 def coarse_along(graph: BlockGraph, order: IntArray, segments: int) -> BlockGraph:
     """Segments of an order between cheap cuts as a graph."""
-    positions = cut_positions(graph, order, segments)
-    segment = np.empty(graph.num_blocks, dtype=np.int64)
-    segment[order] = np.repeat(np.arange(len(positions) - 1), np.diff(positions))
-    return coarse_graph(graph, segment)
+    return coarse_graph(graph, segments_along(graph, order, segments))
 
 
 class LargeChains:

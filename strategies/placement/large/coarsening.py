@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.placement.contraction import BlockGraph
+from strategies.placement.contraction import BlockGraph, packed_hyperedges
 from strategies.placement.problem import FloatArray, IntArray, sums_by
 
-__all__ = ["coarse_graph", "cut_costs", "cut_positions", "late_order"]
+__all__ = ["coarse_graph", "cut_costs", "cut_positions", "late_order", "segments_along"]
 
 
 def cut_costs(graph: BlockGraph, order: IntArray) -> FloatArray:
@@ -108,6 +108,14 @@ def cut_positions(graph: BlockGraph, order: IntArray, count: int) -> IntArray:
     return np.unique(np.concatenate((ends, inner[best[first]], changes[: 2 * count]))).astype(np.int64)
 
 
+def segments_along(graph: BlockGraph, order: IntArray, count: int) -> IntArray:
+    """Segment of every block where an order is cut at `cut_positions`."""
+    positions = cut_positions(graph, order, count)
+    segment = np.empty(graph.num_blocks, dtype=np.int64)
+    segment[order] = np.repeat(np.arange(len(positions) - 1), np.diff(positions))
+    return segment
+
+
 def _share(values: FloatArray) -> FloatArray:
     total = float(values.sum())
     return values / total if total > 0 else np.full(len(values), 1.0 / len(values))
@@ -157,7 +165,4 @@ def _merged(graph: BlockGraph, segment: IntArray, count: int) -> tuple[FloatArra
     for i, owner in enumerate(owners.tolist()):
         key = tuple(pins[bounds[i] : bounds[i + 1]])
         total[key] = total.get(key, 0.0) + float(graph.hyperedge_cost[owner])
-    keys = sorted(total)
-    start = np.concatenate(([0], np.cumsum([len(key) for key in keys]))).astype(np.int64)
-    flat = np.array([b for key in keys for b in key], dtype=np.int64)
-    return np.array([total[key] for key in keys], dtype=np.float64), start, flat
+    return packed_hyperedges(total)

@@ -10,7 +10,7 @@ from strategies.placement.contraction import BlockGraph, contract, contract_clas
 from strategies.placement.free.assignment import Devices
 from strategies.placement.free.exchange import Exchange
 from strategies.placement.large.chains import LargeChains
-from strategies.placement.large.coarsening import coarse_graph, cut_positions
+from strategies.placement.large.coarsening import coarse_graph, segments_along
 from strategies.placement.large.priced import PRICED_PROOF, priced_bounds
 from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem, PlacementResult
 
@@ -109,9 +109,7 @@ class _LargeSearch:
         device[graph.block] = self.placement.device
         if np.any(device[graph.block] != self.placement.device):
             return  # the first placement does not keep the blocks whole
-        positions = cut_positions(graph, order, segments)
-        segment = np.empty(graph.num_blocks, dtype=np.int64)
-        segment[order] = np.repeat(np.arange(len(positions) - 1), np.diff(positions))
+        segment = segments_along(graph, order, segments)
         pairs, whole = np.unique(segment * self.problem.num_devices + device, return_inverse=True)
         coarse = coarse_graph(graph, whole.astype(np.int64))
         start = pairs % self.problem.num_devices

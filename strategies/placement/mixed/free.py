@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.placement.clock import Clock, why_stopped
-from strategies.placement.device_program import improved_by_program
+from strategies.placement.clock import Clock
+from strategies.placement.free.closing import CLOSE, close_in, run_to_the_end
 from strategies.placement.free.frontier import Frontier
 from strategies.placement.free.pricing import whole_frontier
 from strategies.placement.free.search import FreeSearch
@@ -28,12 +28,6 @@ _BINS = (200, 1_000, 4_000)
 _MOST_CELLS = 30_000_000
 _FINE_BINS = (500, 32_000)
 _MOST_FINE_CELLS = 600_000_000
-# With so many pairs of block and device the integer program closes what is left in seconds, mostly.
-_MOST_ASSIGNMENTS = 250
-# A load is a bound as good as another within this.
-_CLOSE = 2e-4
-# Share of the way from the bound to the best placement where the next load is decided.
-_STEP = 0.6
 
 
 def solve_mixed_free(
@@ -42,12 +36,7 @@ def solve_mixed_free(
     """Place operators of a problem with `types` on any devices so that the largest load is least."""
     clock = clock or Clock()
     search = FreeSearch(problem, seed=seed, gap=gap, clock=clock)
-    stopped = why_stopped(lambda: _run(search)) if np.isfinite(search.bound) else ""
-    result = search.result(METHOD, stopped)
-    cells = search.graph.num_blocks * problem.num_devices
-    if stopped or search.is_done() or not np.isfinite(search.bound) or cells > _MOST_ASSIGNMENTS:
-        return result
-    return improved_by_program(problem, result, is_legal=None, relative_gap=gap, clock=clock)
+    return run_to_the_end(search, lambda: _run(search), METHOD)
 
 
 def _run(search: FreeSearch) -> None:
@@ -65,7 +54,7 @@ def _run(search: FreeSearch) -> None:
             if search.is_done():
                 return
             search.offer(search.shaken())
-        if search.value >= before * (1 - _CLOSE):
+        if search.value >= before * (1 - CLOSE):
             return
 
 
@@ -83,25 +72,7 @@ def _close(search: FreeSearch, kinds: tuple[Kind, ...], frontier: Frontier) -> N
             for t, kind in enumerate(kinds):
                 for d in range(kind.first, kind.first + kind.count):
                     columns.add(t, np.flatnonzero(place == d))
-        _bisect(search, kinds, columns)
-
-
-def _bisect(search: FreeSearch, kinds: tuple[Kind, ...], columns: KindColumns) -> None:
-    low, high = search.bound, search.value  # loads that seem to have no cover, and that have one
-    while not search.is_done():
-        high = min(high, search.value)
-        if high - low <= max(columns.width, _CLOSE * high):
-            break
-        load = low + _STEP * (high - low)
-        try:
-            cover = columns.decide(load, search.clock)
-        finally:
-            search.raise_bound(columns.bound, PROOF)
-        if cover is None:
-            low = max(load, columns.bound)
-        else:
-            high = load
-            search.offer(_rounded(search, kinds, cover))
+        close_in(search, columns, lambda cover: _rounded(search, kinds, cover), proof=PROOF)
 
 
 def _prices(

@@ -15,7 +15,7 @@ from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract, contract_classes
 from strategies.placement.free.solve import solve_free
 from strategies.placement.ideals import enumerate_ideals
-from strategies.placement.large.coarsening import coarse_graph, cut_costs, cut_positions, late_order
+from strategies.placement.large.coarsening import coarse_graph, cut_costs, late_order, segments_along
 from strategies.placement.large.free import solve_large
 from strategies.placement.large.priced import priced_bounds
 from strategies.placement.orders import sample_orders
@@ -72,9 +72,7 @@ def test_coarse_graph_costs_what_the_graph_costs(seed: int) -> None:
     """Down-sets of the coarse graph are down-sets of the graph, with the same work and the same cuts."""
     graph = contract(random_problem(seed))
     order = sample_orders(graph, 1, seed)[0]
-    positions = cut_positions(graph, order, 3)
-    segment = np.empty(graph.num_blocks, dtype=np.int64)
-    segment[order] = np.repeat(np.arange(len(positions) - 1), np.diff(positions))
+    segment = segments_along(graph, order, 3)
     coarse = coarse_graph(graph, segment)
     fine = {
         tuple(_members(row, graph.num_blocks)): i for i, row in enumerate(enumerate_ideals(graph, limit=10_000).bits)
