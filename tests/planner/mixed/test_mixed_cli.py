@@ -110,7 +110,7 @@ def test_an_exported_plan_is_predicted_alike(answer: Any, question: list[str], t
     schema_of("breakdown").model_validate(again)
     assert again["step_time_s"] == pytest.approx(found["step_time_s"], rel=1e-9)
     assert again["plans"][0]["plan"] == found["plan"]
-    assert not again["notes"] or "fp16" in again["notes"][0]
+    assert "fp16" in again["notes"][0]
     blocks = [sum(stage["blocks"] for stage in p["stages"]) for p in found["plan"]["pipelines"]]
     assert set(blocks) == {24}
     text = answer("estimate", "--plan", str(file))
@@ -192,7 +192,7 @@ def test_what_does_not_fit_names_the_nearest_miss(capsys: pytest.CaptureFixture[
     assert "without --memory-limit 2 GiB it works: " in err
     code, err = failure(capsys, "optimize", "llama2-13b", *question[1:3], "--gpus", "2", "--batch", "8")
     assert code == 1
-    assert "with --gpus 8 it works" in err or "use more devices" in err
+    assert "with --gpus 8 it works: 2 replicas" in err
 
 
 def test_no_time_at_all(capsys: pytest.CaptureFixture[str], question: list[str], tmp_path: Path) -> None:

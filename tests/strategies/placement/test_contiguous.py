@@ -149,7 +149,8 @@ def test_large_graphs_are_cut_coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
         problem = random_problem(seed)
         result = solve_contiguous(problem)  # the exact program has its say afterwards
         expected = brute_force(problem).best("chain")
-        assert result.objective == pytest.approx(expected) or result.placement is None
+        assert (result.placement is None) == (expected == np.inf), seed
+        assert result.placement is None or result.objective == pytest.approx(expected), seed
         limited = solve_contiguous(problem, max_ideals=2)
         if limited.placement is not None:
             assert judged(problem, limited) == pytest.approx(limited.objective)
@@ -243,7 +244,7 @@ def test_says_why_it_gave_up() -> None:
     edges = [EdgeSpec(i, i + 1, 0.75) for i in range(0, 24, 2)]
     problem = PlacementProblem.build(nodes, edges, num_accelerators=5, num_cpus=0, memory_bytes=1.0)
     result = solve_contiguous(problem, max_ideals=100)
-    assert result.proven_optimal or "more than 100 down-sets, too many for a proof" in result.stopped
+    assert "more than 100 down-sets, too many for a proof" in result.stopped
     assert "exhaustive" not in result.proof
     assert "; " not in result.proof
     few = solve_contiguous(problem, max_ideals=100, clock=Clock(limit_s=0.0))
