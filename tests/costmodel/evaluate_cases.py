@@ -11,14 +11,14 @@ import numpy as np
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.device import Device
 from costmodel.evaluate import PlanBatch
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.graph import Graph
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.loading import load_model
+from tests.costmodel.small_networks import network
 
 DEVICE = Device(
     name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9, clock_hz=1e9
@@ -34,10 +34,7 @@ CLUSTER = Cluster(
 PARTS = ("forward_s", "backward_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
 
 
-def build(*layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
-    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (4, 12, 12)}))]
-    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
-    return Graph.build("net", specs)
+build = functools.partial(network, (4, 12, 12))
 
 
 CONV: dict[str, Any] = {"out_channels": 16, "kernel": 3, "padding": 1, "norm": "batch", "activation": "relu"}

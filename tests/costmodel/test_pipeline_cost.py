@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,8 @@ import pytest
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.device import Device
 from costmodel.evaluate import CostBatch, evaluate
-from costmodel.graph import Graph, LayerSpec
+from costmodel.graph import Graph
 from costmodel.layer_spans import layer_tracks
-from costmodel.layers.base import params_from
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.pipeline_cost import PipelineArrays, last_backward_s, pipeline_arrays
 from costmodel.plan import Plan, Stage
@@ -25,6 +25,7 @@ from costmodel.timeline import TimelineInput, simulate
 from costmodel.workload import Workload
 from planner.loading import load_model
 from strategies.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
+from tests.costmodel.small_networks import network
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(
@@ -39,10 +40,7 @@ FLAT = replace(CLUSTER, levels=(Level(name="flat", size=None, bandwidth_bytes_pe
 PARTS = ("forward_s", "backward_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
 
 
-def build(*layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
-    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (4, 12, 12)}))]
-    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
-    return Graph.build("net", specs)
+build = functools.partial(network, (4, 12, 12))
 
 
 def workload(graph: Graph, **changes: Any) -> Workload:

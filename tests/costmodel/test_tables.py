@@ -12,14 +12,14 @@ import pytest
 from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.device import Device
 from costmodel.efficiency import Efficiency
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.graph import Graph
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split, split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
+from tests.costmodel.small_networks import network
 
 # 1 TFLOP/s and 100 GB/s without losses; links of 1 GB/s without latency.
 DEVICE = Device(
@@ -38,12 +38,6 @@ CLUSTER = Cluster(
     groups=(DeviceGroup(device=DEVICE),),
     levels=(Level(name="flat", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0),),
 )
-
-
-def network(*layers: tuple[str, str, tuple[str, ...], dict[str, Any]], shape: tuple[int, ...] = (8, 12, 12)) -> Graph:
-    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": shape}))]
-    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
-    return Graph.build("net", specs)
 
 
 def workload(graph: Graph, **changes: Any) -> Workload:
@@ -65,7 +59,9 @@ CONV = (
     ("data",),
     {"out_channels": 16, "kernel": 3, "padding": 1, "norm": "batch", "activation": "relu"},
 )
+_SHAPE = (8, 12, 12)
 NET = network(
+    _SHAPE,
     CONV,
     ("conv2", "convolution", ("conv",), {"out_channels": 16, "kernel": 3, "padding": 1, "norm": "batch", "activation": "relu"}),
     ("conv3", "convolution", ("conv2",), {"out_channels": 16, "kernel": 3, "padding": 1, "norm": "batch", "activation": "relu"}),
@@ -129,7 +125,7 @@ def test_exchanges_inside_layers() -> None:
 def test_first_layers_skip_the_gradient_of_the_input_and_nothing_else() -> None:
     table = split_table([4])
     tables = CostTables(workload(NET), CLUSTER, table, 1)
-    first, same = tables.layers[1], CostTables(workload(network(CONV, shape=(16, 12, 12))), CLUSTER, table, 1).layers[1]
+    first, same = tables.layers[1], CostTables(workload(network((16, 12, 12), CONV)), CLUSTER, table, 1).layers[1]
     deep = tables.layers[2]
     assert not first.backward_input_s.any()
     assert not same.backward_input_s.any()
@@ -145,6 +141,7 @@ def test_first_layers_skip_the_gradient_of_the_input_and_nothing_else() -> None:
 
 def test_layers_before_the_first_weights_have_no_backward_pass() -> None:
     graph = network(
+        _SHAPE,
         ("pre", "pool", ("data",), {"kernel": 3, "padding": 1}),
         ("conv", "convolution", ("pre",), {"out_channels": 4, "kernel": 1}),
     )
@@ -204,7 +201,8 @@ def test_normalisation_runs_on_the_reduced_share() -> None:
     table = split_table([4])
     row = table.row_of(Split(in_channels=4))
     extra = [
-        CostTables(workload(network(layer)), CLUSTER, table, 1).layers[1].forward_s[row] for layer in (CONV, plain)
+        CostTables(workload(network(_SHAPE, layer)), CLUSTER, table, 1).layers[1].forward_s[row]
+        for layer in (CONV, plain)
     ]
     assert extra[0] - extra[1] == pytest.approx(3 * 4 * 24 * 16 * 144 / 4 / 1e11)
 

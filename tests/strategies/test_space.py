@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -15,8 +16,7 @@ from hypothesis import strategies as st
 
 from costmodel.device import Device
 from costmodel.folding import fold
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.graph import Graph
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.plan import Plan, family_of_plan
 from costmodel.precision import OPTIMIZERS, PRECISIONS
@@ -35,6 +35,7 @@ from strategies.space import (
     uniform_batches,
     uniform_columns,
 )
+from tests.costmodel.small_networks import network
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(
@@ -44,10 +45,7 @@ CLUSTER = Cluster(
 )
 
 
-def build(*layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
-    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (3, 6, 6)}))]
-    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
-    return Graph.build("net", specs)
+build = functools.partial(network, (3, 6, 6))
 
 
 TINY = build(

@@ -12,8 +12,6 @@ import pytest
 from costmodel.device import Device
 from costmodel.energy import Power
 from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, concatenate, evaluate, evaluate_on
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
 from costmodel.network import Cluster, DeviceGroup, Level
 from costmodel.plan import Plan, Stage, plan_key
 from costmodel.precision import OPTIMIZERS, PRECISIONS
@@ -25,6 +23,7 @@ from strategies.pipeline.search import least_computing_s, quick_bounds
 from strategies.score import score_of
 from strategies.search import SearchSettings, search
 from strategies.space import Restriction
+from tests.costmodel.small_networks import network
 
 # Slow arithmetic: the samples decide, and memory caps bite in all regions of the space.
 DEVICE = Device(
@@ -42,26 +41,20 @@ CLUSTER = Cluster(
 POWER = Power(busy_w=220.0, idle_w=40.0, host_w=50.0)  # waiting: 90 W, computing 180 W more
 
 
-def build(shape: tuple[int, ...], *layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
-    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": shape}))]
-    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
-    return Graph.build("net", specs)
-
-
 NETWORKS = {
-    "images": build(
+    "images": network(
         (8, 64, 64),
         ("conv1", "convolution", ("data",), {"out_channels": 8, "kernel": 3, "padding": 1}),
         ("conv2", "convolution", ("conv1",), {"out_channels": 4, "kernel": 3, "padding": 1}),
         ("twice", "add", ("conv2", "conv2"), {}),
     ),
-    "perceptron": build(
+    "perceptron": network(
         (108,),
         ("fc1", "linear", ("data",), {"out_features": 2000}),
         ("fc2", "linear", ("fc1",), {"out_features": 2000}),
         ("fc3", "linear", ("fc2",), {"out_features": 8}),
     ),
-    "both": build(
+    "both": network(
         (3, 6, 6),
         ("conv1", "convolution", ("data",), {"out_channels": 4, "kernel": 3, "padding": 1}),
         ("pool", "pool", ("conv1",), {"kernel": 2, "stride": 2}),

@@ -18,6 +18,7 @@ from costmodel.roofline import RooflineCompute
 from costmodel.splits import Split
 from costmodel.workload import Workload
 from planner.exporters.job import LayerJob, Nodes
+from tests.costmodel.small_networks import network
 from tests.planner.exporters.jobs import origin
 
 # Links of 1 byte/s without latency: a time is the number of bytes that the busiest rank sends.
@@ -39,19 +40,13 @@ _UNIT_LINKS = Cluster(
 )
 
 
-def _graph(shape: tuple[int, ...], *layers: tuple[str, str, tuple[str, ...], dict[str, Any]]) -> Graph:
-    specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": shape}))]
-    specs += [LayerSpec(name=n, kind=k, params=params_from(k, v), inputs=i) for n, k, i, v in layers]
-    return Graph.build("net", specs)
-
-
 def _linear(features: int, **more: Any) -> dict[str, Any]:
     return {"out_features": features, **more}
 
 
 _CONV = {"out_channels": 8, "kernel": 3, "padding": 1, "activation": "relu"}
 GRAPHS: dict[str, Graph] = {
-    "convnet": _graph(
+    "convnet": network(
         (3, 16, 16),
         ("conv1", "convolution", ("data",), _CONV),
         ("pool1", "pool", ("conv1",), {"kernel": 2, "stride": 2}),
@@ -62,7 +57,7 @@ GRAPHS: dict[str, Graph] = {
         ("fc8", "linear", ("fc7",), _linear(12)),
         ("softmax", "softmax", ("fc8",), {}),
     ),
-    "normalised": _graph(
+    "normalised": network(
         (3, 8, 8),
         ("conv1", "convolution", ("data",), {"out_channels": 8, "kernel": 3, "padding": 1}),
         ("lrn", "local_response_norm", ("conv1",), {"size": 3}),
@@ -71,7 +66,7 @@ GRAPHS: dict[str, Graph] = {
         ("fc", "linear", ("pool",), _linear(12)),
         ("softmax", "softmax", ("fc",), {}),
     ),
-    "perceptron": _graph(
+    "perceptron": network(
         (8, 5),
         ("into", "linear", ("data",), _linear(16)),
         ("up", "linear", ("into",), _linear(32, activation="relu")),
@@ -188,7 +183,7 @@ def job_of_case(name: str) -> LayerJob:
     return layer_job(network, plan, global_batch=batch)
 
 
-def decoder_graph() -> Graph:
+def decodernetwork() -> Graph:
     """The decoder of torch_decoder.py."""
 
     def spec(name: str, kind: str, inputs: tuple[str, ...], block: str = "", **params: Any) -> LayerSpec:
@@ -224,6 +219,6 @@ def decoder_graph() -> Graph:
 
 def predicted_tensor_elements(plan: MeshPlan) -> float:
     """Elements that a rank sends for tensor parallelism in a step of the decoder, the two all-reduces of the loss left out."""
-    costs = evaluate(_workload(decoder_graph(), plan.global_batch), _UNIT_LINKS, [plan])
+    costs = evaluate(_workload(decodernetwork(), plan.global_batch), _UNIT_LINKS, [plan])
     rows = plan.micro_batch * 8
     return float(costs.tp_exposed_s[0]) / 4 - 2 * 2 * (plan.tp - 1) / plan.tp * rows
