@@ -356,6 +356,10 @@ class LayerFamily(ABC):
         """Those of `saved_elements` that enter products inside the layer, which may keep them in 8 bits."""
         return np.zeros(np.shape(shard.batch))
 
+    def repeated_elements(self, layer: Layer, shard: Shard) -> FloatArray:  # noqa: ARG002 - mixtures of experts only
+        """Those of `saved_elements` that selective recomputation makes again: what leaves activations inside the layer."""
+        return np.zeros(np.shape(shard.batch))
+
     def is_recomputable(self, layer: Layer) -> bool:  # noqa: ARG002 - the kind decides but for attention
         """See `Layer.is_recomputable`."""
         return self.recomputable

@@ -169,10 +169,15 @@ class Mixture(LayerFamily):
     def cast_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """The dispatched tokens, and what leaves the activations."""
         p: MixtureParams = layer.params
+        rows = shard.batch * positions_of(layer.output_shape, shard) * p.top_k * p.capacity_factor
+        return np.asarray(rows * layer.output_shape[0] + self.repeated_elements(layer, shard))
+
+    def repeated_elements(self, layer: Layer, shard: Shard) -> FloatArray:
+        """What leaves the activations (as that of a gated feed-forward part; DeepSeek-V3, arXiv:2412.19437, section 3.3.3)."""
+        p: MixtureParams = layer.params
         tokens = shard.batch * positions_of(layer.output_shape, shard)
         rows = tokens * p.top_k * p.capacity_factor
-        shared = np.ceil(p.shared_width / shard.split_out)
-        return np.asarray(rows * (layer.output_shape[0] + np.ceil(p.ffn / shard.split_out)) + tokens * shared)
+        return np.asarray(rows * np.ceil(p.ffn / shard.split_out) + tokens * np.ceil(p.shared_width / shard.split_out))
 
 
 @dataclass(frozen=True, slots=True)

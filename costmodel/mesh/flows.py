@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from costmodel.graph import Graph
 from costmodel.mesh.units import UnitKind
 from costmodel.workload import Workload
 
-__all__ = ["GradientFlow", "flow_of"]
+__all__ = ["GradientFlow", "flow_of", "is_repeated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class GradientFlow:
     to_inputs : bool
         It finds gradients of its inputs: a layer before it is trained.
     runs_again : bool
-        Selective recomputation has a reason to run the layer again: its own backward pass, or that of a layer of the unit that reads it.
+        Selective recomputation runs the layer again (`is_repeated`), and has a reason to: its own backward pass, or that of a layer of the
+        unit that reads it.
     """
 
     through: bool
@@ -49,5 +51,21 @@ def flow_of(workload: Workload, kind: UnitKind, position: int, needs: Sequence[b
     return GradientFlow(
         through=needs[index],
         to_inputs=any(needs[u] for u in workload.graph.producers[index]),
-        runs_again=needs[index] or reading,
+        runs_again=is_repeated(workload.graph, kind, position) and (needs[index] or reading),
     )
+
+
+def is_repeated(graph: Graph, kind: UnitKind, position: int) -> bool:
+    """Whether selective recomputation runs a layer of a unit again instead of keeping what it makes.
+
+    Cheap layers, attention that is written out, and the matrices that spread the narrow vectors of latent attention over its heads: those
+    keep many times what they read (DeepSeek-V3, arXiv:2412.19437, section 3.2.3: norms and up-projections are computed again;
+    Megatron-LM, ``--recompute-modules mla_up_proj``).
+    """
+    layer = graph.layers[kind.layers[position]]
+    if layer.is_recomputable:
+        return True
+    if layer.kind != "linear" or layer.output_shape[0] <= layer.input_shapes[0][0]:
+        return False
+    readers = [kind.layers[r] for r, inputs in enumerate(kind.inputs) if position in inputs]
+    return bool(readers) and all(graph.layers[index].kind == "latent_attention" for index in readers)

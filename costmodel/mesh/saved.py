@@ -12,6 +12,7 @@ from costmodel.efficiency import NARROW_FORMATS
 from costmodel.graph import Graph
 from costmodel.layers import ATTENTION, Layer
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.flows import is_repeated
 from costmodel.mesh.roles import LayerRole
 from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.units import UnitKind
@@ -63,7 +64,7 @@ def add_saved_inputs(
             total["input_bytes"] += elements * width
         if any(keeping[r] for r in reading):
             total["saved_bytes"] += elements * width
-        if any(keeping[r] or (graph.layers[kind.layers[r]].is_recomputable and again[r]) for r in reading):
+        if any(keeping[r] or (is_repeated(graph, kind, r) and again[r]) for r in reading):
             total["saved_selective_bytes"] += elements * width
 
 
@@ -121,8 +122,9 @@ def add_saved_layer(
         extra = extra + assumptions.autograd_copies * size * facts.has_backward
     kept, again = (size * use.share(_FP8_BYTES / width if is_cast else 1.0) for use in (facts.kept, facts.needed_again))
     total["saved_bytes"] += extra + kept
-    if not layer.is_recomputable:
-        total["saved_selective_bytes"] += extra + again
+    if not facts.is_repeated:
+        inside = layer.family.repeated_elements(layer, shard) * (_FP8_BYTES if is_cast else width) * facts.has_backward
+        total["saved_selective_bytes"] += extra - inside + again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +159,8 @@ class SavedFacts:
         The backward pass of another layer reads its output, or its own does.
     needed_again : Use
         The same under selective recomputation, or to run other layers again.
+    is_repeated : bool
+        Selective recomputation runs it again.
     feeds_loss : bool
     """
 
@@ -164,6 +168,7 @@ class SavedFacts:
     keeps_input: bool
     kept: Use
     needed_again: Use
+    is_repeated: bool
     feeds_loss: bool
 
 
@@ -182,13 +187,15 @@ def saved_facts(graph: Graph, kind: UnitKind, needs: Sequence[bool]) -> list[Sav
         own = layers[p].kind in ATTENTION and layers[p].params.fused and bool(reads)
         return Use(by_products=any(casts[r] for r in reads), by_others=own or not all(casts[r] for r in reads))
 
-    runs_again = [k or (layer.is_recomputable and a) for k, layer, a in zip(keeping, layers, again, strict=True)]
+    repeated = [is_repeated(graph, kind, p) for p in range(len(layers))]
+    runs_again = [k or (r and a) for k, r, a in zip(keeping, repeated, again, strict=True)]
     return [
         SavedFacts(
             has_backward=needs[index],
             keeps_input=keeping[p],
             kept=use(p, keeping),
             needed_again=use(p, runs_again),
+            is_repeated=repeated[p],
             feeds_loss=any(graph.layers[kind.layers[r]].kind == "softmax" for r in reading[p]),
         )
         for p, index in enumerate(kind.layers)
@@ -234,7 +241,7 @@ def _needed_again(
 
     A layer that only draws a mask again needs no input for it.
     """
-    again = [graph.layers[i].is_recomputable for i in kind.layers]
+    again = [is_repeated(graph, kind, p) for p in range(len(kind.layers))]
     needed = [False] * len(again)
     for position in reversed(range(len(again))):
         needed[position] = any(keeping[r] or (again[r] and needed[r]) for r in readers.get(position, ()))

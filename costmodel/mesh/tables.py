@@ -24,7 +24,14 @@ from costmodel.mesh.plan import LayerSplit
 from costmodel.mesh.roles import LayerRole, roles_of
 from costmodel.mesh.saved import add_saved, add_saved_inputs
 from costmodel.mesh.shares import RowKeys, rows_held, shard_of
-from costmodel.mesh.unfused import expert_bytes, expert_kernels, fp8_bytes, softmax_kernels, unfused_bytes
+from costmodel.mesh.unfused import (
+    expert_bytes,
+    expert_kernels,
+    expert_repeats,
+    fp8_bytes,
+    softmax_kernels,
+    unfused_bytes,
+)
 from costmodel.mesh.unit_messages import add_attention_messages, add_dispatch, add_tensor_parallel
 from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitTable
 from costmodel.mesh.units import UnitKind, Units
@@ -214,7 +221,7 @@ def _add_compute(
     total["forward_s"] += times.forward_s
     if layer.kind in ATTENTION:
         total["attention_forward_s"] += times.forward_s
-    if layer.is_recomputable and flow.runs_again:
+    if flow.runs_again:
         total["selective_s"] += times.forward_s
     if not flow.through:
         return np.zeros_like(times.backward_weight_s)
@@ -245,10 +252,14 @@ def _add_unfused(
     if layer.kind == "linear" and compute.precision.compute in NARROW_FORMATS:
         forward, backward = fp8_bytes(rows_held(layer, shard) * shard.in_channels, elements, width)
     elif layer.kind == "moe":
-        forward, backward = expert_bytes(layer, shard, width, is_fp8=compute.precision.compute in NARROW_FORMATS)
+        is_fp8 = compute.precision.compute in NARROW_FORMATS
+        forward, backward = expert_bytes(layer, shard, width, is_fp8=is_fp8)
+        again, kernels = expert_repeats(layer, shard, width, is_fp8=is_fp8)
+        total["selective_s"] += again / device.stream_bytes_per_s * flow.through
+        total["selective_launches"] += kernels * flow.through
     rate = device.stream_bytes_per_s
     total["forward_s"] += forward / rate
-    if layer.is_recomputable and flow.runs_again:
+    if flow.runs_again:
         total["selective_s"] += forward / rate
     if flow.through:
         total["backward_s"] += backward / rate
@@ -278,7 +289,7 @@ def _add_launches(
         started = forward + assumptions.expert_launches * each
         total["forward_s"] += assumptions.dispatch_waits * assumptions.host_launch_s * started
     total["forward_launches"] += forward + apart
-    if layer.is_recomputable and flow.runs_again:
+    if flow.runs_again:
         total["selective_launches"] += forward + apart
     if not flow.through:
         return

@@ -11,7 +11,7 @@ from costmodel.layers.mixture import MixtureParams
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.shares import rows_held
 
-__all__ = ["expert_bytes", "expert_kernels", "fp8_bytes", "softmax_kernels", "unfused_bytes"]
+__all__ = ["expert_bytes", "expert_kernels", "expert_repeats", "fp8_bytes", "softmax_kernels", "unfused_bytes"]
 
 FloatArray = NDArray[np.float64]
 
@@ -169,6 +169,27 @@ def expert_kernels(params: MixtureParams, shard: Shard, *, is_fp8: bool) -> tupl
     held = np.ceil(params.experts / shard.experts)
     casts, biases = 2.0 * is_fp8, 1.0 * params.bias
     return held * (2.0 + casts + biases), held * (4.0 + casts + 2.0 * biases)
+
+
+def expert_repeats(layer: Layer, shard: Shard, width: int, *, is_fp8: bool) -> tuple[FloatArray, FloatArray]:
+    """Bytes and kernels with which selective recomputation makes again what leaves the activations of a mixture.
+
+    The activation of the routed and of the shared experts, a kernel each; under fp8 the cast of its result, one by one for the experts
+    that the rank holds (kernels of single experts are not among those counted here).
+
+    Parameters
+    ----------
+    layer : Layer
+        A mixture of experts.
+    shard : Shard
+    width : int
+        Bytes of an activation.
+    is_fp8 : bool
+    """
+    params = layer.params
+    each = params.matrices * width + is_fp8 * (width + 1.0)  # read once or, gated, both halves; written
+    kernels = np.full_like(shard.batch, 1.0 + bool(params.shared_width), dtype=np.float64)
+    return np.asarray(layer.family.repeated_elements(layer, shard) * each), kernels
 
 
 def _moved(work: PassWork, width: int) -> FloatArray | float:

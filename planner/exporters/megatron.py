@@ -182,7 +182,7 @@ def _memory(job: Job, account: Account) -> list[tuple[str, ...]]:
     arguments: list[tuple[str, ...]] = []
     recompute = recompute_of(job, account, FIELDS["recompute"])
     if recompute.granularity == "selective":
-        arguments += [("--recompute-granularity", "selective"), ("--recompute-modules", "core_attn")]
+        arguments += [("--recompute-granularity", "selective"), ("--recompute-modules", *recompute.modules)]
     elif recompute.granularity:
         arguments += [
             ("--recompute-granularity", "full"),

@@ -159,7 +159,7 @@ def _memory(job: Job, account: Account) -> list[str]:
         f"model.recompute_num_layers={recompute.num_layers or 'null'}",
     ]
     if recompute.granularity == "selective":
-        overrides.append("model.recompute_modules=[core_attn]")
+        overrides.append(f"model.recompute_modules=[{','.join(recompute.modules)}]")
     if plan.offload_optimizer:
         account.note("offload_optimizer", FIELDS["offload_optimizer"])
         overrides += [

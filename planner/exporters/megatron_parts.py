@@ -24,6 +24,7 @@ class Recompute:
     granularity: str = ""
     method: str = ""
     num_layers: int = 0
+    modules: tuple[str, ...] = ()
 
 
 def layout_text(blocks: Sequence[int]) -> str:
@@ -66,7 +67,7 @@ def recompute_of(job: Job, account: Account, words: str) -> Recompute:
         return Recompute()
     account.note("recompute", words)
     if plan.recompute == "selective":
-        return Recompute(granularity="selective")
+        return Recompute(granularity="selective", modules=_selected_modules(job))
     account.note("recompute_blocks", words)
     wanted = job.chunk_recompute
     most = max(wanted, default=0)
@@ -78,6 +79,18 @@ def recompute_of(job: Job, account: Account, words: str) -> Recompute:
                 f"every stage recomputes equally many blocks: {most} are written, the most of any stage, which takes longer and fits",
             )
     return Recompute(granularity="full", method="block", num_layers=most)
+
+
+def _selected_modules(job: Job) -> tuple[str, ...]:
+    """What selective recomputation runs again in the words of Megatron Core (megatron/core/transformer/transformer_config.py).
+
+    Latent attention is fused, and keeps hardly more than the matrices before it make.
+    """
+    words = {word for argument in (job.other.arguments if job.other else ()) for word in argument}
+    modules = ["layernorm", "mla_up_proj"] if "--multi-latent-attention" in words else ["core_attn"]
+    if "--num-experts" in words or (job.network is not None and job.network.experts):
+        modules.append("moe_act")
+    return tuple(modules)
 
 
 def account_schedule(job: Job, account: Account, words: str) -> None:

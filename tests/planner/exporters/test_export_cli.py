@@ -247,8 +247,9 @@ def test_stages_of_a_split_per_layer_have_no_target(tmp_path: Path, capsys: pyte
         ),
         (  # sizes of deepseek-ai/DeepSeek-V3, config.json
             "deepseek-v3",
-            ["--ep", "8", "--zero", "1"],
+            ["--ep", "8", "--zero", "1", "--recompute", "selective"],
             [
+                "--recompute-modules layernorm mla_up_proj moe_act",
                 "pretrain_gpt.py}",
                 "--num-layers 61",
                 "--hidden-size 7168",
