@@ -40,7 +40,16 @@ class MeshAssumptions:
         "Liu et al., Ring Attention (arXiv:2310.01889), section 3: fully hidden if compute is longer; 10 % is lost to interference",
     )
     ep_overlap: float = _assumption(
-        0.0, "share of expert all-to-all hidden", "Megatron-LM without --overlap-moe-expert-parallel-comm hides none"
+        0.0,
+        "share of the compute of a mixture behind which its tokens of another micro-batch travel, while the pipeline is full",
+        "Megatron-LM without --overlap-moe-expert-parallel-comm hides none; DualPipe (DeepSeek-V3, arXiv:2412.19437, section 3.2.1) "
+        "and that option hide all that compute is long enough for: 1",
+    )
+    dispatch_width: float = _assumption(
+        1.0,
+        "width of tokens on their way to the experts (and of gradients on that way) over that of the activations",
+        "1: dispatched as they are (Megatron-LM); 8-bit numbers with a scale of 4 bytes per 128 are 0.52 of 16-bit ones (DeepSeek-V3, "
+        "arXiv:2412.19437, section 3.3.3; DeepEP), what experts answer travels in 16 bits",
     )
     pp_overlap: float = _assumption(
         0.0, "share of transfers between stages hidden", "Megatron-LM 1F1B sends and receives between its computations"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from costmodel.mesh.groups import GroupTimes, strides
 from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_share, recomputed_units, weigh
-from costmodel.mesh.passes import ChunkPasses, UnitPasses, chunk_passes, unit_passes
+from costmodel.mesh.passes import ChunkPasses, UnitPasses, alone_share, chunk_passes, unit_passes
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, flush_s
 from costmodel.mesh.slack import rank_slack_s
@@ -135,11 +135,19 @@ def build_cores(
     deciding = [getattr(batch, name) for name in _PASS_FIELDS]
     if groups.assumptions.contended_step_s:  # collectives inside a layer feel what stages exchange
         deciding += [batch.pp, stride["pp"]]
+    hides_tokens = groups.assumptions.ep_overlap > 0.0
+    if hides_tokens:  # behind other micro-batches, but for those that fill and drain the pipeline
+        deciding += [batch.pp, batch.num_micro_batches]
     first, pass_of = combined(*deciding, stride["cp"], stride["ep"], *batch.split_columns)
     distinct = batch.take(first)
     table = rows(distinct)
     passes = unit_passes(
-        table, distinct, {name: value[first] for name, value in stride.items()}, groups, is_block=is_block
+        table,
+        distinct,
+        {name: value[first] for name, value in stride.items()},
+        groups,
+        is_block=is_block,
+        alone=alone_share(distinct) if hides_tokens else None,
     )
     pieces = batch.cp * np.where(batch.sequence_parallel > 0, batch.tp, 1)
     message = layouts.run_cut * (batch.micro_batch / pieces * activation_bytes)[:, None]

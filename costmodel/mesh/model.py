@@ -44,7 +44,15 @@ IntArray = NDArray[np.int64]
 
 
 # Assumptions about what is made of the rows of the tables: the rows themselves know nothing of them.
-_BEYOND_ROWS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap", "offload_overlap")
+_BEYOND_ROWS = (
+    "tp_overlap",
+    "cp_overlap",
+    "ep_overlap",
+    "pp_overlap",
+    "dp_overlap",
+    "offload_overlap",
+    "dispatch_width",
+)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_share, weigh
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, MeshBatch
 from costmodel.mesh.unit_table import UnitTable
 
-__all__ = ["ChunkPasses", "UnitPasses", "chunk_passes", "time_before", "unit_passes"]
+__all__ = ["ChunkPasses", "UnitPasses", "alone_share", "chunk_passes", "time_before", "unit_passes"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -65,6 +65,7 @@ def unit_passes(
     groups: GroupTimes,
     *,
     is_block: NDArray[np.bool_],
+    alone: FloatArray | None = None,
 ) -> UnitPasses:
     """Add the communication inside the units.
 
@@ -78,6 +79,8 @@ def unit_passes(
     groups : GroupTimes
     is_block : array (K,)
         Kinds that are repeated blocks: the others are not recomputed.
+    alone : array (n,), optional
+        `alone_share`; without it none, which bounds the times of every pipeline.
 
     Returns
     -------
@@ -92,12 +95,9 @@ def unit_passes(
     """
     assumptions = groups.assumptions
     cp_forward, cp_backward = _context_parallel(table, batch, stride, groups)
-    message = sent_bytes(table, batch, stride["ep"], groups)
-    sent = groups.time_s("all_to_all", groups.find(batch.ep, stride["ep"]), message)
-    ep_forward = (2.0 * sent + table.etp_forward_s) * (1.0 - assumptions.ep_overlap)
+    ep_forward, ep_backward = _expert_parallel(table, batch, stride, groups, alone)
     shown = 1.0 - assumptions.tp_overlap
     tp_forward, tp_backward = table.tp_forward_s * shown, table.tp_backward_s * shown
-    ep_backward = np.where(table.returned_bytes > 0, ep_forward, 0.0)
     host = _host_times(table, batch, stride, groups)
     # What the host needs beyond the device's time, the device waits.
     forward = np.maximum(table.forward_s, host.forward_s - (tp_forward + cp_forward + ep_forward))
@@ -106,13 +106,15 @@ def unit_passes(
     waiting = host.backward_s - (tp_backward + cp_backward + ep_backward)
     backward = np.where(table.backward_s > 0, np.maximum(gradient, waiting) + weight, 0.0)
     launch_s = assumptions.host_launch_s
-    again = np.maximum(table.selective_s, launch_s * table.selective_launches)
+    # The host starts what selective recomputation repeats as part of the backward pass, ahead of the device where it has time.
+    started = launch_s * table.selective_launches
+    again = np.maximum(gradient + table.selective_s, waiting + started) - np.maximum(gradient, waiting)
     selective = np.where(is_block, again, 0.0)
     whole = np.where(is_block & (table.backward_s > 0), forward + tp_forward + cp_forward + ep_forward, 0.0)
     kind = batch.recompute[:, None]
     is_selective, is_full = kind == _SELECTIVE, kind == _FULL
     recompute = np.where(is_selective, selective, np.where(is_full, whole, 0.0))
-    started = np.where(is_selective, launch_s * table.selective_launches, np.where(is_full, host.forward_s, 0.0))
+    started = np.where(is_selective, started, np.where(is_full, host.forward_s, 0.0))
     return UnitPasses(
         compute_forward_s=forward,
         compute_backward_s=backward,
@@ -129,6 +131,46 @@ def unit_passes(
         idle_backward_s=backward + tp_backward + cp_backward + ep_backward - host.backward_s - host.weight_s,
         idle_again_s=np.where(recompute > 0, recompute - started, 0.0),
     )
+
+
+def alone_share(batch: MeshBatch) -> FloatArray:
+    """Share of the passes of a rank beside which no other micro-batch runs, (n,): those that fill and drain the pipeline.
+
+    A rank of S stages runs at most S forward passes before its first backward pass, and as many backward passes behind its last forward
+    pass, of m each (one stage: the first and the last, with which nothing can run).
+
+    >>> from costmodel.mesh.plan import MeshPlan
+    >>> alone_share(MeshBatch.from_plans([MeshPlan(num_micro_batches=4), MeshPlan(pp=16, num_micro_batches=8)])).tolist()
+    [0.25, 1.0]
+    """
+    return np.asarray(np.minimum(batch.pp / batch.num_micro_batches, 1.0))
+
+
+def _expert_parallel(
+    table: UnitTable, batch: MeshBatch, stride: dict[str, IntArray], groups: GroupTimes, alone: FloatArray | None
+) -> tuple[FloatArray, FloatArray]:
+    """What the passes of a unit wait for tokens on their way to the experts and back, (n, K) each.
+
+    With ``ep_overlap`` the tokens of one micro-batch travel while another is computed, forward beside backward: of E seconds in both
+    passes max(E - ep_overlap C, interference E) remain beside C seconds of compute, and all of them where a micro-batch runs alone.
+    """
+    assumptions, ranks = groups.assumptions, groups.find(batch.ep, stride["ep"])
+    message = sent_bytes(table, batch, stride["ep"], groups)
+    back = groups.time_s("all_to_all", ranks, message)
+    wide = assumptions.dispatch_width
+    there = back if wide == 1.0 else groups.time_s("all_to_all", ranks, wide * message)
+    forward = there + back + table.etp_forward_s
+    backward = np.where(table.returned_bytes > 0, forward, 0.0)
+    if assumptions.ep_overlap == 0.0:
+        return forward, backward
+    moved = forward + backward
+    beside = np.maximum(
+        moved - assumptions.ep_overlap * (table.forward_s + table.backward_s), assumptions.interference * moved
+    )
+    shown = np.divide(beside, moved, out=np.zeros_like(moved), where=moved > 0.0)
+    if alone is not None:
+        shown += (1.0 - shown) * alone[:, None]
+    return forward * shown, backward * shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

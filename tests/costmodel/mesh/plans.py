@@ -162,6 +162,7 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
         bucket_bytes=rng.choice([0.0, 1e5, 160e6]),
         gather_overlap=1.0 - shares["ep_overlap"],
         interference=0.2 * shares["pp_overlap"],
+        dispatch_width=1.0 - 0.5 * shares["cp_overlap"],
         host_launch_s=0.0,
         host_collective_s=0.0,
     )

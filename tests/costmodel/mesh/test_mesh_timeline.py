@@ -69,8 +69,7 @@ class Chunks:
         plan, shown = self.plan, self.model.assumptions
         trains = self._value("backward_s", kind) > 0
         cp_forward, cp_backward = self._context(kind) if plan.cp > 1 else (0.0, 0.0)
-        sent = _message_s(self.model, "all_to_all", plan.ep, self.stride["ep"], self._dispatched_bytes(kind))
-        ep = (2 * sent + self._value("etp_forward_s", kind)) * (1 - shown.ep_overlap)
+        ep = self._experts(kind, trains=trains) if plan.ep * plan.etp > 1 else 0.0
         tp = [self._value(name, kind) * (1 - shown.tp_overlap) for name in ("tp_forward_s", "tp_backward_s")]
         forward = self._value("forward_s", kind) + tp[0] + cp_forward + ep
         backward = self._value("backward_s", kind) + tp[1] + cp_backward + (ep if trains else 0.0)
@@ -78,6 +77,22 @@ class Chunks:
         extra = self._gathering(kind, forward, backward, again) if plan.zero_stage == 3 else (0.0, 0.0, 0.0)
         weight = self._value("weight_s", kind)
         return forward + extra[0], backward + extra[1], backward + again + extra[2], weight
+
+    def _experts(self, kind: int, *, trains: bool) -> float:
+        """What each pass waits for tokens: behind other micro-batches while the pipeline is full."""
+        plan, shown = self.plan, self.model.assumptions
+        message = self._dispatched_bytes(kind)
+        each = sum(
+            _message_s(self.model, "all_to_all", plan.ep, self.stride["ep"], width * message)
+            for width in (shown.dispatch_width, 1.0)
+        ) + self._value("etp_forward_s", kind)
+        both = each * (2 if trains else 1)
+        if not both or not shown.ep_overlap:
+            return each
+        computing = self._value("forward_s", kind) + self._value("backward_s", kind)
+        full = max(both - shown.ep_overlap * computing, shown.interference * both) / both
+        filling = min(plan.pp, plan.num_micro_batches) / plan.num_micro_batches
+        return each * (filling + (1 - filling) * full)
 
     def _dispatched_bytes(self, kind: int) -> float:
         """A token goes once to each node that has one of its experts."""

@@ -5,6 +5,8 @@ Ring formulas: an all-gather or a reduce-scatter of B bytes over n ranks moves (
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -179,7 +181,7 @@ def test_stages_receive_activations_and_gradients(tp: int, split: bool, cp: int)
     assert costs.pp_exposed_s[0] == pytest.approx(M * 2 * sent / RATE, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["tp_overlap", "ep_overlap", "pp_overlap"])
+@pytest.mark.parametrize("name", ["tp_overlap", "pp_overlap"])
 def test_overlaps_hide_the_share_that_they_state(name: str) -> None:
     graph, cluster = decoder(blocks=4, experts=4), make.ideal_cluster(bandwidth=RATE)
     plan = MeshPlan(tp=2, sequence_parallel=True, ep=2, pp=2, num_micro_batches=4)
@@ -193,6 +195,38 @@ def test_overlaps_hide_the_share_that_they_state(name: str) -> None:
     none, most = (float(getattr(costs, column)[0]) for costs in shares)
     assert none > 0
     assert most == pytest.approx(none / 4, rel=1e-9)
+
+
+def _tokens_s(**assumed: float) -> float:
+    """What a plan of one mixture per stage waits for tokens, its compute being as slow as a device of one FLOP per second makes it."""
+    graph = decoder(blocks=2, experts=4, features=H, positions=S)
+    peak = assumed.pop("peak", 1.0)
+    cluster = make.ideal_cluster(bandwidth=RATE, peak=peak, memory_bandwidth=peak)
+    plan = MeshPlan(ep=2, dp_replicate=2, pp=2, num_micro_batches=8)
+    model = make.model_of(graph, 16, cluster, replace(make.BARE, **assumed))
+    return float(model.evaluate_plans([plan]).ep_exposed_s[0])
+
+
+def test_tokens_travel_behind_other_micro_batches() -> None:
+    """Compute is long enough: what it loses beside them (an eighth), and all of them in the two of eight micro-batches that fill."""
+    plain = _tokens_s()
+    # Two experts per token, half of them on the other rank, there and back, in both passes.
+    assert plain == pytest.approx(8 * 4 * (S * 2 * H * 2 / 2) / RATE, rel=1e-9)
+    assert _tokens_s(ep_overlap=1.0, interference=0.125) == pytest.approx((2 + 6 / 8) / 8 * plain, rel=1e-9)
+    # Hardly any compute: nothing is hidden.
+    assert _tokens_s(ep_overlap=1.0, interference=0.125, peak=1e30) == pytest.approx(plain, rel=1e-9)
+
+
+def test_half_the_compute_hides_half_of_what_is_longer() -> None:
+    """Tokens that take a hundred times as long as all compute: of these hundred a half is hidden by half of it."""
+    peak = 1e12
+    some = [_tokens_s(ep_overlap=share, peak=peak) for share in (0.0, 0.25, 0.5)]
+    assert some[0] > some[1] > some[2]
+    assert some[0] - some[2] == pytest.approx(2 * (some[0] - some[1]), rel=1e-6)
+
+
+def test_tokens_in_eight_bits_are_narrower_one_way() -> None:
+    assert _tokens_s(dispatch_width=0.5) == pytest.approx(0.75 * _tokens_s(), rel=1e-9)
 
 
 def test_cross_attention_moves_the_keys_of_the_other_sequence() -> None:
