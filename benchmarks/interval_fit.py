@@ -46,7 +46,7 @@ class Fitted:
 
 def model_of(fitted: Fitted, kind: str) -> ErrorModel:
     """Error model of a kind; of a framework that the fit has not seen, that of transformers."""
-    return fitted.models.get(kind, fitted.models["transformers"])
+    return fitted.models[kind if kind in fitted.models else "transformers"]
 
 
 def of_population(rows: Rows) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -156,6 +157,21 @@ def calibrated(fitted: Fitted, of_models: Unseen | None, of_files: Unseen) -> Fi
             asked = of_models.rows.kind[of_models.best] == kind
             own = _for_rankings(of_models, asked, of_models.rows.group, 0.5) if np.any(asked) else usual
             models[kind] = replace(found, **own)
+    return Fitted(log_sd=fitted.log_sd, models=models)
+
+
+def calibrated_apart(fitted: Fitted, found: Unseen, sharpness: Mapping[str, float]) -> Fitted:
+    """Put into the models of kinds with few files what groups left out say: every file counts once, groups say how far a new one may be.
+
+    Rows of one group are wrong together, whatever their file, so that `tail_of_new` of a new group lie beyond either end. ``sharpness``
+    says how far intervals of each kind follow a row's own standard deviation.
+    """
+    models = dict(fitted.models)
+    for kind in np.unique(found.rows.kind).tolist():
+        mine, asked = found.rows.kind == kind, found.rows.kind[found.best] == kind
+        tail = tail_of_new(len(np.unique(found.rows.group[mine])))
+        model = _with_quantiles(fitted.models[kind], found, mine, 1.0, tail, 1.0, None, (sharpness[kind],))
+        models[kind] = replace(model, **_for_rankings(found, asked, found.rows.group, 1.0))
     return Fitted(log_sd=fitted.log_sd, models=models)
 
 

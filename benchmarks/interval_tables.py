@@ -156,14 +156,14 @@ def text_of(without_models: Folds, without_files: Folds) -> str:
     )
 
 
-def calibration_text(rows: Rows, fitted: Fitted, folder: Path) -> str:
-    """configs/calibration/default.yaml; ``folder``: of the tables that the rows are from."""
+def calibration_text(rows: Rows, fitted: Fitted, folder: Path, serving: Fitted, figures: Rows) -> str:
+    """configs/calibration/default.yaml; ``folder``: of the tables that the rows are from; ``figures``: rows of ``serving``."""
     residual = quantile(np.abs(rows.residual), weights(rows), 0.8) / 1.2816
     lines = [
         "# Written by benchmarks/intervals.py --write. Factors of 1: the bundled constants; log_sd: how far they are usually off.",
         "schema_version: 1",
         "name: default",
-        "description: the bundled constants, and how far predictions of training steps are usually off",
+        "description: the bundled constants, and how far predictions are usually off",
         "source:",
         "  note: >-",
         "    residuals of published training steps (vTrain, Ultra-Scale Playbook, llm-foundry, Megatron-LM, NeMo, InternEvo,",
@@ -181,22 +181,30 @@ def calibration_text(rows: Rows, fitted: Fitted, folder: Path) -> str:
         )
     lines += ["residual:", f"  log_sd: {residual:.3g}", "  kinds:"]
     for kind, model in fitted.models.items():
-        parts = ", ".join(f"{name}: {value:.3g}" for name, value in model.by_part.items())
-        lines += [
-            f"    {kind}:",
-            f"      rows: {_count(rows, kind)}",
-            f"      shared_log_sd: {model.shared_log_sd:.3g}",
-            f"      plan_log_sd: {model.plan_log_sd:.3g}",
-            f"      by_part: {{{parts}}}",
-            f"      similarity_steps: {model.similarity_steps:g}",
-            f"      typical_log_sd: {model.typical_log_sd:.3g}",
-            f"      sharpness: {model.sharpness:g}",
-            f"      low: {model.low:.3f}",
-            f"      high: {model.high:.3f}",
-            f"      ranking_scale: {model.ranking_scale:.3g}",
-            f"      listed_share: {model.listed_share:g}",
-        ]
+        lines += kind_lines(kind, model, _count(rows, kind))
+    for kind in np.unique(figures.kind).tolist():
+        lines += kind_lines(kind, serving.models[kind], _count(figures, kind))
     return "\n".join(lines) + "\n"
+
+
+def kind_lines(kind: str, model: ErrorModel, rows: int) -> list[str]:
+    """One error model of the file."""
+    parts = ", ".join(f"{name}: {value:.3g}" for name, value in model.by_part.items())
+    return [
+        f"    {kind}:",
+        f"      rows: {rows}",
+        *([f"      basis: {model.basis}"] if model.basis else []),
+        f"      shared_log_sd: {model.shared_log_sd:.3g}",
+        f"      plan_log_sd: {model.plan_log_sd:.3g}",
+        f"      by_part: {{{parts}}}",
+        f"      similarity_steps: {model.similarity_steps:g}",
+        f"      typical_log_sd: {model.typical_log_sd:.3g}",
+        f"      sharpness: {model.sharpness:g}",
+        f"      low: {model.low:.3f}",
+        f"      high: {model.high:.3f}",
+        f"      ranking_scale: {model.ranking_scale:.3g}",
+        f"      listed_share: {model.listed_share:g}",
+    ]
 
 
 def _table(path: Path, used: int) -> str:

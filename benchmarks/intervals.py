@@ -2,7 +2,8 @@
 
 Usage: PLANNER_REFERENCE_DATA=FOLDER python benchmarks/intervals.py [--write]     (two to four minutes)
 
-``--write`` puts the model into configs/calibration/default.yaml and the scores into docs/accuracy.md.
+``--write`` puts the model into configs/calibration/default.yaml and the scores into docs/accuracy.md; of the model, what is known of
+serving is that of `serving.py`.
 
 The residuals are those of the bundled cost model. Standard deviations (of the named constants, by what they change; of the parts of a
 step; of all plans of a question; of one plan) are fitted by maximum likelihood to whole questions at a time, so that what plans share
@@ -21,6 +22,8 @@ from interval_left_out import everything
 from interval_rows import read_rows
 from interval_tables import calibration_text, text_of
 from pages import measurements, put
+from serving import serving_models
+from serving_rows import figure_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, CALIBRATION = ROOT / "docs" / "accuracy.md", ROOT / "configs" / "calibration" / "default.yaml"
@@ -32,7 +35,10 @@ def main(arguments: Sequence[str]) -> None:
     folder = measurements()
     rows = read_rows(folder)
     fitted, without_models, without_files = everything(rows)
-    text, calibration = text_of(without_models, without_files), calibration_text(rows, fitted, folder)
+    figures = figure_rows()
+    text = text_of(without_models, without_files)
+    serving = serving_models(figures, fitted.log_sd)
+    calibration = calibration_text(rows, fitted, folder, serving, figures)
     if "--write" not in arguments:
         print(text, calibration, sep="\n\n")
         return

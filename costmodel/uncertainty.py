@@ -85,6 +85,8 @@ class ErrorModel:
         fit.
     listed_share : float
         Share of the draws in which a list to benchmark must hold the best for lists of questions left out of the fit to hold it in 90 %.
+    basis : str
+        What it was found from, where that is not training steps.
 
     Raises
     ------
@@ -107,6 +109,7 @@ class ErrorModel:
     high: float = _TENTH
     ranking_scale: float = 1.0
     listed_share: float = 0.9
+    basis: str = ""
 
     def __post_init__(self) -> None:
         """Check the numbers and make the mapping read-only."""

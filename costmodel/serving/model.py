@@ -7,7 +7,7 @@ serves one request: its prompt, and ``output - 1`` decoding passes. Equations ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.costs import SERVING_MEMORY_PARTS, ServingCosts
 from costmodel.serving.kernels import PassKeys
 from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.tables import PassTable, UnitSizes, UnitTimer
+from costmodel.serving.tables import UnitSizes, UnitTimer
 from costmodel.serving.workload import ServingError, ServingWorkload
 
 __all__ = ["ServingModel", "check_generates", "passes_of"]
@@ -152,12 +152,16 @@ class ServingModel:
         ServingCosts
         """
         layouts = self._stages(batch)
-        memory, stage = _memory(self, batch, layouts)
+        memory, stage = _memory(self, batch, layouts, _sizes(self, batch))
         return ServingCosts(**_times(self, batch, layouts), **memory, stage=stage)
+
+    def times(self, batch: ServingBatch) -> dict[str, FloatArray]:
+        """Times and rates alone, by their names in `ServingCosts`."""
+        return _times(self, batch, self._stages(batch))
 
     def memory_bytes(self, batch: ServingBatch) -> FloatArray:
         """Memory of the fullest device alone, (n,)."""
-        return np.asarray(_memory(self, batch, self._stages(batch))[0]["memory_bytes"])
+        return np.asarray(_memory(self, batch, self._stages(batch), _sizes(self, batch))[0]["memory_bytes"])
 
     def largest_batch(self, batch: ServingBatch, most: int, capacity_bytes: float) -> IntArray:
         """Most sequences per replica that fit with the other choices of each plan, up to ``most``; 0 where not even one does.
@@ -165,6 +169,7 @@ class ServingModel:
         Memory grows with the batch, so the largest is found by bisection.
         """
         low, high = np.zeros(len(batch), dtype=np.int64), np.full(len(batch), most, dtype=np.int64)
+        layouts, sizes = self._stages(batch), _sizes(self, batch)
         while np.any(low < high):
             middle = (low + high + 1) // 2
             tried = ServingBatch(
@@ -177,7 +182,7 @@ class ServingModel:
                 prefill_chunk=batch.prefill_chunk,
                 prefill_batch=np.minimum(batch.prefill_batch, np.maximum(middle, 1)),
             )
-            fits = self.memory_bytes(tried) <= capacity_bytes
+            fits = _memory(self, tried, layouts, sizes)[0]["memory_bytes"] <= capacity_bytes
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
         return low
 
@@ -223,28 +228,24 @@ def _keys(batch: ServingBatch, prompts: IntArray, chunk: IntArray, decodes: IntA
     return PassKeys(tp=batch.tp, ep=batch.ep, etp=batch.etp, prompts=prompts, chunk=chunk, decodes=decodes)
 
 
-def _pass(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, keys: PassKeys) -> _Pass:
-    first, inverse = combined(keys.tp, keys.ep, keys.etp, keys.prompts, keys.chunk, keys.decodes)
-    distinct = PassKeys(
-        tp=keys.tp[first],
-        ep=keys.ep[first],
-        etp=keys.etp[first],
-        prompts=keys.prompts[first],
-        chunk=keys.chunk[first],
-        decodes=keys.decodes[first],
-    )
-    table: PassTable = model.timer.passes(distinct)
+def _passes(
+    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, kinds: tuple[PassKeys, ...]
+) -> list[_Pass]:
+    """Time several kinds of passes of every plan; one table has the rows of all, since most of its cost does not depend on their number."""
+    together = {item.name: np.concatenate([getattr(keys, item.name) for keys in kinds]) for item in fields(PassKeys)}
+    first, inverse = combined(*together.values())
+    table = model.timer.passes(PassKeys(**{name: column[first] for name, column in together.items()}))
     counts = np.bincount(model.units.kind_of, minlength=len(model.units.kinds)).astype(np.float64)
-    transfer = _transfer_s(model, batch, keys)
-    inside = weigh(layouts.rank_units, table.total_s[inverse])
-    slowest = np.max(np.where(layouts.rank_first >= 0, inside, 0.0), axis=1)
-    return _Pass(
-        compute_s=(table.compute_s @ counts)[inverse],
-        tp_s=(table.tp_s @ counts)[inverse],
-        ep_s=(table.ep_s @ counts)[inverse],
-        pp_s=(batch.pp - 1) * transfer,
-        slowest_s=slowest + transfer,
-    )
+    through = [part @ counts for part in (table.compute_s, table.tp_s, table.ep_s)]
+    inside = table.total_s
+    found = []
+    for keys, rows in zip(kinds, inverse.reshape(len(kinds), len(batch)), strict=True):
+        transfer = _transfer_s(model, batch, keys)
+        stages = np.where(layouts.rank_first >= 0, weigh(layouts.rank_units, inside[rows]), 0.0)
+        compute, tp, ep = (part[rows] for part in through)
+        pp = (batch.pp - 1) * transfer
+        found.append(_Pass(compute_s=compute, tp_s=tp, ep_s=ep, pp_s=pp, slowest_s=np.max(stages, axis=1) + transfer))
+    return found
 
 
 def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> FloatArray:
@@ -275,7 +276,7 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
     work = model.workload
     _, pieces = _chunk(model, batch)
     mixed = _is_mixed(model, batch)
-    decode, prefill = (_pass(model, batch, layouts, keys) for keys in passes_of(model, batch))
+    decode, prefill = _passes(model, batch, layouts, passes_of(model, batch))
     ttft = prefill.through_s + (pieces - 1) * prefill.slowest_s
     busy, alone = _cycle(work, batch, decode, prefill, ttft, pieces, mixed)
     cycle = np.maximum(busy, alone)
@@ -344,13 +345,20 @@ def _cycle(
 # -- memory -------------------------------------------------------------------------------------------------------------
 
 
-def _memory(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> tuple[dict[str, FloatArray], IntArray]:
-    """Items of the fullest stage, and which it is."""
+def _sizes(model: ServingModel, batch: ServingBatch) -> UnitSizes:
+    """Bytes of units in every plan, which its batch does not change."""
     first, inverse = combined(batch.tp, batch.ep, batch.etp)
     zero = np.zeros(len(first), dtype=np.int64)
-    sizes: UnitSizes = model.timer.sizes(
-        PassKeys(tp=batch.tp[first], ep=batch.ep[first], etp=batch.etp[first], prompts=zero, chunk=zero, decodes=zero)
-    ).take(inverse)
+    keys = PassKeys(
+        tp=batch.tp[first], ep=batch.ep[first], etp=batch.etp[first], prompts=zero, chunk=zero, decodes=zero
+    )
+    return model.timer.sizes(keys).take(inverse)
+
+
+def _memory(
+    model: ServingModel, batch: ServingBatch, layouts: LayoutArrays, sizes: UnitSizes
+) -> tuple[dict[str, FloatArray], IntArray]:
+    """Items of the fullest stage, and which it is."""
     units = layouts.rank_units
     chunk, _ = _chunk(model, batch)
     chunked = batch.prefill_chunk > 0

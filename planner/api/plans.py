@@ -121,6 +121,17 @@ class Plan:
         return float(self.ranked.tpot_s if self.space == "serving" else self.ranked.step_time_s)
 
     @property
+    def step_time_interval_s(self) -> tuple[float, float] | None:
+        """Between these a measurement of `step_time_s` lies with a chance of 80 %; None where nothing is known of errors."""
+        low, high = self.ranked.step_time_low_s, self.ranked.step_time_high_s
+        return None if low is None or high is None else (float(low), float(high))
+
+    @property
+    def probability_best(self) -> float | None:
+        """Chance to be the best of the plans that were compared; None of a plan by itself."""
+        return getattr(self.ranked, "probability_best", None)
+
+    @property
     def time_parts(self) -> dict[str, float]:
         """Terms that add up to `step_time_s`."""
         if self.space == "layers":

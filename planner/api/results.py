@@ -65,6 +65,12 @@ class SearchResult(Answer, Written):
         return float(self.to_dict()["gap"])
 
     @property
+    def benchmark_list(self) -> tuple[int, ...]:
+        """Ranks, from 1, of the plans worth benchmarking: one of them is the best with a chance of 90 %; empty where none were compared."""
+        bars = self.raw.error_bars
+        return () if bars is None else tuple(bars.benchmark_list)
+
+    @property
     def wall_s(self) -> float:
         """Time of the search."""
         return float(self.raw.wall_s)

@@ -20,6 +20,7 @@ __all__ = [
     "benchmark_sentence",
     "sensitivity_blocks",
     "sensitivity_document",
+    "span_text",
 ]
 
 # Where a narrow terminal drops these columns, among those of the ranked table.
@@ -37,7 +38,9 @@ class _Barred(Protocol):
     def probability_best(self) -> float | None: ...
 
 
-def bars_columns(plans: Sequence[_Barred], unit: Unit) -> list[Column]:
+def bars_columns(
+    plans: Sequence[_Barred], unit: Unit, ends: Sequence[tuple[float | None, float | None]] | None = None
+) -> list[Column]:
     """Interval and chance of ranked plans; none where there are no error bars.
 
     Parameters
@@ -45,10 +48,13 @@ def bars_columns(plans: Sequence[_Barred], unit: Unit) -> list[Column]:
     plans : sequence of ranked plans
     unit : Unit
         That the step times are written in.
+    ends : sequence of (low, high), optional
+        Of the intervals where they are not of the step times.
     """
     columns = []
-    if all(plan.step_time_low_s is not None for plan in plans):
-        cells = tuple(interval_text(plan, unit) for plan in plans)
+    shown = [(plan.step_time_low_s, plan.step_time_high_s) for plan in plans] if ends is None else ends
+    if all(low is not None for low, _ in shown):
+        cells = tuple(span_text(span, unit) for span in shown)
         columns.append(Column(title="80 % interval", unit=unit.name, cells=cells, priority=_INTERVAL_PRIORITY))
     if len(plans) > 1 and all(plan.probability_best is not None for plan in plans):
         cells = tuple(percent(plan.probability_best) for plan in plans)
@@ -56,11 +62,16 @@ def bars_columns(plans: Sequence[_Barred], unit: Unit) -> list[Column]:
     return columns
 
 
-def interval_text(plan: _Barred, unit: Unit) -> str:
-    """``15.1-21.2``, in a unit."""
-    if plan.step_time_low_s is None or plan.step_time_high_s is None:
+def span_text(ends: tuple[float | None, float | None], unit: Unit) -> str:
+    """``15.1-21.2``, in a unit.
+
+    >>> span_text((0.01512, 0.0212), Unit(name="ms", size=1e-3)), span_text((None, None), Unit(name="ms", size=1e-3))
+    ('15.1-21.2', 'n/a')
+    """
+    low, high = ends
+    if low is None or high is None:
         return NOT_AVAILABLE
-    return f"{significant(plan.step_time_low_s / unit.size)}-{significant(plan.step_time_high_s / unit.size)}"
+    return f"{significant(low / unit.size)}-{significant(high / unit.size)}"
 
 
 # A longer list is no advice but a statement about the model.
@@ -156,7 +167,12 @@ _NOISE = 0.02
 
 
 # Kinds of workloads of no framework whose runs are known.
-_KIND = {"transformers": "transformers, any framework", "images": "images, any framework"}
+_KIND = {
+    "transformers": "transformers, any framework",
+    "images": "images, any framework",
+    "serving": "serving of dense networks",
+    "serving-experts": "serving of mixtures of experts",
+}
 
 
 def bars_facts(bars: ErrorBars | None) -> list[tuple[str, str]]:
@@ -165,17 +181,15 @@ def bars_facts(bars: ErrorBars | None) -> list[tuple[str, str]]:
         return []
     if bars.note:
         return [("Error bars", bars.note)]
-    return [
-        (
-            "Error bars",
-            f"80 % of measurements; residuals of calibration '{bars.calibration}' ({_KIND.get(bars.kind, bars.kind)}), docs/accuracy.md",
-        )
-    ]
+    kind = _KIND.get(bars.kind, bars.kind)
+    where = f"{bars.basis}; docs/inference.md" if bars.basis else "docs/accuracy.md"
+    return [("Error bars", f"80 % of measurements; residuals of calibration '{bars.calibration}' ({kind}), {where}")]
 
 
 def bars_document(bars: ErrorBars | None, *, compared: bool = True) -> dict[str, Any]:
     """Keys of an answer; ``compared``: of one with several plans."""
-    where = None if bars is None else {"calibration": bars.calibration, "kind": bars.kind, "note": bars.note}
+    names = ("calibration", "kind", "note", "basis")
+    where = None if bars is None else {name: getattr(bars, name) for name in names}
     if not compared:
         return {"error_bars": where}
     return {

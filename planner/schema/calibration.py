@@ -90,6 +90,7 @@ class ErrorModelEntry(FileModel):
     listed_share: Annotated[float, Field(gt=0.0, lt=1.0), BeforeValidator(_number)] = Field(
         default=0.9, description="share of the draws in which a list to benchmark must hold the best"
     )
+    basis: Text = Field(default="", description="what it was found from, where that is not training steps")
 
     @model_validator(mode="after")
     def _order(self) -> Self:
@@ -117,7 +118,7 @@ class ResidualEntry(FileModel):
     by_kind: dict[Name, LogSd] = Field(default_factory=dict, description="of the rows of each kind of table")
     kinds: dict[Name, ErrorModelEntry] = Field(
         default_factory=dict,
-        description="error models by kind of workload: transformers, images, or the name of a framework profile",
+        description="error models by kind of workload: transformers, images, the name of a framework profile, serving, serving-experts",
     )
 
 

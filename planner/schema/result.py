@@ -121,8 +121,14 @@ class ErrorBarsEntry(_Result):
     """Where the error bars come from."""
 
     calibration: str = Field(description="Whose residuals they are.")
-    kind: str = Field(description="Kind of workload: transformers, images, or a framework profile.")
+    kind: str = Field(
+        description="Kind of workload: transformers, images, a framework profile, serving or serving-experts."
+    )
     note: str = Field(description="Why there are no error bars; empty where there are.")
+    basis: str = Field(
+        default="",
+        description="What they stand on, where that is not training steps: fewer measurements, so they are wider.",
+    )
 
 
 class Compared(_Result):

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from planner.schema.result import ComparisonEntry, Head, Number, ResultDocument, Seconds, Tail
+from planner.schema.result import (
+    Compared,
+    ComparisonEntry,
+    ErrorBarsEntry,
+    Head,
+    Number,
+    ResultDocument,
+    Seconds,
+    Tail,
+)
 
 __all__ = ["ServingBreakdownDocument", "ServingPlanCost", "ServingPlanEntry", "ServingResultDocument"]
 
@@ -39,6 +48,14 @@ class ServingPlanCost(BaseModel):
 
     rank: int = Field(ge=1, description="1 is the best.")
     step_time_s: Seconds = Field(description="The same as `tpot_s`.")
+    step_time_low_s: Seconds | None = Field(
+        default=None,
+        description="A measurement of `tpot_s` lies between this and `step_time_high_s` with a chance of 80 %; null: not predicted.",
+    )
+    step_time_high_s: Seconds | None = None
+    probability_best: Number | None = Field(
+        default=None, description="Chance that this is the best of the plans compared; null: not compared."
+    )
     throughput_samples_per_s: Number = Field(description="The same as `requests_per_s`.")
     memory_bytes_per_gpu: Number = Field(description="Memory of the fullest GPU.")
     exposed_communication_s: Seconds = Field(description="Part of the time per token that is communication.")
@@ -50,12 +67,18 @@ class ServingPlanCost(BaseModel):
     ttft_s: Seconds = Field(
         description="Time to first token: the prompt through all stages, without a queue before it."
     )
+    ttft_low_s: Seconds | None = Field(default=None, description="Of the interval of `ttft_s`.")
+    ttft_high_s: Seconds | None = None
     tpot_s: Seconds = Field(description="Mean time per token after the first.")
     request_s: Seconds = Field(description="ttft_s + (output_tokens - 1) tpot_s.")
     pause_s: Seconds = Field(description="Longest pause between two tokens of a sequence.")
     decode_pass_s: Seconds = Field(description="A decoding pass with nothing else under way.")
     requests_per_s: Number = Field(description="Of all replicas.")
     output_tokens_per_s: Number = Field(description="Of all replicas.")
+    output_tokens_per_s_low: Number | None = Field(
+        default=None, description="Of the interval of `output_tokens_per_s`."
+    )
+    output_tokens_per_s_high: Number | None = None
     total_tokens_per_s: Number = Field(description="Prompts included.")
     output_tokens_per_s_per_gpu: Number = Field(description="Per GPU in use.")
     memory_capacity_bytes: Number = Field(description="Memory that a GPU may use.")
@@ -98,7 +121,7 @@ class ServingHead(Head):
     max_tpot_s: Seconds | None = Field(description="Limit on the time per token.")
 
 
-class ServingResultDocument(Tail, ServingHead):
+class ServingResultDocument(Compared, Tail, ServingHead):
     """Answer of `planner optimize --mode inference --json` about a network that generates text."""
 
     plans: list[ServingPlanCost] = Field(description="Best first; of plans with equal degrees the best.")
@@ -139,5 +162,6 @@ class ServingBreakdownDocument(Tail, ServingHead):
     layers: list[ServingLayerEntry] | None = Field(
         default=None, description="In network order; of equal blocks, the first one's."
     )
+    error_bars: ErrorBarsEntry | None = None
     best: ServingPlanCost | None = Field(description="The best plan of the same question, where it was searched for.")
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")

@@ -11,6 +11,7 @@ from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentenc
 from planner.report.documents import RESULT_VERSION, tail
 from planner.report.numbers import (
     NOT_AVAILABLE,
+    Unit,
     byte_text,
     byte_unit,
     duration_text,
@@ -22,6 +23,7 @@ from planner.report.optimize import space_text, workers_text
 from planner.report.parts import assumed_facts, comparison_table, parts_table
 from planner.report.ranking import gap_text, ranked_table
 from planner.report.rows import rows_table
+from planner.report.uncertainty import bars_columns, bars_document, bars_facts, benchmark_sentence, span_text
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
 from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS, command_of
 
@@ -33,7 +35,7 @@ __all__ = [
     "serving_table",
 ]
 
-_ERROR_BARS = ("Error bars", "none: no published measurements of serving are in the fit")
+_RATE = Unit(name="tokens/s", size=1.0)
 # Objective -> what a better plan is.
 _BETTER = {
     "throughput": "faster",
@@ -47,12 +49,16 @@ _KEYS = (
     "family",
     "summary",
     "ttft_s",
+    "ttft_low_s",
+    "ttft_high_s",
     "tpot_s",
     "request_s",
     "pause_s",
     "decode_pass_s",
     "requests_per_s",
     "output_tokens_per_s",
+    "output_tokens_per_s_low",
+    "output_tokens_per_s_high",
     "total_tokens_per_s",
     "output_tokens_per_s_per_gpu",
     "memory_capacity_bytes",
@@ -120,12 +126,14 @@ def _search_blocks(result: ServingResult) -> list[Block]:
         ),
         *_limits(result.limits),
         ("This plan alone", f"planner estimate with the same question and {command_of(best.plan)}"),
-        _ERROR_BARS,
+        *bars_facts(result.error_bars),
+        *_interval_facts(best),
         *assumed_facts(result.assumptions, result.model_assumptions, result.setting),
         *(("Note", note) for note in result.notes),
     ]
     return [
-        serving_table(result.plans),
+        serving_table(result.plans, objective=result.objective),
+        *benchmark_sentence(result.error_bars, len(result.plans)),
         Sentence(f"Best: {best.summary}: {_answer(best)}.", strong=True),
         Facts(tuple(facts)),
     ]
@@ -153,7 +161,18 @@ def _limits(limits: Mapping[str, float]) -> list[tuple[str, str]]:
     return [("Limits", text)] if text else []
 
 
-def serving_table(plans: Sequence[RankedServingPlan], *, ranks: bool = True) -> Table:
+def _interval_facts(plan: RankedServingPlan) -> list[tuple[str, str]]:
+    """Between what a measurement of each quantity lies."""
+    spans = (
+        ("first token", plan.ttft_low_s, plan.ttft_high_s, time_unit(plan.ttft_s)),
+        ("per token", plan.step_time_low_s, plan.step_time_high_s, time_unit(plan.tpot_s)),
+        ("output", plan.output_tokens_per_s_low, plan.output_tokens_per_s_high, _RATE),
+    )
+    texts = [f"{words} {span_text((low, high), unit)} {unit.name}" for words, low, high, unit in spans if low]
+    return [("80 % intervals", ", ".join(texts))] if texts else []
+
+
+def serving_table(plans: Sequence[RankedServingPlan], *, ranks: bool = True, objective: str = "throughput") -> Table:
     """Columns of plans; a narrow terminal drops those of the largest priority first.
 
     Parameters
@@ -161,6 +180,8 @@ def serving_table(plans: Sequence[RankedServingPlan], *, ranks: bool = True) -> 
     plans : sequence of RankedServingPlan
     ranks : bool
         Whether rank and gap have a meaning: not for a single plan that was not searched for.
+    objective : str
+        The interval that is shown is of what the plans are compared by.
     """
     first, each = time_unit(min(p.ttft_s for p in plans)), time_unit(min(p.tpot_s for p in plans))
 
@@ -179,12 +200,19 @@ def serving_table(plans: Sequence[RankedServingPlan], *, ranks: bool = True) -> 
         column("KV cache", lambda p: byte_text(p.memory_parts["kv_bytes"]), 7, unit="per GPU"),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
     ]
+    after, low, high, unit = {
+        "ttft": (2, "ttft_low_s", "ttft_high_s", first),
+        "tpot": (3, "step_time_low_s", "step_time_high_s", each),
+        "latency": (3, "step_time_low_s", "step_time_high_s", each),
+    }.get(objective, (4, "output_tokens_per_s_low", "output_tokens_per_s_high", _RATE))
+    ends = [(getattr(plan, low), getattr(plan, high)) for plan in plans]
+    columns[after + 1 : after + 1] = bars_columns(plans, unit, ends)
     return ranked_table(columns, plans, gap_priority=2) if ranks else Table(columns=tuple(columns))
 
 
 def _plan_blocks(estimate: ServingEstimate) -> list[Block]:
     ranked = estimate.ranked
-    blocks: list[Block] = [serving_table([ranked], ranks=False)]
+    blocks: list[Block] = [serving_table([ranked], ranks=False, objective=estimate.objective)]
     for heading, parts, words, total, unit in (
         ("Where the time per token goes", ranked.tpot_parts, TPOT_WORDS, ranked.tpot_s, time_unit(ranked.tpot_s)),
         (
@@ -234,7 +262,8 @@ def _closing(estimate: ServingEstimate, warnings: Sequence[str]) -> Block:
             f"{duration_text(ranked.request_s)}; longest pause between two tokens {duration_text(ranked.pause_s)}",
         ),
         *_limits(estimate.limits),
-        _ERROR_BARS,
+        *bars_facts(estimate.error_bars),
+        *_interval_facts(ranked),
         *assumed_facts(estimate.assumptions, estimate.model_assumptions, estimate.setting),
         *(("Note", note) for note in estimate.notes),
         *(("Warning", warning) for warning in warnings),
@@ -250,6 +279,9 @@ def serving_record(ranked: RankedServingPlan) -> dict[str, Any]:
     return {
         "rank": ranked.rank,
         "step_time_s": ranked.tpot_s,
+        "step_time_low_s": ranked.step_time_low_s,
+        "step_time_high_s": ranked.step_time_high_s,
+        "probability_best": ranked.probability_best,
         "throughput_samples_per_s": ranked.requests_per_s,
         "memory_bytes_per_gpu": ranked.memory_bytes_per_gpu,
         "exposed_communication_s": ranked.exposed_communication_s,
@@ -302,6 +334,7 @@ def _search_document(result: ServingResult) -> dict[str, Any]:
         "wall_s": result.wall_s,
         "searched": dict(result.searched),
         "data_parallel": None if plain is None else _with_plan(plain),
+        **bars_document(result.error_bars),
         **tail(result.setting, (*result.assumptions, *result.model_assumptions), (), result.notes),
     }
 
@@ -317,6 +350,7 @@ def _estimate_document(estimate: ServingEstimate, warnings: Sequence[str], *, ro
         document["layers"] = [asdict(row) for row in estimate.layers]
     return {
         **document,
+        **bars_document(estimate.error_bars, compared=False),
         "best": None if best is None else _with_plan(best),
         "comparison": [{"term": term, "plan_s": a, "best_s": b} for term, a, b in estimate.comparison],
         **tail(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from costmodel.serving.breakdown import ServingLayerRow
 from costmodel.serving.plan import ServingPlan
 from planner.results import Assumption, Setting
+from planner.uncertainty.bars import ErrorBars
 
 __all__ = ["RankedServingPlan", "ServingEstimate", "ServingResult"]
 
@@ -40,6 +41,14 @@ class RankedServingPlan:
     bottleneck: str  # the largest part of the time per token, in words
     money_per_million_output_tokens: float | None  # in USD; None: the device file states no price
     gap: float  # objective over the best plan's, minus 1 (for rates, the best over it)
+    # Between these lies a measurement with a chance of 80 %: of the time per token, of that to the first, of the rate of all replicas.
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None
+    ttft_low_s: float | None = None
+    ttft_high_s: float | None = None
+    output_tokens_per_s_low: float | None = None
+    output_tokens_per_s_high: float | None = None
+    probability_best: float | None = None  # among those compared
 
     @property
     def exposed_communication_s(self) -> float:
@@ -71,6 +80,7 @@ class ServingResult:
     model_assumptions: tuple[Assumption, ...]
     replicas_only: RankedServingPlan | None  # the best with tp = pp = ep = 1; None: none fits and keeps the limits
     notes: tuple[str, ...]
+    error_bars: ErrorBars | None = None
     interrupted: bool = False  # by the user
 
 
@@ -89,6 +99,7 @@ class ServingEstimate:
     model_assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
     layers: tuple[ServingLayerRow, ...]
+    error_bars: ErrorBars | None = None
     best: RankedServingPlan | None = None
     # Why this plan is not the best: (part, this plan's seconds, the best plan's seconds), largest difference first.
     comparison: tuple[tuple[str, float, float], ...] = ()

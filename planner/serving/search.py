@@ -17,6 +17,8 @@ from planner.serving.remedies import missed_limits, no_serving_plan
 from planner.serving.request import ServingRequest
 from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
 from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
+from planner.uncertainty.bars import COMPARED_PLANS, with_chances
+from planner.uncertainty.serving import serving_bars
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving
 from strategies.serving.settings import MOST_BATCH, ServingOutcome, ServingSettings
@@ -43,13 +45,24 @@ def optimize_serving(request: ServingRequest, progress: Progress | None = None) 
     PlannerError
         Unusable options or files.
     """
+    return _optimize(request, progress)
+
+
+def _optimize(request: ServingRequest, progress: Progress | None, *, with_error_bars: bool = True) -> ServingResult:
     started = time.monotonic()
     judge = make_serving_judge(request)
     settings = _settings(judge)
+    if with_error_bars:  # as many plans as may be the best, however few of them are shown
+        settings = dataclasses.replace(settings, top=max(settings.top, COMPARED_PLANS))
     outcome = search_serving(judge.model, settings, progress)
     if not outcome.candidates:
         raise no_serving_plan(judge, settings, outcome)
     plans = judge.rank([candidate.plan for candidate in outcome.candidates])
+    bars = None
+    if with_error_bars and not outcome.interrupted:
+        compared, bars = serving_bars(judge, plans)
+        plans = list(with_chances(compared, bars))
+    plans = plans[: request.base.top]
     return ServingResult(
         setting=dataclasses.replace(judge.setting, global_batch=plans[0].plan.concurrency),
         prompt_tokens=judge.model.workload.prompt_tokens,
@@ -66,6 +79,7 @@ def optimize_serving(request: ServingRequest, progress: Progress | None = None) 
         model_assumptions=judge.rows(),
         replicas_only=_replicas_only(judge, settings, outcome, plans[0]),
         notes=tuple(_notes(judge, outcome, plans[0])),
+        error_bars=bars,
         interrupted=outcome.interrupted,
     )
 
@@ -110,7 +124,7 @@ def explain_serving(
         request, base=dataclasses.replace(request.base, mesh=mesh, top=1, gpus=workers), degrees={}
     )
     try:
-        best = optimize_serving(free, progress).plans[0]
+        best = _optimize(free, progress, with_error_bars=False).plans[0]
     except NoFeasiblePlan:
         if plan is None:
             raise
@@ -122,7 +136,7 @@ def _estimate(
     judge: ServingJudge, plan: ServingPlan, chosen: list[str], best: RankedServingPlan | None = None
 ) -> ServingEstimate:
     judge.check(plan)
-    ranked = judge.rank([plan])[0]
+    (ranked,), bars = serving_bars(judge, judge.rank([plan]))
     if best is not None:
         ranked = dataclasses.replace(ranked, gap=judge.score(ranked) / judge.score(best) - 1.0)
     defaults = (Assumption(name="plan", value=f"with {', '.join(chosen)}", source="left open"),) if chosen else ()
@@ -138,6 +152,7 @@ def _estimate(
         model_assumptions=judge.rows(),
         notes=tuple(_about(judge, ranked)),
         layers=tuple(serving_layer_rows(judge.model, plan)),
+        error_bars=bars,
         best=best,
         comparison=_comparison(ranked, best),
     )
@@ -208,11 +223,29 @@ def _notes(judge: ServingJudge, outcome: ServingOutcome, best: RankedServingPlan
         notes.append("stopped by the time limit: --time-limit gives the search longer")
     if judge.objective in ("throughput", "tokens_per_s_per_gpu") and not judge.limits:
         notes.append("the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be")
+    notes += _unsure_limits(judge, best)
     if best.plan.max_batch >= MOST_BATCH and "max_batch" not in judge.degrees:
         notes.append(
             f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more"
         )
     return notes
+
+
+def _unsure_limits(judge: ServingJudge, best: RankedServingPlan) -> list[str]:
+    """Limits that the best plan keeps as predicted, but that its intervals reach beyond."""
+    found = []
+    for name, flag, value, high in (
+        ("ttft_s", "--max-ttft", best.ttft_s, best.ttft_high_s),
+        ("tpot_s", "--max-tpot", best.tpot_s, best.step_time_high_s),
+    ):
+        limit = judge.limits.get(name)
+        if limit is not None and high is not None and value <= limit < high:
+            asked = 1e3 * limit * value / high
+            found.append(
+                f"{flag}: the plan keeps the limit as predicted, but its 80 % interval ends at {1e3 * high:.3g} ms; "
+                f"{flag} {asked:.3g}ms asks for one that keeps it with 90 % probability"
+            )
+    return found
 
 
 # -- the plan that is spelled out ---------------------------------------------------------------------------------------

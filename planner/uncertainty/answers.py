@@ -13,7 +13,7 @@ from costmodel.known_costs import KnownCosts
 from costmodel.roofline import RooflineCompute
 from costmodel.uncertainty import Candidates
 from planner.mesh.space import is_transformer
-from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, without_model
+from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, where_needed, without_model
 from planner.uncertainty.effects import Times, constants_of, effects_of, layer_times, mesh_times
 from planner.uncertainty.features import layer_mixture, mesh_coordinates, node_size, shares_of
 
@@ -27,6 +27,7 @@ __all__ = ["layer_bars", "layer_weights", "mesh_bars", "mesh_weights", "parts_ba
 
 FloatArray = NDArray[np.float64]
 
+_OF_TRAINING = "of training steps, since no published forward pass is in the fit"
 # Terms of a ranked plan with a split per layer.
 _LAYER_TERMS = ("compute_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
 
@@ -87,7 +88,8 @@ def layer_bars(resolved: Resolved, plans: Sequence[RankedPlan], known: KnownCost
         coordinates=coordinates,
         mixture=mixture,
     )
-    return bars_of(candidates, knowledge, seed=resolved.request.seed, weight=layer_weights(resolved, plans))
+    bars = bars_of(candidates, knowledge, seed=resolved.request.seed, weight=layer_weights(resolved, plans))
+    return bars if resolved.request.mode == "training" else replace(bars, basis=_OF_TRAINING)
 
 
 def layer_weights(resolved: Resolved, plans: Sequence[RankedPlan]) -> FloatArray:
@@ -111,11 +113,8 @@ def parts_bars(resolved: Resolved, plans: Sequence[_Timed]) -> ErrorBars:
 
 
 def _knowledge(resolved: Resolved, plans: int, *, is_transformer: bool, names: Sequence[str]) -> Knowledge:
-    """What is known; of no constants where they neither compare plans nor shape an interval, since varying them takes time."""
-    found = knowledge_of(resolved.request, is_transformer=is_transformer, names=names)
-    if plans > 1 or found.model.sharpness > 0:
-        return found
-    return replace(found, log_sd={}, covariance=np.zeros((0, 0)))
+    """What is known, as far as it is needed."""
+    return where_needed(knowledge_of(resolved.request, is_transformer=is_transformer, names=names), plans)
 
 
 def _candidates(

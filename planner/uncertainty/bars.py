@@ -34,7 +34,10 @@ __all__ = [
     "knowledge_of",
     "knowledge_with",
     "one_width",
+    "serving_knowledge",
+    "where_needed",
     "with_bars",
+    "with_chances",
     "without_model",
 ]
 
@@ -103,6 +106,8 @@ class ErrorBars:
         Whose error model it is.
     note : str
         Why there are no error bars; empty where there are.
+    basis : str
+        What they stand on, where that is not training steps of the same kind.
     """
 
     low_s: tuple[float, ...] = ()
@@ -115,6 +120,7 @@ class ErrorBars:
     calibration: str = ""
     kind: str = ""
     note: str = ""
+    basis: str = ""
 
 
 def without_model() -> ErrorBars:
@@ -153,6 +159,31 @@ def knowledge_with(
         log_sd={name: _log_sd(calibration, bundled, name) for name in names},
         covariance=_covariance(calibration, bundled, names),
     )
+
+
+def serving_knowledge(request: Request, kind: str, *, names: Sequence[str]) -> Knowledge:
+    """What the calibration of a question about serving says about its errors.
+
+    Residuals of a user's training steps say nothing about those of a serving engine: unless the calibration has an error model of the
+    kind, it is the bundled one; the constants are as sure as the calibration makes them.
+    """
+    bundled = load_calibration().calibration
+    calibration = bundled if request.calibration is None else load_calibration(request.calibration).calibration
+    whose = calibration if kind in calibration.error_models else bundled
+    return Knowledge(
+        calibration=whose.name,
+        kind=kind,
+        model=whose.error_models[kind],
+        log_sd={name: _log_sd(calibration, bundled, name) for name in names},
+        covariance=_covariance(calibration, bundled, names),
+    )
+
+
+def where_needed(known: Knowledge, plans: int) -> Knowledge:
+    """The same, of no constants where they neither compare plans nor shape an interval, since varying them takes time."""
+    if plans > 1 or known.model.sharpness > 0:
+        return known
+    return replace(known, log_sd={}, covariance=np.zeros((0, 0)))
 
 
 def one_width(given: Calibration | None) -> ErrorModel:
@@ -225,6 +256,7 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
         high_s=tuple(high.tolist()),
         calibration=knowledge.calibration,
         kind=knowledge.kind,
+        basis=knowledge.model.basis,
     )
     if len(candidates) < 2:
         return bars
@@ -258,16 +290,18 @@ def with_equals(chosen: NDArray[np.int64], log_times: FloatArray) -> NDArray[np.
     return np.flatnonzero((apart <= _EQUAL_TIME).any(axis=1))
 
 
+def with_chances(plans: Sequence[_T], bars: ErrorBars) -> tuple[_T, ...]:
+    """Ranked plans with their chance to be the best, where they were compared."""
+    if not bars.probability_best:
+        return tuple(plans)
+    return tuple(replace(plan, probability_best=bars.probability_best[n]) for n, plan in enumerate(plans))
+
+
 def with_bars(plans: Sequence[_T], bars: ErrorBars) -> tuple[_T, ...]:
     """Ranked plans with their interval and their chance."""
     if not bars.low_s:
         return tuple(plans)
-    return tuple(
-        replace(
-            plan,
-            step_time_low_s=bars.low_s[n],
-            step_time_high_s=bars.high_s[n],
-            probability_best=bars.probability_best[n] if bars.probability_best else None,
-        )
-        for n, plan in enumerate(plans)
-    )
+    timed = [
+        replace(plan, step_time_low_s=bars.low_s[n], step_time_high_s=bars.high_s[n]) for n, plan in enumerate(plans)
+    ]
+    return with_chances(timed, bars)

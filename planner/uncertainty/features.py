@@ -22,10 +22,17 @@ __all__ = ["TIME_TERMS", "layer_mixture", "layer_times_s", "mesh_coordinates", "
 
 FloatArray = NDArray[np.float64]
 
-# Part of a step (costmodel.uncertainty.PARTS) -> terms of the cost model that belong to it, of meshes and of splits per layer.
+# Part of a step (costmodel.uncertainty.PARTS) -> terms of the cost model that belong to it, of meshes, of splits per layer and of serving.
 TIME_TERMS: Mapping[str, tuple[str, ...]] = {
-    "layer_communication": ("tp_exposed_s", "cp_exposed_s", "ep_exposed_s", "reshard_s"),
-    "stage_transfer": ("pp_exposed_s",),
+    "layer_communication": (
+        "tp_exposed_s",
+        "cp_exposed_s",
+        "ep_exposed_s",
+        "reshard_s",
+        "serving_tp_s",
+        "serving_ep_s",
+    ),
+    "stage_transfer": ("pp_exposed_s", "serving_pp_s"),
     "gradient_exchange": ("dp_exposed_s", "exposed_exchange_s"),
     "bubble": ("bubble_s",),
 }

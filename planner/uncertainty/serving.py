@@ -1,0 +1,132 @@
+"""Error bars of the answers about serving: of the time to the first token, the time per token, and the tokens that a full server makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.graph import Graph
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.variants import SERVING_CONSTANTS, serving_model_with
+from costmodel.uncertainty import Candidates, intervals
+from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, serving_knowledge, where_needed
+from planner.uncertainty.effects import constants_of, effects_of
+from planner.uncertainty.features import node_size, shares_of
+
+if TYPE_CHECKING:
+    from planner.serving.judge import ServingJudge
+    from planner.serving.results import RankedServingPlan
+
+__all__ = ["QUANTITIES", "serving_bars", "serving_candidates", "serving_coordinates", "serving_kind"]
+
+FloatArray = NDArray[np.float64]
+
+# What is measured of a server: time to the first token, mean time per token after it, seconds per token of all replicas. The time of a
+# request is as sure as the last: a place of a full server makes one request after the other.
+QUANTITIES: tuple[str, ...] = ("ttft_s", "tpot_s", "token_s")
+_OF_OBJECTIVE = {"ttft": "ttft_s", "tpot": "tpot_s"}
+_DEGREES = ("tp", "pp", "ep", "etp", "dp", "max_batch", "prefill_batch")
+_COMMUNICATION = ("tp_s", "ep_s", "pp_s")
+
+
+def serving_kind(graph: Graph) -> str:
+    """Kind of workload that a question about serving is: mixtures of experts are further from their predictions than dense networks."""
+    return "serving-experts" if any(layer.kind == "moe" for layer in graph.layers) else "serving"
+
+
+def serving_bars(
+    judge: ServingJudge, plans: Sequence[RankedServingPlan]
+) -> tuple[tuple[RankedServingPlan, ...], ErrorBars]:
+    """Ranked plans with their intervals, and how sure their order is; at least one plan."""
+    model, resolved = judge.model, judge.resolved
+    batch = ServingBatch.from_plans([plan.plan for plan in plans])
+    apart = int((batch.tp * batch.pp * batch.sharing).max())  # devices that speak to one another
+    named = constants_of(resolved.workload, model.cluster, apart)
+    kind = serving_kind(model.workload.graph)
+    known = serving_knowledge(resolved.request, kind, names=[name for name in SERVING_CONSTANTS if name in named])
+    knowledge = where_needed(known, len(plans))
+    found = serving_candidates(model, [plan.plan for plan in plans], knowledge)
+    of_objective = found[_OF_OBJECTIVE.get(judge.objective, "token_s")]
+    weight = np.array([judge.score(plan) for plan in plans]) / of_objective.step_time_s
+    return _with_intervals(plans, found, knowledge), bars_of(
+        of_objective, knowledge, seed=resolved.request.seed, weight=weight
+    )
+
+
+def _with_intervals(
+    plans: Sequence[RankedServingPlan], found: Mapping[str, Candidates], knowledge: Knowledge
+) -> tuple[RankedServingPlan, ...]:
+    """Plans with an interval for each quantity."""
+    ends = {name: intervals(candidates, knowledge.model) for name, candidates in found.items()}
+    result = []
+    for n, plan in enumerate(plans):
+        first, token = ([float(end[n]) for end in ends[name]] for name in ("ttft_s", "token_s"))
+        each = [float(end[n]) for end in ends["tpot_s"]] if "tpot_s" in ends else [0.0, 0.0]
+        result.append(
+            replace(
+                plan,
+                step_time_low_s=each[0],
+                step_time_high_s=each[1],
+                ttft_low_s=first[0],
+                ttft_high_s=first[1],
+                output_tokens_per_s_low=1.0 / token[1],
+                output_tokens_per_s_high=1.0 / token[0],
+            )
+        )
+    return tuple(result)
+
+
+def serving_candidates(
+    model: ServingModel, plans: Sequence[ServingPlan], knowledge: Knowledge
+) -> dict[str, Candidates]:
+    """Plans as the error model sees them, by quantity; a server of answers of one token has no time per token."""
+    batch = ServingBatch.from_plans(plans)
+    quantities = [name for name in QUANTITIES if name != "tpot_s" or model.workload.decode_passes > 0]
+    now = model.times(batch)
+
+    def joined(times: Mapping[str, FloatArray]) -> FloatArray:
+        return np.concatenate([1.0 / times["output_tokens_per_s"] if q == "token_s" else times[q] for q in quantities])
+
+    names = tuple(knowledge.log_sd)
+    times_s = joined(now)
+    effects = effects_of(lambda name, f: joined(serving_model_with(model, {name: f}).times(batch)), names, times_s)
+    nodes = batch.tp * batch.pp * batch.sharing / node_size(model.cluster)
+    coordinates = serving_coordinates(plans)
+    return {
+        quantity: Candidates(
+            step_time_s=times_s[k * len(plans) : (k + 1) * len(plans)],
+            shares=_shares(now, quantity, model.workload.decode_passes, nodes),
+            effects=effects[k * len(plans) : (k + 1) * len(plans)],
+            covariance=knowledge.covariance,
+            coordinates=coordinates,
+        )
+        for k, quantity in enumerate(quantities)
+    }
+
+
+def _shares(times: Mapping[str, FloatArray], quantity: str, passes: int, nodes: FloatArray) -> FloatArray:
+    """Parts of a quantity; a place spends on a token what it spends on a request, prompt and all."""
+    first, each = {"ttft_s": (1, 0), "tpot_s": (0, 1)}.get(quantity, (1, passes))
+    terms = {
+        f"serving_{name}": first * times[f"prefill_{name}"] + each * times[f"decode_{name}"] for name in _COMMUNICATION
+    }
+    return shares_of(first * times["ttft_s"] + each * times["tpot_s"], terms, nodes)
+
+
+def serving_coordinates(plans: Sequence[ServingPlan]) -> FloatArray:
+    """Where ways to serve lie, in doublings of degrees, of batches and of the tokens of a pass.
+
+    >>> one, two = serving_coordinates([ServingPlan(tp=2, dp=4), ServingPlan(tp=8)])
+    >>> float(np.abs(one - two).sum())
+    4.0
+    """
+    columns = [[math.log2(getattr(plan, name)) for plan in plans] for name in _DEGREES]
+    # Prompts in chunks or whole: two columns differ where this does, half a step each.
+    columns += [[0.5 * float((plan.prefill_chunk > 0) == given) for plan in plans] for given in (True, False)]
+    return np.array(columns, dtype=np.float64).T

@@ -1,0 +1,186 @@
+"""Error bars of serving: what varies them, how wide they are, and what the answers say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import ServingPlan
+from costmodel.serving.variants import SERVING_CONSTANTS
+from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
+from costmodel.uncertainty import intervals, standard_deviations
+from planner.loading import load_cluster, load_model
+from planner.request import Request
+from planner.uncertainty.bars import Knowledge, serving_knowledge
+from planner.uncertainty.serving import QUANTITIES, serving_candidates, serving_kind
+
+PLANS = [
+    ServingPlan(tp=8, max_batch=4),
+    ServingPlan(tp=4, dp=2, max_batch=64, prefill_chunk=512),
+    ServingPlan(tp=2, pp=4, max_batch=128, prefill_batch=4),
+    ServingPlan(tp=4, pp=2, max_batch=16),
+]
+QUESTION = ["optimize", "llama3-8b", "--mode", "inference", "--gpus", "2"]
+
+
+def served(name: str, prompt: int = 1024, output: int = 256) -> ServingModel:
+    workload = ServingWorkload(
+        graph=load_model(name).graph,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        weights=WEIGHT_FORMATS["bf16"],
+        kv_bytes=2.0,
+    )
+    return ServingModel.build(workload, load_cluster("dgx-h100").cluster)
+
+
+def known(kind: str = "serving", unsure: Mapping[str, float] | None = None) -> Knowledge:
+    """What the bundled calibration says, with some constants less sure."""
+    found = serving_knowledge(Request(model="", mode="inference"), kind, names=SERVING_CONSTANTS)
+    sds = {**found.log_sd, **(unsure or {})}
+    return replace(found, log_sd=sds, covariance=np.diag(np.array(list(sds.values())) ** 2))
+
+
+@pytest.fixture(scope="module")
+def dense() -> ServingModel:
+    return served("llama3-70b")
+
+
+def test_effects_of_all_that_takes_time_add_up_to_all_of_it(dense: ServingModel) -> None:
+    """Everything twice as slow is twice the time: rates, bandwidths and latencies together have an effect of 1 (Euler's theorem)."""
+    found = serving_candidates(dense, PLANS, known())
+    sign = {"matmul_rate": -1, "memory_rate": -1, "launch_overhead": 1, "intra_node_bandwidth": -1, "link_latency": 1}
+    for candidates in found.values():
+        effects = dict(zip(SERVING_CONSTANTS, candidates.effects.T, strict=True))
+        assert sum(sign[name] * effects[name] for name in sign) == pytest.approx(np.ones(len(PLANS)), abs=0.06)
+        assert np.all(effects["inter_node_bandwidth"] == 0)
+
+
+def test_one_plan_is_a_batch_of_one(dense: ServingModel) -> None:
+    together = serving_candidates(dense, PLANS, known())
+    for n, plan in enumerate(PLANS):
+        alone = serving_candidates(dense, [plan], known())
+        for quantity in QUANTITIES:
+            one, many = alone[quantity], together[quantity]
+            assert one.step_time_s[0] == pytest.approx(many.step_time_s[n], rel=1e-12)
+            assert one.shares[0] == pytest.approx(many.shares[n], abs=1e-9)
+            assert one.effects[0] == pytest.approx(many.effects[n], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "name", ["matmul_rate", "memory_rate", "launch_overhead", "intra_node_bandwidth", "link_latency"]
+)
+def test_a_less_sure_constant_widens_intervals(dense: ServingModel, name: str) -> None:
+    usual, unsure = known(), known(unsure={name: 0.5})
+    assert usual.model.sharpness > 0
+    for quantity, candidates in serving_candidates(dense, PLANS, usual).items():
+        wider = serving_candidates(dense, PLANS, unsure)[quantity]
+        before, after = (standard_deviations(c, usual.model) for c in (candidates, wider))
+        assert np.all(after > before), quantity
+        low, high = intervals(candidates, usual.model)
+        low_unsure, high_unsure = intervals(wider, usual.model)
+        assert np.all(np.log(high_unsure / low_unsure) > np.log(high / low))
+
+
+def test_parts_are_shares_of_what_the_cost_model_says(dense: ServingModel) -> None:
+    costs, found = dense.evaluate_plans(PLANS), serving_candidates(dense, PLANS, known())
+    assert found["tpot_s"].shares[:, 1] == pytest.approx(costs.decode_tp_s / costs.tpot_s)
+    assert found["ttft_s"].shares[:, 2] == pytest.approx(costs.prefill_pp_s / costs.ttft_s)
+    passes = dense.workload.decode_passes
+    assert found["token_s"].shares[:, 1] == pytest.approx(
+        (costs.prefill_tp_s + passes * costs.decode_tp_s) / costs.request_s
+    )
+    assert found["token_s"].step_time_s == pytest.approx(1 / costs.output_tokens_per_s)
+
+
+def test_mixtures_are_a_kind_of_their_own() -> None:
+    assert serving_kind(load_model("mixtral-8x7b").graph) == "serving-experts"
+    assert serving_kind(load_model("llama3-8b").graph) == "serving"
+    dense, experts = known("serving"), known("serving-experts")
+    model = served("mixtral-8x7b")
+    widths = []
+    for knowledge in (dense, experts):
+        low, high = intervals(serving_candidates(model, PLANS[:2], knowledge)["token_s"], knowledge.model)
+        widths.append(np.log(high / low))
+    assert np.all(widths[1] > widths[0])
+
+
+Ask = Callable[..., str]
+
+
+def asked(answer: Ask, *more: str) -> dict[str, Any]:
+    """The question on the command line, with more options."""
+    return dict(json.loads(answer(*QUESTION, "--json", *more)))
+
+
+def test_an_answer_has_intervals_chances_and_their_basis(answer: Ask) -> None:
+    found = asked(answer, "--top", "2")
+    assert found["error_bars"]["kind"] == "serving"
+    assert "published figures" in found["error_bars"]["basis"]
+    assert found["error_bars"]["note"] == ""
+    assert found["benchmark_compared"] >= len(found["plans"]) == 2
+    assert found["benchmark_list"][0] == 1
+    for plan in found["plans"]:
+        assert 0 <= plan["probability_best"] <= 1
+        for low, high in (
+            ("step_time_low_s", "step_time_high_s"),
+            ("ttft_low_s", "ttft_high_s"),
+            ("output_tokens_per_s_low", "output_tokens_per_s_high"),
+        ):
+            assert 0 < plan[low] < plan[high]
+        # What is slower per token makes fewer of them.
+        ratio = plan["output_tokens_per_s"] / plan["output_tokens_per_s_low"]
+        assert ratio == pytest.approx(plan["step_time_high_s"] / plan["step_time_s"], rel=0.2)
+
+
+def test_one_plan_has_intervals_and_no_chance(answer: Ask) -> None:
+    command = ["estimate", "llama3-8b", "--mode", "inference", "--gpus", "1", "--max-batch", "8"]
+    document = json.loads(answer(*command, "--json"))
+    plan = document["plans"][0]
+    assert plan["probability_best"] is None
+    assert plan["step_time_low_s"] < plan["step_time_high_s"]
+    assert document["error_bars"]["kind"] == "serving"
+    text = answer(*command)
+    assert "80 % intervals:" in text
+    assert "per token" in text
+
+
+def test_an_answer_of_one_token_has_no_time_per_token(answer: Ask) -> None:
+    plan = asked(answer, "--output-tokens", "1", "--objective", "ttft")["plans"][0]
+    assert plan["step_time_low_s"] == plan["step_time_high_s"] == 0
+    assert 0 < plan["ttft_low_s"] < plan["ttft_high_s"]
+
+
+def test_a_limit_within_the_interval_is_no_sure_limit(answer: Ask) -> None:
+    found = asked(answer, "--max-tpot", "12ms")
+    notes = [note for note in found["notes"] if note.startswith("--max-tpot")]
+    best = found["plans"][0]
+    assert best["step_time_high_s"] > 0.012
+    assert len(notes) == 1
+    assert "90 % probability" in notes[0]
+    # A limit far away needs no word.
+    assert not [note for note in asked(answer, "--max-tpot", "10s")["notes"] if note.startswith("--max-tpot")]
+
+
+def test_the_same_answer_whatever_the_hash_seed() -> None:
+    found = []
+    for seed in ("0", "1"):
+        run = subprocess.run(
+            [sys.executable, "-m", "planner", *QUESTION, "--json"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
+        document = json.loads(run.stdout)
+        found.append([document["plans"], document["error_bars"], document["benchmark_list"]])
+    assert found[0] == found[1]
