@@ -71,7 +71,7 @@ def mixed_plan_document(
 def mixed_search_document(result: MixedResult) -> dict[str, Any]:
     """Answer of ``planner optimize``."""
     return {
-        **_head(result.setting, result.seq),
+        **_head(result.setting, result.seq, result.objective),
         "plans": [_with_plan(ranked) for ranked in result.plans],
         "proven_optimal": result.proven_optimal,
         "bound_s": result.bound_s,
@@ -105,7 +105,7 @@ def mixed_breakdown_document(
         "what_if": [asdict(row) for row in breakdown.what_if],
     }
     return {
-        **_head(breakdown.setting, breakdown.seq),
+        **_head(breakdown.setting, breakdown.seq, breakdown.objective),
         "step_time_s": breakdown.ranked.step_time_s,
         "plans": [_with_plan(breakdown.ranked)],
         "stages": [asdict(row) for row in breakdown.stages],
@@ -125,7 +125,7 @@ def _with_plan(ranked: RankedMixedPlan) -> dict[str, Any]:
     return {**mixed_record(ranked), "groups": groups, "plan": mixed_entry(ranked.plan, names)}
 
 
-def _head(setting: Setting, seq: int) -> dict[str, Any]:
+def _head(setting: Setting, seq: int, objective: str) -> dict[str, Any]:
     return {
         "schema_version": RESULT_VERSION,
         "model": setting.model,
@@ -135,7 +135,7 @@ def _head(setting: Setting, seq: int) -> dict[str, Any]:
         "cost_model": setting.cost_model,
         "space": "mixed",
         "seq": seq,
-        "objective": "step_time",
+        "objective": objective,
     }
 
 

@@ -20,6 +20,7 @@ from planner.mixed.remedies import no_mixed_plan, searched
 from planner.mixed.results import MixedBreakdown, RankedMixedPlan
 from planner.mixed.search import PROOF_SLACK, breakdown_of, settings_of
 from planner.mixed.what_if import step_bound, what_if
+from planner.objectives import BETTER
 from planner.report.numbers import percent
 from planner.resolve import Resolved
 from planner.search_errors import SearchInterrupted
@@ -67,7 +68,8 @@ def explain_mixed(
         breakdown = breakdown_of(judge, plans[0].plan)
     explained = _explained(judge, breakdown, plans)
     if gap > PROOF_SLACK:
-        note = f"the best plan is not proven: another could be up to {percent(gap)} faster; --time-limit gives the search longer"
+        better = BETTER[judge.objective]
+        note = f"the best plan is not proven: another could be up to {percent(gap)} {better}; --time-limit gives the search longer"
         explained = dataclasses.replace(explained, notes=(*explained.notes, note))
     return dataclasses.replace(explained, sensitivity=_sensitivity(free, plans)) if request.sensitivity else explained
 
@@ -89,7 +91,7 @@ def _explained(judge: MixedJudge, breakdown: MixedBreakdown, plans: Sequence[Ran
     best = plans[0] if plans else None
     ranked = breakdown.ranked
     if best is not None:
-        ranked = dataclasses.replace(ranked, gap=ranked.step_time_s / best.step_time_s - 1.0)
+        ranked = dataclasses.replace(ranked, gap=ranked.score / best.score - 1.0)
     return dataclasses.replace(
         breakdown,
         ranked=ranked,
@@ -110,6 +112,7 @@ def _comparison(plan: RankedMixedPlan, best: RankedMixedPlan | None) -> tuple[tu
 def _sensitivity(judge: MixedJudge, plans: Sequence[RankedMixedPlan]) -> tuple[Sensitivity, ...]:
     """Which constant would have to change, on all devices alike, for another plan to win."""
     model, ranked = judge.model, [plan.plan for plan in plans]
+    weight = np.array([plan.score / plan.step_time_s for plan in plans])
     workers = max(plan.workers for plan in plans)
     known = {
         name
@@ -119,7 +122,8 @@ def _sensitivity(judge: MixedJudge, plans: Sequence[RankedMixedPlan]) -> tuple[S
 
     def times(name: str, factor: float) -> FloatArray:
         cluster, assumptions = with_constants(model.cluster, model.assumptions, {name: factor})
-        return evaluate_mixed(model.workload, cluster, ranked, assumptions).step_time_s
+        costs = evaluate_mixed(model.workload, cluster, ranked, assumptions)
+        return np.asarray(costs.step_time_s * weight)
 
     return sensitivity_of(
         times,

@@ -18,8 +18,10 @@ from costmodel.units import QuantityError, format_bytes, parse_quantity
 from planner.errors import UsageError
 from planner.mesh.wording import TIME_WORDS
 from planner.mixed.results import GroupUse, MixedStageRow, RankedMixedPlan
+from planner.objectives import check_rates
 from planner.resolve import Resolved
 from planner.results import Assumption
+from strategies.mixed.objective import Weights
 
 __all__ = ["MixedJudge", "make_mixed_judge"]
 
@@ -59,15 +61,32 @@ class MixedJudge:
         """What the groups are called."""
         return group_names(self.model.cluster)
 
-    def rank(self, plans: Sequence[MixedPlan], best_s: float | None = None) -> list[RankedMixedPlan]:
-        """Judge legal plans and describe them; the order is kept, and gaps are measured against ``best_s`` or the first."""
+    @property
+    def objective(self) -> str:
+        """What is minimised."""
+        return self.resolved.request.objective or "step_time"
+
+    def weights(self, groups: Sequence[int]) -> Weights:
+        """What the devices of plans over some groups weigh."""
+        return Weights.of(self.objective, self.model, groups)
+
+    def most_weight(self) -> float:
+        """No plan weighs more."""
+        if self.objective != "mfu":
+            return self.weights([g for g, count in enumerate(self.devices) if count]).devices(self.devices)
+        groups = self.model.cluster.groups
+        return sum(n * max(g.device.peak_flop_per_s.values()) for n, g in zip(self.devices, groups, strict=True))
+
+    def rank(self, plans: Sequence[MixedPlan], best_score: float | None = None) -> list[RankedMixedPlan]:
+        """Judge legal plans and describe them; the order is kept, and gaps are measured against ``best_score`` or the first."""
         if not plans:
             return []
         costs = cost_plans(self.model, plans)
-        reference = float(costs.step_time_s[0]) if best_s is None else best_s
-        return [self._described(plan, costs, n, reference) for n, plan in enumerate(plans)]
+        found = [self._described(plan, costs, n) for n, plan in enumerate(plans)]
+        reference = found[0].score if best_score is None else best_score
+        return [dataclasses.replace(ranked, gap=ranked.score / reference - 1.0) for ranked in found]
 
-    def _described(self, plan: MixedPlan, costs: MixedCosts, n: int, reference_s: float) -> RankedMixedPlan:
+    def _described(self, plan: MixedPlan, costs: MixedCosts, n: int) -> RankedMixedPlan:
         step = float(costs.step_time_s[n])
         parts = {name: float(getattr(costs, name)[n]) for name in _TIME_PARTS}
         reports = stage_reports(self.model, plan)
@@ -100,7 +119,8 @@ class MixedJudge:
             bottleneck=TIME_WORDS[max(parts, key=lambda name: parts[name])],
             gpu_hours_per_million_tokens=gpu_hours,
             money_per_million_tokens=None if None in prices.values() else gpu_hours * price,
-            gap=step / reference_s - 1.0,
+            gap=0.0,
+            score=step * self.weights(plan.groups).plan(plan),
             money_per_step=mixed_money(self.model.cluster, plan, step),
             energy_per_step_j=mixed_energy_j(self.model.cluster, plan, reports, step),
         )
@@ -176,7 +196,19 @@ class MixedJudge:
             f"{self.flop_per_step:.4g} model FLOP per step ({FLOP_CONVENTION}) over step time x the sum of the dense peaks of the "
             f"devices in use (TFLOP/s in {precision}, or what a device has instead: {peaks})"
         )
-        return (*kept, Assumption(name="devices", value=devices, source=source), Assumption(name="MFU", value=value))
+        rates = () if self.objective != "money" else (self._prices(),)
+        return (
+            *kept,
+            Assumption(name="devices", value=devices, source=source),
+            Assumption(name="MFU", value=value),
+            *rates,
+        )
+
+    def _prices(self) -> Assumption:
+        """What a device of every group costs, where that is what plans are ranked by."""
+        priced = zip(self.names, self.model.cluster.groups, self.devices, strict=True)
+        prices = [f"{group.device.price_per_hour:g} of {name}" for name, group, count in priced if count]
+        return Assumption(name="price", value=f"{', '.join(prices)} in USD per GPU and hour", source="device files")
 
     def rows(self) -> tuple[Assumption, ...]:
         """What the cost model takes for granted, by name."""
@@ -209,6 +241,7 @@ def make_mixed_judge(resolved: Resolved) -> MixedJudge:
     for group in cluster.groups:
         devices.append(min(left, group.num_devices or 0))
         left -= devices[-1]
+    check_rates(request.objective, [group.device for group, n in zip(cluster.groups, devices, strict=True) if n])
     limit = _memory_limit(request.memory_limit)
     memory = [float(group.device.memory_bytes) for group in cluster.groups]
     return MixedJudge(

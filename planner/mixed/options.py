@@ -44,10 +44,10 @@ def check_mixed(
             "name a cluster of one kind of device"
         )
     refused = _outside(request) if of_mesh or request.micro_batches is not None else []
-    if request.objective not in (None, "step_time", "tokens_per_s"):
+    if request.objective == "energy":
         refused.append(
-            f"--objective {request.objective}: {where}, and the least step time is looked for; the answer states what its plans "
-            "cost"
+            f"--objective energy: {where}, for which no search minimises energy; the answer states that of its plans, and "
+            "--objective gpu_hours or money keeps idle devices out"
         )
     if request.space == "mesh":
         refused.append(f"--space mesh: {where}; a mesh has one kind of device")

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
 from planner.mixed.documents import mixed_breakdown_document, mixed_record, mixed_search_document
 from planner.mixed.results import GroupBaseline, MixedBreakdown, MixedResult, RankedMixedPlan
+from planner.objectives import BETTER, cost_text
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
+from planner.report.mesh import objective_columns
 from planner.report.numbers import (
     big_count,
     byte_unit,
@@ -22,6 +24,7 @@ from planner.report.parts import assumed_facts, parts_table
 from planner.report.ranking import ranked_table
 from planner.report.rows import rows_table
 from planner.report.uncertainty import bars_columns, bars_facts
+from strategies.mixed.objective import is_time
 
 __all__ = ["estimate_blocks", "mixed_estimate_report", "mixed_search_report"]
 
@@ -49,23 +52,24 @@ def mixed_estimate_report(breakdown: MixedBreakdown, warnings: Sequence[str] = (
 
 def _search_blocks(result: MixedResult) -> list[Block]:
     best = result.plans[0]
+    cost = cost_text(result.objective, money=best.money_per_step, joules=best.energy_per_step_j)
     facts = [
         ("Proof", _proof(result)),
         *bars_facts(result.error_bars),
         ("Searched", _searched(result)),
         ("Devices", _devices(best)),
-        *(("Against one group", _versus(best, baseline)) for baseline in result.baselines),
+        *(("Against one group", _versus(best, baseline, result.objective)) for baseline in result.baselines),
         *assumed_facts(result.assumptions, result.model_assumptions, result.setting),
         *(("Note", note) for note in result.notes),
     ]
     return [
-        _table(result.plans),
-        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)} per step.", strong=True),
+        _table(result.plans, result.objective),
+        Sentence(f"Best: {best.summary}: {duration_text(best.step_time_s)}{cost} per step.", strong=True),
         Facts(tuple(facts)),
     ]
 
 
-def _table(plans: Sequence[RankedMixedPlan], *, ranks: bool = True) -> Table:
+def _table(plans: Sequence[RankedMixedPlan], objective: str, *, ranks: bool = True) -> Table:
     """Columns of plans; a narrow terminal drops those of the largest priority first."""
     unit = time_unit(min(plan.step_time_s for plan in plans))
 
@@ -93,18 +97,17 @@ def _table(plans: Sequence[RankedMixedPlan], *, ranks: bool = True) -> Table:
         column("format", lambda plan: plan.precision, 8),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
     ]
+    columns += objective_columns(plans, objective)
     return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
 
 
 def _proof(result: MixedResult) -> str:
     if result.proven_optimal:
-        return "no plan of the stated space that fits is faster than the first"
+        return f"no plan of the stated space that fits is {BETTER[result.objective]} than the first"
     if result.bound_s <= 0:
         return "not proven: the search stopped before it had a bound"
-    return (
-        f"not proven: a plan could be up to {percent(result.bound_gap)} faster "
-        f"(no plan takes less than {duration_text(result.bound_s)})"
-    )
+    least = f" (no plan takes less than {duration_text(result.bound_s)})" if is_time(result.objective) else ""
+    return f"not proven: a plan could be up to {percent(result.bound_gap)} {BETTER[result.objective]}{least}"
 
 
 def _searched(result: MixedResult) -> str:
@@ -117,21 +120,24 @@ def _devices(plan: RankedMixedPlan) -> str:
     return f"{used} are used"
 
 
-def _versus(best: RankedMixedPlan, baseline: GroupBaseline) -> str:
-    """How much faster the best is than the faster of the two plans of a group: of this space, or of that for one kind of device."""
-    alone = f"the {baseline.available} {baseline.group} alone"
-    words = [f"{duration_text(p.step_time_s)}: {p.summary}" for p in (baseline.mesh, baseline.plan) if p is not None]
+def _versus(best: RankedMixedPlan, baseline: GroupBaseline, objective: str) -> str:
+    """How much better the best is than the faster of the two plans of a group: of this space, or of that for one kind of device."""
+    better, alone = BETTER[objective], f"the {baseline.available} {baseline.group} alone"
+    plans = [p for p in (baseline.mesh, baseline.plan) if p is not None]
+    usd = [f", {significant(p.score)} USD" if objective == "money" else "" for p in plans]
+    words = [f"{duration_text(p.step_time_s)}{cost}: {p.summary}" for p, cost in zip(plans, usd, strict=True)]
     if not words:
         return f"nothing was found that fits on {alone}"
     if baseline.mesh is not None and baseline.plan is not None:
-        if baseline.plan.step_time_s <= baseline.mesh.step_time_s:
+        if baseline.plan.score <= baseline.mesh.score:
             words = words[1:]
         else:
             words[1] = f"with a plan of this space {words[1]}"
-    ratio = baseline.step_time_s / best.step_time_s
+    ratio = baseline.score / best.score
     if abs(ratio - 1) <= _SAME:
-        return f"as fast as {alone}: the best plan uses no other group"
-    compared = f"{ratio_text(ratio)}x faster" if ratio > 1 else f"{ratio_text(1 / ratio)}x slower"
+        return f"as {'fast' if better == 'faster' else 'good'} as {alone}: the best plan uses no other group"
+    worse = "slower" if better == "faster" else "worse"
+    compared = f"{ratio_text(ratio)}x {better}" if ratio > 1 else f"{ratio_text(1 / ratio)}x {worse}"
     return f"{compared} than {alone} ({'; '.join(words)})"
 
 
@@ -147,7 +153,7 @@ def estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list[
     ]
     memory = byte_unit(ranked.memory_bytes_per_gpu)
     return [
-        _table([ranked], ranks=False),
+        _table([ranked], breakdown.objective, ranks=False),
         Heading("Where the step goes (of the slowest pipeline's busiest stage)"),
         parts_table(
             ranked.time_parts,

@@ -15,12 +15,14 @@ from planner.mixed.fixed import with_fixed
 from planner.mixed.judge import MixedJudge, make_mixed_judge
 from planner.mixed.remedies import no_mixed_plan, searched
 from planner.mixed.results import GroupBaseline, MeshAlone, MixedBreakdown, MixedResult, RankedMixedPlan
+from planner.objectives import BETTER
 from planner.resolve import Resolved
 from planner.search_errors import SearchInterrupted
 from planner.uncertainty.answers import parts_bars
 from planner.uncertainty.bars import with_bars
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
+from strategies.mixed.objective import is_time
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 
 __all__ = ["PROOF_SLACK", "breakdown_of", "estimate_mixed", "optimize_mixed", "settings_of"]
@@ -92,6 +94,7 @@ def breakdown_of(judge: MixedJudge, plan: MixedPlan) -> MixedBreakdown:
     bars = parts_bars(judge.resolved, [ranked])
     return MixedBreakdown(
         setting=judge.resolved.setting,
+        objective=judge.objective,
         seq=judge.seq,
         ranked=with_bars([ranked], bars)[0],
         error_bars=bars,
@@ -107,6 +110,7 @@ def settings_of(judge: MixedJudge) -> MixedSettings:
     request = judge.resolved.request
     settings = MixedSettings(
         top=request.top,
+        objective=judge.objective,
         group_limits=judge.devices,
         capacity_bytes=judge.capacity_bytes,
         wall_s=_DEFAULT_TIME_LIMIT_S if request.time_limit_s is None else request.time_limit_s,
@@ -120,7 +124,7 @@ def _result(judge: MixedJudge, outcome: MixedOutcome, started: float) -> MixedRe
     plans = judge.rank([candidate.plan for candidate in outcome.candidates])
     best = plans[0]
     proven = outcome.gap <= PROOF_SLACK
-    baselines = _baselines(judge, outcome, best.step_time_s)
+    baselines = _baselines(judge, outcome, best.score)
     bars = parts_bars(judge.resolved, plans)
     return MixedResult(
         setting=judge.resolved.setting,
@@ -128,26 +132,37 @@ def _result(judge: MixedJudge, outcome: MixedOutcome, started: float) -> MixedRe
         plans=with_bars(plans, bars),
         error_bars=bars,
         proven_optimal=proven,
-        bound_s=best.step_time_s if proven else outcome.bound_s,
+        objective=judge.objective,
+        bound_s=best.step_time_s if proven and is_time(judge.objective) else _bound_s(judge, outcome.bound_score, best),
         bound_gap=0.0 if proven else outcome.gap,
         searched=outcome.searched,
         wall_s=time.monotonic() - started,
         baselines=baselines,
         assumptions=judge.assumptions(),
         model_assumptions=judge.rows(),
-        notes=(*_format_notes(judge, best), *_slower_notes(baselines, best), *_notes(judge, outcome, best)),
+        notes=(
+            *_format_notes(judge, best),
+            *_slower_notes(baselines, best, BETTER[judge.objective]),
+            *_notes(judge, outcome, best),
+        ),
     )
 
 
-def _baselines(judge: MixedJudge, outcome: MixedOutcome, best_s: float) -> tuple[GroupBaseline, ...]:
+def _bound_s(judge: MixedJudge, bound_score: float, best: RankedMixedPlan | None = None) -> float:
+    """Least step time of any plan, from the least score: that of plans that weigh as much as all devices together."""
+    bound_s = bound_score / judge.most_weight()
+    return bound_s if best is None else min(bound_s, best.step_time_s)
+
+
+def _baselines(judge: MixedJudge, outcome: MixedOutcome, best_score: float) -> tuple[GroupBaseline, ...]:
     alone = [b.candidate.plan for b in outcome.baselines if b.candidate is not None]
-    found = iter(judge.rank(alone, best_s))
+    found = iter(judge.rank(alone, best_score))
     return tuple(
         GroupBaseline(
             group=judge.names[b.group],
             available=judge.devices[b.group],
             plan=None if b.candidate is None else next(found),
-            bound_s=b.bound_s,
+            bound_s=_bound_s(judge, b.bound_score),
             mesh=None if outcome.interrupted else _mesh_alone(judge, b.group),
         )
         for b in outcome.baselines
@@ -162,6 +177,7 @@ def _mesh_alone(judge: MixedJudge, group: int) -> MeshAlone | None:
         capacity_bytes=judge.capacity_bytes[group],
         top=1,
         restriction=fixed_by(judge.resolved.request),
+        objective=judge.objective,
         wall_s=_ALONE_S if limit_s is None else min(limit_s, _ALONE_S),
     )
     model = judge.model.group_model(group, judge.model.precision_of((group,)))
@@ -171,15 +187,17 @@ def _mesh_alone(judge: MixedJudge, group: int) -> MeshAlone | None:
         return None
     plan = candidates[0].plan
     step = float(model.evaluate_plans([plan]).step_time_s[0])
-    return MeshAlone(plan=plan, summary=mesh_plan_in_words(plan), step_time_s=step)
+    counts = [plan.workers if g == group else 0 for g in range(len(judge.devices))]
+    score = step * judge.weights((group,)).devices(counts)
+    return MeshAlone(plan=plan, summary=mesh_plan_in_words(plan), step_time_s=step, score=score)
 
 
-def _slower_notes(baselines: Sequence[GroupBaseline], best: RankedMixedPlan) -> list[str]:
+def _slower_notes(baselines: Sequence[GroupBaseline], best: RankedMixedPlan, better: str) -> list[str]:
     return [
-        f"{b.group} alone is faster, with a plan that the stated space lacks: {b.mesh.summary}; a cluster file with that group only "
+        f"{b.group} alone is {better}, with a plan that the stated space lacks: {b.mesh.summary}; a cluster file with that group only "
         "asks for it"
         for b in baselines
-        if b.mesh is not None and b.mesh.step_time_s < best.step_time_s * (1 - PROOF_SLACK)
+        if b.mesh is not None and b.mesh.score < best.score * (1 - PROOF_SLACK)
     ]
 
 
@@ -206,7 +224,11 @@ def _notes(judge: MixedJudge, outcome: MixedOutcome, best: RankedMixedPlan) -> l
     for use in best.groups:
         if use.available and not use.devices:
             why = (
-                "would only slow the best plan down and"
+                (
+                    "would only slow the best plan down and"
+                    if judge.objective == "step_time"
+                    else "would make the best plan no better and"
+                )
                 if outcome.gap <= PROOF_SLACK
                 else "is not in the best plan found and"
             )

@@ -30,10 +30,16 @@ from planner.report.splits import split_text
 from planner.report.uncertainty import bars_columns, bars_facts, benchmark_sentence, sensitivity_blocks
 
 if TYPE_CHECKING:
-    from planner.mixed.results import MixedBreakdown
+    from planner.mixed.results import MixedBreakdown, RankedMixedPlan
     from strategies.mesh.block_search import SplitCheck
 
-__all__ = ["comparison_blocks", "mesh_estimate_report", "mesh_explain_report", "mesh_search_report"]
+__all__ = [
+    "comparison_blocks",
+    "mesh_estimate_report",
+    "mesh_explain_report",
+    "mesh_search_report",
+    "objective_columns",
+]
 
 # Parts below this share of their sum are rounding errors.
 _NOISE = 1e-12
@@ -148,15 +154,21 @@ def mesh_table(plans: Sequence[RankedMeshPlan], objective: str = "step_time", *,
         column("bubble", lambda plan: percent(plan.bubble_share), 7),
         Column(title="bottleneck", cells=tuple(plan.bottleneck for plan in plans), is_text=True, priority=9),
     ]
-    if objective == "gpu_hours":
-        columns.append(
-            column("GPU hours", lambda p: significant(p.gpu_hours_per_million_tokens), 1, unit="per M tokens")
-        )
-    if objective == "money":
-        columns.append(column("USD", lambda p: significant(p.money_per_million_tokens), 1, unit="per M tokens"))
-    if objective == "energy":
-        columns.append(column("energy", lambda p: energy_text(p.energy_per_step_j), 1, unit="per step"))
+    columns += objective_columns(plans, objective)
     return ranked_table(columns, plans) if ranks else Table(columns=tuple(columns))
+
+
+def objective_columns(plans: Sequence[RankedMeshPlan | RankedMixedPlan], objective: str) -> list[Column]:
+    """What plans are ranked by, where no other column says it."""
+    cells: dict[str, tuple[str, str, Callable[[RankedMeshPlan | RankedMixedPlan], str]]] = {
+        "gpu_hours": ("GPU hours", "per M tokens", lambda p: significant(p.gpu_hours_per_million_tokens)),
+        "money": ("USD", "per M tokens", lambda p: significant(p.money_per_million_tokens)),
+        "energy": ("energy", "per step", lambda p: energy_text(p.energy_per_step_j)),
+    }
+    if objective not in cells:
+        return []
+    title, unit, cell = cells[objective]
+    return [Column(title=title, unit=unit, cells=tuple(cell(plan) for plan in plans), priority=1)]
 
 
 def _proof(result: MeshResult, better: str) -> str:

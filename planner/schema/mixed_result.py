@@ -67,7 +67,7 @@ class MixedPlanCost(BaseModel):
         description="Of the GPUs in use and their hosts; null where a device file in use states no `power`.",
     )
     bottleneck: str = Field(description="The part of the step that takes longest, in words.")
-    gap: Number = Field(description="Step time over the best plan's, minus 1.")
+    gap: Number = Field(description="What is minimised over the best plan's, minus 1.")
     compute_s: Seconds = Field(description="Forward and backward pass of the busiest stage of the slowest pipeline.")
     recompute_s: Seconds = Field(description="Forward passes run again, their communication included.")
     tp_exposed_s: Seconds = Field(description="Tensor- and expert-parallel communication that compute does not hide.")
@@ -93,7 +93,9 @@ class MixedHead(Head):
 
     space: Literal["mixed"]
     seq: int = Field(ge=1, description="Positions (tokens) of a sample.")
-    objective: Literal["step_time"]
+    objective: Literal["step_time", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu_hours", "money"] = Field(
+        description="What is minimised (rates: maximised)."
+    )
 
 
 class MeshAloneEntry(BaseModel):
@@ -129,9 +131,9 @@ class MixedResultDocument(Tail, MixedHead):
     plans: list[MixedPlanCost] = Field(
         description="Best first; of plans with equal groups, degrees, stages, replicas and micro-batch the best."
     )
-    proven_optimal: bool = Field(description="Whether no plan of the stated space is faster than the first.")
+    proven_optimal: bool = Field(description="Whether no plan of the stated space is better than the first.")
     bound_s: Seconds = Field(description="No plan of the space takes less time per step.")
-    gap: Number = Field(ge=0, description="(best - bound) / best.")
+    gap: Number = Field(ge=0, description="(best - bound) / best, of the objective.")
     space_size: None = Field(description="Not counted.")
     space_size_log10: None
     wall_s: Seconds = Field(description="Time of the search.")

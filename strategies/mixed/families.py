@@ -62,6 +62,7 @@ class Family:
     micro_batch: int
     most_stages: tuple[int, ...]  # per group
     least_bottleneck_s: float  # slowest stage of any of its shapes, at least
+    stage_samples_per_s: tuple[float, ...]  # what a stage on each group adds to those of a replica, at most
 
     @property
     def samples_per_s(self) -> float:
@@ -183,6 +184,7 @@ def families_of(
     for groups in permutations(part):
         for tps, micro_batch in product(product(book.degrees, repeat=len(groups)), sizes):
             rates = [book.rates(g, precision, tp, micro_batch) for g, tp in zip(groups, tps, strict=True)]
+            ends = _ends(rates)
             most = min(devices[g] // tp for g, tp in zip(groups, tps, strict=True))
             for replicas in range(1, min(most, batch // micro_batch) + 1):
                 if alone and not _is_allowed_alone(settings, replicas, batch // micro_batch):
@@ -199,6 +201,7 @@ def families_of(
                     micro_batch=micro_batch,
                     most_stages=stages,
                     least_bottleneck_s=slowest,
+                    stage_samples_per_s=tuple(micro_batch * r.rate / (book.work + ends) for r in rates),
                 )
                 result.append(family)
     return sorted(result, key=lambda family: -family.samples_per_s)
@@ -232,8 +235,12 @@ def _widest(most: Sequence[int], rates: Sequence[Rates], allowed: Bounds) -> tup
 def _bottleneck_s(work: float, rates: Sequence[Rates], stages: IntArray) -> FloatArray:
     """Slowest stage of shapes with so many stages per group (n, groups), at least."""
     rate = np.array([r.rate for r in rates])
-    ends = rates[0].rate * rates[0].front_s + rates[-1].rate * rates[-1].back_s
-    return np.asarray((work + ends) / (stages @ rate))
+    return np.asarray((work + _ends(rates)) / (stages @ rate))
+
+
+def _ends(rates: Sequence[Rates]) -> float:
+    """Work of front and back on the first and the last group."""
+    return rates[0].rate * rates[0].front_s + rates[-1].rate * rates[-1].back_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

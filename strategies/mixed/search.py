@@ -23,9 +23,11 @@ from costmodel.mixed.plan import MixedPlan, group_names
 from costmodel.network import Cluster
 from costmodel.precision import Precision
 from costmodel.workload import Workload
+from strategies.mixed.apart import PartShape, SideBySide
 from strategies.mixed.families import Family, RateBook, families_of, partitions, shapes_of
 from strategies.mixed.leaf import Leaf, LeafSolver
 from strategies.mixed.misses import nearest_miss
+from strategies.mixed.objective import Weights
 from strategies.mixed.settings import MixedBaseline, MixedCandidate, MixedOutcome, MixedSettings
 
 __all__ = ["search_mixed"]
@@ -38,13 +40,12 @@ Progress = Callable[[str, float], None]
 _DEFAULTS = MixedSettings()
 _MOST_GROUPS = 4  # beyond, the orders of the groups alone are too many
 _OF_INTEREST = 1.05  # times the best: what is solved for the ranking besides
-_MOST_CHOICES = 500_000  # combinations of shapes of several parts that are kept
 
 
 def search_mixed(
     workload: Workload, cluster: Cluster, settings: MixedSettings = _DEFAULTS, progress: Progress | None = None
 ) -> MixedOutcome:
-    """Find the fastest plans on a cluster with several device groups.
+    """Find the best plans on a cluster with several device groups.
 
     Parameters
     ----------
@@ -90,13 +91,12 @@ class _Apart:
 class _Node:
     """Choices of one shape per part, by bound; the ones from ``next`` on are not looked at yet."""
 
-    shapes: list[list[_Shape]]
+    shapes: list[list[PartShape]]
     choice: IntArray  # (n, parts) positions in the lists
-    bounds_s: FloatArray
+    bounds: FloatArray
     next: int = 0
 
 
-_Shape = tuple[Family, tuple[int, ...]]
 _Item = _Lone | _Apart | _Node | Leaf
 
 
@@ -140,7 +140,7 @@ class _Search:
                 alone = self._explore([((group,),)], f"{group_names(self.model.cluster)[group]} alone")
                 found = self._ranked()
                 candidate = found[0] if found else None
-                self.outcome.baselines.append(MixedBaseline(group=group, candidate=candidate, bound_s=alone))
+                self.outcome.baselines.append(MixedBaseline(group=group, candidate=candidate, bound_score=alone))
                 self.best = before = before | self.best
             # The groups alone take part again, so that the ranking is of the whole space; what they cost is remembered.
             self.low = 0.0
@@ -155,15 +155,15 @@ class _Search:
     # -- the queue ------------------------------------------------------------------------------------------------------
 
     def _ranked(self) -> list[MixedCandidate]:
-        return sorted(self.best.values(), key=lambda c: (c.step_time_s, c.plan))
+        return sorted(self.best.values(), key=lambda c: (c.score, c.plan))
 
-    def _limits_s(self) -> tuple[float, float]:
+    def _limits(self) -> tuple[float, float]:
         """What a plan must stay below to be the best, and to be of interest."""
-        times = heapq.nsmallest(self.settings.top, (c.step_time_s for c in self.best.values()))
-        if not times:
+        scores = heapq.nsmallest(self.settings.top, (c.score for c in self.best.values()))
+        if not scores:
             return np.inf, np.inf
-        last = times[-1] if len(times) >= self.settings.top else np.inf
-        return times[0], max(times[0], min(last, times[0] * _OF_INTEREST))
+        last = scores[-1] if len(scores) >= self.settings.top else np.inf
+        return scores[0], max(scores[0], min(last, scores[0] * _OF_INTEREST))
 
     def _explore(self, wanted: Sequence[tuple[tuple[int, ...], ...]], stage: str) -> float:
         """Work through some partitions until the best plan is proven or time is up; a bound on all of their plans."""
@@ -171,13 +171,12 @@ class _Search:
         for parts in wanted:
             lists = self._family_lists(parts)
             if all(lists):
-                rate = sum(families[0].samples_per_s for families in lists)
                 whole: _Item = _Lone(parts[0], lists[0], 0) if len(parts) == 1 else _Apart(parts, lists)
-                self._push(self.batch / rate, whole)
+                self._push(self._first_bound(parts, lists), whole)
         unresolved = np.inf
         while self.queue:
             bound, _, item = heapq.heappop(self.queue)
-            best, limit = self._limits_s()
+            best, limit = self._limits()
             self.low = float(min(bound, unresolved, best))
             if self.progress is not None:
                 self.progress(stage, self.low / best)
@@ -195,7 +194,7 @@ class _Search:
                     self._look_at_shape(item, limit)
                 case Leaf():
                     unresolved = min(unresolved, self._solve(item, bound, limit))
-        return float(min(unresolved, self._limits_s()[0]))
+        return float(min(unresolved, self._limits()[0]))
 
     def _push(self, bound: float, item: _Item) -> None:
         heapq.heappush(self.queue, (bound, next(self.number), item))
@@ -203,19 +202,34 @@ class _Search:
     def _precision(self, parts: Sequence[tuple[int, ...]]) -> Precision:
         return self.model.precision_of(tuple(sorted(g for part in parts for g in part)))
 
+    def _weights(self, parts: Sequence[tuple[int, ...]]) -> Weights:
+        return Weights.of(self.settings.objective, self.model, [g for part in parts for g in part])
+
+    def _first_bound(self, parts: Sequence[tuple[int, ...]], lists: Sequence[list[Family]]) -> float:
+        """No plan of some parts scores less: the best family of each takes the samples that it is best at."""
+        weights = self._weights(parts)
+        if weights.is_time:
+            return self.batch / sum(families[0].samples_per_s for families in lists)
+        return self.batch * min(weights.per_sample(families[0]) for families in lists)
+
     def _family_lists(self, parts: tuple[tuple[int, ...], ...]) -> list[list[Family]]:
-        precision, alone = self._precision(parts), len(parts) == 1
-        return [families_of(self.book, part, precision, self.devices, alone=alone) for part in parts]
+        precision, alone, weights = self._precision(parts), len(parts) == 1, self._weights(parts)
+        lists = [families_of(self.book, part, precision, self.devices, alone=alone) for part in parts]
+        return [
+            sorted(families, key=lambda family: (weights.per_sample(family), -family.samples_per_s))
+            for families in lists
+        ]
 
     def _list_lone(self, item: _Lone, limit: float) -> None:
         """List the shapes of the next family, and queue the families that come after it."""
-        family = item.families[item.position]
+        family, weights = item.families[item.position], self._weights([item.part])
         if item.position + 1 < len(item.families):
             following = item.families[item.position + 1]
-            self._push(self.batch / following.samples_per_s, _Lone(item.part, item.families, item.position + 1))
+            self._push(self.batch * weights.per_sample(following), _Lone(item.part, item.families, item.position + 1))
         self.counts["families"] += 1
         shapes = shapes_of(self.book, family, self._precision([item.part]))
         bounds = shapes.least_s(-(-(self.batch // family.micro_batch) // family.replicas))
+        bounds = bounds * weights.shapes(family, shapes.stages)
         self.counts["shapes"] += len(bounds)
         good = np.flatnonzero(bounds < limit)
         if len(good):
@@ -224,67 +238,35 @@ class _Search:
             self._push(float(bounds[good[0]]), _Node([listed], np.arange(len(good))[:, None], bounds[good]))
 
     def _list_apart(self, item: _Apart, bound: float, limit: float) -> float:
-        """List the shapes of every part that are fast enough for a plan of interest, and queue what they make together.
+        """List the shapes of every part that are good enough for a plan of interest, and queue what they make together.
 
         Returns a bound on what had to be left out.
         """
-        needed = self.batch / limit
-        fastest = [families[0].samples_per_s for families in item.families]
-        precision = self._precision(item.parts)
-        lists: list[list[_Shape]] = []
-        rates: list[FloatArray] = []
-        for p, families in enumerate(item.families):
-            others = sum(fastest) - fastest[p]
-            shapes, speeds = self._fast_shapes(families, precision, needed - others)
-            if time.monotonic() > self.deadline:
-                self.outcome.out_of_time = True
-                return bound
-            if not shapes:
-                return np.inf
-            lists.append(shapes)
-            rates.append(np.array(speeds))
-            fastest[p] = max(speeds)
-        choice, together, dropped = _fast_choices(rates, needed)
-        self.counts["shapes"] += len(choice)
-        if len(choice):
-            self._push(self.batch / float(together[0]), _Node(lists, choice, self.batch / together))
-        return self.batch / dropped if dropped > 0 else np.inf
-
-    def _fast_shapes(
-        self, families: list[Family], precision: Precision, needed: float
-    ) -> tuple[list[_Shape], list[float]]:
-        """Shapes through which samples may go at least that fast, memory looked at."""
-        shapes: list[_Shape] = []
-        speeds: list[float] = []
-        for family in families:
-            if family.samples_per_s < needed or time.monotonic() > self.deadline:
-                break
-            self.counts["families"] += 1
-            found = shapes_of(self.book, family, precision)
-            quick = family.replicas * family.micro_batch / found.bottleneck_s
-            for row in np.flatnonzero(quick >= needed):
-                stages = tuple(int(n) for n in found.stages[row])
-                speed = self.solver.samples_per_s(family, stages, precision)
-                if speed >= needed and speed > 0:
-                    shapes.append((family, stages))
-                    speeds.append(speed)
-        return shapes, speeds
+        beside = SideBySide(
+            book=self.book, solver=self.solver, batch=self.batch, deadline=self.deadline, counts=self.counts
+        )
+        found = beside.listed(item.families, self._precision(item.parts), self._weights(item.parts), bound, limit)
+        self.outcome.out_of_time |= found.out_of_time
+        if len(found.choice):
+            self._push(max(bound, float(found.bounds[0])), _Node(found.shapes, found.choice, found.bounds))
+        return found.left_out
 
     def _look_at_shape(self, node: _Node, limit: float) -> None:
         """Bound the next choice of a node with its memory, and try a plan that is probably good."""
-        chosen, bound = node.choice[node.next], float(node.bounds_s[node.next])
+        chosen, bound = node.choice[node.next], float(node.bounds[node.next])
         node.next += 1
         if node.next < len(node.choice):
-            self._push(float(node.bounds_s[node.next]), node)
+            self._push(float(node.bounds[node.next]), node)
         shapes = [listed[i] for listed, i in zip(node.shapes, chosen, strict=True)]
         if not self._is_allowed([family for family, _ in shapes]):
             return
         leaf = Leaf(families=tuple(family for family, _ in shapes), stages=tuple(stages for _, stages in shapes))
         self.counts["bounded shapes"] += 1
-        bound = max(bound, self.solver.bound_s(leaf))
+        weight = self._weight(leaf)
+        bound = max(bound, weight * self.solver.bound_s(leaf))
         if bound >= limit:
             return
-        plan = self.solver.quick(leaf, limit)
+        plan = self.solver.quick(leaf, limit / weight)
         if plan is not None:
             self._offer(plan)
         self._push(bound, leaf)
@@ -302,14 +284,21 @@ class _Search:
     def _solve(self, leaf: Leaf, bound: float, limit: float) -> float:
         """Find the best plan of a leaf; a bound on what is left unresolved."""
         self.counts["solved shapes"] += 1
-        unresolved = np.inf
-        for plan, low in self.solver.solve(leaf, limit, self.deadline):
+        unresolved, weight = np.inf, self._weight(leaf)
+        for plan, low in self.solver.solve(leaf, limit / weight, self.deadline):
             if plan is None:
-                unresolved = min(unresolved, max(low, bound))
+                unresolved = min(unresolved, max(low * weight, bound))
             else:
                 self._offer(plan)
         self.counts["divisions"] = self.solver.divisions
         return unresolved
+
+    def _weight(self, leaf: Leaf) -> float:
+        """What a step of a leaf's plans is multiplied by."""
+        weights = self._weights([family.groups for family in leaf.families])
+        if weights.is_time:
+            return 1.0
+        return float(sum(weights.per_stage(f) @ np.array(n) for f, n in zip(leaf.families, leaf.stages, strict=True)))
 
     def _offer(self, plan: MixedPlan) -> None:
         """Let the cost model judge a plan, and keep it if it fits and is the best of its kind."""
@@ -320,8 +309,9 @@ class _Search:
             )
         key = tuple((tuple((s.group, s.tp) for s in p.stages), p.replicas, p.micro_batch) for p in plan.pipelines)
         known = self.best.get(key)
-        if known is None or (step, plan) < (known.step_time_s, known.plan):
-            self.best[key] = MixedCandidate(plan=plan, step_time_s=step)
+        score = step * self._weights([plan.groups]).plan(plan)
+        if known is None or (score, plan) < (known.score, known.plan):
+            self.best[key] = MixedCandidate(plan=plan, step_time_s=step, score=score)
 
     # -- the answer -----------------------------------------------------------------------------------------------------
 
@@ -331,12 +321,12 @@ class _Search:
         outcome.candidates = ranked[: self.settings.top]
         outcome.searched = dict(self.counts)
         if not ranked:
-            outcome.bound_s = bound
+            outcome.bound_score = bound
             if outcome.interrupted:
                 return
             outcome.nearest_miss = nearest_miss(self.book, self.solver.tables, self.devices, self.settings)
             return
-        outcome.bound_s = min(bound, ranked[0].step_time_s)
+        outcome.bound_score = min(bound, ranked[0].score)
         used = ranked[0].plan.groups
         outcome.precision = model.precision_of(used).name
         wanted = model.workload.precision.name
@@ -346,7 +336,8 @@ class _Search:
             outcome.notes.append(f"{', '.join(lacking)} has no {wanted}, so the whole job runs in {outcome.precision}")
         idle = [names[g] for g in range(len(names)) if g not in used]
         if idle:
-            outcome.notes.append(f"{', '.join(idle)} would only slow the best plan down and stays idle")
+            worse = "only slow the best plan down" if self._weights([used]).is_time else "make the best plan no better"
+            outcome.notes.append(f"{', '.join(idle)} would {worse} and stays idle")
 
 
 def _devices(cluster: Cluster, settings: MixedSettings) -> tuple[int, ...]:
@@ -355,20 +346,3 @@ def _devices(cluster: Cluster, settings: MixedSettings) -> tuple[int, ...]:
     if len(limits) != len(counts):
         raise MixedError(f"group_limits names {len(limits)} groups, cluster '{cluster.name}' has {len(counts)}")
     return tuple(count if limit is None else min(count, limit) for count, limit in zip(counts, limits, strict=True))
-
-
-def _fast_choices(rates: Sequence[FloatArray], needed: float) -> tuple[IntArray, FloatArray, float]:
-    """Choices of one shape per part that together are fast enough, the fastest first; their rates, and the fastest rate left out."""
-    choice, together, dropped = np.zeros((1, 0), dtype=np.int64), np.zeros(1), 0.0
-    left = sum(float(rate.max()) for rate in rates)
-    for rate in rates:
-        left -= float(rate.max())
-        both = together[:, None] + rate[None, :]
-        rows, columns = np.nonzero(both + left >= needed)
-        choice, together = np.concatenate([choice[rows], columns[:, None]], axis=1), both[rows, columns]
-        order = np.argsort(-together, kind="stable")
-        if len(order) > _MOST_CHOICES:
-            dropped = max(dropped, float(together[order[_MOST_CHOICES]]) + left)
-            order = order[:_MOST_CHOICES]
-        choice, together = choice[order], together[order]
-    return choice, together, dropped

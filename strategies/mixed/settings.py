@@ -26,6 +26,7 @@ class MixedSettings:
     """
 
     top: int = 5
+    objective: str = "step_time"  # a name of strategies.mixed.objective.MIXED_OBJECTIVES
     micro_batches: tuple[int, ...] = (1, 2, 4, 8, 16)  # samples
     tp: Bounds = Bounds()  # inside a unit of the innermost level
     stages: Bounds = Bounds()
@@ -52,6 +53,7 @@ class MixedCandidate:
 
     plan: MixedPlan
     step_time_s: float
+    score: float  # what is minimised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class MixedBaseline:
 
     group: int
     candidate: MixedCandidate | None
-    bound_s: float
+    bound_score: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class MixedOutcome:
 
     candidates: list[MixedCandidate] = field(default_factory=list)  # best first
     baselines: list[MixedBaseline] = field(default_factory=list)
-    bound_s: float = float("inf")  # no plan of the space takes less; equals the best when proven
+    bound_score: float = float("inf")  # no plan of the space scores less; equals the best when proven
     searched: dict[str, int] = field(default_factory=dict)  # how many of what
     nearest_miss: MixedMiss | None = None
     precision: str = ""  # of the best plan
@@ -94,7 +96,7 @@ class MixedOutcome:
 
     @property
     def gap(self) -> float:
-        """Share of the best step time that is not proven necessary; 0 when the best is proven, infinite without a plan."""
+        """Share of the best score that is not proven necessary; 0 when the best is proven, infinite without a plan."""
         if not self.candidates:
             return float("inf")
-        return max(0.0, 1.0 - self.bound_s / self.candidates[0].step_time_s)
+        return max(0.0, 1.0 - self.bound_score / self.candidates[0].score)

@@ -60,7 +60,7 @@ def test_best_plan_is_that_of_brute_force(chunk: int) -> None:
         for baseline in outcome.baselines:
             if baseline.candidate is not None:
                 assert outcome.best.step_time_s <= baseline.candidate.step_time_s
-                assert baseline.bound_s <= baseline.candidate.step_time_s
+                assert baseline.bound_score <= baseline.candidate.score
 
 
 def test_parts_are_all_partitions_of_all_subsets() -> None:
@@ -108,7 +108,7 @@ def test_a_limit_of_time_leaves_a_valid_bound(seed: int) -> None:
     few = search_mixed(work, cluster, replace(settings, most_states=1))
     for outcome in (hasty, few):
         if exact.best is not None:
-            assert outcome.bound_s <= exact.best.step_time_s * (1 + 1e-9)
+            assert outcome.bound_score <= exact.best.step_time_s * (1 + 1e-9)
         if outcome.best is not None:
             assert exact.best is not None
             assert outcome.best.step_time_s >= exact.best.step_time_s * (1 - 1e-9)
@@ -135,7 +135,7 @@ def test_ctrl_c_keeps_what_was_found_and_a_valid_bound() -> None:
 
         outcome = search_mixed(work, cluster, settings, stop)
         assert outcome.interrupted
-        assert outcome.bound_s <= exact.best.step_time_s * (1 + 1e-12)
+        assert outcome.bound_score <= exact.best.step_time_s * (1 + 1e-12)
         if outcome.best is not None:
             assert outcome.best.step_time_s >= exact.best.step_time_s * (1 - 1e-12)
             known += 1

@@ -1,0 +1,109 @@
+"""What a search over mixed plans minimises: the step time, or the step times what the devices in use weigh.
+
+    score = step time x sum over groups of devices in use x weight
+
+with a weight of 1 for GPU hours, of the price for money, and of the peak in the plan's format for the share of the peak that is used (MFU).
+The step time alone counts the whole as 1, however many devices are in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.mixed.model import MixedModel
+from costmodel.mixed.plan import MixedPlan
+from strategies.mixed.families import Family
+
+__all__ = ["MIXED_OBJECTIVES", "Weights", "is_time"]
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_TIME = ("step_time", "tokens_per_s")
+MIXED_OBJECTIVES = (*_TIME, "tokens_per_s_per_gpu", "gpu_hours", "mfu", "money")
+_SECONDS_PER_HOUR = 3600.0
+
+
+def is_time(objective: str) -> bool:
+    """Whether only the step counts, however many devices are in use."""
+    return objective in _TIME
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What a device of each group weighs; None where only the step counts."""
+
+    of_group: tuple[float, ...] | None
+
+    @classmethod
+    def of(cls, objective: str, model: MixedModel, groups: Sequence[int]) -> Weights:
+        """Those of plans over some groups, whose format they share.
+
+        Raises
+        ------
+        ValueError
+            An objective that nobody knows, or a device without a price.
+        """
+        found = [group.device for group in model.cluster.groups]
+        if is_time(objective):
+            return cls(of_group=None)
+        if objective in ("tokens_per_s_per_gpu", "gpu_hours"):
+            return cls(of_group=(1.0,) * len(found))
+        if objective == "mfu":
+            name = model.precision_of(tuple(sorted(groups))).compute
+            used = set(groups)
+            return cls(of_group=tuple(device.peak(name) if g in used else 0.0 for g, device in enumerate(found)))
+        if objective != "money":
+            raise ValueError(f"objective '{objective}' is none of {', '.join(MIXED_OBJECTIVES)}")
+        if any(found[g].price_per_hour is None for g in groups):
+            raise ValueError("every device needs a price")
+        return cls(of_group=tuple((device.price_per_hour or 0.0) / _SECONDS_PER_HOUR for device in found))
+
+    @property
+    def is_time(self) -> bool:
+        """Whether only the step counts."""
+        return self.of_group is None
+
+    def plan(self, plan: MixedPlan) -> float:
+        """What the step of a plan is multiplied by."""
+        return self.devices([plan.devices_of(g) for g in range(1 + max(plan.groups))])
+
+    def devices(self, counts: Sequence[int]) -> float:
+        """The same by devices of every group in use."""
+        if self.of_group is None:
+            return 1.0
+        return float(sum(count * weight for count, weight in zip(counts, self.of_group, strict=False)))
+
+    def per_stage(self, family: Family) -> FloatArray:
+        """What a stage on each group of a family weighs, all replicas together; 0 where only the step counts."""
+        if self.of_group is None:
+            return np.zeros(len(family.groups))
+        each = [self.of_group[g] * tp for g, tp in zip(family.groups, family.tps, strict=True)]
+        return family.replicas * np.array(each)
+
+    def shapes(self, family: Family, stages: IntArray) -> FloatArray:
+        """What steps of shapes (n, groups) of a lone family are multiplied by: (n,)."""
+        return np.ones(len(stages)) if self.of_group is None else stages @ self.per_stage(family)
+
+    def per_sample(self, family: Family) -> float:
+        """No shape of a family scores less for each sample that goes through it.
+
+        A stage on group g passes r_g samples per second at most and weighs w_g, so that n_g stages of each score
+        ``sum n_g w_g / sum n_g r_g``, no less than the least w_g / r_g.
+        """
+        if self.of_group is None:
+            return 1.0 / family.samples_per_s
+        rates = family.replicas * np.array(family.stage_samples_per_s)
+        return float(np.min(self.per_stage(family) / rates))
+
+    def gain(self, family: Family, per_sample: float) -> float:
+        """Samples per second of a family's best shape beyond those that its weight would cost at a score per sample."""
+        if self.of_group is None:
+            return family.samples_per_s
+        rates = family.replicas * np.array(family.stage_samples_per_s)
+        each = rates - self.per_stage(family) / per_sample
+        return float(np.sum(np.where(each > 0, each * np.array(family.most_stages), each)))
