@@ -38,6 +38,8 @@ class FrameworkProfile:
         Fields of `MeshAssumptions` as its code, its documentation or measurements of other things have them: nothing is fitted.
     pipelined : mapping of str to float
         Facts of runs with pipelines that differ from these.
+    narrowest : mapping of str to float
+        Facts of runs on devices that compute in fp4 (Blackwell and later) that differ from these.
     stages : str
         How it cuts a network into stages: "balanced" (`costmodel.mesh.stages`) or "threshold" (`threshold_blocks`).
     warms_up_whole : bool
@@ -65,13 +67,14 @@ class FrameworkProfile:
     facts: Mapping[str, float] = field(default_factory=dict)
     equal: Mapping[str, str] = field(default_factory=dict)
     pipelined: Mapping[str, float] = field(default_factory=dict)
+    narrowest: Mapping[str, float] = field(default_factory=dict)
     stages: Literal["balanced", "threshold"] = "balanced"
     warms_up_whole: bool = False
     memory_rank: Literal["fullest", "first"] = "fullest"
 
     def __post_init__(self) -> None:
         """Check the constants and make them read-only."""
-        for names in (self.constants, self.facts, self.pipelined, self.equal):
+        for names in (self.constants, self.facts, self.pipelined, self.narrowest, self.equal):
             unknown = [name for name in names if name not in MeshAssumptions.__dataclass_fields__]
             if unknown:
                 raise ValueError(f"framework '{self.name}': '{unknown[0]}' is no assumption of the mesh model")
@@ -81,7 +84,7 @@ class FrameworkProfile:
         count = len(self.constants)
         if count > MOST_CONSTANTS:
             raise ValueError(f"framework '{self.name}' has {count} constants, at most {MOST_CONSTANTS}")
-        for item in ("constants", "equal", "facts", "pipelined"):
+        for item in ("constants", "equal", "facts", "pipelined", "narrowest"):
             object.__setattr__(self, item, MappingProxyType(dict(getattr(self, item))))
 
     def __hash__(self) -> int:
@@ -89,12 +92,16 @@ class FrameworkProfile:
         return hash(self.name)
 
     def applied(
-        self, assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS, *, is_pipelined: bool = False
+        self,
+        assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS,
+        *,
+        is_pipelined: bool = False,
+        has_fp4: bool = False,
     ) -> MeshAssumptions:
-        """Assumptions with the constants and facts of the profile put in."""
+        """Assumptions with the constants and facts of the profile put in; ``has_fp4``: the device computes in fp4."""
         equal = {name: self.constants[constant] for name, constant in self.equal.items()}
         values = {**self.facts, **self.constants, **equal, **(self.pipelined if is_pipelined else {})}
-        return replace(assumptions, **values)
+        return replace(assumptions, **values, **(self.narrowest if has_fp4 else {}))
 
 
 # The first whose pattern is found is meant; the last is everything else.
@@ -150,12 +157,15 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
     FrameworkProfile(
         name="nemo",
         doc="one fp32 copy of the logits; gradients of inputs are exchanged while those of weights are computed; a fused softmax for "
-        "heads by fours",
+        "heads by fours; on Blackwell CUDA graphs of all but the experts",
         source="logits_copies: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py, works in place. column_overlap: "
         "megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication, and Transformer Engine's linear layers; "
-        "10 % is lost to interference, as in dp_overlap. softmax_multiple: megatron/core/fusions/fused_softmax.py",
+        "10 % is lost to interference, as in dp_overlap. softmax_multiple: megatron/core/fusions/fused_softmax.py. captured: recipes of "
+        "Megatron-Bridge (scripts/performance/configs): cuda_graph_scope is full_iteration, or attn, moe_router and moe_preprocess, in "
+        "most of those for B200, B300, GB200 and GB300, and empty in those for pre-training on H100",
         pattern=r"nemo|megatron-bridge|megatron.core",
         facts={"logits_copies": 1.0, "column_overlap": 0.9, "softmax_multiple": 4.0},
+        narrowest={"captured": 1.0},
     ),
     FrameworkProfile(
         name="megatron",

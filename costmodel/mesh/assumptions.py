@@ -115,6 +115,12 @@ class MeshAssumptions:
         "fit to mixtures on H100, B200 and GB200 (Megatron-Bridge performance summary, 25.09 to 26.06); NVIDIA Transformer Engine runs a "
         "grouped product as one product per expert (Megatron-LM, docs/discussions, DeepSeek-V3 on GB200, section 1)",
     )
+    captured: float = _assumption(
+        0.0,
+        "share of the kernels outside routed experts that the host starts as parts of CUDA graphs, at no cost each",
+        "none unless a framework profile says otherwise: eager frameworks; Megatron-LM --cuda-graph-scope attn moe_router moe_preprocess "
+        "captures nearly all",
+    )
     dispatch_waits: float = _assumption(
         1.0,
         "share of the time that the host takes to start the forward pass of a mixture for which the device waits: how many tokens each "

@@ -281,7 +281,9 @@ def _add_launches(
         float(sum(kernel.launches for kernel in alternatives[0])) if alternatives else 0.0
         for alternatives in (work.forward, work.backward_input, work.backward_weight)
     )
-    apart = softmax_kernels(layer, shard, assumptions)
+    single = 1.0 - assumptions.captured
+    forward, through, weights = single * forward, single * through, single * weights
+    apart = single * softmax_kernels(layer, shard, assumptions)
     if layer.kind == "moe":
         each, returned = expert_kernels(layer.params, shard, is_fp8=workload.precision.compute in NARROW_FORMATS)
         total["forward_launches"] += assumptions.expert_launches * each
@@ -293,7 +295,7 @@ def _add_launches(
         total["selective_launches"] += forward + apart
     if not flow.through:
         return
-    needed = float(sum(kernel.launches for kernel in work.through))
+    needed = single * float(sum(kernel.launches for kernel in work.through))
     is_put_off = layer.kind not in ATTENTION and layer.has_weights and flow.to_inputs  # as `_add_compute` has weight_s
     total["weight_launches"] += weights - needed if is_put_off else 0.0
     total["backward_launches"] += (needed if is_put_off else weights) + (through if flow.to_inputs else 0.0) + apart
@@ -321,7 +323,7 @@ def _add_accumulation(
     time = moved / workload.compute.device.stream_bytes_per_s
     total["backward_s"] += time
     total["weight_s"] += time
-    total["weight_launches"] += 1.0
+    total["weight_launches"] += 1.0 - groups.assumptions.captured
 
 
 def _weight_only_s(compute: ComputeModel, layer: Layer, shard: Shard, times: PassTimes) -> FloatArray:

@@ -98,7 +98,12 @@ def _question(row: Row) -> Question:
         machine=machine,
         precision=precision_of(number_format, machine.device.formats),
         profile=profile,
-        assumptions=_assumptions(profile, gradient_bytes(row, number_format), is_pipelined=plans[0].pp > 1),
+        assumptions=_assumptions(
+            profile,
+            gradient_bytes(row, number_format),
+            is_pipelined=plans[0].pp > 1,
+            has_fp4="fp4" in machine.device.formats,
+        ),
         plans=plans,
         parts=parts,
         global_batch=global_batch,
@@ -128,8 +133,11 @@ def _ranking_key(row: Row) -> Hashable:
 
 
 @cache  # asked for every row; equal ones are one then, which is quick to compare
-def _assumptions(profile: FrameworkProfile, main_gradient_bytes: float, *, is_pipelined: bool) -> MeshAssumptions:
-    return replace(profile.applied(is_pipelined=is_pipelined), main_gradient_bytes=main_gradient_bytes)
+def _assumptions(
+    profile: FrameworkProfile, main_gradient_bytes: float, *, is_pipelined: bool, has_fp4: bool
+) -> MeshAssumptions:
+    applied = profile.applied(is_pipelined=is_pipelined, has_fp4=has_fp4)
+    return replace(applied, main_gradient_bytes=main_gradient_bytes)
 
 
 def _network(row: Row) -> tuple[Graph, str]:

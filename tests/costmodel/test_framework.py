@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from costmodel.framework import (
@@ -98,6 +100,15 @@ def test_facts_of_pipelines_replace_others() -> None:
     assert profile.applied(is_pipelined=True).gathered_copies == 0.5
     with pytest.raises(ValueError, match="'speed' is no assumption"):
         FrameworkProfile(name="x", doc="", source="", pattern="x", pipelined={"speed": 1.0})
+
+
+def test_facts_of_devices_with_fp4_replace_others() -> None:
+    profile = profile_of("NeMo 26.02")
+    assert (profile.applied().captured, profile.applied(has_fp4=True).captured) == (0.0, 1.0)
+    assert profile.applied(has_fp4=True) == replace(profile.applied(), captured=1.0)
+    assert profile_of("Megatron-LM").applied(has_fp4=True).captured == 0.0
+    with pytest.raises(ValueError, match="'speed' is no assumption"):
+        FrameworkProfile(name="x", doc="", source="", pattern="x", narrowest={"speed": 1.0})
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,26 @@ def _sharded_s(assumptions: MeshAssumptions, plan: MeshPlan, blocks: int) -> flo
     return float(model.evaluate_plans([plan]).step_time_s[0])
 
 
+def test_captured_kernels_take_the_host_no_time() -> None:
+    """All of a dense network; of a mixture the products of its experts remain, two forward and four backward for each of four."""
+    slow = replace(make.BARE, host_launch_s=1.0, expert_launches=0.5, dispatch_waits=0.0, captured=1.0)
+    cluster = make.ideal_cluster(peak=1e15, memory_bandwidth=1e15)
+    for experts, seconds in ((0, 0.0), (4, 0.5 * 4 * (2 + 0.5 * 4))):
+        graph = decoder(blocks=2, experts=experts)
+        steps = [
+            float(make.model_of(graph, 3, cluster, some).evaluate_plans([MeshPlan(num_micro_batches=3)]).step_time_s[0])
+            for some in (
+                slow,
+                replace(slow, host_launch_s=0.0),
+                replace(slow, captured=0.5),
+                replace(slow, captured=0.0),
+            )
+        ]
+        assert steps[0] - steps[1] == pytest.approx(3 * 2 * seconds, abs=1e-3)
+        assert steps[2] - steps[0] == pytest.approx(steps[3] - steps[2], rel=1e-6)
+        assert steps[3] > steps[2] > steps[0]
+
+
 @pytest.mark.parametrize(("recompute", "collectives"), [("none", 3), ("full", 3), ("selective", 3)])
 def test_collectives_of_sharded_weights_are_started_too(recompute: str, collectives: int) -> None:
     """Per block and micro-batch: a gather in each pass, and a scatter (PyTorch FSDP); a block that runs again gathers once for both."""
