@@ -136,46 +136,43 @@ def _bars(figure: Bars) -> dict[str, Any]:
         for n, series in enumerate(figure.series)
     ]
     if figure.intervals:
-        totals = [sum(series.values[n] for series in figure.series) for n in range(len(rows))]
-        known = [(n, interval) for n, interval in enumerate(figure.intervals) if interval is not None]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "80 % of measurements",
-                "y": [rows[n] for n, _ in known],
-                "x": [totals[n] for n, _ in known],
-                "hovertext": [f"80 % of measurements: {i.low:.3g} to {i.high:.3g}" for _, i in known],
-                "hoverinfo": "text",
-                "marker": {"color": "@strong", "size": 6},
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [interval.high - totals[n] for n, interval in known],
-                    "arrayminus": [totals[n] - interval.low for n, interval in known],
-                    "color": "@strong",
-                    "thickness": 1.5,
-                },
-            }
-        )
+        data.append(_interval_marks(figure, rows))
     more: dict[str, Any] = {"barmode": "stack", "bargap": 0.35}
     if figure.limit is not None:
-        line = {"color": "@vermilion", "width": 1.5, "dash": "dash"}
-        more["shapes"] = [
-            {
-                "type": "line",
-                "xref": "x",
-                "yref": "paper",
-                "x0": figure.limit,
-                "x1": figure.limit,
-                "y0": 0,
-                "y1": 1,
-                "line": line,
-            }
-        ]
+        more["shapes"] = [_limit_line(figure.limit)]
     lines = -(-len(figure.series) // 3)
     height = 110 + 34 * len(rows) + 20 * lines
     return {"data": data, "layout": _layout(height, _axis(figure.axis), _axis("", autorange="reversed"), **more)}
+
+
+def _interval_marks(figure: Bars, rows: Sequence[str]) -> dict[str, Any]:
+    """Ends of the bars with what is known of their errors."""
+    totals = [sum(series.values[n] for series in figure.series) for n in range(len(rows))]
+    known = [(n, interval) for n, interval in enumerate(figure.intervals) if interval is not None]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "80 % of measurements",
+        "y": [rows[n] for n, _ in known],
+        "x": [totals[n] for n, _ in known],
+        "hovertext": [f"80 % of measurements: {i.low:.3g} to {i.high:.3g}" for _, i in known],
+        "hoverinfo": "text",
+        "marker": {"color": "@strong", "size": 6},
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [interval.high - totals[n] for n, interval in known],
+            "arrayminus": [totals[n] - interval.low for n, interval in known],
+            "color": "@strong",
+            "thickness": 1.5,
+        },
+    }
+
+
+def _limit_line(limit: float) -> dict[str, Any]:
+    """Across all bars."""
+    line = {"color": "@vermilion", "width": 1.5, "dash": "dash"}
+    return {"type": "line", "xref": "x", "yref": "paper", "x0": limit, "x1": limit, "y0": 0, "y1": 1, "line": line}
 
 
 def _points(figure: Points) -> dict[str, Any]:
