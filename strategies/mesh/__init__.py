@@ -1,1 +1,1 @@
-"""Search over plans on a device mesh: legality rules, the space, best-first enumeration with bounds."""
+"""Search over plans on a device mesh: the space, best-first enumeration with bounds, stages and splits of the best plans' own."""
