@@ -8,7 +8,7 @@ from typing import Any
 
 from planner.files.documents import parse_document
 from planner.importers.runs import Run, problem
-from planner.importers.runs.keys import unread_keys
+from planner.importers.runs.keys import count_of, section_of, unread_keys
 
 TITLE = "Accelerate"
 _MESH = {"dp_replicate": "dp_replicate", "dp_shard": "dp_shard", "tp": "tp", "cp": "cp"}
@@ -55,7 +55,7 @@ def read(path: Path, text: str) -> Run:  # noqa: ARG001 - parsed from the file, 
         raise problem(path, "is no configuration of Accelerate: it has no distributed_type")
     run = Run()
     run.notes += unread_keys(content, _READ, _WITHOUT_EFFECT, _NOT_MODELLED, "Accelerate")
-    processes = _count(path, content, "num_processes")
+    processes = count_of(path, content, "num_processes")
     if processes is not None:
         run.options["gpus"] = str(processes)
     precision = content.get("mixed_precision", "no")
@@ -75,31 +75,15 @@ def read(path: Path, text: str) -> Run:  # noqa: ARG001 - parsed from the file, 
     return run
 
 
-def _section(path: Path, content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = content.get(key) or {}
-    if not isinstance(value, dict):
-        raise problem(path, "a mapping is expected", key)
-    return value
-
-
-def _count(path: Path, content: Mapping[str, Any], key: str) -> int | None:
-    value = content.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise problem(path, f"is {value!r}; a whole number of at least 1 is expected", key)
-    return value
-
-
 def _fsdp(path: Path, content: Mapping[str, Any], run: Run) -> None:
-    fsdp = _section(path, content, "fsdp_config")
-    mesh = _section(path, content, "parallelism_config")
+    fsdp = section_of(path, content, "fsdp_config")
+    mesh = section_of(path, content, "parallelism_config")
     run.notes += unread_keys(fsdp, _FSDP_READ, _FSDP_WITHOUT_EFFECT, _FSDP_NOT_MODELLED, "Accelerate", "fsdp_config.")
     run.notes += unread_keys(
         mesh, _MESH_READ, _MESH_WITHOUT_EFFECT, {f"{_PREFIX}sp_size"}, "Accelerate", "parallelism_config."
     )
     for key, option in _MESH.items():
-        count = _count(path, mesh, f"{_PREFIX}{key}_size")
+        count = count_of(path, mesh, f"{_PREFIX}{key}_size")
         if count is not None and (count > 1 or option.startswith("dp_")):
             run.mesh[option] = str(count)
     if "cp" in run.mesh:
@@ -131,14 +115,14 @@ def _fsdp_stage(path: Path, content: Mapping[str, Any], fsdp: Mapping[str, Any],
     if name not in _FSDP1:
         raise problem(path, f"is {name}; known: {', '.join(_FSDP1)}", "fsdp_config.fsdp_sharding_strategy")
     if name.startswith("HYBRID") and "dp_replicate" not in run.mesh:
-        machines = _count(path, content, "num_machines") or 1
+        machines = count_of(path, content, "num_machines") or 1
         run.mesh["dp_replicate"] = str(machines)  # torch shares within a node and replicates across nodes
         run.notes.append(f"fsdp_sharding_strategy {name}: shares within each of {machines} machines (num_machines)")
     return _FSDP1[name]
 
 
 def _deepspeed(path: Path, content: Mapping[str, Any], run: Run) -> None:
-    section = _section(path, content, "deepspeed_config")
+    section = section_of(path, content, "deepspeed_config")
     run.notes += unread_keys(
         section, _DEEPSPEED_READ, _DEEPSPEED_WITHOUT_EFFECT, _DEEPSPEED_NOT_MODELLED, "Accelerate", "deepspeed_config."
     )

@@ -10,7 +10,7 @@ from typing import Any
 from costmodel.mesh.plan import MeshPlan
 from planner.errors import FileProblem, InputFileError
 from planner.importers.runs import Run, problem
-from planner.importers.runs.keys import unread_keys
+from planner.importers.runs.keys import count_of, section_of, unread_keys
 
 TITLE = "DeepSpeed"
 # Configurations nest a few levels; deeper ones would only exhaust the parser.
@@ -64,7 +64,7 @@ def run_of(path: Path, content: Mapping[str, Any]) -> Run:
     """Read a run from the parsed configuration; what DeepSpeed does not start with is refused."""
     run = Run()
     run.notes += unread_keys(content, _READ, _WITHOUT_EFFECT, _NOT_MODELLED, "DeepSpeed")
-    inner = _section(path, content, "zero_optimization")
+    inner = section_of(path, content, "zero_optimization")
     run.notes += unread_keys(
         inner, _ZERO_READ, _ZERO_WITHOUT_EFFECT, _ZERO_NOT_MODELLED, "DeepSpeed", "zero_optimization."
     )
@@ -75,27 +75,27 @@ def run_of(path: Path, content: Mapping[str, Any]) -> Run:
     accumulated = _count(path, content, "gradient_accumulation_steps", run)
     if accumulated is not None and "batch" not in run.options:
         run.options["num_micro_batches"] = str(accumulated)
-    zero = _section(path, content, "zero_optimization")
+    zero = section_of(path, content, "zero_optimization")
     stage = zero.get("stage", 0)
     if stage == "auto" or not isinstance(stage, int) or not 0 <= stage <= 3:
         raise problem(path, f"is {stage!r}; 0, 1, 2 or 3 is expected", "zero_optimization.stage")
     run.mesh["zero"] = str(stage)
-    offload = _section(path, zero, "offload_optimizer").get("device", "none")
+    offload = section_of(path, zero, "offload_optimizer").get("device", "none")
     if offload == "cpu":
         run.mesh["offload"] = "optimizer"
     elif offload != "none":
         run.notes.append(
             f"zero_optimization.offload_optimizer.device {offload}: is costed as if nothing were offloaded"
         )
-    if _section(path, zero, "offload_param").get("device", "none") != "none":
+    if section_of(path, zero, "offload_param").get("device", "none") != "none":
         run.notes.append("zero_optimization.offload_param: is not modelled; weights are costed on the device")
     _parallel(path, content, run)
     names = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16"}  # bfloat16: the name before 0.5
-    precisions = [names[key] for key in names if _section(path, content, key).get("enabled") is True]
+    precisions = [names[key] for key in names if section_of(path, content, key).get("enabled") is True]
     if len(set(precisions)) > 1:
         raise problem(path, "are both enabled, which DeepSpeed does not start with", "bf16 and fp16")
     run.options["precision"] = precisions[0] if precisions else "fp32"
-    kind = str(_section(path, content, "optimizer").get("type", "")).lower()
+    kind = str(section_of(path, content, "optimizer").get("type", "")).lower()
     if kind:
         known = "adam" if "adam" in kind else ("sgd" if kind == "sgd" else None)
         if known:
@@ -107,34 +107,22 @@ def run_of(path: Path, content: Mapping[str, Any]) -> Run:
     return run
 
 
-def _section(path: Path, content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = content.get(key) or {}
-    if not isinstance(value, dict):
-        raise problem(path, "a mapping is expected", key)
-    return value
-
-
 def _count(path: Path, content: Mapping[str, Any], key: str, run: Run) -> int | None:
-    value = content.get(key)
-    if value is None:
-        return None
-    if value == "auto":
+    if content.get(key) == "auto":
         run.notes.append(f"{key}: is auto; give it on the command line, or the planner chooses")
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise problem(path, f"is {value!r}; a whole number of at least 1 is expected", key)
-    return value
+    return count_of(path, content, key)
 
 
 def _parallel(path: Path, content: Mapping[str, Any], run: Run) -> None:
-    tp = _count(path, _section(path, content, "tensor_parallel"), "autotp_size", run)
+    tp = _count(path, section_of(path, content, "tensor_parallel"), "autotp_size", run)
     if tp is not None and tp > 1:
         # AutoTP repeats the tensors between the split matrices.
         run.mesh |= {"tp": str(tp), "sequence_parallel": False}
     cp = _count(path, content, "sequence_parallel_size", run)
     if cp is not None and cp > 1:
         run.mesh |= {"cp": str(cp), "cp_kind": "all_to_all"}
-    experts = _section(path, content, "expert_parallel")
+    experts = section_of(path, content, "expert_parallel")
     ep = _count(path, experts, "autoep_size", run) if experts.get("enabled") else None
     if ep is not None and ep > 1:
         run.mesh["ep"] = str(ep)
@@ -143,8 +131,8 @@ def _parallel(path: Path, content: Mapping[str, Any], run: Run) -> None:
         run.notes.append(
             "activation_checkpointing: taken for full recomputation of every block; --recompute says otherwise"
         )
-    if _section(path, content, "pipeline").get("stages") not in (None, "auto"):
-        run.mesh["pp"] = str(_count(path, _section(path, content, "pipeline"), "stages", run))
+    if section_of(path, content, "pipeline").get("stages") not in (None, "auto"):
+        run.mesh["pp"] = str(_count(path, section_of(path, content, "pipeline"), "stages", run))
     _check(path, run)
 
 

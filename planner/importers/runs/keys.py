@@ -1,12 +1,15 @@
-"""Keys of a configuration that are not read: one line each, so that nothing that the user wrote is passed over in silence."""
+"""Keys of a configuration: sections and counts, and a line for each that is not read, so that nothing is passed over in silence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
+from pathlib import Path
+from typing import Any
 
 from planner.errors import did_you_mean
+from planner.importers.runs import problem
 
-__all__ = ["unread_keys"]
+__all__ = ["count_of", "section_of", "unread_keys"]
 
 
 def unread_keys(
@@ -40,3 +43,21 @@ def unread_keys(
             near = did_you_mean(key, names)
             lines.append(f"{prefix}{key[:80]}: is not a key of {program} that is known, and is left out{near}")
     return lines
+
+
+def section_of(path: Path, content: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A mapping under a key; empty where there is none."""
+    value = content.get(key) or {}
+    if not isinstance(value, dict):
+        raise problem(path, "a mapping is expected", key)
+    return value
+
+
+def count_of(path: Path, content: Mapping[str, Any], key: str) -> int | None:
+    """A whole number of at least 1 under a key; None where there is none."""
+    value = content.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise problem(path, f"is {value!r}; a whole number of at least 1 is expected", key)
+    return value
