@@ -160,25 +160,26 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         "heads by fours; on Blackwell CUDA graphs of all but the experts",
         source="logits_copies: Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py, works in place. column_overlap: "
         "megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication, and Transformer Engine's linear layers; "
-        "10 % is lost to interference, as in dp_overlap. softmax_multiple: megatron/core/fusions/fused_softmax.py. captured: recipes of "
-        "Megatron-Bridge (scripts/performance/configs): cuda_graph_scope is full_iteration, or attn, moe_router and moe_preprocess, in "
-        "most of those for B200, B300, GB200 and GB300, and empty in those for pre-training on H100",
+        "10 % is lost to interference, as in dp_overlap. softmax_multiple: megatron/core/fusions/fused_softmax.py. scattered_handover: as "
+        "Megatron-LM. captured: recipes of Megatron-Bridge (scripts/performance/configs): cuda_graph_scope is full_iteration, or attn, "
+        "moe_router and moe_preprocess, in most of those for B200, B300, GB200 and GB300, and empty in those for pre-training on H100",
         pattern=r"nemo|megatron-bridge|megatron.core",
-        facts={"logits_copies": 1.0, "column_overlap": 0.9, "softmax_multiple": 4.0},
+        facts={"logits_copies": 1.0, "column_overlap": 0.9, "softmax_multiple": 4.0, "scattered_handover": 1.0},
         narrowest={"captured": 1.0},
     ),
     FrameworkProfile(
         name="megatron",
         doc="a fused softmax for heads by fours; gradients are exchanged behind the backward pass; tensor-parallel collectives that wait "
-        "for their ranks",
+        "for their ranks; stages hand on a share per tensor-parallel rank",
         source="collective_wait_s: fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391). softmax_multiple: Megatron-LM, "
         "megatron/model/fused_softmax.py, is_kernel_available, and the same of Megatron-DeepSpeed: micro-batch x heads of a rank is a "
         "multiple of 4. dp_overlap: Megatron-LM, megatron/training.py, train_step, which reduces gradients behind forward_backward_func "
         "(--overlap-grad-reduce came in 2023 and is off by default), and DeepSpeed, runtime/pipe/engine.py, where ReduceGrads follows the "
-        "last backward pass",
+        "last backward pass. scattered_handover: Megatron-LM (arXiv:2104.04473, section 4.1; scatter_gather_tensors_in_pipeline, on by "
+        "default), and DeepSpeed, runtime/pipe/engine.py, where is_pipe_partitioned is set with tensor parallelism",
         pattern=r"megatron",
         constants={"collective_wait_s": 250e-6},
-        facts={"softmax_multiple": 4.0, "dp_overlap": 0.0},
+        facts={"softmax_multiple": 4.0, "dp_overlap": 0.0, "scattered_handover": 1.0},
     ),
     FrameworkProfile(
         name="llm-foundry",

@@ -54,6 +54,12 @@ class MeshAssumptions:
     pp_overlap: float = _assumption(
         0.0, "share of transfers between stages hidden", "Megatron-LM 1F1B sends and receives between its computations"
     )
+    scattered_handover: float = _assumption(
+        0.0,
+        "1: tensor-parallel ranks that all hold what a stage hands on send a share each, and gather the shares inside their group; "
+        "0: each sends the whole",
+        "none unless a framework profile says otherwise",
+    )
     dp_overlap: float = _assumption(
         0.9,
         "share of the backward (or forward) pass behind which gradients (or weights) travel",

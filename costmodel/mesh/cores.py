@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.groups import GroupTimes, strides
+from costmodel.mesh.handover import handover_s
 from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_share, recomputed_units, weigh
 from costmodel.mesh.passes import ChunkPasses, UnitPasses, alone_share, chunk_passes, unit_passes
@@ -149,10 +150,7 @@ def build_cores(
         is_block=is_block,
         alone=alone_share(distinct) if hides_tokens else None,
     )
-    pieces = batch.cp * np.where(batch.sequence_parallel > 0, batch.tp, 1)
-    message = layouts.run_cut * (batch.micro_batch / pieces * activation_bytes)[:, None]
-    sent = groups.time_s("point_to_point", groups.find(np.where(batch.pp > 1, 2, 1), stride["pp"]), message)
-    transfer_s = groups.assumptions.exposed_transfer_s(sent, batch.workers[:, None])
+    transfer_s = handover_s(groups, batch, layouts.run_cut, activation_bytes, (stride["pp"],))
     chunks = chunk_passes(passes, pass_of, layouts, batch, transfer_s, is_block)
     runs = ChunkRuns(count=layouts.run_chunks, forward_s=chunks.forward_s, backward_s=chunks.backward_s)
     rank_again = recomputed_units(layouts, batch.recompute, batch.recompute_blocks)

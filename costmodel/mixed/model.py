@@ -18,7 +18,7 @@ from costmodel.mesh.plan import ORDERS, RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mesh.units import Units, fold
 from costmodel.mixed.links import Crossing, MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
-from costmodel.mixed.plan import MixedPipeline, MixedPlan, group_names
+from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_names
 from costmodel.network import Cluster
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.roofline import RooflineCompute
@@ -180,8 +180,8 @@ class MixedModel:
     def transfers_s(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> FloatArray:
         """Time to send what crosses a cut from stage ``s - 1`` to stage ``s``, for every cut that a stage could start at: (blocks + 1,).
 
-        Every rank sends its share (sequence parallel) or the whole; in the latter case a rank that has several counterparts serves them one
-        after the other.
+        Every rank sends its share (sequence parallel, or `MeshAssumptions.scattered_handover`) or the whole; in the latter case a rank that
+        has several counterparts serves them one after the other.
         """
         sender, receiver = pipeline.stages[s - 1], pipeline.stages[s]
         near = pipeline.stages_of(sender.group) if sender.group == receiver.group else 0
@@ -204,9 +204,11 @@ class MixedModel:
     def _transfers_s(self, plan: MixedPlan, pipeline: MixedPipeline, s: int) -> FloatArray:
         sender, receiver = pipeline.stages[s - 1], pipeline.stages[s]
         low, high = sorted((sender.tp, receiver.tp))
-        share = 1.0 / low if plan.sequence_parallel else float(-(-high // low))
+        scatters = not plan.sequence_parallel and self.assumptions.scattered_handover > 0.0
+        share = 1.0 / low if plan.sequence_parallel or scatters else float(-(-high // low))
         width = self.precision_of(plan.groups).activation_bytes
-        message = np.array(self.units.cut_elements[1:], dtype=np.float64) * (pipeline.micro_batch * share * width)
+        whole = np.array(self.units.cut_elements[1:], dtype=np.float64) * (pipeline.micro_batch * width)
+        message = whole * share
         if sender.group == receiver.group:
             one = np.ones(len(message), dtype=np.int64)
             order, tp = ORDERS.index(plan.order) * one, high * one
@@ -218,7 +220,14 @@ class MixedModel:
                 (sender.group, receiver.group), (sender.tp * pipeline.replicas, receiver.tp * pipeline.replicas)
             )
             time = link.send_s(message)
+        if scatters:  # activations are gathered on one side, their gradients on the other: the longer of both
+            time = time + np.maximum(*(self._gathered_s(stage, whole) for stage in (sender, receiver)))
         return self.assumptions.exposed_transfer_s(time, plan.workers)
+
+    def _gathered_s(self, stage: MixedStage, whole: FloatArray) -> FloatArray:
+        """Time in which the tensor-parallel ranks of a stage gather what they have a share each of."""
+        groups, one = self._group_times(stage.group), np.ones(len(whole), dtype=np.int64)
+        return groups.time_s("all_gather", groups.find(stage.tp * one, one), whole)
 
     def _group_times(self, group: int) -> GroupTimes:
         found = self._cache.groups.get(group)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.mesh.cores import Cores, mesh_strides, pipeline_s
+from costmodel.mesh.handover import handover_s
 from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_units, weigh
 from costmodel.mesh.model import MeshModel
@@ -126,10 +127,5 @@ def worthy_times(
 
 def _least_transfer_s(model: MeshModel, batch: MeshBatch, cut: FloatArray) -> FloatArray:
     """Exposed time to receive a chunk's input from the nearest of all places where the stage before can be: (n, R)."""
-    groups = model.groups
-    pieces = batch.cp * np.where(batch.sequence_parallel > 0, batch.tp, 1)
-    message = cut * (batch.micro_batch / pieces * model.workload.precision.activation_bytes)[:, None]
-    pair = np.where(batch.pp > 1, 2, 1)
     strides = (batch.tp, batch.tp * batch.cp, batch.tp * batch.dp, batch.tp * batch.cp * batch.dp)
-    times = [groups.time_s("point_to_point", groups.find(pair, stride), message) for stride in strides]
-    return groups.assumptions.exposed_transfer_s(np.minimum.reduce(times), batch.workers[:, None])
+    return handover_s(model.groups, batch, cut, model.workload.precision.activation_bytes, strides)

@@ -146,9 +146,12 @@ class Chunks:
 
     def _transfer(self, unit: int) -> float:
         plan = self.plan
-        pieces = plan.cp * (plan.tp if plan.sequence_parallel else 1)
-        message = self.model.units.cut_elements[unit] * plan.micro_batch * 2 / pieces
+        held = self.model.units.cut_elements[unit] * plan.micro_batch * 2 / plan.cp
+        scatters = self.model.assumptions.scattered_handover > 0
+        message = held / (plan.tp if plan.sequence_parallel or scatters else 1)
         sent = _message_s(self.model, "point_to_point", 2, self.stride["pp"], message)
+        if scatters and not plan.sequence_parallel:
+            sent += _message_s(self.model, "all_gather", plan.tp, 1, held)
         return sent * (1 - self.model.assumptions.pp_overlap)
 
     def timeline(self, exchange_s: tuple[float, ...] = (), optimizer_s: tuple[float, ...] = ()) -> Timeline:

@@ -15,7 +15,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.plan import MeshPlan
 from tests.costmodel.mesh import plans as make
-from tests.strategies.mesh.networks import decoder
+from tests.strategies.mesh.networks import decoder, two_level_cluster
 
 H, S, V = 64, 32, 512  # features, positions, vocabulary
 RATE = 1e9
@@ -179,6 +179,20 @@ def test_stages_receive_activations_and_gradients(tp: int, split: bool, cp: int)
     sent = MICRO * S * H * 2 / (cp * (tp if split else 1))
     costs = _costs(make.gpt(blocks=6, vocabulary=16), plan)
     assert costs.pp_exposed_s[0] == pytest.approx(M * 2 * sent / RATE, rel=1e-9)
+
+
+def test_ranks_that_hold_the_whole_hand_on_a_share_each_and_gather_them() -> None:
+    """D. Narayanan et al. (arXiv:2104.04473), section 4.1: a quarter over the slow link, three quarters from the three neighbours."""
+    slow = RATE / 10
+    cluster = two_level_cluster(per_node=4, inside=RATE, outside=slow)
+    graph = make.gpt(blocks=6, vocabulary=16)
+    plan = MeshPlan(pp=3, tp=4, micro_batch=MICRO, num_micro_batches=M, stage_blocks=(1, 4, 1))
+    held, far_s, near_s = MICRO * S * H * 2, 5e-6, 1e-6  # latencies of that cluster's links
+    whole_s = held / slow + far_s
+    shares_s = held / 4 / slow + far_s + 3 * (held / 4 / RATE + near_s)
+    for scattered, sent_s in ((0.0, whole_s), (1.0, shares_s)):
+        model = make.model_of(graph, plan.global_batch, cluster, MeshAssumptions(scattered_handover=scattered))
+        assert model.evaluate_plans([plan]).pp_exposed_s[0] == pytest.approx(M * 2 * sent_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", ["tp_overlap", "pp_overlap"])

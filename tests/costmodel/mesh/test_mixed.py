@@ -134,6 +134,7 @@ COMPOSITIONS = st.sets(st.integers(1, 6)).map(lambda cuts: [b - a for a, b in pa
     own_links=st.booleans(),
     contended_step_s=st.sampled_from([0.0, 1e-4]),
     host_launch_s=st.sampled_from([0.0, 1e-5]),
+    scattered_handover=st.sampled_from([0.0, 1.0]),
 )
 def test_one_group_alone_is_the_mesh_model(
     blocks: list[int],
@@ -148,9 +149,14 @@ def test_one_group_alone_is_the_mesh_model(
     own_links: bool,
     contended_step_s: float,
     host_launch_s: float,
+    scattered_handover: float,
 ) -> None:
     assumed = MeshAssumptions(
-        contended_step_s=contended_step_s, host_launch_s=host_launch_s, message_hold_s=contended_step_s, pp_overlap=0.3
+        contended_step_s=contended_step_s,
+        host_launch_s=host_launch_s,
+        message_hold_s=contended_step_s,
+        pp_overlap=0.3,
+        scattered_handover=scattered_handover,
     )
     slower = (replace(NODE, bandwidth_bytes_per_s=3e9), replace(FABRIC, bandwidth_bytes_per_s=1e9, shared_by=4))
     group = DeviceGroup(device=FAST, num_devices=256, levels=slower if own_links else ())
