@@ -186,6 +186,13 @@ def _published_cluster(row: Row, device: str) -> str | None:
     return next((name for words, name, of in _CLUSTERS if of == device and words.search(source)), None)
 
 
+# Machines on Omni-Path, and what NCCL reaches of their adapters' 100 Gb/s over what it reaches of InfiniBand's (0.96, cluster dgx-a100): an
+# all-reduce of 4 GB over four nodes of eight A100 runs at a bus bandwidth of 40.5 Gb/s, through one adapter of each node (BigScience,
+# experiments/bandwidth, all_reduce_bench-a100-n4.txt).
+_OMNI_PATH = re.compile(r"omni.?path|jean.?zay|\bbigscience\b")
+_OMNI_PATH_SHARE = 0.405 / 0.96
+
+
 def links_of(row: Row) -> Links:
     """Links as the columns of plan-level tables state them.
 
@@ -195,9 +202,14 @@ def links_of(row: Row) -> Links:
     (4, 72, 200000000000.0)
     >>> links_of(Row(line=2, cells={"gpus_per_node": "8", "nodes": "4", "gpus": "4"})).gpus_per_node
     1
+    >>> round((links_of(Row(line=2, cells={"inter_bw_Gbps_per_node": "400", "notes": "Omni-Path"})).inter_bytes_per_s or 0.0) / 1e9, 3)
+    21.094
     """
     intra = None if _ASSUMED_LINKS.search(row.text("source").lower()) else row.positive("intra_bw_GBps")
     inter = row.positive("inter_bw_Gbps_per_node")
+    words = " ".join(row.text(name) for name in ("source", "device", "notes")).lower()
+    if inter is not None and _OMNI_PATH.search(words):
+        inter *= _OMNI_PATH_SHARE
     domain, node = row.count("nvlink_domain"), row.count("gpus_per_node")
     used = _used_per_node(row, node)
     return Links(
