@@ -202,8 +202,6 @@ def links_of(row: Row) -> Links:
     (4, 72, 200000000000.0)
     >>> links_of(Row(line=2, cells={"gpus_per_node": "8", "nodes": "4", "gpus": "4"})).gpus_per_node
     1
-    >>> round((links_of(Row(line=2, cells={"inter_bw_Gbps_per_node": "400", "notes": "Omni-Path"})).inter_bytes_per_s or 0.0) / 1e9, 3)
-    21.094
     """
     intra = None if _ASSUMED_LINKS.search(row.text("source").lower()) else row.positive("intra_bw_GBps")
     inter = row.positive("inter_bw_Gbps_per_node")

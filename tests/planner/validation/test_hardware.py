@@ -6,7 +6,7 @@ import pytest
 
 from planner.files.resources import bundled
 from planner.naming.devices import KNOWN_DEVICES
-from planner.validation.hardware import device_name, format_of, machine_of, precision_of, with_stated_math
+from planner.validation.hardware import device_name, format_of, links_of, machine_of, precision_of, with_stated_math
 from planner.validation.tables import Row, RowSkipped
 
 
@@ -83,6 +83,24 @@ def test_links_that_a_simulator_assumed_are_those_of_the_machine() -> None:
     stated, assumed = (machine_of(row(**cells, source=text)) for text in ("", "vTrain (multi-node ground truth)"))
     assert stated.cluster.levels[0].bandwidth_bytes_per_s == 150e9
     assert assumed.cluster.levels[0] == machine_of(row(device="A100-80GB SXM", gpus_per_node="8")).cluster.levels[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "rate"),
+    [
+        (
+            {"source": "BigScience prequel"},
+            20.25e9 / 0.96,
+        ),  # four adapters at 40.5 Gb/s; 0.96 is lost to InfiniBand, too
+        ({"device": "A100-80GB SXM4 (Jean Zay)"}, 20.25e9 / 0.96),
+        ({"notes": "4 x Omni-Path 100"}, 20.25e9 / 0.96),
+        ({"model": "bigscience/bloom-7b1"}, 50e9),  # a network, not the machine
+        ({"notes": "InfiniBand HDR"}, 50e9),
+    ],
+)
+def test_adapters_of_omni_path_are_not_filled(cells: dict[str, str], rate: float) -> None:
+    found = links_of(Row(line=2, cells={"inter_bw_Gbps_per_node": "400", **cells}))
+    assert found.inter_bytes_per_s == pytest.approx(rate, rel=1e-12)
 
 
 def test_the_usual_links_are_noted_as_a_default() -> None:
