@@ -47,6 +47,9 @@ class Efficiency:
     ----------
     matmul_fraction : float
         Share of the peak that a large matrix product reaches.
+    lane_fraction : float
+        Rate of a large product on vector units over matmul_fraction, where matrix units are stated by that: lanes that share their
+        issue with integer work (GeForce from the RTX 30 on) are slower.
     narrow_fraction : float
         Share of its peak that a large product of 8 or fewer bits reaches, over matmul_fraction: its operands move and its power rise
         twice as fast.
@@ -83,7 +86,9 @@ class Efficiency:
     split_depth : float
         k1: steps of the inner loop at which half of it is cut into parallel pieces.
     matrix_fill : float
-        ``outputs0`` of products of a library and of recurrent cells on matrix units, as a multiple of ``fill_outputs``.
+        Least outputs that products of a library and of recurrent cells on matrix units are charged for, over the whole inner loop, as a
+        multiple of ``fill_outputs``: a library that cuts no inner loop takes as long for few tiles as for a wave of them. 0 where
+        it cuts them.
     vector_tile, vector_depth, vector_fill, vector_split : float
         The four sizes on vector units, as multiples of those above; tile and fill for 128 lanes per multiprocessor, in proportion to
         the lanes and to their square. A lane that multiplies two halves at once counts twice.
@@ -108,6 +113,7 @@ class Efficiency:
     """
 
     matmul_fraction: float = 0.80
+    lane_fraction: float = 1.0
     narrow_fraction: float = 1.0
     winograd_fraction: float = 0.80
     fft_fraction: float = 0.50
@@ -124,7 +130,7 @@ class Efficiency:
     fill_outputs: float = 131072.0
     split_depth: float = 4096.0
     strided_gradient_fraction: float = 1.0
-    matrix_fill: float = 1.0
+    matrix_fill: float = 0.0
     vector_tile: float = 1.0
     vector_depth: float = 1.0
     vector_fill: float = 1.0
@@ -339,7 +345,7 @@ def _halves(device: Device, precision: str) -> float:
 
 def _vector_fraction(device: Device, wide: float = 1.0) -> float:
     """Share of the peak of vector units that a large product reaches, by the lanes that share a multiprocessor's memory."""
-    stated, loss = device.efficiency.matmul_fraction, device.efficiency.vector_loss
+    stated, loss = device.efficiency.matmul_fraction * device.efficiency.lane_fraction, device.efficiency.vector_loss
     gained = stated * (1.0 + loss) / (1.0 + loss * device.lanes_per_multiprocessor * wide / _USUAL_LANES)
     # Nor do few lanes reach more than the best products anywhere.
     return min(gained, max(stated, _BEST_FRACTION))
@@ -356,6 +362,7 @@ class _Sizes:
     large: float = 0.0  # by how much more of the device larger tiles leave idle, in shares of fill
     floor: float = 0.0  # least side of a tile
     tall: float = 0.0  # the same for its rows alone
+    wave: float = 0.0  # least outputs over the whole depth
 
 
 def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Sizes:
@@ -363,12 +370,15 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
     e = device.efficiency
     if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
         own = tiling not in ("thin", "weights")
-        factor = e.matrix_fill if own else 1.0
         # Libraries take tiles of 256 x 128 where there are enough outputs for them (NVIDIA, Matrix Multiplication Background User's Guide:
         # the most efficient of its tiles), of which half a wave is twice as much; `fill_outputs` is that of 128 x 128.
-        large = max(2.0 / factor - 1.0, 0.0) if tiling == "library" and algorithm == "gemm" else 0.0
         return _Sizes(
-            tile=e.tile_half, depth=e.depth_half, fill=e.fill_outputs * factor, split=e.split_depth, large=large
+            tile=e.tile_half,
+            depth=e.depth_half,
+            fill=e.fill_outputs,
+            split=e.split_depth,
+            large=1.0 if tiling == "library" and algorithm == "gemm" else 0.0,
+            wave=e.fill_outputs * e.matrix_fill if own else 0.0,
         )
     lanes = device.lanes_per_multiprocessor * _halves(device, precision) / _USUAL_LANES
     if tiling not in ("library", "unaligned") or algorithm in _VECTOR_ALGORITHMS:
@@ -392,13 +402,16 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
 def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLike, ArrayLike]) -> FloatArray:
     """Operations that the device could have done in the time the product takes.
 
-    ``2 {count (max(m, f, t) + m0) (max(n, f) + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``.
+    ``2 {count (max(m, f, t) + m0) (max(n, f) + n0) (k + k0) + outputs0 [k k1 / (k + k1) + k0]}`` with ``count = flop / (2 m n k)``,
+    at least ``2 wave (k + k0)``.
 
     >>> size = _Sizes(tile=0, depth=0, fill=100, split=10)
     >>> float(_charged_flop(size, np.float64(2000.0), (10, 10, 10)))  # 2000 for the product, 2 x 100 x 5 to fill the device
     3000.0
     >>> float(_charged_flop(_Sizes(tile=0, depth=0, fill=0, split=1, floor=40), np.float64(2e4), (100, 10, 10)))  # 40 columns
     80000.0
+    >>> float(_charged_flop(_Sizes(tile=0, depth=0, fill=0, split=1, wave=900), np.float64(2e3), (10, 10, 10)))  # 900 outputs
+    18000.0
     """
     m, n, k = (np.asarray(extent, dtype=np.float64) for extent in gemm)
     tiles = (np.maximum(m, max(size.floor, size.tall)) + size.tile) / m
@@ -408,5 +421,5 @@ def _charged_flop(size: _Sizes, flop: FloatArray, gemm: tuple[ArrayLike, ArrayLi
     outputs = flop / (2.0 * k)
     larger = 1.0 + size.large * outputs / (outputs + 2.0 * size.fill) if size.large else 1.0
     fill = 2.0 * size.fill * larger * (k * limit / (k + limit) + size.depth)
-    charged = flop * tiles * depth + fill
+    charged = np.maximum(flop * tiles * depth + fill, 2.0 * size.wave * (k + size.depth))
     return np.asarray(np.where(flop > 0.0, charged, 0.0))

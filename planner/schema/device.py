@@ -41,6 +41,7 @@ class EfficiencyEntry(FileModel):
     """Constants of the efficiency model that differ from the defaults; see `costmodel.efficiency.Efficiency`."""
 
     matmul_fraction: Fraction = DEFAULT_EFFICIENCY.matmul_fraction
+    lane_fraction: Fraction = DEFAULT_EFFICIENCY.lane_fraction
     narrow_fraction: Fraction = DEFAULT_EFFICIENCY.narrow_fraction
     winograd_fraction: Fraction = DEFAULT_EFFICIENCY.winograd_fraction
     fft_fraction: Fraction = DEFAULT_EFFICIENCY.fft_fraction
