@@ -8,10 +8,11 @@ full when enough outputs are in flight:
 
 The last bracket is the depth of the inner loop where few outputs must fill the device: a long one is cut into pieces that run side
 by side (split-k). The four sizes are those of products on matrix units, where libraries choose larger tiles for many outputs: there
-outputs0 grows to twice its size, by outputs / (outputs + 2 outputs0). Products on vector units (a format at most twice as fast as
-fp32) have other tiles, whose sides grow with the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally
-wide on all of them. Their library has no kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 16, 32 and 64
-columns take alike. Convolutions and recurrent cells run kernels made for thin matrices.
+outputs0 grows to twice its size, by outputs / (outputs + 2 outputs0); a library that cuts no inner loop charges at least a wave of
+tiles over the whole depth. Products on vector units (fp32, and 16 bits at most twice as fast) have other tiles, whose sides grow with
+the arithmetic of a multiprocessor per clock: the shared memory that feeds it is equally wide on all of them. Their library has no
+kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 16, 32 and 64 columns take alike. Convolutions and
+recurrent cells run kernels made for thin matrices.
 
 Every size enters through an increasing function that is not negative at 0 and adds up to no less in pieces (concave, or the larger of
 itself and a constant), so more work never takes less time and pieces never take less than the whole. `DEFAULT_EFFICIENCY` says where
@@ -86,9 +87,9 @@ class Efficiency:
     split_depth : float
         k1: steps of the inner loop at which half of it is cut into parallel pieces.
     matrix_fill : float
-        Least outputs that products of a library and of recurrent cells on matrix units are charged for, over the whole inner loop, as a
-        multiple of ``fill_outputs``: a library that cuts no inner loop takes as long for few tiles as for a wave of them. 0 where
-        it cuts them.
+        Least outputs that a product on matrix units is charged for, over its whole inner loop, as a multiple of ``fill_outputs``: a
+        library that cuts no inner loop (but those of gradients of weights) takes as long for few tiles as for a wave of them. 0 where it
+        cuts them.
     vector_tile, vector_depth, vector_fill, vector_split : float
         The four sizes on vector units, as multiples of those above; tile and fill for 128 lanes per multiprocessor, in proportion to
         the lanes and to their square. A lane that multiplies two halves at once counts twice.
@@ -369,7 +370,6 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
     """Half sizes of a product, by the units it runs on and the kernel it runs in."""
     e = device.efficiency
     if algorithm not in _VECTOR_ALGORITHMS and device.has_matrix_units(precision):
-        own = tiling not in ("thin", "weights")
         # Libraries take tiles of 256 x 128 where there are enough outputs for them (NVIDIA, Matrix Multiplication Background User's Guide:
         # the most efficient of its tiles), of which half a wave is twice as much; `fill_outputs` is that of 128 x 128.
         return _Sizes(
@@ -378,7 +378,8 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
             fill=e.fill_outputs,
             split=e.split_depth,
             large=1.0 if tiling == "library" and algorithm == "gemm" else 0.0,
-            wave=e.fill_outputs * e.matrix_fill if own else 0.0,
+            # Gradients of weights are cut until the device is full, whatever the library.
+            wave=0.0 if tiling == "weights" else e.fill_outputs * e.matrix_fill,
         )
     lanes = device.lanes_per_multiprocessor * _halves(device, precision) / _USUAL_LANES
     if tiling not in ("library", "unaligned") or algorithm in _VECTOR_ALGORITHMS:

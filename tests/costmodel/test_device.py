@@ -60,3 +60,12 @@ def test_efficiency_ranges() -> None:
     for bad in (-1.0, math.inf, math.nan):
         with pytest.raises(EfficiencyError, match="tile_half"):
             Efficiency(tile_half=bad)
+
+
+def test_who_has_matrix_units() -> None:
+    """Two halves per lane are none; who knows tf32 has them, however slow (a GeForce RTX 3090, by NVIDIA's GA102 white paper)."""
+    pascal = Device(**(GOOD | {"peak_flop_per_s": {"fp32": 10.6e12, "fp16": 21.2e12}}))
+    assert not pascal.has_matrix_units("fp16")
+    peaks = {"fp32": 35.6e12, "tf32": 35.6e12, "fp16": 71e12, "bf16": 71e12}
+    geforce = Device(**(GOOD | {"peak_flop_per_s": peaks}))
+    assert [geforce.has_matrix_units(name) for name in ("fp32", "tf32", "fp16", "bf16")] == [False, True, True, True]

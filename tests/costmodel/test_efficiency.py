@@ -122,11 +122,22 @@ def test_products_on_vector_units_by_hand() -> None:
     # Kernels for convolutions keep theirs.
     thin = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (k * 500 / (k + 500) + 20)
     assert product_s(volta, m, n, k, "thin", "fp16") == pytest.approx(thin / 40e12, rel=1e-12)
-    # A library that fills more of the device first, larger tiles included; kernels of convolutions do not.
-    slow = replace(volta, efficiency=replace(volta.efficiency, matrix_fill=3.0))
-    more = thin + 2 * 2 * 1000 * (k * 500 / (k + 500) + 20)
-    for tiling, charged in (("library", more), ("recurrent", more), ("thin", thin)):
-        assert product_s(slow, m, n, k, tiling, "fp16") == pytest.approx(charged / 40e12, rel=1e-12)
+    # A library that cuts no inner loop takes as long for few tiles as for 90,000 outputs; gradients of weights are cut.
+    slow = replace(volta, efficiency=replace(volta.efficiency, matrix_fill=90.0))
+    for tiling in ("library", "recurrent", "thin"):
+        assert product_s(slow, m, n, k, tiling, "fp16") == pytest.approx(2 * 90e3 * (k + 20) / 40e12, rel=1e-12)
+        assert product_s(slow, m / 10, n, k, tiling, "fp16") == product_s(slow, m, n, k, tiling, "fp16")
+        assert product_s(slow, 3 * m, n, k, tiling, "fp16") == product_s(volta, 3 * m, n, k, tiling, "fp16")
+    assert product_s(slow, m, n, k, "weights", "fp16") == product_s(volta, m, n, k, "weights", "fp16")
+
+
+def test_lanes_may_be_slower_than_matrix_units() -> None:
+    slow = replace(P100, efficiency=replace(P100.efficiency, lane_fraction=0.5))
+    assert product_s(slow, 300, 200, 400) == pytest.approx(2 * product_s(P100, 300, 200, 400), rel=1e-12)
+    volta, turned = (replace(d, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12}) for d in (P100, slow))
+    assert product_s(turned, 300, 200, 400, number_format="fp16") == product_s(
+        volta, 300, 200, 400, number_format="fp16"
+    )
 
 
 def test_a_library_has_no_tiles_below_a_least_side() -> None:
@@ -151,13 +162,30 @@ def test_fast_convolutions_run_on_vector_units_in_thin_kernels() -> None:
 @settings(max_examples=60, deadline=None)
 def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling: str) -> None:
     base = product_s(P100, m, n, k, tiling)
-    for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
-        assert product_s(P100, *bigger, tiling) >= base * (1 - 1e-12)  # as long below the least side of a tile
-    for smaller in ((m / 4, n, k), (m, n / 4, k), (m, n, k / 4)):
-        assert 4 * product_s(P100, *smaller, tiling) >= base * (1 - 1e-12)
+    check_laws(P100, (m, n, k), factor, tiling, "fp32")
     faster = replace(P100, peak_flop_per_s={name: rate * factor for name, rate in P100.peak_flop_per_s.items()})
     assert product_s(faster, m, n, k, tiling) <= base
     assert product_s(P100, m, n, k, "weights") >= product_s(P100, max(m, 128), n, k, "weights") * (1 - 1e-12)
+
+
+@given(extent, extent, extent, scale, tilings)
+@settings(max_examples=60, deadline=None)
+def test_laws_hold_where_no_inner_loop_is_cut(m: int, n: int, k: int, factor: float, tiling: str) -> None:
+    volta = replace(
+        P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12}, efficiency=replace(P100.efficiency, matrix_fill=90.0)
+    )
+    check_laws(volta, (m, n, k), factor, tiling, "fp16")
+
+
+def check_laws(device: Device, shape: tuple[int, int, int], factor: float, tiling: str, number_format: str) -> None:
+    """More work takes no less time, and pieces no less than the whole."""
+    m, n, k = shape
+    base = product_s(device, m, n, k, tiling, number_format)
+    for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
+        # As long below the least side of a tile.
+        assert product_s(device, *bigger, tiling, number_format) >= base * (1 - 1e-12)
+    for smaller in ((m / 4, n, k), (m, n / 4, k), (m, n, k / 4)):
+        assert 4 * product_s(device, *smaller, tiling, number_format) >= base * (1 - 1e-12)
 
 
 def test_scattered_sums_take_a_share_of_the_bandwidth_on_vector_units_alone() -> None:
