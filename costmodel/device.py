@@ -144,8 +144,9 @@ class Device:
     def has_matrix_units(self, number_format: str) -> bool:
         """Whether products in a format run on units of their own.
 
-        Those do that are more than twice as fast as in fp32, and all but fp32 of a device that knows tf32: no lane multiplies in
-        that. Matrix units of GeForce, from the RTX 30 on, are no faster than two halves per lane would be.
+        Those do that are more than twice as fast as in fp32, and all but fp32 of a device that knows tf32 (no lane multiplies in
+        that) and is not equally fast in all of them. Matrix units of GeForce, from the RTX 30 on, are no faster than two halves per
+        lane would be.
 
         >>> peaks = {"fp32": 15.7e12, "fp16": 125e12}
         >>> v100 = Device(name="v100", peak_flop_per_s=peaks, memory_bytes=16e9, memory_bandwidth_bytes_per_s=900e9)
@@ -153,7 +154,7 @@ class Device:
         (True, False)
         """
         if number_format != "fp32" and "tf32" in self.peak_flop_per_s:
-            return True
+            return max(self.peak_flop_per_s.values()) > self.peak_flop_per_s["fp32"]
         # Two halves per lane make a format twice as fast, and no more; a little slack for how datasheets round.
         return self.peak(number_format) > 2.2 * self.peak_flop_per_s["fp32"]
 

@@ -69,3 +69,6 @@ def test_who_has_matrix_units() -> None:
     peaks = {"fp32": 35.6e12, "tf32": 35.6e12, "fp16": 71e12, "bf16": 71e12}
     geforce = Device(**(GOOD | {"peak_flop_per_s": peaks}))
     assert [geforce.has_matrix_units(name) for name in ("fp32", "tf32", "fp16", "bf16")] == [False, True, True, True]
+    # A yardstick that is equally fast in everything has no units of its own.
+    alike = Device(**(GOOD | {"peak_flop_per_s": dict.fromkeys(FORMATS, 1e12)}))
+    assert not any(alike.has_matrix_units(name) for name in FORMATS)
