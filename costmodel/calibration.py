@@ -93,9 +93,9 @@ class Calibration:
         """Name -> factor, for `with_constants`."""
         return {name: constant.value for name, constant in self.constants.items()}
 
-    def assumptions(self) -> MeshAssumptions:
-        """What the mesh model takes for granted: the profile of the framework, with the factors applied."""
-        return assumptions_with(profile_of(self.framework).applied(), self.values)
+    def assumptions(self, *, has_fp4: bool = False) -> MeshAssumptions:
+        """What the mesh model takes for granted: the profile of the framework, with the factors applied; ``has_fp4``: as there."""
+        return assumptions_with(profile_of(self.framework).applied(has_fp4=has_fp4), self.values)
 
     @property
     def covariance(self) -> FloatArray:

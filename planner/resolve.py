@@ -193,7 +193,8 @@ def _usual_optimizer(request: Request, model: LoadedModel) -> str:
 
 def _mesh_assumptions(cluster: Cluster, calibrated: LoadedCalibration | None) -> MeshAssumptions:
     """The bundled ones, the rates of the cluster's host, and what was calibrated; the later win."""
-    known = DEFAULT_ASSUMPTIONS if calibrated is None else calibrated.calibration.assumptions()
+    has_fp4 = all("fp4" in group.device.formats for group in cluster.groups)
+    known = DEFAULT_ASSUMPTIONS if calibrated is None else calibrated.calibration.assumptions(has_fp4=has_fp4)
     rates = host_rates(cluster.host)
     untouched = {
         name: rate for name, rate in rates.items() if getattr(known, name) == getattr(DEFAULT_ASSUMPTIONS, name)

@@ -260,7 +260,7 @@ def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tu
         if name not in known:
             values.add(f"--assume {text}: no such assumption{did_you_mean(name, known)} (known: {', '.join(known)})")
         value = values.at_least_zero(f"--assume {name}", number)
-        if name.endswith("_overlap") and value > 1:
+        if (name.endswith("_overlap") or name == "captured") and value > 1:
             values.add(f"--assume {text}: is a share, at most 1")
         if name.endswith("_per_s") and value == 0:
             values.add(f"--assume {text}: a bandwidth is above 0")

@@ -26,6 +26,13 @@ def test_a_calibration_gives_factors_and_a_covariance() -> None:
     np.testing.assert_allclose(calibration.covariance, [[0.01, -0.01], [-0.01, 0.04]])
 
 
+def test_a_calibration_knows_what_its_framework_does_on_devices_with_fp4() -> None:
+    found = Calibration(
+        name="x", constants={}, correlation=np.zeros((0, 0)), residual_log_sd=0.1, residual_by_part={}, framework="NeMo"
+    )
+    assert (found.assumptions().captured, found.assumptions(has_fp4=True).captured) == (0.0, 1.0)
+
+
 def test_a_calibration_starts_from_the_profile_of_its_framework() -> None:
     calibration = Calibration(
         name="c",
