@@ -100,6 +100,36 @@ def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(s
     assert not corner.candidates or corner.candidates[0].score >= expected[0] * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("seed", range(500, 512))
+def test_the_best_plans_are_those_of_brute_force_where_tokens_travel_behind_other_micro_batches(seed: int) -> None:
+    """The more micro-batches a pipeline has, the less shows."""
+    rng = random.Random(seed)
+    features = rng.choice([256, 1024])
+    cluster = two_level_cluster(per_node=2, inside=rng.choice([5e9, 50e9]), outside=rng.choice([1e9, 5e9]))
+    graph = decoder(
+        blocks=rng.choice([2, 3]), features=features, ffn=2 * features, positions=64, experts=rng.choice([2, 4])
+    )
+    workload = workload_of(graph, cluster, 4)
+    assumptions = MeshAssumptions(
+        ep_overlap=rng.choice([0.3, 1.0]),
+        interference=rng.choice([0.0, 0.16]),
+        dispatch_width=rng.choice([0.5, 1.0]),
+        captured=rng.choice([0.0, 1.0]),
+        host_launch_s=rng.choice([0.0, 1e-5]),
+        host_collective_s=0.0,
+    )
+    model = MeshModel.build(workload, cluster, assumptions)
+    plans = all_plans(model, 4)
+    memory = np.sort(model.evaluate(plans).memory_bytes)
+    capacity = float(memory[int(rng.choice([0.05, 0.3, 0.99]) * (len(memory) - 1))])
+    outcome = search_mesh(
+        workload, cluster, MeshSettings(max_workers=4, capacity_bytes=capacity, top=3), None, assumptions
+    )
+    expected = best_scores(model, plans, capacity, 3, per_device=False)
+    assert outcome.space_size == len(plans)
+    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(400, 412))
 def test_the_best_plans_are_those_of_brute_force_where_zero_1_adds_up_whole_gradients(seed: int) -> None:
     """ZeRO-2, which scatters them, can then be the faster of the two."""
