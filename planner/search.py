@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from costmodel.known_costs import KnownCosts
 from costmodel.plan import Plan
 from costmodel.units import format_bytes, format_seconds, parse_quantity
-from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from planner.errors import NoFeasiblePlan, UsageError
 from planner.objectives import stated_rates
 from planner.ranking import layer_score, rank
 from planner.request import Request
 from planner.resolve import Resolved, resolve
 from planner.results import Breakdown, RankedPlan, SearchResult
-from planner.search_errors import SearchInterrupted
+from planner.search_errors import SearchInterrupted, ended_early, no_plan_in_time
 from planner.uncertainty.answers import layer_bars
 from planner.uncertainty.bars import COMPARED_PLANS, with_bars
 from planner.wording import plan_in_words
@@ -319,11 +319,7 @@ def _notes(resolved: Resolved, outcome: Outcome) -> list[str]:
             f"--memory-limit {limit} is more than a {resolved.setting.device} has: "
             f"{format_bytes(resolved.setting.memory_capacity_bytes)}"
         )
-    if outcome.interrupted:
-        notes.append("interrupted: the best so far is shown")
-    elif outcome.out_of_time:
-        notes.append("stopped by the time limit: --time-limit gives the search longer")
-    return notes
+    return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
 
 
 def _diverse(resolved: Resolved, outcome: Outcome, started: float) -> list[Candidate]:
@@ -359,7 +355,7 @@ def _no_plan(resolved: Resolved, outcome: Outcome) -> Exception:
     if outcome.interrupted:
         return SearchInterrupted(None)
     if outcome.out_of_time:  # what was not looked at may fit
-        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
+        return no_plan_in_time()
     miss = outcome.nearest_miss
     if miss is None:
         return NoFeasiblePlan(

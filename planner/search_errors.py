@@ -1,17 +1,20 @@
-"""What a search raises when the user stops it."""
+"""What is said of a search that the user or a limit stopped."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from planner.errors import ExitCode, PlannerError
+from planner.errors import ExitCode, LimitReached, PlannerError
 
 if TYPE_CHECKING:
     from planner.mesh.results import MeshResult
     from planner.mixed.results import MixedResult
     from planner.results import SearchResult
 
-__all__ = ["SearchInterrupted"]
+__all__ = ["INTERRUPTED", "SearchInterrupted", "ended_early", "no_plan_in_time"]
+
+INTERRUPTED = "interrupted: the best so far is shown"
+_OUT_OF_TIME = "stopped by the time limit: --time-limit gives the search longer"
 
 
 class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
@@ -24,3 +27,13 @@ class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
         super().__init__(
             "interrupted: these are the best plans so far" if result else "interrupted before a plan was found"
         )
+
+
+def ended_early(*, interrupted: bool, out_of_time: bool) -> list[str]:
+    """The note of an answer whose search was stopped; none where it was not."""
+    return [INTERRUPTED] if interrupted else [_OUT_OF_TIME] if out_of_time else []
+
+
+def no_plan_in_time() -> LimitReached:
+    """Nothing was found in time; what was not looked at may fit."""
+    return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")

@@ -12,13 +12,13 @@ import numpy as np
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
 from costmodel.splits import divisors
 from costmodel.units import format_bytes, format_seconds
-from planner.errors import LimitReached, NoFeasiblePlan
+from planner.errors import NoFeasiblePlan
 from planner.mesh.fixed import flags_of, without
 from planner.mesh.flags import flag_of
 from planner.mesh.host_miss import host_miss
 from planner.mesh.judge import MeshJudge
 from planner.mesh.wording import MEMORY_WORDS, mesh_plan_in_words
-from planner.search_errors import SearchInterrupted
+from planner.search_errors import SearchInterrupted, no_plan_in_time
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings, NearestMiss
 
@@ -36,7 +36,7 @@ def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome)
         return SearchInterrupted(None)
     # What was not looked at may fit, so a miss says nothing then.
     if outcome.out_of_time or (outcome.nearest_miss is None and judge.resolved.cluster.host is None):
-        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
+        return no_plan_in_time()
     way_out = _relaxed(judge, settings) or _more_gpus(judge, settings)
     return NoFeasiblePlan(f"nothing fits: {_miss(judge, settings, outcome.nearest_miss)}; {way_out or _ADVICE}")
 

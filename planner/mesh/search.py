@@ -21,7 +21,7 @@ from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.mesh.wording import MEMORY_WORDS, MUCH_HOST, TIME_WORDS, host_note
 from planner.resolve import Resolved
 from planner.results import Assumption
-from planner.search_errors import SearchInterrupted
+from planner.search_errors import INTERRUPTED, SearchInterrupted, ended_early
 from planner.uncertainty.answers import mesh_bars
 from planner.uncertainty.bars import COMPARED_PLANS, with_bars
 from planner.uncertainty.sensitivity import SENSITIVITY_PLANS, mesh_sensitivity
@@ -43,7 +43,6 @@ _PROOF_SLACK = 1e-9
 _WORTH_SHOWING = 1e-4
 # A plan with splits of its own inside the blocks is a trainer to be written.
 _WORTH_SPLITTING = 1e-2
-_INTERRUPTED = "interrupted: the best so far is shown"
 _ONE = Bounds(values=(1,))
 # Plain data parallelism, ZeRO included.
 _DATA_PARALLEL = MeshRestriction(degrees=dict.fromkeys(("tp", "cp", "ep", "etp", "pp", "vpp"), _ONE))
@@ -98,7 +97,7 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refin
         )
         return dataclasses.replace(result, notes=(*result.notes, *more))
     except KeyboardInterrupt:
-        raise SearchInterrupted(dataclasses.replace(result, notes=(*result.notes, _INTERRUPTED))) from None
+        raise SearchInterrupted(dataclasses.replace(result, notes=(*result.notes, INTERRUPTED))) from None
 
 
 def estimate_mesh(resolved: Resolved, plan: MeshPlan | None = None) -> MeshBreakdown:
@@ -251,11 +250,7 @@ def _notes(resolved: Resolved, outcome: MeshOutcome, best: RankedMeshPlan) -> li
     limit, capacity = resolved.request.memory_limit, resolved.setting.memory_capacity_bytes
     if limit is not None and parse_quantity(limit, "bytes") > capacity:
         notes.append(f"--memory-limit {limit} is more than a {resolved.setting.device} has: {format_bytes(capacity)}")
-    if outcome.interrupted:
-        notes.append(_INTERRUPTED)
-    elif outcome.out_of_time:
-        notes.append("stopped by the time limit: --time-limit gives the search longer")
-    return notes
+    return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
 
 
 def _host_notes(plan: RankedMeshPlan) -> list[str]:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from costmodel.mesh.units import MeshError
 from costmodel.mixed.plan import describe
 from costmodel.units import format_bytes
-from planner.errors import LimitReached, NoFeasiblePlan, UsageError
+from planner.errors import NoFeasiblePlan, UsageError
 from planner.mesh.fixed import fixed_by, flags_of, without
 from planner.mesh.wording import MEMORY_WORDS
 from planner.mixed.contradictions import refuse_contradiction
 from planner.mixed.fixed import with_fixed
 from planner.mixed.judge import MixedJudge
-from planner.search_errors import SearchInterrupted
+from planner.search_errors import SearchInterrupted, no_plan_in_time
 from strategies.mixed.families import legal_degrees
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedOutcome, MixedSettings
@@ -48,7 +48,7 @@ def no_mixed_plan(judge: MixedJudge, settings: MixedSettings, outcome: MixedOutc
     if outcome.interrupted:
         return SearchInterrupted(None)
     if outcome.out_of_time:
-        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
+        return no_plan_in_time()
     batch = judge.model.shape.global_batch
     refuse_contradiction(judge, settings)
     miss = outcome.nearest_miss

@@ -17,7 +17,7 @@ from planner.mixed.remedies import no_mixed_plan, searched
 from planner.mixed.results import GroupBaseline, MeshAlone, MixedBreakdown, MixedResult, RankedMixedPlan
 from planner.objectives import BETTER
 from planner.resolve import Resolved
-from planner.search_errors import SearchInterrupted
+from planner.search_errors import SearchInterrupted, ended_early
 from planner.uncertainty.answers import parts_bars
 from planner.uncertainty.bars import with_bars
 from strategies.mesh.search import search_mesh
@@ -236,11 +236,7 @@ def _notes(judge: MixedJudge, outcome: MixedOutcome, best: RankedMixedPlan) -> l
     largest = max(group.device.memory_bytes for group in judge.model.cluster.groups)
     if request.memory_limit is not None and parse_quantity(request.memory_limit, "bytes") > largest:
         notes.append(f"--memory-limit {request.memory_limit} is more than any device has: {format_bytes(largest)}")
-    if outcome.interrupted:
-        notes.append("interrupted: the best so far is shown")
-    elif outcome.out_of_time:
-        notes.append("stopped by the time limit: --time-limit gives the search longer")
-    return notes
+    return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
 
 
 def _too_full(judge: MixedJudge, ranked: RankedMixedPlan) -> list[str]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from costmodel.serving.plan import ServingPlan
 from costmodel.units import format_bytes, format_seconds
-from planner.errors import LimitReached, NoFeasiblePlan, PlannerError, UsageError
+from planner.errors import NoFeasiblePlan, PlannerError, UsageError
 from planner.mesh.flags import flag_of
-from planner.search_errors import SearchInterrupted
+from planner.search_errors import SearchInterrupted, no_plan_in_time
 from planner.serving.contradictions import serving_contradiction
 from planner.serving.judge import ServingJudge, make_serving_judge
 from planner.serving.results import RankedServingPlan
@@ -57,7 +57,7 @@ def no_serving_plan(judge: ServingJudge, settings: ServingSettings, outcome: Ser
     if outcome.interrupted:
         return SearchInterrupted(None)
     if not outcome.is_complete:
-        return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")
+        return no_plan_in_time()
     miss = outcome.nearest_miss
     if miss is None:
         return UsageError(serving_contradiction(judge, settings))

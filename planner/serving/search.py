@@ -12,6 +12,7 @@ from costmodel.units import format_bytes
 from planner.errors import NoFeasiblePlan, UsageError
 from planner.mesh.near import near_multiples
 from planner.results import Assumption
+from planner.search_errors import ended_early
 from planner.serving.judge import ServingJudge, make_serving_judge
 from planner.serving.remedies import missed_limits, no_serving_plan
 from planner.serving.request import ServingRequest
@@ -216,11 +217,7 @@ def _replicas_only(
 
 
 def _notes(judge: ServingJudge, outcome: ServingOutcome, best: RankedServingPlan) -> list[str]:
-    notes = []
-    if outcome.interrupted:
-        notes.append("interrupted: the best so far is shown")
-    elif not outcome.is_complete:
-        notes.append("stopped by the time limit: --time-limit gives the search longer")
+    notes = ended_early(interrupted=outcome.interrupted, out_of_time=not outcome.is_complete)
     if judge.objective in ("throughput", "tokens_per_s_per_gpu") and not judge.limits:
         notes.append("the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be")
     notes += _unsure_limits(judge, best)
