@@ -12,7 +12,6 @@ whose means weigh alike, and each of the two is scored.
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -347,23 +346,18 @@ def accuracy(folder: Path, text: str = "") -> str:
         fits += _fits(part, folder)
         without += _ablations(part, folder)
         print(f"{part.name}: done", file=sys.stderr)
-    return "\n".join(["## Fitted and left out", "", *fits, "", "## Without each piece of physics", *without])
+    return "\n".join(["### Fitted and left out", "", *fits, "", "### Without each piece of physics", *without])
 
 
 def main(arguments: Sequence[str]) -> None:
     """Print the tables, or write them."""
-    given = os.environ.get("PLANNER_REFERENCE_DATA")
-    if not given:
-        raise SystemExit("PLANNER_REFERENCE_DATA names no folder with the tables of measurements")
-    folder = Path(given)
-    words = [word for word in arguments if word != "--write"]
-    text = accuracy(folder / "measurements" if (folder / "measurements").is_dir() else folder, " ".join(words))
-    if "--write" not in arguments:
+    from pages import measurements, put  # of the folder of this script, which other modules import by its package
+
+    text = accuracy(measurements(), " ".join(word for word in arguments if word != "--write"))
+    if "--write" in arguments:
+        put(PAGE, BEGIN, text, END)
+    else:
         print(text)
-        return
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

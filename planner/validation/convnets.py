@@ -219,7 +219,7 @@ def _step_s(row: Row, run: Run, costs: CostBatch, preset: Preset) -> tuple[float
     if preset.name == "paleo":
         return step_s, exchange_s
     graph, machine = graph_of(run.network), run.machine
-    # Inside a node they cost no more than an all-reduce in what was measured (docs/accuracy.md, parameter servers).
+    # Inside a node they cost no more than an all-reduce in what was measured (docs/accuracy-tried.md, parameter servers).
     if uses_servers(row) and run.workers > node_size(machine.cluster):
         weight_bytes = 4.0 * graph.trainable_count  # servers keep and send fp32
         waited_s = exposed_server_s(

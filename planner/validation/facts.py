@@ -39,7 +39,7 @@ __all__ = [
 # vTrain's runs on one node: their times are sums, so that runs with 24 layers less those with 16 give the time of a layer, and pipelines
 # those of their stages. Nothing is recomputed there, on any stage, whatever its configurations say (its simulator recomputes on all stages
 # but the last: src/predictor.py, create_layer_graph), and a rank has vocab_size // tensor_parallel_size words, not padded (src/config.py,
-# src/model/gpt_modeling.py). docs/accuracy.md has the figures.
+# src/model/gpt_modeling.py). docs/accuracy-tried.md has the figures.
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     (r"\bvtrain\b.*\bsingle.?node", {"recomputes_nothing": 1, "cuts_vocabulary": 1}),
     (r"nanotron", {"sequence_parallel": 1}),
