@@ -133,6 +133,8 @@ def batches_of(row: Row, dp: int, gpus: int, seq: int | None) -> tuple[list[tupl
                 "neither global_batch nor micro_batch is stated",
                 needs=(("global_batch", "micro_batch", "batch_per_gpu", "batch_per_dp"),),
             )
+    if dp > global_batch:
+        raise ImpossiblePlan("there are more data-parallel ranks than samples in the global batch")
     per_replica = -(-global_batch // dp)
     if global_batch % dp:  # the fullest replica decides
         row.default("dp", "does not divide global_batch")

@@ -119,6 +119,7 @@ def test_a_throughput_stands_for_a_step_time() -> None:
         ({"hidden": ""}, "shape is not stated", False),
         ({"dp": "5"}, "is not the number of GPUs", False),
         ({"micro_batch": "64"}, "more than the global batch", False),
+        ({"micro_batch": "", "global_batch": "3"}, "more data-parallel ranks than samples", False),
         ({"device": "Abacus 9000"}, "device 'Abacus 9000' is not known", True),
         ({"precision": "int3"}, "'int3' is not known", True),
         ({"recompute": "sometimes"}, "recompute is none of", True),
