@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Sizing", "Sweep", "size", "sweep"]
 
 Progress: TypeAlias = Callable[[str, float], None]
-Wish: TypeAlias = Literal["least_gpus", "cheapest", "thriftiest"]
+Wish: TypeAlias = Literal["least_gpus", "least_gpus_90", "cheapest", "thriftiest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,6 +104,11 @@ class Sizing(Answer):
     def least_gpus(self) -> dict[str, Any] | None:
         """The fewest GPUs that meet the goal: ``cluster``, ``gpus``, ``time_s``, ``money``, ``plan``, ...; None where none do."""
         return self._answer("least_gpus")
+
+    @property
+    def least_gpus_90(self) -> dict[str, Any] | None:
+        """The fewest GPUs that meet the goal with a chance of 90 %: at the upper end of the 80 % interval; None where none do."""
+        return self._answer("least_gpus_90")
 
     @property
     def cheapest(self) -> dict[str, Any] | None:

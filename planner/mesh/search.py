@@ -80,7 +80,7 @@ def optimize_mesh(resolved: Resolved, progress: Progress | None = None, *, refin
     if outcome.interrupted:
         raise SearchInterrupted(result)
     if not refine:
-        return result
+        return dataclasses.replace(result, plans=(_barred(judge, result.plans[0]), *result.plans[1:]))
     bars = mesh_bars(judge, judge.rank([candidate.plan for candidate in compared]))
     result = dataclasses.replace(result, plans=with_bars(result.plans, bars), error_bars=bars)
     try:

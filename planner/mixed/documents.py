@@ -11,7 +11,7 @@ from planner.files.mesh_plan_file import mesh_entry
 from planner.mixed.plan_file import document_from_mixed_plan, mixed_entry
 from planner.mixed.results import MixedBreakdown, MixedResult, RankedMixedPlan
 from planner.report.documents import RESULT_VERSION, assumption_text, tail
-from planner.report.uncertainty import sensitivity_document
+from planner.report.uncertainty import bars_document, sensitivity_document
 from planner.request import Request
 from planner.results import Setting
 
@@ -92,6 +92,7 @@ def mixed_search_document(result: MixedResult) -> dict[str, Any]:
             }
             for b in result.baselines
         ],
+        **bars_document(result.error_bars),
         **_tail(result, result.notes),
     }
 
@@ -114,6 +115,7 @@ def mixed_breakdown_document(
         "comparison": [
             {"term": term, "plan_s": plan_s, "best_s": best_s} for term, plan_s, best_s in breakdown.comparison
         ],
+        **bars_document(breakdown.error_bars, compared=False),
         **sensitivity_document(breakdown.sensitivity),
         **_tail(breakdown, (*breakdown.notes, *warnings)),
     }

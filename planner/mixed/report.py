@@ -146,6 +146,7 @@ def estimate_blocks(breakdown: MixedBreakdown, warnings: Sequence[str]) -> list[
     ranked = breakdown.ranked
     fullest = ranked.groups[ranked.fullest].name
     facts = [
+        *bars_facts(breakdown.error_bars),
         ("Devices", _devices(ranked)),
         *assumed_facts(breakdown.assumptions, breakdown.model_assumptions, breakdown.setting),
         *(("Note", note) for note in breakdown.notes),

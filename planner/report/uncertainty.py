@@ -182,7 +182,8 @@ def bars_facts(bars: ErrorBars | None) -> list[tuple[str, str]]:
     if bars.note:
         return [("Error bars", bars.note)]
     kind = _KIND.get(bars.kind, bars.kind)
-    where = f"{bars.basis}; docs/inference.md" if bars.basis else "docs/accuracy.md"
+    page = "docs/inference.md" if bars.kind.startswith("serving") else "docs/accuracy.md"
+    where = f"{bars.basis}; {page}" if bars.basis else page
     return [("Error bars", f"80 % of measurements; residuals of calibration '{bars.calibration}' ({kind}), {where}")]
 
 

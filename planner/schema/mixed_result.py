@@ -8,7 +8,17 @@ from pydantic import BaseModel, Field
 
 from planner.schema.mesh import MeshEntry
 from planner.schema.mixed import MixedEntry
-from planner.schema.result import ComparisonEntry, Head, Number, ResultDocument, Seconds, SensitivityEntry, Tail
+from planner.schema.result import (
+    Compared,
+    ComparisonEntry,
+    ErrorBarsEntry,
+    Head,
+    Number,
+    ResultDocument,
+    Seconds,
+    SensitivityEntry,
+    Tail,
+)
 
 __all__ = ["MixedBreakdownDocument", "MixedPlanCost", "MixedResultDocument"]
 
@@ -125,7 +135,7 @@ class BaselineEntry(BaseModel):
     )
 
 
-class MixedResultDocument(Tail, MixedHead):
+class MixedResultDocument(Compared, Tail, MixedHead):
     """Answer of `planner optimize --json` about a cluster of several groups of devices."""
 
     plans: list[MixedPlanCost] = Field(
@@ -210,6 +220,7 @@ class MixedBreakdownDocument(Tail, MixedHead):
     what_if: list[WhatIfEntry] | None = Field(
         default=None, description="Hardware before plans, the most useful change first."
     )
+    error_bars: ErrorBarsEntry | None = None
     best: MixedPlanCost | None = Field(description="The best plan, where it was searched for.")
     comparison: list[ComparisonEntry] = Field(description="Largest difference first.")
     sensitivity: list[SensitivityEntry] | None = Field(

@@ -35,9 +35,18 @@ class TrialEntry(_Entry):
         description="GPUs that are paid for: whole nodes, or single GPUs inside one; null without a plan."
     )
     time_s: Seconds | None = Field(description="Of the training.")
+    time_low_s: Seconds | None = Field(
+        default=None,
+        description="The training takes between this and `time_high_s` with a chance of 80 %; null: no error model.",
+    )
+    time_high_s: Seconds | None = None
     money: Number | None = Field(description="Of the training, in USD; null where no price is stated.")
     energy_j: Number | None = Field(description="Of the training; null where no power is stated.")
     meets: bool = Field(description="Whether it ends by the deadline, within the budget.")
+    meets_90: bool | None = Field(
+        default=None,
+        description="Whether it does with a chance of 90 %: at the upper end of the interval; null: no error model.",
+    )
     steps: int | None
     objective: str = Field(description="What the search made least: step_time, gpu_hours or energy.")
     batch: int | None
@@ -73,6 +82,7 @@ class ClusterEntry(_Entry):
         description="No plan on any number of GPUs up to the most costs less, whatever it takes; null where that is not known."
     )
     least_gpus: SizeAnswer | None
+    least_gpus_90: SizeAnswer | None = Field(default=None, description="That meet the goal with a chance of 90 %.")
     cheapest: SizeAnswer | None
     thriftiest: SizeAnswer | None = Field(description="Least energy of those tried.")
     tried: list[TrialEntry]
@@ -87,6 +97,10 @@ class SizeDocument(_Entry):
     command_line: str
     interrupted: bool
     least_gpus: SizeAnswer | None = Field(description="Of all clusters; null where nothing meets the goal.")
+    least_gpus_90: SizeAnswer | None = Field(
+        default=None,
+        description="Fewest GPUs that meet the goal with a chance of 90 %; null where none that was tried does.",
+    )
     cheapest: SizeAnswer | None = Field(description="null also where clusters without a price are compared.")
     thriftiest: SizeAnswer | None
     nearest: TrialEntry | None = Field(description="The nearest miss, where nothing meets the goal.")

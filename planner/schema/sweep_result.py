@@ -33,6 +33,11 @@ class SweepRow(BaseModel):
     family: str | None
     plan: str | None = Field(description="In words.")
     step_time_s: Seconds | None
+    step_time_low_s: Seconds | None = Field(
+        default=None,
+        description="A measurement lies between this and `step_time_high_s` with a chance of 80 %; null: no error model.",
+    )
+    step_time_high_s: Seconds | None = None
     throughput_samples_per_s: Number | None
     tokens_per_s: Number | None
     mfu: Number | None

@@ -8,15 +8,23 @@ from typing import Any
 from costmodel.energy import DEFAULT_IDLE_SHARE
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
-from planner.report.numbers import NOT_AVAILABLE, energy_text, percent, significant
-from planner.sizing.goal import SECONDS_PER_DAY, Goal
+from planner.report.numbers import NOT_AVAILABLE, Unit, energy_text, percent, significant
+from planner.report.uncertainty import span_text
+from planner.sizing.goal import SECONDS_PER_DAY
 from planner.sizing.search import ClusterAnswer, Sized
 from planner.sizing.trials import Trial
+from planner.sizing.wording import count_text, days, dear, late, money_text, usd, verdict, wrong
 
 __all__ = ["binding", "miss_in_words", "size_document", "size_report"]
 
+_DAYS = Unit(name="days", size=SECONDS_PER_DAY)
 # Wish -> how the table calls its answer.
-WISHES = {"least_gpus": "fewest GPUs", "cheapest": "cheapest", "thriftiest": "least energy"}
+WISHES = {
+    "least_gpus": "fewest GPUs",
+    "least_gpus_90": "the same, 90 % sure",
+    "cheapest": "cheapest",
+    "thriftiest": "least energy",
+}
 
 
 def size_report(sized: Sized) -> Report:
@@ -96,9 +104,12 @@ def _record(answer: ClusterAnswer, trial: Trial) -> dict[str, Any]:
         "allowed_gpus": trial.allowed,
         "gpus": trial.gpus,
         "time_s": trial.time_s,
+        "time_low_s": trial.time_low_s,
+        "time_high_s": trial.time_high_s,
         "money": trial.money,
         "energy_j": trial.energy_j,
         "meets": trial.meets(answer.goal),
+        "meets_90": None if trial.time_high_s is None else trial.meets(answer.goal, surely=True),
         "steps": answer.goal.steps(row) if trial.has_plan else None,
         "objective": trial.objective,
         **{name: row[name] for name in _OF_ROW},
@@ -128,25 +139,16 @@ def binding(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
     Of the fewest GPUs, what is wrong with the next smaller count that was tried; of least money or energy, what is wrong with the trial
     that takes least of it.
     """
-    if wish == "least_gpus":
+    if wish in ("least_gpus", "least_gpus_90"):
         below = [t for t in answer.ladder_trials() if t.allowed < (trial.gpus or 0)]
-        return _wrong(below[-1], answer.goal) if below else "nothing: there is no smaller number"
+        surely = wish == "least_gpus_90"
+        return wrong(below[-1], answer.goal, surely=surely) if below else "nothing: there is no smaller number"
     measure: Callable[[Trial], float] = answer.cost if wish == "cheapest" else lambda t: t.energy_j or 0.0
     known = [t for t in answer.trials if t.has_plan and (wish == "cheapest" or t.energy_j is not None)]
     best = min(known, key=measure)
     if measure(best) >= measure(trial):
         return "nothing: none that was tried takes less"
-    return _wrong(best, answer.goal)
-
-
-def _wrong(trial: Trial, goal: Goal) -> str:
-    count = trial.gpus or trial.allowed
-    what = f"{count:,} GPU" if count == 1 else f"{count:,} GPUs"
-    if not trial.has_plan:
-        return f"memory: nothing fits on {trial.allowed:,} GPU{'s' if trial.allowed != 1 else ''}"
-    if not trial.in_time(goal):
-        return f"the deadline: {what} would take {_days(trial.time_s)}"
-    return f"the budget: {what} would cost {_usd(trial.money)}"
+    return wrong(best, answer.goal)
 
 
 def miss_in_words(sized: Sized) -> str:
@@ -158,10 +160,10 @@ def miss_in_words(sized: Sized) -> str:
         return f"no number of GPUs that was tried holds a plan: {first}"
     answer, trial = found
     goal = answer.goal
-    late, dear = trial.lateness(goal), trial.excess(goal)
-    parts = [f"{_days(trial.time_s)}{f', {_late(late)}' if late > 1 else ''}"]
+    over_time, over_budget = trial.lateness(goal), trial.excess(goal)
+    parts = [f"{days(trial.time_s)}{f', {late(over_time)}' if over_time > 1 else ''}"]
     if trial.money is not None:
-        parts.append(f"{_usd(trial.money)}{f', {_dear(dear)}' if dear > 1 else ''}")
+        parts.append(f"{usd(trial.money)}{f', {dear(over_budget)}' if over_budget > 1 else ''}")
     return f"nothing meets the goal; the nearest miss is {trial.gpus:,} GPUs of {trial.cluster}: {'; '.join(parts)}"
 
 
@@ -179,7 +181,7 @@ def _blocks(sized: Sized) -> list[Block]:
         (answer, wish, trial)
         for answer in sized.clusters
         for wish in WISHES
-        if (trial := getattr(answer, wish)) is not None
+        if (trial := getattr(answer, wish)) is not None and not (wish == "least_gpus_90" and trial == answer.least_gpus)
     ]
     blocks: list[Block] = []
     if rows:
@@ -208,7 +210,8 @@ def _table(rows: list[tuple[ClusterAnswer, str, Trial]]) -> Table:
             Column(title="answer", cells=tuple(WISHES.get(w, w) for _, w, _ in rows), is_text=True),
             column("GPUs", lambda t: f"{t.gpus:,}", 0),
             column("days", lambda t: significant((t.time_s or 0.0) / SECONDS_PER_DAY), 0),
-            column("USD", lambda t: _money(t.money), 2),
+            *([column("80 %", _span, 4, unit="interval")] if any(t.time_low_s is not None for _, _, t in rows) else []),
+            column("USD", lambda t: money_text(t.money), 2),
             column("energy", lambda t: NOT_AVAILABLE if t.energy_j is None else energy_text(t.energy_j), 4),
             column("plan", lambda t: str(t.row["plan"]), 3, text=True),
             Column(
@@ -223,7 +226,7 @@ def _table(rows: list[tuple[ClusterAnswer, str, Trial]]) -> Table:
 
 
 def _binding_text(answer: ClusterAnswer, trial: Trial, wish: str) -> str:
-    return binding(answer, trial, wish) if wish in WISHES else _verdict(trial, answer.goal)
+    return binding(answer, trial, wish) if wish in WISHES else verdict(trial, answer.goal)
 
 
 def _answers(sized: Sized) -> list[Block]:
@@ -232,28 +235,48 @@ def _answers(sized: Sized) -> list[Block]:
     answer, trial = found
     proof = "no smaller number will do" if answer.is_proven(trial) else "the least of those tried"
     texts = [
-        f"Fewest GPUs: {trial.gpus:,} of {trial.cluster} ({proof}): {trial.row['plan']}: {_days(trial.time_s)}, {_usd(trial.money)}."
+        f"Fewest GPUs: {trial.gpus:,} of {trial.cluster} ({proof}): {trial.row['plan']}: {days(trial.time_s)}, {usd(trial.money)}."
     ]
+    texts[0] += _chance_of(sized, answer, trial)
     cheap = sized.best("cheapest")
     if cheap is not None and cheap[1].money is not None:
         other = cheap[1]
-        texts.append(f"Cheapest: {other.gpus:,} of {other.cluster}: {_usd(other.money)}, {_days(other.time_s)}.")
+        texts.append(f"Cheapest: {other.gpus:,} of {other.cluster}: {usd(other.money)}, {days(other.time_s)}.")
     return [Sentence(text, strong=True) for text in texts]
+
+
+def _chance_of(sized: Sized, answer: ClusterAnswer, trial: Trial) -> str:
+    """How sure the fewest GPUs are, and how many are."""
+    if trial.time_high_s is None:
+        return ""
+    if trial.meets(answer.goal, surely=True):
+        return f" With 90 % probability it takes no more than {days(trial.time_high_s)}."
+    sure = sized.best("least_gpus_90")
+    if sure is None:
+        return f" It may take {days(trial.time_high_s)}, and no number that was tried meets the goal with 90 % probability."
+    where = "" if sure[0] is answer else f" of {sure[1].cluster}"
+    return f" It may take {days(trial.time_high_s)}: for 90 % probability plan with {sure[1].gpus:,} GPUs{where}."
+
+
+def _span(trial: Trial) -> str:
+    return span_text((trial.time_low_s, trial.time_high_s), _DAYS)
 
 
 def _facts(sized: Sized) -> list[tuple[str, str]]:
     goal = sized.goal
-    length = f"{_count(goal.tokens)} tokens" if goal.tokens is not None else f"{_count(goal.samples or 0.0)} samples"
+    length = (
+        f"{count_text(goal.tokens)} tokens" if goal.tokens is not None else f"{count_text(goal.samples or 0.0)} samples"
+    )
     limits = [
-        f"in {_days(goal.deadline_s)}" if goal.deadline_s is not None else "",
-        f"for {_usd(goal.budget)}" if goal.budget is not None else "",
+        f"in {days(goal.deadline_s)}" if goal.deadline_s is not None else "",
+        f"for {usd(goal.budget)}" if goal.budget is not None else "",
     ]
     facts = [("Goal", ", ".join([length, *(text for text in limits if text)]))]
     facts.extend(("Steps", text) for text in _steps(sized))
     facts.extend(
         (
             "Proof",
-            f"no number of GPUs of {answer.facts.name} up to {answer.facts.most:,} costs less than {_usd(answer.least_money)}",
+            f"no number of GPUs of {answer.facts.name} up to {answer.facts.most:,} costs less than {usd(answer.least_money)}",
         )
         for answer in sized.clusters
         if goal.budget is not None and (answer.least_money or 0.0) > goal.budget
@@ -266,6 +289,10 @@ def _facts(sized: Sized) -> list[tuple[str, str]]:
     facts.append(
         ("Assumed", "; ".join([*prices, f"goodput {percent(goal.goodput)}", *_charged(sized), *_powered(sized)]))
     )
+    if any(trial.time_high_s is not None for answer in sized.clusters for trial in answer.trials):
+        facts.append(
+            ("Error bars", "80 % of measurements of a step, as of planner optimize; goodput is taken as stated")
+        )
     if any(trial.row["tp"] is not None for answer in sized.clusters for trial in answer.trials):  # a mesh
         facts.append(("Plans", "uniform over stages; --export and planner optimize refine the one that is chosen"))
     if sized.request.assume_free:
@@ -284,24 +311,12 @@ def _steps(sized: Sized) -> list[str]:
     length = f" of {row['seq']:,} positions" if row["seq"] else ""
     samples = f"{row['batch']:,} sample{'s' if row['batch'] != 1 else ''}{length}"
     text = f"{sized.goal.steps(row):,} with a global batch of {samples}{origin}"
-    late = sized.best("least_gpus") is None and any(
+    is_late = sized.best("least_gpus") is None and any(
         t.lateness(sized.goal) > 1 for a in sized.clusters for t in a.trials if t.has_plan
     )
-    if late and sized.request.batch is None:
+    if is_late and sized.request.batch is None:
         text += "; with more samples per step more GPUs have work"
     return [text]
-
-
-def _count(number: float) -> str:
-    """A length of training in the words that the command line takes.
-
-    >>> _count(1e12), _count(1.152e8), _count(1.5e13), _count(900.0)
-    ('1 T', '115.2 M', '15 T', '900')
-    """
-    for size, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M")):
-        if number >= size:
-            return f"{number / size:,.6g}{suffix}"
-    return f"{number:,.6g}"
 
 
 def _charged(sized: Sized) -> list[str]:
@@ -339,11 +354,19 @@ def _tried(sized: Sized) -> list[Block]:
                         ),
                     ),
                     Column(
-                        title="USD", cells=tuple("" if not t.has_plan else _money(t.money) for t in trials), priority=1
+                        title="80 %",
+                        unit="interval",
+                        cells=tuple(_span(t) if t.has_plan else "" for t in trials),
+                        priority=4,
+                    ),
+                    Column(
+                        title="USD",
+                        cells=tuple("" if not t.has_plan else money_text(t.money) for t in trials),
+                        priority=1,
                     ),
                     Column(
                         title="verdict",
-                        cells=tuple(_verdict(t, sized.goal) for t in trials),
+                        cells=tuple(verdict(t, sized.goal) for t in trials),
                         is_text=True,
                         flexible=True,
                         priority=2,
@@ -352,53 +375,3 @@ def _tried(sized: Sized) -> list[Block]:
             )
         )
     return blocks
-
-
-def _verdict(trial: Trial, goal: Goal) -> str:
-    if not trial.has_plan:
-        return "nothing fits" if trial.row["status"] == "no_plan" else str(trial.row["reason"]).partition("\n")[0]
-    parts = []
-    if trial.lateness(goal) > 1:
-        parts.append(_late(trial.lateness(goal)))
-    if trial.excess(goal) > 1:
-        parts.append(_dear(trial.excess(goal)))
-    return ", ".join(parts) or "meets the goal"
-
-
-_PERCENT_TO = 3.0  # nobody reads 98,500 %
-
-
-def _late(share: float) -> str:
-    """How much more time something takes than there is.
-
-    >>> _late(1.2), _late(986.0)
-    ('20.0 % late', 'late: 986 times the deadline')
-    """
-    return f"{percent(share - 1)} late" if share < _PERCENT_TO else f"late: {significant(share)} times the deadline"
-
-
-def _dear(share: float) -> str:
-    """How much more something costs than there is.
-
-    >>> _dear(1.05), _dear(12.0)
-    ('5.0 % over the budget', 'over the budget: 12.0 times it')
-    """
-    return (
-        f"{percent(share - 1)} over the budget"
-        if share < _PERCENT_TO
-        else f"over the budget: {significant(share)} times it"
-    )
-
-
-def _days(time_s: float | None) -> str:
-    return NOT_AVAILABLE if time_s is None else f"{significant(time_s / SECONDS_PER_DAY)} days"
-
-
-def _usd(money: float | None) -> str:
-    return "no price stated" if money is None else f"{_money(money)} USD"
-
-
-def _money(money: float | None) -> str:
-    if money is None:
-        return NOT_AVAILABLE
-    return f"{money:,.0f}" if money >= 1000 else significant(money)

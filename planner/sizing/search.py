@@ -69,6 +69,12 @@ class ClusterAnswer:
         return min(self.good, key=lambda t: (t.gpus, t.time_s), default=None)
 
     @property
+    def least_gpus_90(self) -> Trial | None:
+        """Fewest GPUs that meet the goal with a chance of 90 %; None without error bars."""
+        sure = [trial for trial in self.good if trial.time_high_s is not None and trial.meets(self.goal, surely=True)]
+        return min(sure, key=lambda t: (t.gpus, t.time_s), default=None)
+
+    @property
     def cheapest(self) -> Trial | None:
         """Least money; without a price, least GPU-hours."""
         return min(self.good, key=lambda t: (self.cost(t), t.gpus), default=None)
@@ -110,10 +116,15 @@ class ClusterAnswer:
         is_next = nearest.allowed >= (trial.gpus or 0) - max(step, 1)
         return is_next and not nearest.in_time(self.goal)
 
-    def bracket(self) -> int | None:
+    def brackets(self) -> list[int]:
+        """Counts to try next for the least GPUs in time, as predicted and with a chance of 90 %."""
+        found = (self.bracket(), self.bracket(surely=True))
+        return sorted({count for count in found if count is not None})
+
+    def bracket(self, *, surely: bool = False) -> int | None:
         """The count to try next for the least GPUs in time; None where nothing is left between."""
         trials = self.ladder_trials()
-        timely = [t.allowed for t in trials if t.in_time(self.goal)]
+        timely = [t.allowed for t in trials if t.in_time(self.goal, surely=surely)]
         if not timely:
             return None
         high = min(timely)
@@ -153,9 +164,10 @@ class Sized:
     interrupted: bool = False
 
     def best(self, wish: str) -> tuple[ClusterAnswer, Trial] | None:
-        """The best of all clusters for a wish: ``least_gpus``, ``cheapest`` or ``thriftiest``."""
+        """The best of all clusters for a wish: ``least_gpus``, ``least_gpus_90``, ``cheapest`` or ``thriftiest``."""
         keys: dict[str, Callable[[Trial], tuple[float, ...]]] = {
             "least_gpus": lambda t: (t.gpus or 0, t.time_s or 0.0),
+            "least_gpus_90": lambda t: (t.gpus or 0, t.time_s or 0.0),
             "cheapest": lambda t: (t.money or 0.0, t.gpus or 0),
             "thriftiest": lambda t: (t.energy_j or 0.0, t.gpus or 0),
         }
@@ -195,7 +207,7 @@ def size(request: Request, goal: Goal, clusters: Iterable[ClusterFacts], ask: As
         first = [(a, n, STEP_TIME) for a in answers for n in ladder(a.facts.node, a.facts.most)]
         objectives = (GPU_HOURS, ENERGY) if has_objectives else ()
         try_all(first + [(a, a.facts.most, objective) for a in answers for objective in objectives])
-        while cells := [(a, n, STEP_TIME) for a in answers if (n := a.bracket()) is not None]:
+        while cells := [(a, n, STEP_TIME) for a in answers for n in a.brackets()]:
             try_all(cells)
         for _ in range(_NEIGHBOUR_ROUNDS):
             if not (cells := [(a, n, STEP_TIME) for a in answers for n in a.neighbours()]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,8 @@ class Trial:
         GPUs that are paid for; None where there is no plan.
     time_s, money, energy_j : float or None
         Of the whole training.
+    time_low_s, time_high_s : float or None
+        Between these the training takes with a chance of 80 %; None where nothing is known of errors.
     is_proven : bool
         Whether no plan on as many GPUs at most is better by the objective.
     """
@@ -57,6 +60,8 @@ class Trial:
     row: Mapping[str, Any]
     gpus: int | None = None
     time_s: float | None = None
+    time_low_s: float | None = None
+    time_high_s: float | None = None
     money: float | None = None
     energy_j: float | None = None
     is_proven: bool = False
@@ -69,6 +74,7 @@ class Trial:
             return base
         time_s, gpus = goal.time_s(row), charged_gpus(row["workers"], facts.node)
         joules = row["energy_per_step_j"]
+        ends = (row.get("step_time_low_s"), row.get("step_time_high_s"))
         return cls(
             cluster=facts.name,
             allowed=allowed,
@@ -76,6 +82,8 @@ class Trial:
             row=row,
             gpus=gpus,
             time_s=time_s,
+            time_low_s=None if ends[0] is None else time_s * ends[0] / row["step_time_s"],
+            time_high_s=None if ends[1] is None else time_s * ends[1] / row["step_time_s"],
             money=None if facts.price_per_hour is None else gpus * time_s / 3600.0 * facts.price_per_hour,
             # What is lost to failures is spent as steps are.
             energy_j=None if joules is None else joules * goal.steps(row) / goal.goodput,
@@ -87,22 +95,32 @@ class Trial:
         """Whether something fits."""
         return self.time_s is not None
 
-    def lateness(self, goal: Goal) -> float:
-        """Time over the deadline's; 0 where there is no deadline."""
-        return 0.0 if goal.deadline_s is None or self.time_s is None else self.time_s / goal.deadline_s
+    def slower(self, *, surely: bool) -> float:
+        """What the predicted time is multiplied by: 1, or ``surely`` what nine of ten measurements stay below (the upper end of 80 %)."""
+        if not surely or self.time_s is None:
+            return 1.0
+        return math.inf if self.time_high_s is None else self.time_high_s / self.time_s
 
-    def excess(self, goal: Goal) -> float:
+    def lateness(self, goal: Goal, *, surely: bool = False) -> float:
+        """Time over the deadline's; 0 where there is no deadline."""
+        if goal.deadline_s is None or self.time_s is None:
+            return 0.0
+        return self.time_s * self.slower(surely=surely) / goal.deadline_s
+
+    def excess(self, goal: Goal, *, surely: bool = False) -> float:
         """Money over the budget; 0 where there is no budget."""
-        return 0.0 if goal.budget is None or self.money is None else self.money / goal.budget
+        if goal.budget is None or self.money is None:
+            return 0.0
+        return self.money * self.slower(surely=surely) / goal.budget
 
     def missed_by(self, goal: Goal) -> float:
         """How far the goal is missed: shares of the deadline and of the budget by which they are exceeded, added up."""
         return max(self.lateness(goal) - 1.0, 0.0) + max(self.excess(goal) - 1.0, 0.0)
 
-    def in_time(self, goal: Goal) -> bool:
-        """Whether the training ends by the deadline."""
-        return self.has_plan and self.lateness(goal) <= 1.0
+    def in_time(self, goal: Goal, *, surely: bool = False) -> bool:
+        """Whether the training ends by the deadline: as predicted, or ``surely`` with a chance of 90 %."""
+        return self.has_plan and self.lateness(goal, surely=surely) <= 1.0
 
-    def meets(self, goal: Goal) -> bool:
+    def meets(self, goal: Goal, *, surely: bool = False) -> bool:
         """Whether it ends by the deadline, within the budget."""
-        return self.in_time(goal) and self.excess(goal) <= 1.0
+        return self.in_time(goal, surely=surely) and self.excess(goal, surely=surely) <= 1.0

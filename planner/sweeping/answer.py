@@ -48,6 +48,8 @@ COLUMNS = (
     "family",
     "plan",
     "step_time_s",
+    "step_time_low_s",  # a measurement lies between these with a chance of 80 %
+    "step_time_high_s",
     "throughput_samples_per_s",
     "tokens_per_s",
     "mfu",
@@ -68,7 +70,7 @@ _OF_PLAN = (
     "memory_bytes_per_gpu",
     "exposed_communication_s",
 )
-_MAYBE = ("tokens_per_s", "mfu", "money_per_step", "energy_per_step_j")
+_MAYBE = ("step_time_low_s", "step_time_high_s", "tokens_per_s", "mfu", "money_per_step", "energy_per_step_j")
 
 
 def answer(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from planner.errors import UsageError
 from planner.report.blocks import Block, Column, Facts, Report, Table
 from planner.report.documents import RESULT_VERSION
 from planner.report.machine import finite
-from planner.report.numbers import duration_text, energy_text, percent, significant
+from planner.report.numbers import duration_text, energy_text, percent, significant, time_unit
+from planner.report.uncertainty import span_text
 from planner.sweeping.answer import COLUMNS
 from planner.sweeping.run import Swept
 
@@ -44,6 +45,8 @@ _WHOLE = (
 )
 _REAL = (
     "step_time_s",
+    "step_time_low_s",
+    "step_time_high_s",
     "throughput_samples_per_s",
     "tokens_per_s",
     "mfu",
@@ -91,6 +94,7 @@ def _blocks(swept: Swept) -> list[Block]:
         column(
             "step time", ["" if row["step_time_s"] is None else duration_text(row["step_time_s"]) for row in rows], 0
         ),
+        column("80 % interval", [_interval(row) for row in rows], 4),
         column("throughput", number("throughput_samples_per_s"), 2, unit="samples/s"),
         column("GPUs", ["" if row["workers"] is None else f"{row['workers']:,}" for row in rows], 6, unit="used"),
         column("USD", number("money_per_step"), 7, unit="per step"),
@@ -118,6 +122,15 @@ def _blocks(swept: Swept) -> list[Block]:
             ("Plans", "uniform over stages; planner optimize also tries stages that differ, which may be faster")
         )
     return [Table(columns=tuple(shown)), Facts(tuple(facts))]
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    """Of the step time, in a unit of its own."""
+    low, high = row["step_time_low_s"], row["step_time_high_s"]
+    if low is None or high is None:
+        return ""
+    unit = time_unit(row["step_time_s"])
+    return f"{span_text((low, high), unit)} {unit.name}"
 
 
 def _first_line(text: str | None) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planner.sweeping.answer import COLUMNS
 from planner.sweeping.grid import Cell
 from planner.sweeping.here import answers_here
 from planner.sweeping.journal import Journal
@@ -74,7 +75,9 @@ def run(
             say(f"cell {done} of {len(cells)}: {cell.words}", done / len(cells))
     except KeyboardInterrupt:
         interrupted = True
-    rows = tuple(journal.rows[cell.key] for cell in cells if cell.key in journal.rows)
+    # A journal of an earlier version lacks columns that were added since.
+    blank = dict.fromkeys(COLUMNS)
+    rows = tuple(blank | journal.rows[cell.key] for cell in cells if cell.key in journal.rows)
     return Swept(rows=rows, total=len(cells), taken=taken, interrupted=interrupted)
 
 

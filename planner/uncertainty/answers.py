@@ -27,6 +27,7 @@ __all__ = ["layer_bars", "layer_weights", "mesh_bars", "mesh_weights", "parts_ba
 
 FloatArray = NDArray[np.float64]
 
+_OF_ONE_KIND = "of steps on one kind of device, since no published run mixes several"
 _OF_TRAINING = "of training steps, since no published forward pass is in the fit"
 # Terms of a ranked plan with a split per layer.
 _LAYER_TERMS = ("compute_s", "update_s", "reshard_s", "exposed_exchange_s", "bubble_s")
@@ -108,7 +109,13 @@ def parts_bars(resolved: Resolved, plans: Sequence[_Timed]) -> ErrorBars:
     knowledge = knowledge_of(resolved.request, is_transformer=True, names=())
     bars = bars_of(_candidates(resolved, knowledge, plans), knowledge)
     return replace(
-        bars, probability_best=(), benchmark_list=(), benchmark_probability=None, near_list=(), near_probability=None
+        bars,
+        probability_best=(),
+        benchmark_list=(),
+        benchmark_probability=None,
+        near_list=(),
+        near_probability=None,
+        basis=_OF_ONE_KIND,
     )
 
 

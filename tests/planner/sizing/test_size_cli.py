@@ -44,6 +44,25 @@ def test_the_fewest_gpus_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["nearest"] is None
 
 
+def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str]) -> None:
+    """The deadline is just kept by the prediction, so that only more GPUs keep it with 90 % probability."""
+    tried = _document(capsys, *GOAL, "--days", "1")["clusters"][0]["tried"]  # type: ignore[index]
+    eight = next(t for t in tried if t["gpus"] == 8)
+    assert eight["time_low_s"] < eight["time_s"] < eight["time_high_s"]
+    limit = f"{eight['time_s'] * 1.01 / 86400:.6f}"
+    found = _document(capsys, *GOAL, "--days", limit)
+    least, sure = found["least_gpus"], found["least_gpus_90"]
+    assert least["gpus"] == 8  # type: ignore[index]
+    assert least["meets_90"] is False  # type: ignore[index]
+    assert sure["gpus"] == 16  # type: ignore[index]
+    assert sure["meets_90"] is True  # type: ignore[index]
+    assert "may take" in str(sure["binds"])  # type: ignore[index]
+    assert run(["size", *GOAL, "--days", limit]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "for 90 % probability plan with 16 GPUs" in text
+    assert "not with 90 % probability" in text
+
+
 def test_goodput_lengthens_the_training(capsys: pytest.CaptureFixture[str]) -> None:
     whole = _document(capsys, *GOAL, "--days", "400")["cheapest"]
     half = _document(capsys, *GOAL, "--days", "400", "--goodput", "50%")["cheapest"]

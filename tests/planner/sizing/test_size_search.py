@@ -37,8 +37,9 @@ def _row(workers: int | None, step_s: float | None, objective: str) -> dict[str,
 class _World:
     """Step times by the exact number of workers; a search may use fewer than it is allowed."""
 
-    def __init__(self, exact_s: dict[int, float]) -> None:
+    def __init__(self, exact_s: dict[int, float], upper: float | None = None) -> None:
         self.exact_s = exact_s
+        self.upper = upper  # of the intervals, over the predicted time
         self.asked: list[tuple[int, str]] = []
 
     def ask(self, goal: Goal) -> Callable[[Sequence[tuple[ClusterFacts, int, str]]], list[Trial]]:
@@ -58,7 +59,10 @@ class _World:
             "energy": lambda w: 100.0 * w * known[w] + 50.0,
         }
         best = min(known, key=lambda w: (keys[objective](w), w))
-        return Trial.of(_row(best, known[best], objective), facts, goal, allowed)
+        row = _row(best, known[best], objective)
+        if self.upper is not None:
+            row |= {"step_time_low_s": 0.9 * known[best], "step_time_high_s": self.upper * known[best]}
+        return Trial.of(row, facts, goal, allowed)
 
 
 def _world(rng: random.Random, most: int) -> _World:
@@ -115,6 +119,47 @@ def test_against_every_plan_on_every_count(seed: int) -> None:
     if not timely and world.exact_s:
         assert found is None
         assert answer.nearest is not None
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_fewest_gpus_that_are_sure_against_every_count(seed: int) -> None:
+    """One measurement in ten is above the upper end of an 80 % interval: what keeps the deadline there does so with 90 %."""
+    rng = random.Random(seed)
+    node, most = rng.choice([(1, 40), (4, 64), (8, 200)])
+    facts = ClusterFacts(name="c", node=min(node, most), most=most, price_per_hour=None)
+    world = _world(rng, most)
+    upper, deadline = rng.choice([1.0, 1.1, 1.5]), 1000 * rng.uniform(2.0, 500.0)
+    world.upper = upper
+    answer = _sized(world, facts, Goal(samples=1000 * BATCH, deadline_s=deadline)).clusters[0]
+    sure = [charged_gpus(w, node) for w, s in world.exact_s.items() if 1000 * s * upper <= deadline]
+    found, least = answer.least_gpus_90, answer.least_gpus
+    assert (None if found is None else found.gpus) == min(sure, default=None)
+    if found is not None:
+        assert least is not None
+        assert least.gpus is not None
+        assert found.gpus is not None
+        assert least.gpus <= found.gpus
+        assert found.time_high_s == pytest.approx(upper * (found.time_s or 0.0))
+
+
+def test_a_budget_has_to_hold_at_the_upper_end_too() -> None:
+    facts = ClusterFacts(name="c", node=1, most=4, price_per_hour=1.0)
+    world = _World({1: 3600.0, 2: 1800.0, 4: 1000.0}, upper=1.2)
+    goal = Goal(samples=10 * BATCH, budget=11.0)  # one or two GPUs cost 10, at most 12
+    answer = _sized(world, facts, goal).clusters[0]
+    assert answer.least_gpus is not None
+    assert answer.least_gpus_90 is None
+    goal = Goal(samples=10 * BATCH, budget=12.0)
+    sure = _sized(world, facts, goal).clusters[0].least_gpus_90
+    assert sure is not None
+    assert sure.gpus == 1
+
+
+def test_without_error_bars_nothing_is_sure() -> None:
+    facts = ClusterFacts(name="c", node=1, most=4, price_per_hour=None)
+    answer = _sized(_World({1: 3600.0}), facts, Goal(samples=BATCH, deadline_s=1e9)).clusters[0]
+    assert answer.least_gpus is not None
+    assert answer.least_gpus_90 is None
 
 
 @pytest.mark.parametrize(("node", "most"), [(8, 4096), (1, 7), (72, 576), (8, 5), (6, 100)])
