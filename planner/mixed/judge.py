@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from costmodel.energy import Power
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.units import MeshError
@@ -71,7 +72,13 @@ class MixedJudge:
         return Weights.of(self.objective, self.model, groups)
 
     def most_weight(self) -> float:
-        """No plan weighs more."""
+        """No plan weighs more; of energy, none draws more."""
+        if self.objective == "energy":
+            host = self.model.cluster.host
+            powers = [Power.of(group.device, host) for group in self.model.cluster.groups]
+            return sum(
+                n * (p.busy_w + p.host_w) for n, p in zip(self.devices, powers, strict=True) if n and p is not None
+            )
         if self.objective != "mfu":
             return self.weights([g for g, count in enumerate(self.devices) if count]).devices(self.devices)
         groups = self.model.cluster.groups
@@ -120,7 +127,7 @@ class MixedJudge:
             gpu_hours_per_million_tokens=gpu_hours,
             money_per_million_tokens=None if None in prices.values() else gpu_hours * price,
             gap=0.0,
-            score=step * self.weights(plan.groups).plan(plan),
+            score=self.weights(plan.groups).score(plan, reports, self.model.cluster, step),
             money_per_step=mixed_money(self.model.cluster, plan, step),
             energy_per_step_j=mixed_energy_j(self.model.cluster, plan, reports, step),
         )
@@ -196,7 +203,7 @@ class MixedJudge:
             f"{self.flop_per_step:.4g} model FLOP per step ({FLOP_CONVENTION}) over step time x the sum of the dense peaks of the "
             f"devices in use (TFLOP/s in {precision}, or what a device has instead: {peaks})"
         )
-        rates = () if self.objective != "money" else (self._prices(),)
+        rates = self._rates()
         return (
             *kept,
             Assumption(name="devices", value=devices, source=source),
@@ -204,11 +211,20 @@ class MixedJudge:
             *rates,
         )
 
-    def _prices(self) -> Assumption:
-        """What a device of every group costs, where that is what plans are ranked by."""
-        priced = zip(self.names, self.model.cluster.groups, self.devices, strict=True)
-        prices = [f"{group.device.price_per_hour:g} of {name}" for name, group, count in priced if count]
-        return Assumption(name="price", value=f"{', '.join(prices)} in USD per GPU and hour", source="device files")
+    def _rates(self) -> tuple[Assumption, ...]:
+        """What a device of every group costs or draws, where that is what plans are ranked by."""
+        groups = self.model.cluster.groups
+        used = [(name, g.device) for name, g, n in zip(self.names, groups, self.devices, strict=True) if n]
+        if self.objective == "money":
+            prices = ", ".join(f"{device.price_per_hour:g} of {name}" for name, device in used)
+            return (Assumption(name="price", value=f"{prices} in USD per GPU and hour", source="device files"),)
+        if self.objective != "energy":
+            return ()
+        powers = [(name, Power.of(device, self.model.cluster.host)) for name, device in used]
+        text = ", ".join(f"{p.busy_w:g} W ({p.idle_w:g} W) of {name}" for name, p in powers if p is not None)
+        host = next(p.host_w for _, p in powers if p is not None)
+        value = f"{text} computing (waiting), {host:g} W of its host for each"
+        return (Assumption(name="power", value=value, source="device files"),)
 
     def rows(self) -> tuple[Assumption, ...]:
         """What the cost model takes for granted, by name."""

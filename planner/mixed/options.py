@@ -44,11 +44,6 @@ def check_mixed(
             "name a cluster of one kind of device"
         )
     refused = _outside(request) if of_mesh or request.micro_batches is not None else []
-    if request.objective == "energy":
-        refused.append(
-            f"--objective energy: {where}, for which no search minimises energy; the answer states that of its plans, and "
-            "--objective gpu_hours or money keeps idle devices out"
-        )
     if request.space == "mesh":
         refused.append(f"--space mesh: {where}; a mesh has one kind of device")
     if request.seed:

@@ -124,8 +124,10 @@ def _versus(best: RankedMixedPlan, baseline: GroupBaseline, objective: str) -> s
     """How much better the best is than the faster of the two plans of a group: of this space, or of that for one kind of device."""
     better, alone = BETTER[objective], f"the {baseline.available} {baseline.group} alone"
     plans = [p for p in (baseline.mesh, baseline.plan) if p is not None]
-    usd = [f", {significant(p.score)} USD" if objective == "money" else "" for p in plans]
-    words = [f"{duration_text(p.step_time_s)}{cost}: {p.summary}" for p, cost in zip(plans, usd, strict=True)]
+    words = [
+        f"{duration_text(p.step_time_s)}{cost_text(objective, money=p.score, joules=p.score)}: {p.summary}"
+        for p in plans
+    ]
     if not words:
         return f"nothing was found that fits on {alone}"
     if baseline.mesh is not None and baseline.plan is not None:

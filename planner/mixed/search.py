@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from costmodel.energy import Power, plans_energy_j
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
 from costmodel.units import format_bytes, parse_quantity
@@ -172,12 +173,14 @@ def _baselines(judge: MixedJudge, outcome: MixedOutcome, best_score: float) -> t
 def _mesh_alone(judge: MixedJudge, group: int) -> MeshAlone | None:
     """What the search for one kind of device finds on a group: its space has more kinds of plans."""
     limit_s = judge.resolved.request.time_limit_s
+    power = Power.of(judge.model.cluster.groups[group].device, judge.model.cluster.host)
     settings = MeshSettings(
         max_workers=judge.devices[group],
         capacity_bytes=judge.capacity_bytes[group],
         top=1,
         restriction=fixed_by(judge.resolved.request),
         objective=judge.objective,
+        power=power,
         wall_s=_ALONE_S if limit_s is None else min(limit_s, _ALONE_S),
     )
     model = judge.model.group_model(group, judge.model.precision_of((group,)))
@@ -186,9 +189,12 @@ def _mesh_alone(judge: MixedJudge, group: int) -> MeshAlone | None:
     if not candidates:
         return None
     plan = candidates[0].plan
-    step = float(model.evaluate_plans([plan]).step_time_s[0])
+    costs = model.evaluate_plans([plan])
+    step = float(costs.step_time_s[0])
     counts = [plan.workers if g == group else 0 for g in range(len(judge.devices))]
     score = step * judge.weights((group,)).devices(counts)
+    if judge.objective == "energy" and power is not None:
+        score = float(plans_energy_j(model, [plan], costs, power)[0])
     return MeshAlone(plan=plan, summary=mesh_plan_in_words(plan), step_time_s=step, score=score)
 
 

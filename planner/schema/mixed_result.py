@@ -103,8 +103,8 @@ class MixedHead(Head):
 
     space: Literal["mixed"]
     seq: int = Field(ge=1, description="Positions (tokens) of a sample.")
-    objective: Literal["step_time", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu_hours", "money"] = Field(
-        description="What is minimised (rates: maximised)."
+    objective: Literal["step_time", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu_hours", "money", "energy"] = (
+        Field(description="What is minimised (rates: maximised).")
     )
 
 

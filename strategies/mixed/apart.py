@@ -83,14 +83,17 @@ class SideBySide:
         limit : float
             Plans at or above are of no interest.
         """
-        per_sample = limit / self.batch
+        joules = min(weights.joules(family) for families in lists for family in families)
+        per_sample = limit / self.batch - joules
+        nothing = Together(shapes=[], choice=np.zeros((0, len(lists)), dtype=np.int64), bounds=np.zeros(0))
+        if per_sample <= 0:
+            return nothing
         needed = 1.0 / per_sample if weights.is_time else 0.0
         ordered = [sorted(families, key=lambda f: -weights.gain(f, per_sample)) for families in lists]
         most = [weights.gain(families[0], per_sample) for families in ordered]
         shapes: list[list[PartShape]] = []
         rates: list[FloatArray] = []
         weighing: list[FloatArray] = []
-        nothing = Together(shapes=[], choice=np.zeros((0, len(lists)), dtype=np.int64), bounds=np.zeros(0))
         for p, families in enumerate(ordered):
             found = self._good_shapes(families, precision, weights, per_sample, needed - (sum(most) - most[p]))
             if time.monotonic() > self.deadline:
@@ -106,7 +109,7 @@ class SideBySide:
         self.counts["shapes"] += len(choice)
         samples = np.sum([rate[choice[:, p]] for p, rate in enumerate(rates)], axis=0)
         weight = 1.0 if weights.is_time else np.sum([w[choice[:, p]] for p, w in enumerate(weighing)], axis=0)
-        bounds = np.asarray(self.batch * weight / samples)
+        bounds = np.asarray(self.batch * (weight / samples + joules))
         order = np.argsort(bounds, kind="stable")
         left_out = np.inf
         if np.isfinite(dropped):

@@ -42,6 +42,7 @@ class Rates:
     front_s: float  # forward and backward of one micro-batch
     back_s: float
     backward_share: float  # of the time of any unit, at least
+    compute_s: tuple[float, ...]  # of one unit of each kind
     room_bytes: float  # of a device
     held_bytes: float  # weights and gradients of the smallest block
     state_bytes: float  # its optimizer state, which replicas may share
@@ -52,7 +53,7 @@ class Rates:
         return float(np.floor(max(self.room_bytes, 0.0) / each)) if each > 0 else np.inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Family:
     """Pipelines over ordered groups."""
 
@@ -63,6 +64,8 @@ class Family:
     most_stages: tuple[int, ...]  # per group
     least_bottleneck_s: float  # slowest stage of any of its shapes, at least
     stage_samples_per_s: tuple[float, ...]  # what a stage on each group adds to those of a replica, at most
+    computing_s: FloatArray  # device-seconds that a sample computes on each group, by kind of unit: (groups, kinds)
+    kinds: tuple[int, ...]  # of the units of the network, in order
 
     @property
     def samples_per_s(self) -> float:
@@ -139,6 +142,7 @@ class RateBook:
                 front_s=float(times[self.model.units.kind_of[0]]),
                 back_s=float(times[self.model.units.kind_of[-1]]),
                 backward_share=float(np.min(costs.plain_backward_s[times > 0] / times[times > 0])),
+                compute_s=tuple(float(x) for x in costs.compute_s),
                 room_bytes=self.capacity_bytes[group] - float(costs.memory_parts["context_bytes"][0]),
                 held_bytes=float(held[smallest]),
                 state_bytes=float(state[smallest]),
@@ -185,6 +189,9 @@ def families_of(
         for tps, micro_batch in product(product(book.degrees, repeat=len(groups)), sizes):
             rates = [book.rates(g, precision, tp, micro_batch) for g, tp in zip(groups, tps, strict=True)]
             ends = _ends(rates)
+            computing = np.array(
+                [[tp * x / micro_batch for x in r.compute_s] for tp, r in zip(tps, rates, strict=True)]
+            )
             most = min(devices[g] // tp for g, tp in zip(groups, tps, strict=True))
             for replicas in range(1, min(most, batch // micro_batch) + 1):
                 if alone and not _is_allowed_alone(settings, replicas, batch // micro_batch):
@@ -201,6 +208,8 @@ def families_of(
                     micro_batch=micro_batch,
                     most_stages=stages,
                     least_bottleneck_s=slowest,
+                    computing_s=computing,
+                    kinds=book.model.units.kind_of,
                     stage_samples_per_s=tuple(micro_batch * r.rate / (book.work + ends) for r in rates),
                 )
                 result.append(family)

@@ -80,15 +80,54 @@ class LeafSolver:
                 return None
         return self.plan(draft, counts, chosen)
 
-    def solve(self, leaf: Leaf, limit_s: float, deadline: float) -> Iterator[tuple[MixedPlan | None, float]]:
-        """Plans below a limit, better and better, among them the best of the leaf; (None, bound) for what stays unresolved."""
+    def solve(
+        self,
+        leaf: Leaf,
+        limit: float,
+        deadline: float,
+        *,
+        weight: float = 1.0,
+        joules: float = 0.0,
+        more_w: Sequence[float] | None = None,
+    ) -> Iterator[tuple[MixedPlan | None, float]]:
+        """Plans below a limit, better and better, among them the best of the leaf; (None, bound) for what stays unresolved.
+
+        Parameters
+        ----------
+        leaf : Leaf
+        limit : float
+            Plans of no lower score are of no interest.
+        deadline : float
+        weight : float
+            What the step is multiplied by in the score.
+        joules : float
+            What is added to it at least.
+        more_w : sequence of float, optional
+            What a computing device of each group draws beside a waiting one. The fastest plans are found then, and no other one scores
+            less than the fastest step with the least computing.
+        """
         for zero, order in self._variants(leaf):
             draft = self._draft(leaf, zero, order)
             tied = max(self.model.tied_s(draft, pipeline) for pipeline in draft.pipelines)
-            for plan, total in _Shares(self, draft, self._times(leaf)[0], deadline).best(limit_s - tied):
+            added = joules if more_w is None else max(joules, self._least_joules(draft, more_w))
+            fastest = np.inf
+            shares = _Shares(self, draft, self._times(leaf)[0], deadline)
+            for plan, total in shares.best((limit - added) / weight - tied):
+                score = weight * (total + tied) + added
                 if plan is not None:
-                    limit_s = min(limit_s, total + tied)
-                yield plan, total + tied
+                    fastest = min(fastest, score)
+                    limit = limit if more_w is not None else min(limit, score)
+                yield plan, score
+            if more_w is not None and np.isfinite(fastest):
+                yield None, fastest
+
+    def _least_joules(self, draft: MixedPlan, more_w: Sequence[float]) -> float:
+        """Of a pipeline that takes the whole batch; nothing is known of several, whose shares are open."""
+        if len(draft.pipelines) > 1:
+            return 0.0
+        count = self.model.shape.global_batch // draft.pipelines[0].micro_batch
+        pipeline = _sized(draft.pipelines[0], *divmod(count, draft.pipelines[0].replicas))
+        return self.tables.least_joules(draft, pipeline, count, more_w)
 
     def plan(self, draft: MixedPlan, counts: Sequence[int], chosen: Sequence[Division]) -> MixedPlan:
         """A draft with its blocks, recomputation and shares filled in."""

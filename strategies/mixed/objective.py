@@ -1,9 +1,10 @@
 """What a search over mixed plans minimises: the step time, or the step times what the devices in use weigh.
 
-    score = step time x sum over groups of devices in use x weight
+    score = step time x sum over groups of devices in use x weight  (+ computing time x what computing draws beside waiting)
 
 with a weight of 1 for GPU hours, of the price for money, and of the peak in the plan's format for the share of the peak that is used (MFU).
-The step time alone counts the whole as 1, however many devices are in use.
+The step time alone counts the whole as 1, however many devices are in use. Energy (`costmodel.mixed.energy`) is a weight, the power of a
+waiting device and its host, and a sum over what devices compute.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.energy import Power
+from costmodel.mixed.energy import mixed_energy_j
+from costmodel.mixed.evaluate import StageReport
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
+from costmodel.network import Cluster
 from strategies.mixed.families import Family
 
 __all__ = ["MIXED_OBJECTIVES", "Weights", "is_time"]
@@ -24,7 +29,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 _TIME = ("step_time", "tokens_per_s")
-MIXED_OBJECTIVES = (*_TIME, "tokens_per_s_per_gpu", "gpu_hours", "mfu", "money")
+MIXED_OBJECTIVES = (*_TIME, "tokens_per_s_per_gpu", "gpu_hours", "mfu", "money", "energy")
 _SECONDS_PER_HOUR = 3600.0
 
 
@@ -35,9 +40,18 @@ def is_time(objective: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What a device of each group weighs; None where only the step counts."""
+    """What a device of each group weighs.
+
+    Attributes
+    ----------
+    of_group : tuple of float or None
+        None where only the step counts.
+    more_w : tuple of float or None
+        What a computing device draws beside a waiting one, where energy counts; the weight is the power of a waiting one then.
+    """
 
     of_group: tuple[float, ...] | None
+    more_w: tuple[float, ...] | None = None
 
     @classmethod
     def of(cls, objective: str, model: MixedModel, groups: Sequence[int]) -> Weights:
@@ -46,7 +60,7 @@ class Weights:
         Raises
         ------
         ValueError
-            An objective that nobody knows, or a device without a price.
+            An objective that nobody knows, or a device without a price or a power.
         """
         found = [group.device for group in model.cluster.groups]
         if is_time(objective):
@@ -57,6 +71,14 @@ class Weights:
             name = model.precision_of(tuple(sorted(groups))).compute
             used = set(groups)
             return cls(of_group=tuple(device.peak(name) if g in used else 0.0 for g, device in enumerate(found)))
+        if objective == "energy":
+            powers = [Power.of(device, model.cluster.host) for device in found]
+            if any(powers[g] is None for g in groups):
+                raise ValueError("every device needs a power")
+            return cls(
+                of_group=tuple(0.0 if p is None else p.idle_w + p.host_w for p in powers),
+                more_w=tuple(0.0 if p is None else p.busy_w - p.idle_w for p in powers),
+            )
         if objective != "money":
             raise ValueError(f"objective '{objective}' is none of {', '.join(MIXED_OBJECTIVES)}")
         if any(found[g].price_per_hour is None for g in groups):
@@ -98,10 +120,29 @@ class Weights:
         if self.of_group is None:
             return 1.0 / family.samples_per_s
         rates = family.replicas * np.array(family.stage_samples_per_s)
-        return float(np.min(self.per_stage(family) / rates))
+        return float(np.min(self.per_stage(family) / rates)) + self.joules(family)
+
+    def joules(self, family: Family) -> float:
+        """What computing devices draw beside waiting ones for a sample, at least: every block where it takes least."""
+        if self.more_w is None:
+            return 0.0
+        each = family.computing_s * np.array([self.more_w[g] for g in family.groups])[:, None]
+        front, *blocks, back = family.kinds
+        return float(each.min(axis=0)[blocks].sum() + each[0, front] + each[-1, back])
+
+    def score(self, plan: MixedPlan, reports: Sequence[StageReport], cluster: Cluster, step_s: float) -> float:
+        """What is minimised."""
+        if self.more_w is None:
+            return step_s * self.plan(plan)
+        joules = mixed_energy_j(cluster, plan, reports, step_s)
+        assert joules is not None, "a device without a power"
+        return joules
 
     def gain(self, family: Family, per_sample: float) -> float:
-        """Samples per second of a family's best shape beyond those that its weight would cost at a score per sample."""
+        """Samples per second of a family's best shape beyond those that its weight would cost at a score per sample.
+
+        The score without what computing adds.
+        """
         if self.of_group is None:
             return family.samples_per_s
         rates = family.replicas * np.array(family.stage_samples_per_s)

@@ -229,7 +229,7 @@ class _Search:
         self.counts["families"] += 1
         shapes = shapes_of(self.book, family, self._precision([item.part]))
         bounds = shapes.least_s(-(-(self.batch // family.micro_batch) // family.replicas))
-        bounds = bounds * weights.shapes(family, shapes.stages)
+        bounds = bounds * weights.shapes(family, shapes.stages) + self.batch * weights.joules(family)
         self.counts["shapes"] += len(bounds)
         good = np.flatnonzero(bounds < limit)
         if len(good):
@@ -262,11 +262,11 @@ class _Search:
             return
         leaf = Leaf(families=tuple(family for family, _ in shapes), stages=tuple(stages for _, stages in shapes))
         self.counts["bounded shapes"] += 1
-        weight = self._weight(leaf)
-        bound = max(bound, weight * self.solver.bound_s(leaf))
+        weight, joules = self._weight(leaf), self._joules(leaf)
+        bound = max(bound, weight * self.solver.bound_s(leaf) + joules)
         if bound >= limit:
             return
-        plan = self.solver.quick(leaf, limit / weight)
+        plan = self.solver.quick(leaf, (limit - joules) / weight)
         if plan is not None:
             self._offer(plan)
         self._push(bound, leaf)
@@ -284,10 +284,11 @@ class _Search:
     def _solve(self, leaf: Leaf, bound: float, limit: float) -> float:
         """Find the best plan of a leaf; a bound on what is left unresolved."""
         self.counts["solved shapes"] += 1
-        unresolved, weight = np.inf, self._weight(leaf)
-        for plan, low in self.solver.solve(leaf, limit / weight, self.deadline):
+        unresolved, more_w = np.inf, self._weights([family.groups for family in leaf.families]).more_w
+        fixed = {"weight": self._weight(leaf), "joules": self._joules(leaf)}
+        for plan, low in self.solver.solve(leaf, limit, self.deadline, more_w=more_w, **fixed):
             if plan is None:
-                unresolved = min(unresolved, max(low * weight, bound))
+                unresolved = min(unresolved, max(low, bound))
             else:
                 self._offer(plan)
         self.counts["divisions"] = self.solver.divisions
@@ -300,16 +301,22 @@ class _Search:
             return 1.0
         return float(sum(weights.per_stage(f) @ np.array(n) for f, n in zip(leaf.families, leaf.stages, strict=True)))
 
+    def _joules(self, leaf: Leaf) -> float:
+        """What is added for what devices compute, at least."""
+        weights = self._weights([family.groups for family in leaf.families])
+        return self.batch * min(weights.joules(family) for family in leaf.families)
+
     def _offer(self, plan: MixedPlan) -> None:
         """Let the cost model judge a plan, and keep it if it fits and is the best of its kind."""
         step = float(cost_plans(self.model, [plan]).step_time_s[0])
-        for report in stage_reports(self.model, plan):
+        reports = stage_reports(self.model, plan)
+        for report in reports:
             assert report.memory_bytes <= self.capacity[report.group] * (1.0 + 1e-9), (
                 "a stage was taken to fit that does not"
             )
         key = tuple((tuple((s.group, s.tp) for s in p.stages), p.replicas, p.micro_batch) for p in plan.pipelines)
         known = self.best.get(key)
-        score = step * self._weights([plan.groups]).plan(plan)
+        score = self._weights([plan.groups]).score(plan, reports, self.model.cluster, step)
         if known is None or (score, plan) < (known.score, known.plan):
             self.best[key] = MixedCandidate(plan=plan, step_time_s=step, score=score)
 

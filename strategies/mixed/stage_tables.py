@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,6 +58,8 @@ class _GroupTable:
     backward_s: FloatArray
     plain_s: FloatArray
     end_s: FloatArray
+    compute_s: FloatArray
+    update_s: FloatArray
     memory_bytes: FloatArray  # with one micro-batch in flight
     more_bytes: FloatArray  # per further micro-batch in flight
 
@@ -68,6 +71,8 @@ class StageChoices:
     forward_s: FloatArray
     backward_s: FloatArray
     end_s: FloatArray
+    computing_s: FloatArray  # of the passes of a micro-batch, recomputation included
+    update_s: FloatArray
     recompute: IntArray
     recompute_blocks: IntArray
     least_bytes: FloatArray  # with the recomputation that needs least memory
@@ -168,6 +173,18 @@ class StageTables:
             share = min(share, choice.backward_share)
         return float(longest[0]), float(total[0]), share
 
+    def least_joules(self, plan: MixedPlan, pipeline: MixedPipeline, count: int, more_w: Sequence[float]) -> float:
+        """What computing devices draw beside waiting ones for so many micro-batches and an update, however the blocks are divided."""
+        of_range = self.contents.of_range
+        total = np.full(len(of_range), np.inf)
+        total[-1] = 0.0
+        for s in reversed(range(len(pipeline.stages))):
+            choice, stage = self.choices(plan, pipeline, s), pipeline.stages[s]
+            joules = count * choice.computing_s + pipeline.replicas * choice.update_s
+            joules = stage.tp * more_w[stage.group] * joules
+            total = np.min(joules[of_range] + total[None, :], axis=1)
+        return float(total[0])
+
     def problem(self, plan: MixedPlan, pipeline: MixedPipeline) -> DivisionProblem:
         """Arrays for `strategies.mixed.division.divide`."""
         of_range = self.contents.of_range
@@ -208,6 +225,8 @@ class StageTables:
             backward_s=costs.backward_s.reshape(2, 4, count)[0],
             plain_s=costs.plain_backward_s.reshape(2, 4, count)[0],
             end_s=costs.end_s.reshape(2, 4, count)[0],
+            compute_s=costs.compute_s.reshape(2, 4, count)[0],
+            update_s=costs.update_s.reshape(2, 4, count)[0],
             memory_bytes=once,
             more_bytes=twice - once,
         )
@@ -235,6 +254,7 @@ class StageTables:
         option = np.argmin(times, axis=0)
         backward = times[option, np.arange(len(blocks))]
         possible = np.isfinite(backward)
+        plain = np.where(option == 2, table.plain_s[3], table.plain_s[option, np.arange(len(blocks))])
         thrifty = np.stack([memory[0], memory[1], single - per_block * (most - 1)])
         thrifty[2] = np.where(most > 0, thrifty[2], np.inf)
         thrifty[[name not in self.recompute for name in _OPTIONS]] = np.inf
@@ -242,6 +262,8 @@ class StageTables:
             forward_s=np.where(possible, table.forward_s[0], np.inf),
             backward_s=backward,
             end_s=np.where(possible, table.end_s[0], np.inf),
+            computing_s=np.where(possible, table.compute_s[0] + backward - plain, np.inf),
+            update_s=table.update_s[0],
             recompute=np.array([_NONE, _SELECTIVE, _FULL])[option],
             recompute_blocks=np.where(option == 2, count, 0).astype(np.int64),
             least_bytes=np.where(blocks > 0, thrifty.min(axis=0), np.inf),

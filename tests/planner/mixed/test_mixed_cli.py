@@ -146,7 +146,6 @@ def test_a_format_that_was_asked_for(answer: Any, question: list[str]) -> None:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["--objective", "energy"], "--objective energy: cluster"),
         (["--space", "layers"], "plans with a split per layer need devices of one kind"),
         (["--space", "mesh"], "a mesh has one kind of device"),
         (["--mode", "inference"], "--mode inference: "),

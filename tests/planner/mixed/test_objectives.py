@@ -82,11 +82,24 @@ def test_fixed_degrees_and_explanations_go_with_an_objective(answer: Any, questi
     assert mine > best
 
 
-def test_a_missing_price_and_energy_are_refused(
-    capsys: pytest.CaptureFixture[str], question: list[str], tmp_path: Path
-) -> None:
-    assert run(["optimize", *question, "--objective", "energy"]) == 2
-    assert "--objective energy: cluster 'small-mix' has several groups of devices" in capsys.readouterr().err
+def test_energy_has_a_bound(answer: Any, question: list[str]) -> None:
+    """Whether it is proven or not, no plan that is known takes less than the bound says; the fastest plan is one of them."""
+    document = json.loads(answer("optimize", *question, "--objective", "energy", "--json", "--top", "3"))
+    schema_of("result").model_validate(document)
+    found = [plan["energy_per_step_j"] for plan in document["plans"]]
+    assert found == sorted(found)
+    assert document["proven_optimal"] == (document["gap"] == 0)
+    assert document["gap"] < 0.1
+    for objective in ("step_time", "gpu_hours", "money"):
+        other = json.loads(answer("optimize", *question, "--objective", objective, "--json", "--top", "1"))["plans"][0]
+        assert other["energy_per_step_j"] >= found[0] * (1 - document["gap"]) * (1 - 1e-9)
+        assert document["bound_s"] <= other["step_time_s"]
+    text = " ".join(answer("optimize", *question, "--objective", "energy", "--top", "1").split())
+    assert "power 400 W (80 W) of a100-80gb, 300 W (60 W) of old computing (waiting)" in text
+    assert "thriftier" in text
+
+
+def test_a_missing_price_is_refused(capsys: pytest.CaptureFixture[str], question: list[str], tmp_path: Path) -> None:
     device = tmp_path / "device.yaml"
     device.write_text(
         "schema_version: 1\nname: homemade\nmemory: 40 GiB\nmemory_bandwidth: 1 TB/s\npeak: {fp16: 100 TFLOP/s, fp32: 10 TFLOP/s}\n"

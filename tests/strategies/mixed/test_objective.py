@@ -11,8 +11,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from costmodel.mixed.energy import mixed_money
-from costmodel.mixed.evaluate import cost_plans
+from costmodel.mixed.energy import mixed_energy_j, mixed_money
+from costmodel.mixed.evaluate import cost_plans, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
 from costmodel.network import Cluster
@@ -30,6 +30,30 @@ def with_prices(cluster: Cluster, rng: random.Random) -> Cluster:
         for group in cluster.groups
     )
     return replace(cluster, groups=groups)
+
+
+def with_powers(cluster: Cluster, rng: random.Random) -> Cluster:
+    groups = tuple(
+        replace(
+            group,
+            device=replace(
+                group.device,
+                busy_power_w=rng.choice([200.0, 400.0, 700.0]),
+                idle_power_w=rng.choice([20.0, 60.0, 150.0]),
+            ),
+        )
+        for group in cluster.groups
+    )
+    return replace(cluster, groups=groups)
+
+
+def energies(model: MixedModel, plans: Sequence[MixedPlan]) -> list[float]:
+    times = cost_plans(model, plans).step_time_s
+    found = [
+        mixed_energy_j(model.cluster, plan, stage_reports(model, plan), float(step))
+        for plan, step in zip(plans, times, strict=True)
+    ]
+    return [energy for energy in found if energy is not None]
 
 
 def scores(model: MixedModel, plans: Sequence[MixedPlan], objective: str) -> list[float]:
@@ -81,6 +105,38 @@ def test_the_best_plan_is_that_of_brute_force(chunk: int) -> None:
             assert baseline.bound_score <= min(alone, default=math.inf) * (1 + 1e-9)
             if baseline.candidate is not None:
                 assert baseline.candidate.score == pytest.approx(min(alone), rel=1e-9)
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_no_plan_takes_less_energy_than_the_bound(chunk: int) -> None:
+    """Ten random cases each: the bound holds, the best is as good as it says, and where that is proven it is the best of all."""
+    cases, proven, seed = 0, 0, 50_000 + 1000 * chunk
+    while cases < 10:
+        rng = random.Random(seed)
+        work, cluster, settings = random_case(seed)
+        seed += 1
+        cluster, settings = with_powers(cluster, rng), replace(settings, objective="energy")
+        model = MixedModel.build(work, cluster, settings.assumptions)
+        plans = list(islice(all_plans(model, settings, tp_degrees(settings)), MOST_PLANS + 1))
+        if not plans or len(plans) > MOST_PLANS:
+            continue
+        cases += 1
+        fits = cost_plans(model, plans).fits
+        least = float(np.where(fits, energies(model, plans), math.inf).min())
+        outcome = search_mixed(work, cluster, settings)
+        if not fits.any():
+            assert not outcome.candidates
+            continue
+        assert outcome.best is not None
+        found = energies(model, [c.plan for c in outcome.candidates])
+        assert found == pytest.approx([c.score for c in outcome.candidates], rel=1e-12)
+        assert found == sorted(found)
+        assert outcome.bound_score <= least * (1 + 1e-9)
+        assert least * (1 - 1e-9) <= found[0] <= outcome.bound_score / (1 - outcome.gap) * (1 + 1e-9)
+        proven += outcome.gap <= 1e-9
+        if outcome.gap <= 1e-9:
+            assert found[0] == pytest.approx(least, rel=1e-9)
+    assert proven >= 1
 
 
 @pytest.mark.parametrize("seed", range(30_000, 30_006))
