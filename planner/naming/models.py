@@ -66,6 +66,8 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"\bolmo ?(1|7)b\b", "olmo-{}b", {}),
     (r"star ?coder ?2 (3|7|15)b\b", "starcoder2-{}b", {}),
     (r"baichuan ?2 (7|13)b\b", "baichuan2-{}b", {}),
+    (rf"intern ?lm ?2(?:[. ]5)?{_W} (1[. ]8|7|20)b\b", "internlm2-{}b", {"1 8": "1.8"}),
+    (r"intern ?lm (?:chat )?(7|20)b\b", "internlm-{}b", {}),
     (r"code ?gemma (2|7)b", "gemma-{}b", {}),
     (rf"gemma ?3{_W} (1|4|12|27)b\b", "gemma3-{}b", {}),
     (rf"gemma ?2{_W} (2|9|27)b\b", "gemma2-{}b", {}),

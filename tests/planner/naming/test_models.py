@@ -60,12 +60,15 @@ TRANSFORMERS = {
     "allenai/OLMoE-1B-7B-0924": "olmoe-1b-7b", "allenai/OLMo-2-0325-32B": "olmo2-32b", "EleutherAI/gpt-neo-2.7B": "gpt-neo-2.7b",
     "GPT-Neo 1.3B": "gpt-neo-1.3b", "GPT-1T": "megatron-1t", "GPT 1.3B": "gpt3-1.3b",
     "bigcode/starcoder2-15b": "starcoder2-15b", "baichuan-inc/Baichuan2-13B-Base": "baichuan2-13b",
+    "InternLM-7B": "internlm-7b", "internlm/internlm-chat-20b": "internlm-20b", "internlm/internlm2-chat-7b": "internlm2-7b",
+    "InternLM2_20B": "internlm2-20b", "internlm2_5-7b-chat": "internlm2-7b", "internlm2-1_8b": "internlm2-1.8b",
 }  # fmt: skip
 
 NO_TRANSFORMER = (
     "Llama-3.2-11B-Vision", "Llama-3.2-90B", "llama4", "Llama-4-17B", "llama 70b", "Llama", "LLaMA-like 8B",
     "Llama-3.1-Nemotron-Super-49B", "Mixtral", "Mistral-22B", "Ministral 8B", "Qwen2-VL-7B", "Qwen3-VL-8B", "Qwen2.5-Omni-7B", "Qwen-VL-7B",
     "Qwen1.5-13B", "Qwen-110B", "GLM-4.5V", "GLM-4-9B", "GLM 4.5 flash", "ChatGLM2-6B", "OLMo 3 7B", "OLMo-13B", "starcoder2-13b",
+    "InternLM-104B", "InternLM2-102B", "InternLM3-8B", "InternLM-XComposer2-7B", "internlm",
     "Baichuan-7B", "DeepSeek-MoE-145B", "Qwen3-480B", "Qwen3.5 80B", "Nemotron-H 47B", "Nemotron Nano 9B v2",
     "gemma-3n-E4B", "Gemma 5 2B", "PaliGemma-3B",
     "phi-3-small", "phi", "Phi-4-multimodal",
