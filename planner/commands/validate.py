@@ -87,7 +87,6 @@ def validate(
     if not files:
         values.add("FILE: give at least one CSV file (--template KIND prints an example)")
     page = _page(html, files or [], where, values)
-    _spare_inputs("--output", where.path, files or [], values)
     values.check()
 
     from planner.calibration.files import load_calibration
@@ -124,17 +123,17 @@ def _page(text: str | None, files: Sequence[str], where: Output, values: Values)
         return None
     if where.path is not None and where.path.resolve() == path.resolve():
         values.add(f"--html and --output: both name {path}")
-    _spare_inputs("--html", path, files, values)
+    _spare_inputs(path, files, values)
     return path
 
 
-def _spare_inputs(flag: str, path: Path | None, files: Sequence[str], values: Values) -> None:
-    """Refuse to write over a table that is read."""
+def _spare_inputs(path: Path, files: Sequence[str], values: Values) -> None:
+    """Refuse to write the page over a table that is read; the answer goes over no input of any command."""
     for name in files:
         try:
-            same = path is not None and path.resolve() == Path(name).resolve()
+            same = path.resolve() == Path(name).resolve()
         except (OSError, ValueError, RuntimeError):  # no name of a file; reading it says so
             continue
         if same:
-            values.add(f"{flag} {path}: is one of the tables")
+            values.add(f"--html {path}: is one of the tables")
             return

@@ -14,7 +14,7 @@ from planner.validation.experts import ExpertShape, agrees, experts_of, is_parti
 from planner.validation.facts import cuts_vocabulary, has_dropout, yes_or_no
 from planner.validation.positions import bundled_transformer, positions_stated
 from planner.validation.published import with_published_shape
-from planner.validation.tables import Row, RowSkipped
+from planner.validation.tables import Row, RowSkipped, short_name
 
 __all__ = ["TransformerShape", "bundled_name", "shape_of", "transformer"]
 
@@ -58,6 +58,25 @@ class TransformerShape:
     experts: ExpertShape | None = None  # in place of every feed-forward part
 
 
+def _unknown(row: Row) -> RowSkipped:
+    """Why a row has no network; in a table without widths and degrees, as of networks for images, it is the name.
+
+    >>> _unknown(Row(line=2, cells={"model": "SSD300"})).reason
+    "no bundled network has the name 'SSD300' (planner list models)"
+    >>> _unknown(Row(line=2, cells={"model": "our 7B", "tp": "2"})).reason
+    "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name"
+    """
+    name = row.text("model")
+    reason = "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name"
+    if name and not any(column in row.cells for column in _OF_TRANSFORMERS):
+        reason = f"no bundled network has the name '{short_name(name)}' (planner list models)"
+    return RowSkipped(reason + nearest_models(name), usable=bool(name), needs=(("hidden",), ("layers",), ("heads",)))
+
+
+# Columns that tables of networks for images do without.
+_OF_TRANSFORMERS = ("hidden", "layers", "heads", "params_b", "seq", "tp", "pp", "tokens_per_s", "tokens_per_s_per_gpu")
+
+
 def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> TransformerShape:
     """Read the shape of a row.
 
@@ -75,12 +94,7 @@ def shape_of(row: Row, *, fused: bool, dropout: bool | None = None) -> Transform
     if hidden and layers and not heads and row.text("model"):
         heads = row.default("heads", _usual_heads(hidden))
     if not (hidden and layers and heads):
-        raise RowSkipped(
-            "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name"
-            + nearest_models(row.text("model")),
-            usable=bool(row.text("model")),
-            needs=(("hidden",), ("layers",), ("heads",)),
-        )
+        raise _unknown(row)
     style = _style(row, hidden)
     if hidden % heads and not row.count("head_dim"):
         raise RowSkipped("heads do not divide hidden, and head_dim is not stated")

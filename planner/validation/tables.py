@@ -33,8 +33,11 @@ _FILES = ("device_file", "cluster_file")
 _MOST = 10**9
 # Nothing runs with 0 of these.
 _NEVER_ZERO = frozenset(
-    ("hidden", "layers", "heads", "seq", "global_batch", "micro_batch", "batch", "batch_per_gpu", "gpus", "ranks")
-)
+    (
+        "hidden", "layers", "heads", "seq", "global_batch", "micro_batch", "batch", "batch_per_gpu", "gpus", "ranks",
+        "m", "n", "k", "c", "h", "w", "r", "s", "timesteps",
+    )
+)  # fmt: skip
 
 
 class RowSkipped(Exception):  # noqa: N818 - named after the situation

@@ -303,7 +303,7 @@ def test_gpts_of_the_paper_by_their_size(size: str, weights: float) -> None:
 def test_other_sizes_are_no_gpts_of_the_paper() -> None:
     for name in ("GPT 13.6B", "GPT-MoE 3.6B", "Llama 3.6B", "GPT 1145.6B"):
         with pytest.raises(RowSkipped, match="the model's shape is not stated"):
-            shape_of(Row(line=2, cells={"model": name}), fused=True)
+            shape_of(Row(line=2, cells={"model": name, "seq": "2048"}), fused=True)
 
 
 def test_tokens_of_a_network_for_images_are_its_patches() -> None:
