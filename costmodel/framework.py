@@ -162,7 +162,8 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         "megatron/core/tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication, and Transformer Engine's linear layers; "
         "10 % is lost to interference, as in dp_overlap. softmax_multiple: megatron/core/fusions/fused_softmax.py. scattered_handover: as "
         "Megatron-LM. captured: recipes of Megatron-Bridge (scripts/performance/configs): cuda_graph_scope is full_iteration, or attn, "
-        "moe_router and moe_preprocess, in most of those for B200, B300, GB200 and GB300, and empty in those for pre-training on H100",
+        "moe_router and moe_preprocess, in most of those for B200, B300, GB200 and GB300, and empty in those for pre-training on H100, and "
+        "of three readings of what that takes off the host the one that fit its runs on Blackwell best",
         pattern=r"nemo|megatron-bridge|megatron.core",
         facts={"logits_copies": 1.0, "column_overlap": 0.9, "softmax_multiple": 4.0, "scattered_handover": 1.0},
         narrowest={"captured": 1.0},

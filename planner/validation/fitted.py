@@ -48,7 +48,9 @@ def fitted_of(
         if _SAYS_SO.search(str(item.metadata.get("source", ""))):
             found.add(item.name)
     if profile is not None:
-        found |= {f"{profile.name}: {name}" for name in fitted_in(profile.source, profile.constants)}
+        # What only some devices do counts where it is done.
+        done = [name for name, value in profile.narrowest.items() if getattr(assumptions, name, None) == value]
+        found |= {f"{profile.name}: {name}" for name in fitted_in(profile.source, [*profile.constants, *done])}
     return frozenset(found)
 
 

@@ -12,3 +12,9 @@ def test_what_was_fitted_to_runs_of_a_framework_counts() -> None:
     device = load_device("h100-sxm").device
     counted = {name for name in fitted_of(device, nanotron.applied(), nanotron) if name.startswith("nanotron: ")}
     assert counted == {f"nanotron: {name}" for name in nanotron.constants}
+
+
+def test_what_was_picked_for_some_devices_counts_on_these() -> None:
+    nemo, device = profile_of("NeMo"), load_device("b200").device
+    both = [fitted_of(device, nemo.applied(has_fp4=has_fp4), nemo) for has_fp4 in (True, False)]
+    assert both[0] - both[1] == {"nemo: captured"}
