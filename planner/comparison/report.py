@@ -163,10 +163,9 @@ def _overview(comparison: Comparison) -> Table:
             column("first token", [duration_text(item.served["ttft_s"]) for item in items], 2),
             column("output", [significant(item.served["output_tokens_per_s"]) for item in items], 0, "tokens/s"),
         ]
-    elif any(item.step_time_low_s is not None for item in items):
-        columns.insert(
-            5, column("80 % interval", [_bars(comparison, n, unit) for n in range(len(items))], 5, unit.name)
-        )
+    if any(item.step_time_low_s is not None for item in items):
+        cells = [_bars(comparison, n, unit) for n in range(len(items))]
+        columns.insert(4 if is_serving else 5, column("80 % interval", cells, 5, unit.name))
     if comparison.basis != "step" or len({item.samples for item in items}) > 1:
         columns.insert(3, column("batch", [f"{item.samples:,}" for item in items], 6))
     return Table(columns=tuple(columns), highlight=comparison.fastest)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,16 @@ def test_the_same_answer_whatever_the_hash_seed() -> None:
         document = json.loads(run.stdout)
         found.append([document["plans"], document["error_bars"], document["benchmark_list"]])
     assert found[0] == found[1]
+
+
+def test_compared_plans_have_the_intervals_of_each(answer: Ask, tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("many.yaml", "quick.yaml")]
+    found = [
+        asked(answer, "--export", file, "--objective", objective)["plans"][0]
+        for file, objective in zip(files, ("throughput", "latency"), strict=True)
+    ]
+    compared = json.loads(answer("compare", *files, "--json"))["plans"]
+    for plan, item in zip(found, compared, strict=True):
+        assert item["step_time_low_s"] == pytest.approx(plan["step_time_low_s"])
+        assert item["step_time_high_s"] == pytest.approx(plan["step_time_high_s"])
+    assert "80 % interval" in " ".join(answer("compare", *files).split())
