@@ -57,9 +57,9 @@ def bound_sentences(bound: StepBound, step_s: float) -> list[str]:
     ... )
     >>> for sentence in bound_sentences(bound, 10.0):
     ...     print(sentence)
-    Stage 1 on v100 is the busiest: 16 micro-batches x 500 ms = 8.00 s of the step's 10.0 s, 90 % of it compute.
-    Filling, draining and waiting for the other stages take 1.50 s (15 %).
-    Exchange and update leave 500 ms (5 %) behind the last backward pass.
+    Stage 1 on v100 is the busiest: 16 micro-batches x 500 ms = 8.00 s of the step's 10.0 s, 90.0 % of it compute.
+    Filling, draining and waiting for the other stages take 1.50 s (15.0 %).
+    Exchange and update leave 500 ms (5.0 %) behind the last backward pass.
     """
     several = len(bound.spare_s) > 1
     where = f"Stage {bound.stage} of pipeline {bound.pipeline}" if several else f"Stage {bound.stage}"
@@ -112,6 +112,6 @@ def _gain(gain: float) -> str:
     """A gain with its sign; nothing where there is none.
 
     >>> _gain(0.052), _gain(-0.1), _gain(0.0)
-    ('+5.2 %', '-10 %', '-')
+    ('+5.2 %', '-10.0 %', '-')
     """
     return "-" if abs(gain) < _NOISE else f"{'+' if gain > 0 else '-'}{percent(abs(gain))}"
