@@ -154,6 +154,7 @@ _IMAGES: tuple[tuple[str, str], ...] = (
     (r"resnext101(?:32x8d?)?$", "resnext101-32x8d"),
     (r"(?:wide|w)(?:rn|resnet|residualnet)50(?:2|x2)?", "wide-resnet50-2"),
     (r"(?:wide|w)(?:rn|resnet|residualnet)101(?:2|x2)?", "wide-resnet101-2"),
+    (r"efficientnetwideseb([04])(?!\d)", "efficientnet-widese-b{}"),
     (r"wide|resnext", ""),
     (r"resnet(?:v[12])?.?50(?!\d)", "resnet50"),
     (r"resnet(?:v[12])?.?101(?!\d)", "resnet101"),

@@ -48,6 +48,9 @@ WEIGHTS = {
     "efficientnet-b2": 9_109_994 - 67_568,  # 33,784
     "efficientnet-b3": 12_233_232 - 87_296,  # 43,648
     "efficientnet-b4": 19_341_616 - 125_200,  # 62,600
+    # 2 x inside + 1 more for every feature that is squeezed to, inside / 4 in place of inside / 24
+    "efficientnet-widese-b0": 5_288_548 - 42_016 + 3_135_300,
+    "efficientnet-widese-b4": 19_341_616 - 125_200 + 15_585_630,
     "efficientnet-b5": 30_389_784 - 172_736,  # 86,368
     "efficientnet-b6": 43_040_704 - 224_432,  # 112,216
     "efficientnet-b7": 66_347_960 - 310_720,  # 155,360

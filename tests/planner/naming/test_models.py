@@ -95,7 +95,7 @@ IMAGES = {
     "Network in Network": "nin", "EfficientNet-B1": "efficientnet-b1", "efficientnet_b5": "efficientnet-b5", "vgg16_bn": "vgg16-bn",
     "VGG-19-BN": "vgg19-bn", "ResNeXt-101 64x4d": "resnext101-64x4d", "resnext101_64x4d": "resnext101-64x4d", "ConvNeXt-T": "convnext-tiny",
     "convnext_base": "convnext-base", "ConvNeXt Large": "convnext-large", "U-Net": "unet", "UNet": "unet", "GNMT": "gnmt",
-    "UNet Medical": "unet",
+    "UNet Medical": "unet", "EfficientNet-WideSE-B0": "efficientnet-widese-b0", "efficientnet-widese-b4": "efficientnet-widese-b4",
 }  # fmt: skip
 
 NO_IMAGES = (
@@ -104,6 +104,7 @@ NO_IMAGES = (
     "3D U-Net", "unet3d", "Attention U-Net", "nnU-Net", "U-Net++", "UNet Industrial",
     "Inception-ResNet-v2", "BN-Inception", "inception_v2", "WRN-28-10",
     "ResNeXt-101 64x8d", "MobileNetV3", "EfficientNet-B8", "EfficientNetV2-S", "ShuffleNet", "LeNet", "U-Net (VGG16)",
+    "EfficientNet-WideSE-B2", "EfficientNet-B0 WideSE",
     "DenseNet-264", "FCN-ResNet101", "DeepLabV3-ResNet50", "",
 )  # fmt: skip
 
