@@ -208,6 +208,9 @@ _BEST_FRACTION = 0.97
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
 # TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 beside it.
 _TALL = 128.0
+# Least side of the tiles of cuDNN's Winograd kernels: maxwell_ and volta_scudnn_winograd_128x128 in the same profiles, half of it where
+# there are few channels.
+_WINOGRAD_SIDE = 64.0
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 
 
@@ -384,12 +387,14 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
     lanes = device.lanes_per_multiprocessor * _halves(device, precision) / _USUAL_LANES
     if tiling not in ("library", "unaligned") or algorithm in _VECTOR_ALGORITHMS:
         weights = tiling == "weights" and algorithm not in _VECTOR_ALGORITHMS
+        winograd = algorithm == "winograd"
         return _Sizes(
             tile=e.tile_half * e.thin_tile,
             depth=e.depth_half * (e.weights_depth if weights else e.thin_depth),
             fill=e.fill_outputs * e.thin_fill * lanes,
             split=0.0 if weights else e.split_depth * e.thin_split,
-            tall=_TALL if weights else 0.0,
+            floor=_WINOGRAD_SIDE if winograd else 0.0,
+            tall=_TALL if tiling == "weights" and (weights or winograd) else 0.0,
         )
     return _Sizes(
         tile=e.tile_half * e.vector_tile * lanes,

@@ -15,10 +15,29 @@ from costmodel.compute import PassTimes
 from costmodel.device import Device
 from costmodel.efficiency import kernel_time_s
 from costmodel.layers import Kernel, Layer, Shard
-from costmodel.layers.base import FloatArray, PassWork
+from costmodel.layers.base import FloatArray, Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
 
-__all__ = ["RooflineCompute"]
+__all__ = ["EAGER", "ImageSoftware", "RooflineCompute"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSoftware:
+    """How a framework runs networks for images.
+
+    Attributes
+    ----------
+    fuses : frozenset of Fusable
+        Kernels that it leaves out.
+    channels_first : bool
+        Images lie channel by channel in 16 bits, too, so that matrix units get them transposed.
+    """
+
+    fuses: frozenset[Fusable] = frozenset()
+    channels_first: bool = False
+
+
+EAGER = ImageSoftware()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +48,7 @@ class RooflineCompute:
     precision: Precision
     optimizer: Optimizer
     alone: bool = False  # kernels are timed by themselves, not in a training step
-    fuses: bool = False  # normalisations compute the gradient of the activation that follows, too
+    software: ImageSoftware = EAGER
     name: str = "roofline"
     overlaps_exchange: bool = True
     counts_norm: bool = True
@@ -56,8 +75,8 @@ class RooflineCompute:
 
     def _keeps_channels_apart(self) -> bool:
         """Whether images lie channel by channel before matrix units: frameworks keep those of 32 bits so, and benchmarks of kernels all."""
-        product = self.precision.compute
-        return product == "tf32" or (self.alone and self.device.has_matrix_units(product))
+        product, all_do = self.precision.compute, self.alone or self.software.channels_first
+        return product == "tf32" or (all_do and self.device.has_matrix_units(product))
 
     def cost_key(self, layer: Layer) -> Hashable:  # noqa: ARG002 - shapes decide alone
         """Nothing beyond kind, parameters and shapes."""
@@ -94,7 +113,7 @@ class RooflineCompute:
         for kernels in alternatives:
             total = zero
             for kernel in kernels:
-                if not (self.fuses and kernel.is_fusable):
+                if kernel.fusable not in self.software.fuses:
                     total = total + self._kernel_s(kernel, sustained=sustained)
             best = total if best is None else np.minimum(best, total)
         return zero if best is None else best

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "FAMILIES",
+    "Fusable",
     "InnerExchange",
     "Kernel",
     "Layer",
@@ -221,6 +222,9 @@ def positions_of(shape: Shape, shard: Shard) -> FloatArray:
 
 
 # What kind of kernel it is (`costmodel.efficiency.kernel_time_s`).
+# Kernels that some software leaves out, since the kernel beside them does their work: an activation forward, a bias (its addition and its
+# gradient), the gradient of an activation behind a normalisation.
+Fusable = Literal["", "activation", "bias", "normalised gradient"]
 Tiling = Literal["library", "unaligned", "recurrent", "thin", "weights", "scattered"]
 
 
@@ -239,7 +243,7 @@ class Kernel:
     tiling: Tiling = "library"
     images: bool = False  # multiplies images, whose layout in memory matters
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
-    is_fusable: bool = False  # some frameworks have the normalisation beside it do its work
+    fusable: Fusable = ""  # what it does, where some software has the kernel beside it do that
     is_odd: BoolArray | None = None  # rows of its matrices do not begin at multiples of 16 bytes
 
 

@@ -24,7 +24,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels, epilogue_saved, reduced_fraction
+from costmodel.layers.epilogue import Activation, Norm, epilogue_saved, image_epilogue, reduced_fraction
 from costmodel.layers.shape_only import share_of_output
 from costmodel.layers.window import Padding, Size2, Window, input_rows, pair, window
 
@@ -98,12 +98,13 @@ class Convolution(LayerFamily):
             channels=shard.out_channels,
             groups=groups,
         )
-        forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs * reduced_fraction(shard))
+        kept = size.outputs * reduced_fraction(shard)
+        forward, backward, own = image_epilogue(p.norm, p.activation, kept, bias=p.bias)
         passes = _convolution_passes(size, win, shard, (rows_in, in_width), layer.output_shape[2])
         return LayerWork(
             forward=tuple((*alternative, *forward) for alternative in passes[0]),
             backward_input=passes[1],
-            backward_weight=tuple((*alternative, *backward) for alternative in passes[2]),
+            backward_weight=tuple((*alternative, *backward, *own) for alternative in passes[2]),
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),
             through=backward,
         )
@@ -209,7 +210,11 @@ def _winograd(size: _Sizes, shard: Shard, out_width: int, inner: FloatArray | No
     gemm = (channels_in, channels_out, tiles) if inner is None else (tiles, channels_in * channels_out / inner, inner)
     images, filters = 36.0 * tiles * (channels_in + channels_out), 4.0 * size.filters
     multiply = Kernel(
-        flop=72.0 * tiles * channels_in * channels_out, elements=images + filters, gemm=gemm, algorithm="winograd"
+        flop=72.0 * tiles * channels_in * channels_out,
+        elements=images + filters,
+        gemm=gemm,
+        algorithm="winograd",
+        tiling="weights" if inner is None else "thin",
     )
     # Lavin and Gray, table 2: 13 to 15 operations per element that is transformed.
     transform = Kernel(flop=14.0 * (images + filters), elements=size.elements + images + filters, launches=3)
@@ -363,7 +368,8 @@ class Deconvolution(LayerFamily):
             (size.positions, channels, size.patch),
             (size.patch, channels, size.positions),
         )
-        forward, backward = epilogue_kernels(p.norm, p.activation, size.outputs * reduced_fraction(shard))
+        kept = size.outputs * reduced_fraction(shard)
+        forward, backward, own = image_epilogue(p.norm, p.activation, kept, bias=p.bias)
         # Forward is what the gradient of the input is for a convolution.
         sums = (_scattered(size, size.outputs),) if max(stride) > 1 else ()
         tilings: tuple[Tiling, ...] = ("thin", "thin", "weights" if p.groups == 1 else "thin")
@@ -375,7 +381,7 @@ class Deconvolution(LayerFamily):
         return LayerWork(
             forward=((kernels[0], *sums, *forward),),
             backward_input=((kernels[1],),),
-            backward_weight=((kernels[2], *backward),),
+            backward_weight=((kernels[2], *backward, *own),),
             exchanges=_split_exchanges(layer, win, shard, size, rows_in),
             through=backward,
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodel.layers.base import FloatArray, Kernel, Shard
 
-__all__ = ["Activation", "Norm", "epilogue_kernels", "epilogue_saved", "reduced_fraction"]
+__all__ = ["Activation", "Norm", "epilogue_kernels", "epilogue_saved", "image_epilogue", "reduced_fraction"]
 
 Norm = Literal["batch"] | None
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "sigmoid", "tanh", "swish"] | None
@@ -17,7 +17,8 @@ Activation = Literal["relu", "leaky_relu", "elu", "gelu", "sigmoid", "tanh", "sw
 # Batch normalisation: forward reads for the statistics, reads again and writes; backward reads the input and the gradient for the
 # two sums, reads both again and writes (Ioffe and Szegedy, arXiv:1502.03167, equations of the backward pass).
 _NORM_PASSES = (3.0, 5.0)
-# An activation is applied while the result is still in registers; its gradient reads gradient and output and writes.
+# An activation is applied while the result is still in registers (but see `image_epilogue`); its gradient reads gradient and output
+# and writes.
 _ACTIVATION_PASSES = (0.0, 3.0)
 # Operations per element: about 4 forward (subtract, multiply, scale, shift), 8 backward; 1 for the activation.
 _NORM_FLOP = (8.0, 16.0)
@@ -45,8 +46,43 @@ def epilogue_kernels(
         backward.append(Kernel(flop=_NORM_FLOP[1] * outputs, elements=_NORM_PASSES[1] * outputs, launches=2))
     if activation is not None:
         moved = _ACTIVATION_PASSES[1] * outputs
-        backward.append(Kernel(flop=outputs, elements=moved, is_fusable=norm is not None))
+        backward.append(Kernel(flop=outputs, elements=moved, fusable="" if norm is None else "normalised gradient"))
     return tuple(forward), tuple(backward)
+
+
+def image_epilogue(
+    norm: Norm, activation: Activation, outputs: FloatArray, *, bias: bool
+) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...], tuple[Kernel, ...]]:
+    """Kernels around a convolution: frameworks call a library for it, and start kernels of their own for its bias and activation.
+
+    Bias: forward a kernel reads and writes the output, backward one reads its gradient (``BiasAdd`` and ``BiasAddGrad`` of TensorFlow,
+    ``cudnnAddTensor`` and ``cudnnConvolutionBackwardBias`` of Torch, Caffe and PyTorch). An activation reads and writes the output
+    once more (``cudnnActivationForward``, ``relu_`` of PyTorch). Software that does so in the convolution or normalisation leaves
+    these kernels out (`Fusable`).
+
+    Parameters
+    ----------
+    norm, activation : names or None
+    outputs : array (n,)
+        Output elements of the share.
+    bias : bool
+
+    Returns
+    -------
+    forward, backward, own : tuples of Kernel
+        After the layer, before its backward pass, and for its own weights.
+
+    Examples
+    --------
+    >>> forward, backward, own = image_epilogue(None, "relu", np.array([10.0]), bias=True)
+    >>> [kernel.elements.tolist() for kernel in (*forward, *backward, *own)]
+    [[20.0], [20.0], [30.0], [10.0]]
+    """
+    behind, before = epilogue_kernels(norm, activation, outputs)
+    added = (Kernel(flop=outputs, elements=2.0 * outputs, fusable="bias"),) if bias else ()
+    summed = (Kernel(flop=outputs, elements=outputs, fusable="bias"),) if bias else ()
+    applied = (Kernel(flop=outputs, elements=2.0 * outputs, fusable="activation"),) if activation is not None else ()
+    return (*added, *behind, *applied), before, summed
 
 
 def epilogue_saved(norm: Norm, activation: Activation, outputs: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 
 from costmodel.collectives import ALL_REDUCE_NAMES
+from costmodel.eager import loop_update_s
 from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
 from costmodel.graph import Graph
 from costmodel.input_pipeline import copy_s, with_storage_s
@@ -18,7 +19,9 @@ from costmodel.mesh.flops import model_flops_per_step
 from costmodel.network import Cluster
 from costmodel.parameter_server import exposed_server_s
 from costmodel.precision import OPTIMIZERS
+from costmodel.roofline import EAGER, ImageSoftware
 from costmodel.splits import split_table
+from costmodel.stragglers import slowest_of
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.naming.models import image_network_called, nearest_models, transformer_called
@@ -95,7 +98,7 @@ class Run:
     measured_s: float | None  # None: it failed
     passes_only: bool  # a table with the two passes has no optimizer step in its total
     ranking: Hashable
-    fuses: bool  # the framework's normalisations compute the activation that follows, too
+    software: ImageSoftware
 
     @property
     def key(self) -> Hashable:
@@ -110,7 +113,7 @@ class Run:
             self.workers,
             self.batch,
             self.accumulated,
-            self.fuses,
+            self.software,
         )
 
 
@@ -163,7 +166,7 @@ def asked(row: Row) -> Run:
         measured_s=None if failed else measured_s,
         passes_only=forward_ms is not None and backward_ms is not None,
         ranking=tuple(row.text(column) for column in _SAME),
-        fuses=fuses_activations(row),
+        software=software_of(row),
     )
 
 
@@ -226,6 +229,9 @@ def _step_s(row: Row, run: Run, costs: CostBatch, preset: Preset) -> tuple[float
             weight_bytes, run.workers, preset.cluster(machine.cluster), float(costs.backward_s[0])
         )
         step_s, exchange_s = step_s - exchange_s + waited_s, waited_s
+    step_s += (slowest_of(run.workers) - 1.0) * float(costs.compute_s[0])
+    if loops_over_updates(row):
+        step_s += max(loop_update_s(graph) - float(costs.update_s[0]), 0.0)
     if reads_input(row):
         step_s = _with_input_s(row, step_s, graph, machine, run.batch, run.workers)
     return step_s, exchange_s
@@ -241,19 +247,39 @@ def _shares(run: Run, costs: CostBatch, predicted_s: float, exchange_s: float) -
     return tuple(shares_of([predicted_s], terms, run.workers / node_size(run.machine.cluster))[0].tolist())
 
 
-def fuses_activations(row: Row) -> bool:
-    """Whether normalisations compute the activation that follows: MXNet's in 16 bits, as NVIDIA's examples run it.
+# Software that has other kernels do the work of some, by text in the columns ``source``, ``framework`` and ``library``.
+# Neon's convolutions apply the activation (NervanaSystems/neon, fprop_conv: relu); XLA makes one kernel of element-wise operations that
+# follow each other (OpenXLA, XLA architecture: fusion).
+_NEON = re.compile(r"nervana|\bneon\b")
+_XLA = re.compile(r"\bxla\b|\bjax\b")
 
-    NVIDIA DeepLearningExamples, MxNet/Classification/RN50v1.5: ``--fuse-bn-relu 1`` with channels last in fp16, 0 in fp32.
 
-    >>> def fuses(framework: str, precision: str) -> bool:
+# Frameworks whose images lie channel by channel in 16 bits: PyTorch before its channels-last layout (1.5), Caffe, Chainer, and
+# tf_cnn_benchmarks unless told otherwise (its flag ``data_format``, NCHW).
+_CHANNELS_FIRST = re.compile(r"py?torch\W*(0\.|1\.[0-4]\b)|caffe|chainer|tf_cnn_benchmarks")
+
+
+def software_of(row: Row) -> ImageSoftware:
+    """How the software of a row runs networks for images.
+
+    MXNet, as NVIDIA's examples run it in 16 bits, has its normalisations compute the activation that follows, both ways (NVIDIA
+    DeepLearningExamples, MxNet/Classification/RN50v1.5: ``--fuse-bn-relu 1`` with channels last in fp16, 0 in fp32). Everything that is not
+    named here runs every operator in a kernel of its own.
+
+    >>> def fused(framework: str, precision: str) -> list[str]:
     ...     cells = {"source": "NVIDIA DeepLearningExamples", "framework": framework, "precision": precision}
-    ...     return fuses_activations(Row(line=2, cells=cells))
-    >>> fuses("MXNet 20.12", "fp16"), fuses("MXNet 20.12", "fp32"), fuses("PyTorch", "amp")
-    (True, False, False)
+    ...     return sorted(software_of(Row(line=2, cells=cells)).fuses)
+    >>> fused("MXNet 20.12", "fp16"), fused("MXNet 20.12", "fp32"), fused("TF1+XLA", "amp")
+    (['activation', 'normalised gradient'], [], ['activation'])
     """
-    is_theirs = "nvidia" in row.text("source").lower() and "mxnet" in row.text("framework").lower()
-    return is_theirs and format_of(row, "fp32") in ("fp16", "bf16")
+    software = " ".join(row.text(column) for column in ("source", "framework", "library")).lower()
+    if _NEON.search(software):
+        return ImageSoftware(fuses=frozenset({"activation", "bias"}))
+    if "nvidia" in software and "mxnet" in software and format_of(row, "fp32") in ("fp16", "bf16"):
+        return ImageSoftware(fuses=frozenset({"activation", "normalised gradient"}))
+    if _XLA.search(software):
+        return ImageSoftware(fuses=frozenset({"activation"}))
+    return ImageSoftware(channels_first=True) if _CHANNELS_FIRST.search(software) else EAGER
 
 
 def uses_servers(row: Row) -> bool:
@@ -263,6 +289,15 @@ def uses_servers(row: Row) -> bool:
     [True, False, False]
     """
     return bool(re.search(r"parameter.?server|\bps\b|distributed.replicated", row.text("variable_update").lower()))
+
+
+def loops_over_updates(row: Row) -> bool:
+    """Whether the device waits for a host that updates one tensor after the other: PyTorch with scaled losses.
+
+    >>> [loops_over_updates(Row(line=2, cells={"framework": "PyTorch", "precision": p})) for p in ("amp", "fp32")]
+    [True, False]
+    """
+    return bool(re.search(r"py?torch", row.text("framework").lower())) and format_of(row, "fp32") == "fp16"
 
 
 def reads_input(row: Row) -> bool:
@@ -316,7 +351,7 @@ def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
         global_batch=run.batch,
         precision=precision,
         optimizer=OPTIMIZERS["momentum"],
-        compute=preset.compute(machine.device, precision, "momentum", fuses=run.fuses),
+        compute=preset.compute(machine.device, precision, "momentum", software=run.software),
         collectives=ALL_REDUCE_NAMES,
     )
     if run.batch < run.workers:

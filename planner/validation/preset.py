@@ -12,7 +12,7 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network import Cluster
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, Precision
-from costmodel.roofline import RooflineCompute
+from costmodel.roofline import EAGER, ImageSoftware, RooflineCompute
 
 __all__ = ["DEFAULT", "PALEO", "Preset"]
 
@@ -40,15 +40,21 @@ class Preset:
     constants: tuple[tuple[str, float], ...] = ()
 
     def compute(
-        self, device: Device, precision: Precision, optimizer: str, *, alone: bool = False, fuses: bool = False
+        self,
+        device: Device,
+        precision: Precision,
+        optimizer: str,
+        *,
+        alone: bool = False,
+        software: ImageSoftware = EAGER,
     ) -> ComputeModel:
-        """Cost model of one device; ``alone``: of kernels timed by themselves, ``fuses``: see `RooflineCompute`."""
+        """Cost model of one device; ``alone``: of kernels timed by themselves, ``software``: see `RooflineCompute`."""
         if self.efficiency:
             constants: dict[str, Any] = dict(self.efficiency)
             device = replace(device, efficiency=replace(device.efficiency, **constants))
         device = device_with(device, dict(self.constants))
         roofline = RooflineCompute(
-            device=device, precision=precision, optimizer=OPTIMIZERS[optimizer], alone=alone, fuses=fuses
+            device=device, precision=precision, optimizer=OPTIMIZERS[optimizer], alone=alone, software=software
         )
         return PaleoCompute(device=device, extensions=roofline) if self.name == "paleo" else roofline
 

@@ -14,7 +14,7 @@ from costmodel.efficiency import DEFAULT_EFFICIENCY
 from costmodel.layers import Layer, Shard, family_of
 from costmodel.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
+from costmodel.roofline import EAGER, ImageSoftware, RooflineCompute
 
 A100 = Device(
     name="a100",
@@ -32,9 +32,11 @@ def layer_of(kind: str, shape: tuple[int, ...], **values: Any) -> Layer:
     return Layer(name="x", kind=kind, params=params, inputs=("in",), input_shapes=(shape,), output_shape=output)
 
 
-def passes_of(layer: Layer, precision: str, *, alone: bool = False, batch: int = 64, fuses: bool = False) -> PassTimes:
+def passes_of(
+    layer: Layer, precision: str, *, alone: bool = False, batch: int = 64, software: ImageSoftware = EAGER
+) -> PassTimes:
     compute = RooflineCompute(
-        device=A100, precision=PRECISIONS[precision], optimizer=OPTIMIZERS["sgd"], alone=alone, fuses=fuses
+        device=A100, precision=PRECISIONS[precision], optimizer=OPTIMIZERS["sgd"], alone=alone, software=software
     )
     one = np.ones(1)
     inside = layer.input_shapes[0]
@@ -54,17 +56,39 @@ def forward_s(layer: Layer, precision: str, *, alone: bool = False, batch: int =
     return float(passes_of(layer, precision, alone=alone, batch=batch).forward_s[0])
 
 
-def test_normalisations_that_do_the_work_of_the_activation_save_its_gradient() -> None:
-    """Three passes of 16 bits over the outputs at 0.85 of the bandwidth, and a launch; without a normalisation nothing."""
+def test_normalisations_that_do_the_work_of_the_activation_save_its_kernels() -> None:
+    """Two passes of 16 bits over the outputs forward and three backward at 0.85 of the bandwidth, each with a launch."""
     values = {"out_channels": 64, "kernel": 3, "padding": 1, "activation": "relu"}
-    saved = {}
-    for norm in ("batch", None):
+    software = ImageSoftware(fuses=frozenset({"activation", "normalised gradient"}))
+    pass_s = 2 * 64 * 64 * 56 * 56 / (0.85 * 2e12)
+    for norm, backward_s in (("batch", 3e-6 + 3 * pass_s), (None, 0.0)):
         layer = layer_of("convolution", (64, 56, 56), norm=norm, **values)
-        own, fused = (passes_of(layer, "bf16", fuses=fuses) for fuses in (False, True))
-        assert own.forward_s[0] == fused.forward_s[0]
-        saved[norm] = float(own.backward_s[0] - fused.backward_s[0])
-    assert saved["batch"] == pytest.approx(3e-6 + 3 * 2 * 64 * 64 * 56 * 56 / (0.85 * 2e12), rel=1e-9)
-    assert saved[None] == 0.0
+        own, fused = (passes_of(layer, "bf16", software=known) for known in (EAGER, software))
+        assert float(own.forward_s[0] - fused.forward_s[0]) == pytest.approx(3e-6 + 2 * pass_s, rel=1e-9)
+        assert float(own.backward_s[0] - fused.backward_s[0]) == pytest.approx(backward_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["convolution", "deconvolution"])
+def test_a_bias_is_added_and_summed_by_kernels_of_its_own(kind: str) -> None:
+    """Read and written forward, its gradient read once backward; software that adds it in the convolution does neither."""
+    plain, biased = (layer_of(kind, (64, 56, 56), out_channels=32, kernel=1, bias=bias) for bias in (False, True))
+    pass_s = 2 * 64 * 32 * 56 * 56 / (0.85 * 2e12)
+    without, own = passes_of(plain, "bf16"), passes_of(biased, "bf16")
+    assert float(own.forward_s[0] - without.forward_s[0]) == pytest.approx(3e-6 + 2 * pass_s, rel=1e-9)
+    assert float(own.backward_weight_s[0] - without.backward_weight_s[0]) == pytest.approx(3e-6 + pass_s, rel=1e-9)
+    assert own.backward_input_s[0] == without.backward_input_s[0]
+    fused = passes_of(biased, "bf16", software=ImageSoftware(fuses=frozenset({"bias"})))
+    assert fused.forward_s[0] == without.forward_s[0]
+    assert fused.backward_s[0] == without.backward_s[0]
+
+
+def test_images_of_old_frameworks_are_transposed_before_matrix_units() -> None:
+    layer = layer_of("convolution", (256, 28, 28), out_channels=256, kernel=3, padding=1, bias=False)
+    old = ImageSoftware(channels_first=True)
+    for precision in ("bf16", "tf32"):
+        alone_s = passes_of(layer, precision, alone=True).forward_s[0]
+        assert passes_of(layer, precision, software=old).forward_s[0] == alone_s
+    assert passes_of(layer, "bf16").forward_s[0] < alone_s
 
 
 def test_sequences_run_at_the_rates_of_a_long_step_and_images_do_not() -> None:

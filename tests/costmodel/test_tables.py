@@ -190,13 +190,14 @@ def test_times_of_one_worker_by_hand() -> None:
     conv2 = tables.layers[2]
     product = max(2 * 24 * 144 * 144 * 16 / 1e12, 4 * (2 * 24 * 16 * 144 + 9 * 256) / 1e11)
     norm = 3 * 4 * 24 * 16 * 144 / 1e11
-    assert conv2.forward_s[0] == pytest.approx(product + norm)
+    around = 4 * 4 * 24 * 16 * 144 / 1e11  # bias and activation read and write the output
+    assert conv2.forward_s[0] == pytest.approx(product + norm + around)
     assert conv2.backward_input_s[0] == pytest.approx(product)
-    assert conv2.backward_weight_s[0] == pytest.approx(product + (5 + 3) * 4 * 24 * 16 * 144 / 1e11)
+    assert conv2.backward_weight_s[0] == pytest.approx(product + (5 + 3 + 1) * 4 * 24 * 16 * 144 / 1e11)
 
 
 def test_normalisation_runs_on_the_reduced_share() -> None:
-    """With the input channels split over 4, each worker normalises a quarter of the channels."""
+    """With the input channels split over 4, each worker normalises a quarter of the channels, and applies the activation to it."""
     plain = ("conv", "convolution", ("data",), {"out_channels": 16, "kernel": 3, "padding": 1})
     table = split_table([4])
     row = table.row_of(Split(in_channels=4))
@@ -204,7 +205,7 @@ def test_normalisation_runs_on_the_reduced_share() -> None:
         CostTables(workload(network(_SHAPE, layer)), CLUSTER, table, 1).layers[1].forward_s[row]
         for layer in (CONV, plain)
     ]
-    assert extra[0] - extra[1] == pytest.approx(3 * 4 * 24 * 16 * 144 / 4 / 1e11)
+    assert extra[0] - extra[1] == pytest.approx((3 + 2) * 4 * 24 * 16 * 144 / 4 / 1e11)
 
 
 def test_activations_kept() -> None:

@@ -29,7 +29,9 @@ WEIGHTS = {
     "densenet121": 7_978_856 - 14_976,  # torchvision, less the scale and shift of 7,488 channels behind convolutions
     "densenet169": 14_149_480 - 21_120,  # torchvision, 10,560 channels
     "googlenet": 6_998_552,  # Caffe's bvlc_googlenet without the auxiliary heads
-    "inception_v3": 23_817_352,
+    "inception_v3": 27_161_264
+    - 3_326_696
+    - 34_432,  # torchvision, less its auxiliary head and scale and shift of 17,216 channels
     "mobilenet-v1": 4_231_976 - 21_888,  # Keras MobileNet, trainable, 10,944 channels
     "mobilenet-v2": 3_504_872 - 34_112,  # torchvision, 17,056 channels
     "mlp": 266_610,  # 784x300 + 300 + 300x100 + 100 + 100x10 + 10
@@ -143,11 +145,11 @@ def test_count_with_normalisation(name: str, total: int) -> None:
 
 
 def test_inception_v3_is_the_published_network() -> None:
-    """Frameworks have scale and shift where biases are here: torchvision 27,161,264 less 3,326,696 of the auxiliary head."""
+    """Scale and shift in place of biases: torchvision 27,161,264 less 3,326,696 of the auxiliary head."""
     net = graph("inception_v3")
-    biases = sum(layer.output_shape[0] for layer in net.layers if layer.kind == "convolution")
-    assert net.norm_count == 2 * biases == 34_432
-    assert net.weight_count - biases + net.norm_count == 27_161_264 - 3_326_696
+    channels = sum(layer.output_shape[0] for layer in net.layers if layer.kind == "convolution")
+    assert net.norm_count == 2 * channels == 34_432
+    assert net.weight_count + net.norm_count == 27_161_264 - 3_326_696
     convolutions = sum(layer.kind == "convolution" for layer in net.layers)
     assert convolutions == 94
 

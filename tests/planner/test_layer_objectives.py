@@ -57,7 +57,7 @@ def test_chances_are_of_the_objective() -> None:
     """The fastest plan, three times as dear, is not likely to be the cheapest."""
     plans = optimize(dataclasses.replace(VGG, objective="money", diverse=True)).plans
     assert plans[0].probability_best is not None
-    dear = [plan for plan in plans if plan.gap > 0.5]
+    dear = [plan for plan in plans if plan.gap > 0.4]
     assert dear
     assert all((plan.probability_best or 0.0) < 0.05 for plan in dear)
 

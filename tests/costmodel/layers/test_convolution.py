@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodel.device import Device
+from costmodel.efficiency import kernel_time_s
 from costmodel.layers import ShapeError
+from costmodel.layers.base import PassWork, Tiling
 from costmodel.splits import Split
-from tests.costmodel.layers.cases import flop, gemm_flop, gemms, layer, passes, work_of
+from tests.costmodel.layers.cases import gemm_flop, gemms, layer, passes, work_of
+
+
+def flop(alternatives: PassWork) -> float:
+    """Of the products of the first alternative: not of biases and activations around them."""
+    return sum(float(np.ravel(k.flop)[0]) for k in alternatives[0] if k.gemm is not None)
 
 
 def test_convolution_of_a_residual_block() -> None:
@@ -170,7 +178,7 @@ def test_grouped_transposed_convolution() -> None:
 
 def test_winograd_multiplies_whole_tiles() -> None:
     """A 6x6 output: nine tiles of F(2x2) with 16 products each, and 2x2 tiles of F(4x4), two of which overhang, with 36."""
-    work = work_of(layer("convolution", (3, 6, 6), out_channels=5, kernel=3, padding=1), 7)
+    work = work_of(layer("convolution", (3, 6, 6), out_channels=5, kernel=3, padding=1, bias=False), 7)
     fused, (multiply, transform) = (a for a in work.forward if a[0].algorithm == "winograd")
     assert [float(fused[0].flop[0]), float(multiply.flop[0])] == [2.0 * 7 * 9 * 16 * 3 * 5, 2.0 * 7 * 4 * 36 * 3 * 5]
     for kernel in (fused[0], multiply):
@@ -182,3 +190,24 @@ def test_winograd_multiplies_whole_tiles() -> None:
     assert float(transform.elements[0]) > 36 * 7 * 4 * (3 + 5)
     # The gradient of the weights sums over tiles: no kernel of one piece.
     assert [len(a) for a in work.backward_weight if a[0].algorithm == "winograd"] == [2]
+
+
+def test_winograd_tiles_have_a_least_side() -> None:
+    """32 filters are multiplied like 64; gradients of weights, whose tiles are 128 tall, multiply 64 channels like 128."""
+    device = Device(
+        name="d",
+        peak_flop_per_s={"fp32": 1e12},
+        memory_bytes=1e9,
+        memory_bandwidth_bytes_per_s=1e15,
+        launch_overhead_s=0.0,
+    )
+
+    def seconds(gemm: tuple[float, float, float], tiling: Tiling) -> float:
+        flop = 2.0 * 36 * np.prod(gemm)
+        kernel = {"flop": flop, "memory_bytes": 0.0, "gemm": gemm, "algorithm": "winograd", "tiling": tiling}
+        return float(kernel_time_s(device, "fp32", **kernel))
+
+    assert seconds((1e6, 32, 256), "thin") > 0.95 * seconds((1e6, 64, 256), "thin")
+    assert seconds((1e6, 64, 256), "thin") < 0.65 * seconds((1e6, 128, 256), "thin")
+    assert seconds((64, 256, 1e6), "weights") > 0.9 * seconds((128, 256, 1e6), "weights")
+    assert seconds((128, 256, 1e6), "weights") < 0.6 * seconds((256, 256, 1e6), "weights")

@@ -215,10 +215,10 @@ def test_weights_of_a_network_add_up() -> None:
 
 
 def test_kinds_of_kernels_are_named() -> None:
-    strided = work_of(layer("convolution", (8, 16, 16), out_channels=8, kernel=3, stride=2), 1)
+    strided = work_of(layer("convolution", (8, 16, 16), out_channels=8, kernel=3, stride=2, bias=False), 1)
     kinds = [[k.tiling for k in a[0]] for a in (strided.forward, strided.backward_input, strided.backward_weight)]
     assert kinds == [["thin"], ["thin", "scattered"], ["weights"]]
-    transposed = work_of(layer("deconvolution", (8, 16, 16), out_channels=8, kernel=4, stride=2), 1)
+    transposed = work_of(layer("deconvolution", (8, 16, 16), out_channels=8, kernel=4, stride=2, bias=False), 1)
     kinds = [[k.tiling for k in a[0]] for a in (transposed.forward, transposed.backward_input)]
     assert kinds == [["thin", "scattered"], ["thin"]]
     assert {k.tiling for k in gemms(work_of(layer("linear", (64,), out_features=8), 1))} == {"library"}

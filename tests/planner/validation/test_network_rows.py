@@ -32,6 +32,25 @@ def test_mxnet_of_nvidia_fuses_activations_in_16_bits() -> None:
     assert predicted_s("MXNet 20.12", "fp32") == predicted_s("PyTorch", "fp32")
 
 
+@pytest.mark.parametrize(
+    ("framework", "precision", "than", "is_slower"),
+    [
+        ("PyTorch 1.0.0, cuDNN 7.4", "fp16", "TF2", True),  # images are transposed for matrix units
+        ("tf_cnn_benchmarks", "fp32", "TF2", False),
+        ("TF2", "fp16", "TF1+XLA", True),  # activations of their own
+        ("TF2", "fp32", "neon", True),
+    ],
+)
+def test_software_that_runs_images_otherwise(framework: str, precision: str, than: str, is_slower: bool) -> None:
+    def predicted_s(software: str) -> float:
+        row = {"model": "VGG16", "device": "V100-16GB", "gpus": 1, "batch": 64, "step_time_ms": 200}
+        run = only(convnets, **row, library=software, precision=precision)
+        return run.comparisons[0].predicted_s
+
+    assert (predicted_s(framework) > 1.01 * predicted_s(than)) == is_slower
+    assert predicted_s(framework) >= predicted_s(than)
+
+
 def test_more_workers_with_batches_of_their_own_wait_for_the_exchange() -> None:
     one, eight = (
         only(convnets, model="VGG16", device="K80", gpus=n, batch_per_gpu=32, step_time_ms=1000) for n in (1, 8)
