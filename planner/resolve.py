@@ -18,6 +18,7 @@ from costmodel.splits import divisors
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.assumptions import space_assumptions, stated_assumptions
+from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import LoadedCalibration
 from planner.errors import UsageError
 from planner.loading import LoadedModel, load_algorithms
@@ -78,7 +79,8 @@ def resolve(request: Request) -> Resolved:
     model, (cluster, inputs), collectives, restriction = look_up(request)
     calibrated = calibration_of(request)
     if calibrated is not None:
-        cluster = cluster_with(cluster, calibrated.calibration.values)
+        known = calibrated.calibration
+        cluster = cluster_with(cluster_run_by(cluster, known.framework), known.values)
         inputs = {**inputs, "calibration": calibrated.sha256}
     space = choose_space(request, model.graph, cluster)
     if space == "layers":

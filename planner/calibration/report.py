@@ -8,6 +8,7 @@ from typing import Any
 from costmodel.constants import CONSTANTS, assumptions_with, cluster_with, stated_values
 from costmodel.framework import profile_of
 from costmodel.network import Cluster
+from planner.attention_kernels import cluster_run_by
 from planner.calibration.documents import result_document
 from planner.calibration.run import Calibrated, Errors, Finding
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
@@ -151,6 +152,7 @@ def _numbers(found: Calibrated, finding: Finding, cluster: Cluster) -> str:
         return ""
     factor = {finding.name: finding.constant.value}
     base = profile_of(found.calibration.framework).applied()
+    cluster = cluster_run_by(cluster, found.calibration.framework)
     before = stated_values(finding.name, cluster, base)
     after = stated_values(finding.name, cluster_with(cluster, factor), assumptions_with(base, factor))
     for name, value in before.items():

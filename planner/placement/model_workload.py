@@ -30,6 +30,7 @@ from costmodel.roofline import RooflineCompute
 from costmodel.splits import split_table
 from costmodel.tables import CostTables, LayerCosts
 from costmodel.workload import Workload
+from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import load_calibration
 from planner.errors import UsageError
 from planner.loading import LoadedModel, load_cluster, load_model
@@ -69,7 +70,8 @@ def workload_of_model(question: ModelQuestion) -> JsonFile:
     model = load_model(question.model, seq=question.seq, assume_free=question.assume_free)
     cluster = load_cluster(question.cluster).cluster
     if question.calibration is not None:
-        cluster = cluster_with(cluster, load_calibration(question.calibration).calibration.values)
+        known = load_calibration(question.calibration).calibration
+        cluster = cluster_with(cluster_run_by(cluster, known.framework), known.values)
     content = _content(_workload(model, cluster, question), cluster, question)
     text = json.dumps(content)
     return JsonFile(

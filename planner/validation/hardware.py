@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
 
 from costmodel.device import Device
 from costmodel.mixed.links import group_cluster
 from costmodel.network import Cluster, Level
 from costmodel.precision import PRECISIONS, Precision
+from planner.attention_kernels import Attention, attention_of, with_attention
 from planner.errors import PlannerError, did_you_mean
 from planner.naming.devices import SPARE_CLUSTER, device_called
 from planner.validation.tables import Row, RowSkipped, short_name
@@ -99,15 +99,15 @@ def device_name(text: str, memory_gb: float | None = None) -> str | None:
 
 def _stated(row: Row, text: str, memory: float | None, links: Links) -> Machine:
     """A machine from files: of the device (else the cluster's own), and of the cluster (else the usual one of the device)."""
-    cluster = _stated_cluster(row.text("device_file"), row.text("cluster_file"), text, links)
-    device = cluster.device
+    cluster = _stated_cluster(row.text("device_file"), row.text("cluster_file"), text, links, _attention_of(row))
+    device = _as_used_by(row.text("library"), cluster.device)
     if links.gpus_per_node is None and not row.has("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
 
 
 @cache
-def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links) -> Cluster:
+def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links, attention: Attention) -> Cluster:
     from planner.loading import load_cluster, load_device
 
     try:
@@ -123,7 +123,9 @@ def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links
         known = _cluster(name or device_called(text)[0] or "h100-sxm", base, links)  # the links count, not the device
     if known.groups[0].levels:
         known = replace(group_cluster(known, 0), name=known.name)  # its links as it has them
-    own = replace(known.groups[0], device=device or known.device, num_devices=None, levels=())
+    own = replace(
+        known.groups[0], device=with_attention(device or known.device, attention), num_devices=None, levels=()
+    )
     if len(known.levels) == 1 and known.levels[0].size is not None:
         return replace(known, groups=(own,), levels=(known.levels[0], _lone_network(known.levels[0])))
     return replace(known, groups=(own,), levels=(*known.levels[:-1], replace(known.levels[-1], size=None)))
@@ -142,29 +144,8 @@ def _as_used_by(library: str, device: Device) -> Device:
     return replace(device, efficiency=replace(device.efficiency, winograd_fraction=_NEVER, fft_fraction=_NEVER))
 
 
-# Software that calls attention kernels made for the device: cuDNN through Transformer Engine (NeMo, Megatron Core) or XLA, and
-# FlashAttention-3. The rest of 2023 to 2025 calls FlashAttention-2 or what PyTorch has of it.
-_NEWEST_ATTENTION = re.compile(
-    r"nemo|megatron(?!.?deepspeed)|transformer.?engine|maxtext|\bjax\b|\bpax|axlearn|cudnn|flash.?attention.?[34]|\bfa[34]\b|thunder"
-)
-
-
-# llm-foundry's benchmarks call the first FlashAttention as a Triton kernel (scripts/train/benchmarking/submit_benchmarks.py, attn_impl).
-_TRITON_ATTENTION = re.compile(r"triton|llm.?foundry")
-# Its rate over that of FlashAttention-2, forward and backward, on A100: `attention_fraction` and `attention_backward_fraction`, which were
-# fitted to runs with it, times the matmul_fraction of 0.87 there, over 73 and 63 % of the peak (T. Dao, FlashAttention-2, arXiv:2307.08691,
-# section 1). Its authors found theirs 1.3 to 2.5 times as fast (section 4.1). It is taken for the same share of FlashAttention-2 elsewhere.
-_TRITON_SHARE = (0.72, 0.66)
-
-Attention = Literal["newest", "portable", "triton"]
-
-
 def _attention_of(row: Row) -> Attention:
-    """Whether the row's software has attention kernels of an earlier generation; nobody knows where none is stated."""
-    words = f"{row.text('framework')} {row.text('flash_attention')}".lower()
-    if not row.has("framework") or _NEWEST_ATTENTION.search(words):
-        return "newest"
-    return "triton" if _TRITON_ATTENTION.search(words) else "portable"
+    return attention_of(row.text("framework"), row.text("flash_attention"))
 
 
 # Sources whose bandwidth inside a node was not measured. vTrain's 150 GB/s are what its simulator takes for all-reduces of more than the 8
@@ -232,19 +213,9 @@ def _device(name: str, attention: Attention = "newest") -> Device:
     from planner.loading import load_device
 
     try:
-        device = load_device(name).device
+        return with_attention(load_device(name).device, attention)
     except PlannerError as error:
         raise RowSkipped(str(error).splitlines()[0], usable=True) from None
-    known = device.efficiency
-    if attention == "newest" or known.portable_attention_fraction == 1.0:
-        return device
-    forward, backward = _TRITON_SHARE if attention == "triton" else (1.0, 1.0)
-    slower = replace(
-        known,
-        attention_fraction=known.attention_fraction * known.portable_attention_fraction * forward,
-        attention_backward_fraction=known.attention_backward_fraction * known.portable_attention_fraction * backward,
-    )
-    return replace(device, efficiency=slower)
 
 
 @cache

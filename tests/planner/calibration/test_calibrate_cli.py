@@ -170,6 +170,22 @@ def test_the_default_calibration_changes_no_prediction(ask: Any) -> None:
     assert default["plans"][0]["step_time_s"] == bundled["plans"][0]["step_time_s"]
 
 
+def test_a_calibration_brings_the_attention_kernels_of_its_framework(ask: Any, tmp_path: Path) -> None:
+    """Factors on the rate of FlashAttention-2 say nothing of kernels made for the device; an A100 has no others."""
+    compute = {}
+    for framework in ("nanotron", "nemo"):
+        path = tmp_path / f"{framework}.yaml"
+        content = {"schema_version": 1, "name": framework, "constants": {"host_launch": {"value": 1.0}}}
+        path.write_text(yaml.safe_dump({**content, "source": {"framework": framework}}))
+        fixed = ("--gpus", "8", "--tp", "8", "--batch", "8", "--seq", "16384", "--recompute", "none")
+        for cluster in ("dgx-h100", "dgx-a100"):
+            answer = ask("estimate", "llama3-8b", *fixed, "--cluster", cluster, "--calibration", str(path), "--json")
+            compute[framework, cluster] = json.loads(answer[0])["plans"][0]["compute_s"]
+    hopper, ampere = (compute["nanotron", name] / compute["nemo", name] for name in ("dgx-h100", "dgx-a100"))
+    assert 1.0 < ampere < 1.05  # what else the profiles say
+    assert hopper > 1.08 * ampere
+
+
 def test_assumptions_say_that_they_are_calibrated(ask: Any, tmp_path: Path) -> None:
     path = tmp_path / "host.yaml"
     entry = {"value": 2.0, "log_sd": 0.1, "prior_log_sd": 0.5}

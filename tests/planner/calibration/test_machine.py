@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from planner.calibration.machine import link_remark, machinery_of
-from planner.validation.tables import read_table
+from planner.validation.hardware import machine_of
+from planner.validation.tables import Row, read_table
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,11 @@ def test_other_links_than_the_clusters_are_pointed_out(
     )
     found = link_remark(machinery_of(device, cluster, None), read_table(path))
     assert (said in found) if said else not found
+
+
+@pytest.mark.parametrize("framework", ["nanotron v0.5", "llm-foundry", "NeMo", ""])
+def test_a_device_that_the_command_line_names_has_the_kernels_of_the_rows_framework(framework: str) -> None:
+    """What is fitted and what is validated are one device: attention on Hopper is slower without kernels made for it."""
+    row = Row(line=2, cells={"device": "H100 SXM", "framework": framework, "gpus": "8"})
+    named = machinery_of("h100-sxm", "dgx-h100", None)
+    assert machine_of(named.on_it(row)).device == machine_of(row).device

@@ -235,3 +235,12 @@ def test_attention_kernels_of_an_earlier_generation(
     assert taken.attention_backward_fraction == pytest.approx(backward * full.attention_backward_fraction)
     assert found.cluster.device == found.device
     assert found.device.efficiency.matmul_fraction == own.device.efficiency.matmul_fraction
+    file = device_name(device)
+    assert machine_of(row(device_file=file, framework=framework, flash_attention=kernel)).device == found.device
+
+
+def test_a_library_without_fast_algorithms_has_none_on_a_device_from_a_file() -> None:
+    stated = {"library": "Caffe (native)"}
+    by_file, by_name = (machine_of(row(**{column: "titan-x"}, **stated)).device for column in ("device_file", "device"))
+    assert by_file == by_name
+    assert by_file.efficiency.fft_fraction < machine_of(row(device="titan-x")).device.efficiency.fft_fraction / 1000
