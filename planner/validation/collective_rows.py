@@ -43,6 +43,8 @@ _DEVICES = (
 )
 
 
+# One rank has what all get, or gets what all have; no training step has them, but nccl-tests do.
+_FROM_OR_TO_ONE = ("broadcast", "reduce")
 # Operation by the letters of its name.
 _OTHER_NAMES = {name.replace("_", ""): name for name in OPERATIONS} | {
     "": "all_reduce",
@@ -51,6 +53,9 @@ _OTHER_NAMES = {name.replace("_", ""): name for name in OPERATIONS} | {
     "alltoallv": "all_to_all",
     "sendrecv": "point_to_point",
     "send": "point_to_point",
+    "bcast": "broadcast",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
     "p2p": "point_to_point",
 }
 
@@ -72,8 +77,9 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     if row.says("suspect"):
         raise RowSkipped("marked suspect")
     operation = _operation(row.text("collective"))
-    if operation not in OPERATIONS:
-        raise RowSkipped(f"collective '{short_name(operation)}' is not known ({', '.join(OPERATIONS)})", usable=True)
+    if operation not in (*OPERATIONS, *_FROM_OR_TO_ONE):
+        known = ", ".join((*OPERATIONS, *_FROM_OR_TO_ONE))
+        raise RowSkipped(f"collective '{short_name(operation)}' is not known ({known})", usable=True)
     message = row.positive("bytes") or _default_bytes(row)
     machine, ranks = _machine_and_ranks(row)
     if ranks < 2:
@@ -84,7 +90,7 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
     cluster = preset.cluster(_with_sharp(machine.cluster) if sums else machine.cluster)
     # It is a kernel, and timed alone: in a training step the host launches it while others run.
     launch_s = 0.0 if preset.name == "paleo" else machine.device.launch_overhead_s
-    predicted_s = launch_s + float(library_s(operation, message, span(cluster, ranks, 1), cluster))
+    predicted_s = launch_s + _library_s(operation, message, ranks, cluster)
     spanned = [
         level.bandwidth_bytes_per_s for level, fan in zip(machine.cluster.levels, lane.fan_out, strict=True) if fan > 1
     ]
@@ -95,6 +101,17 @@ def _outcome(row: Row, preset: Preset) -> Outcome:
         raise RowSkipped(f"time above {_LONGEST:,.0f} times what the links need: wrong unit?")
     comparison = Comparison(what=operation, predicted_s=predicted_s, measured_s=measured_s, ideal_s=ideal_s)
     return Outcome(row=row, comparisons=(comparison,), fitted=fitted_links(machine.cluster, ranks))
+
+
+def _library_s(operation: str, message: float, ranks: int, cluster: Cluster) -> float:
+    """Seconds of a collective of a library.
+
+    NCCL broadcasts and reduces along a ring, in pieces: ``ranks - 1`` hops, and the whole message over every link. So does the ring of an
+    all-gather with what ``ranks - 1`` of the ranks send in place of the message.
+    """
+    if operation in _FROM_OR_TO_ONE:
+        operation, message = "all_gather", message * ranks / (ranks - 1)
+    return float(library_s(operation, message, span(cluster, ranks, 1), cluster))
 
 
 def _operation(text: str) -> str:
@@ -144,8 +161,8 @@ def _middle_or_ring(row: Row) -> float | None:
 
 
 def _traffic(operation: str, ranks: int) -> float:
-    """Share of the message that crosses the link of a rank: 2 (n - 1) / n for an all-reduce, 1 to send, else (n - 1) / n."""
-    if operation == "point_to_point":
+    """Share of the message that crosses the link of a rank: 2 (n - 1) / n for an all-reduce, 1 from or to one rank, else (n - 1) / n."""
+    if operation in ("point_to_point", *_FROM_OR_TO_ONE):
         return 1.0
     return (2.0 if operation == "all_reduce" else 1.0) * (ranks - 1) / ranks
 

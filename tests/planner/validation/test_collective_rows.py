@@ -21,6 +21,18 @@ def test_an_all_reduce_inside_a_node_by_hand() -> None:
     assert comparison.measured_s == pytest.approx(2**30 * 2 * 7 / 8 / 232e9)
 
 
+@pytest.mark.parametrize("name", ["broadcast_perf", "ncclBcast", "Reduce"])
+def test_from_or_to_one_rank_by_hand(name: str) -> None:
+    """Seven hops around the ring, and the whole message over every link in pieces; bus and algorithm bandwidth are one (nccl-tests)."""
+    found = only(collective_rows, collective=name, device="A100-80GB", ranks=8, bytes=2**30, busbw_GBps=230)
+    level = load_cluster("dgx-a100").cluster.levels[0]
+    chain_s = 7 * level.latency_s + 2**30 / (level.bandwidth_bytes_per_s * level.efficiency)
+    (comparison,) = found.comparisons
+    assert comparison.predicted_s == pytest.approx(5e-6 + chain_s, rel=1e-9)
+    assert comparison.measured_s == pytest.approx(2**30 / 230e9)
+    assert comparison.what in ("broadcast", "reduce")
+
+
 def test_switches_that_sum_by_hand() -> None:
     found = only(collective_rows, collective="all_reduce", device="H100", ranks=8, bytes=2**30, busbw_GBps=466)
     # A launch of 5 us, two hops of 4 us, 1 GiB at 0.61 of 450 GB/s, and the pieces in which it travels.
@@ -80,7 +92,7 @@ def message(**cells: str) -> Outcome:
     ("text", "name"),
     [
         ("AllReduce", "all_reduce"), ("allgather", "all_gather"), ("reduce_scatter_perf", "reduce_scatter"), ("ncclAllToAll", "all_to_all"),
-        ("sendrecv", "point_to_point"), ("all-gather-into-tensor", "all_gather"),
+        ("sendrecv", "point_to_point"), ("reducescatter", "reduce_scatter"), ("all-gather-into-tensor", "all_gather"),
     ],
 )  # fmt: skip
 def test_collectives_by_the_names_of_libraries(text: str, name: str) -> None:
