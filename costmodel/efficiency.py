@@ -104,6 +104,8 @@ class Efficiency:
     weights_depth : float
         ``k0`` of gradients of the weights of convolutions there, as a multiple: their long sums are cut into pieces until the device
         is full, whatever their depth, each of which starts and is added to the others.
+    winograd_side : float
+        Least side of a tile of Winograd's products.
     source : str
         Where the numbers come from.
 
@@ -143,6 +145,7 @@ class Efficiency:
     thin_fill: float = 1.0
     thin_split: float = 1.0
     weights_depth: float = 1.0
+    winograd_side: float = 0.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -161,6 +164,7 @@ _SIZES = frozenset(
         "matrix_fill",
         *("vector_tile", "vector_depth", "vector_fill", "vector_split", "vector_loss"),
         *("vector_floor", "weights_depth", "thin_tile", "thin_depth", "thin_fill", "thin_split"),
+        "winograd_side",
     }
 )
 
@@ -184,9 +188,12 @@ DEFAULT_EFFICIENCY = Efficiency(
     thin_fill=3.0,
     thin_split=0.22,
     weights_depth=17.0,
+    winograd_side=64.0,
     source="matmul_fraction, winograd_fraction, fft_fraction, strided_gradient_fraction, vector_tile, vector_depth, vector_fill, "
     "vector_split, vector_floor, thin_tile, thin_depth, thin_fill, thin_split and weights_depth: fit to the fp32 training GEMMs, "
-    "convolutions and recurrent cells of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded. vector_loss: fit to "
+    "convolutions and recurrent cells of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded. winograd_side: half "
+    "of the maxwell_ and volta_scudnn_winograd_128x128 in profiles of TensorFlow, fit among 0, 32, 64 and 96 to those convolutions and to "
+    "published steps on P100. vector_loss: fit to "
     "ResNet-50 in fp32 on V100 (NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
     "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
     "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "
@@ -208,9 +215,6 @@ _BEST_FRACTION = 0.97
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
 # TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 beside it.
 _TALL = 128.0
-# Least side of the tiles of cuDNN's Winograd kernels: maxwell_ and volta_scudnn_winograd_128x128 in the same profiles, half of it where
-# there are few channels.
-_WINOGRAD_SIDE = 64.0
 _VECTOR_ALGORITHMS = {"winograd": "winograd_fraction", "fft": "fft_fraction", "fft_tiling": "fft_fraction"}
 
 
@@ -393,7 +397,7 @@ def _sizes(device: Device, precision: str, algorithm: str, tiling: str) -> _Size
             depth=e.depth_half * (e.weights_depth if weights else e.thin_depth),
             fill=e.fill_outputs * e.thin_fill * lanes,
             split=0.0 if weights else e.split_depth * e.thin_split,
-            floor=_WINOGRAD_SIDE if winograd else 0.0,
+            floor=e.winograd_side if winograd else 0.0,
             tall=_TALL if tiling == "weights" and (weights or winograd) else 0.0,
         )
     return _Sizes(

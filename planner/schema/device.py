@@ -70,6 +70,7 @@ class EfficiencyEntry(FileModel):
     thin_fill: HalfSize = DEFAULT_EFFICIENCY.thin_fill
     thin_split: HalfSize = DEFAULT_EFFICIENCY.thin_split
     weights_depth: HalfSize = DEFAULT_EFFICIENCY.weights_depth
+    winograd_side: HalfSize = DEFAULT_EFFICIENCY.winograd_side
 
     def to_domain(self, source: str) -> Efficiency:
         """Make the cost model's object.
