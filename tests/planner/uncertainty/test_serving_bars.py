@@ -81,7 +81,8 @@ def test_one_plan_is_a_batch_of_one(dense: ServingModel) -> None:
     "name", ["matmul_rate", "memory_rate", "launch_overhead", "intra_node_bandwidth", "link_latency"]
 )
 def test_a_less_sure_constant_widens_intervals(dense: ServingModel, name: str) -> None:
-    usual, unsure = known(), known(unsure={name: 0.5})
+    usual = known()
+    unsure = known(unsure={name: 3.0 * usual.log_sd[name]})
     assert usual.model.sharpness > 0
     for quantity, candidates in serving_candidates(dense, PLANS, usual).items():
         wider = serving_candidates(dense, PLANS, unsure)[quantity]
