@@ -162,5 +162,5 @@ def test_heads_that_are_not_stated_have_the_usual_width() -> None:
 def test_a_model_that_is_not_known_suggests_the_nearest() -> None:
     with pytest.raises(RowSkipped, match=r"no bundled network has the name 'Llama3-8bb' .*; did you mean 'llama3-8b'"):
         shape_of(row(model="Llama3-8bb"), fused=True)
-    with pytest.raises(RowSkipped, match=r"no bundled model has its name$"):
+    with pytest.raises(RowSkipped, match=r"no bundled network has the name 'Clippy' \(planner list models\)$"):
         shape_of(row(model="Clippy"), fused=True)
