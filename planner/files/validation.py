@@ -73,8 +73,10 @@ def problems_of(error: ValidationError, document: Document, model: type[BaseMode
                 text += f"; allowed: {', '.join(_keys_at(model, item['loc'][:-1]))}"
             problems.append(document.problem(_without_tags(location), text, at_key=True))
         elif (translated := error_text(item)) is not None:
+            is_key = step == "[key]"  # pydantic's word for the key of a mapping
             at = item.get("ctx", {}).get("at", "")
-            problems.append(document.problem(_without_tags((*location, at) if at else location), translated))
+            place = location[:-1] if is_key else (*location, at) if at else location
+            problems.append(document.problem(_without_tags(place), translated, at_key=is_key))
     problems.extend(
         document.problem(_without_tags(location), f"missing key '{key}'")
         for location, key in missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from costmodel.calibration import CalibratedConstant, Calibration
 from costmodel.constants import CONSTANTS
@@ -25,6 +25,14 @@ def _number(value: Any) -> Any:
     return float(value)
 
 
+def _known(name: str) -> str:
+    if name not in CONSTANTS:
+        hint, known = did_you_mean(name, CONSTANTS), ", ".join(CONSTANTS)
+        fail(f"'{name[:60]}' is no constant of the cost model{hint} (known: {known})")
+    return name
+
+
+ConstantName = Annotated[str, AfterValidator(_known)]
 Factor = Annotated[float, Field(gt=0.0, le=1e3), BeforeValidator(_number)]
 LogSd = Annotated[float, Field(ge=0.0, le=10.0), BeforeValidator(_number)]
 Correlation = Annotated[float, Field(ge=-1.0, le=1.0), BeforeValidator(_number)]
@@ -162,7 +170,7 @@ class CalibrationFile(FileModel):
     name: Name
     description: Text = ""
     source: SourceEntry = Field(default_factory=SourceEntry)
-    constants: Annotated[dict[str, ConstantEntry], Field(min_length=1, max_length=100)]
+    constants: Annotated[dict[ConstantName, ConstantEntry], Field(min_length=1, max_length=100)]
     correlation: list[list[Correlation]] = Field(
         default_factory=list, description="of the logarithms, in the order of 'constants'; none where absent"
     )
@@ -173,14 +181,7 @@ class CalibrationFile(FileModel):
     cross_validation: CrossValidation | None = None
 
     @model_validator(mode="after")
-    def _names_and_matrix(self) -> Self:
-        for name in self.constants:
-            if name not in CONSTANTS:
-                known = ", ".join(CONSTANTS)
-                fail(
-                    f"'{name[:60]}' is no constant of the cost model{did_you_mean(name, CONSTANTS)} (known: {known})",
-                    at="constants",
-                )
+    def _matrix(self) -> Self:
         size = len(self.constants)
         if self.correlation:
             if len(self.correlation) != size or any(len(row) != size for row in self.correlation):

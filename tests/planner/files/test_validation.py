@@ -10,6 +10,7 @@ from pydantic import Field
 
 from planner.errors import InputFileError
 from planner.loading import load_document
+from planner.schema.calibration import CalibrationFile
 from planner.schema.common import FileModel, field_type
 from tests.planner.written_files import write
 
@@ -24,7 +25,7 @@ class Outer(FileModel):
     count: int = Field(strict=True, ge=1, le=8)
     inner: Inner | None = None
     many: tuple[Inner, ...] = ()
-    table: dict[str, Inner] = Field(default_factory=dict)
+    table: dict[Annotated[str, Field(max_length=3)], Inner] = Field(default_factory=dict)
     size: field_type(int | tuple[int, int] | Literal["same"], 1) = 1  # type: ignore[valid-type]
     on: bool = Field(default=False, strict=True)
 
@@ -59,6 +60,7 @@ GOOD = "name: a\ncount: 2\n"
             "4:18: many[0].knid: unknown key 'knid'; did you mean 'kind'?",
         ),
         (GOOD + "table:\n  x: {}\n", "4:6: table.x: missing key 'ratio'"),
+        (GOOD + "table:\n  long: {ratio: 0.5}\n", "4:3: table.long: is longer than 3 characters"),
         (GOOD + "size: [1, 0]\n", "3:11: size[1]: must be at least 1, got 0"),
         (GOOD + "size: [1]\n", "3:7: size: too few numbers"),
         (GOOD + "size: smae\n", "3:7: size: expected 'same', got 'smae'; did you mean 'same'?"),
@@ -89,3 +91,13 @@ def test_every_error_is_reported_in_the_order_of_the_file(tmp_path: Path) -> Non
         load_document(path, Outer)
     assert [p.line for p in caught.value.problems] == [1, 2, 3, 4, 5]
     assert len(str(caught.value).splitlines()) == 5
+
+
+def test_every_fault_of_a_calibration_is_reported_where_it_stands(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "schema_version: 1\nname: x\nconstants:\n  matmul_rate: {value: a}\n  host_lunch: {value: 1}\n"
+    )
+    with pytest.raises(InputFileError) as caught:
+        load_document(path, CalibrationFile)
+    assert [(p.line, p.column) for p in caught.value.problems] == [(4, 24), (5, 3)]
+    assert "did you mean 'host_launch'?" in str(caught.value)
