@@ -10,25 +10,16 @@ import pytest
 
 from planner.cli import run
 from planner.schema import schema_of
+from tests.planner.mixed.small_cluster import CLUSTER
 
-CLUSTER = """\
-schema_version: 1
-name: small-mix
-groups:
-  - {{device: a100-80gb, count: 4{a100}}}
-  - {{device: v100-32gb, count: 4, name: old{v100}}}
-levels:
-  - {{name: nvlink, size: 4, bandwidth: 300 GB/s, latency: 4 us, efficiency: 0.8}}
-  - {{name: fabric, bandwidth: 100 Gb/s, latency: 10 us}}
-source: {{nvlink: a test, fabric: a test}}
-"""
 WIDER = """, levels: [{name: nvlink, size: 4, bandwidth: 330 GB/s, latency: 4 us, efficiency: 0.8}, \
 {name: fabric, bandwidth: 110 Gb/s, latency: 10 us}]"""
 
 
 def cluster_file(folder: Path, a100: str = "", v100: str = "") -> str:
     path = folder / "cluster.yaml"
-    path.write_text(CLUSTER.format(a100=a100, v100=v100), encoding="utf-8")
+    text = CLUSTER.replace("a100-80gb, count: 4", "a100-80gb, count: 4" + a100).replace("name: old", "name: old" + v100)
+    path.write_text(text, encoding="utf-8")
     return str(path)
 
 

@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planner.cli import run
 
-CLUSTER = """\
-schema_version: 1
-name: small-mix
-groups:
-  - {device: a100-80gb, count: 4}
-  - {device: v100-32gb, count: 4, name: old}
-levels:
-  - {name: nvlink, size: 4, bandwidth: 300 GB/s, latency: 4 us, efficiency: 0.8}
-  - {name: fabric, bandwidth: 100 Gb/s, latency: 10 us}
-source: {nvlink: a test, fabric: a test}
-"""
-
 
 @pytest.fixture
-def question(tmp_path: Path) -> list[str]:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(CLUSTER, encoding="utf-8")
-    return ["gpt3-1.3b", "--cluster", str(path), "--gpus", "8", "--batch", "48", "--seq", "2048", "--top", "2"]
+def question(cluster: str) -> list[str]:
+    return ["gpt3-1.3b", "--cluster", cluster, "--gpus", "8", "--batch", "48", "--seq", "2048", "--top", "2"]
 
 
 def stages(plan: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,27 +11,10 @@ import pytest
 from planner.cli import run
 from planner.loading import load_cluster
 from planner.schema import schema_of
+from tests.planner.mixed.small_cluster import CLUSTER
 
-CLUSTER = """\
-schema_version: 1
-name: small-mix
-groups:
-  - {device: a100-80gb, count: 4}
-  - {device: v100-32gb, count: 4, name: old}
-levels:
-  - {name: nvlink, size: 4, bandwidth: 300 GB/s, latency: 4 us, efficiency: 0.8}
-  - {name: fabric, bandwidth: 100 Gb/s, latency: 10 us}
-source: {nvlink: a test, fabric: a test}
-"""
 MODEL = "gpt3-1.3b"
 BATCH, SEQ = 48, 2048
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> str:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(CLUSTER, encoding="utf-8")
-    return str(path)
 
 
 @pytest.fixture

@@ -10,26 +10,14 @@ import pytest
 
 from planner.cli import run
 from planner.schema import schema_of
+from tests.planner.mixed.small_cluster import CLUSTER
 
-CLUSTER = """\
-schema_version: 1
-name: small-mix
-groups:
-  - {device: a100-80gb, count: 4}
-  - {device: v100-32gb, count: 4, name: old}
-levels:
-  - {name: nvlink, size: 4, bandwidth: 300 GB/s, latency: 4 us, efficiency: 0.8}
-  - {name: fabric, bandwidth: 100 Gb/s, latency: 10 us}
-source: {nvlink: a test, fabric: a test}
-"""
 PRICES = {"a100-80gb": 3.4309, "old": 3.9015}  # of the device files
 
 
 @pytest.fixture
-def question(tmp_path: Path) -> list[str]:
-    path = tmp_path / "cluster.yaml"
-    path.write_text(CLUSTER, encoding="utf-8")
-    return f"gpt3-1.3b --cluster {path} --gpus 8 --batch 48 --seq 2048".split()
+def question(cluster: str) -> list[str]:
+    return f"gpt3-1.3b --cluster {cluster} --gpus 8 --batch 48 --seq 2048".split()
 
 
 def devices(plan: dict[str, Any]) -> dict[str, int]:
