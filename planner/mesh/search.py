@@ -18,7 +18,7 @@ from planner.mesh.fixed import fixed_by
 from planner.mesh.judge import MeshJudge, is_per_device, make_judge
 from planner.mesh.remedies import no_mesh_plan, remedy
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
-from planner.mesh.wording import MEMORY_WORDS, MUCH_HOST, TIME_WORDS, host_note
+from planner.mesh.wording import MEMORY_WORDS, MUCH_HOST, compared_parts, host_note
 from planner.resolve import Resolved
 from planner.results import Assumption
 from planner.search_errors import INTERRUPTED, SearchInterrupted, ended_early
@@ -287,15 +287,8 @@ def _breakdown(
         stages=tuple(stage_rows(judge.model, plan)),
         links=tuple(mesh_links(judge.model, plan)),
         best=best,
-        comparison=_comparison(ranked, best),
+        comparison=() if best is None else compared_parts(ranked.time_parts, best.time_parts),
         assumptions=(*resolved.assumptions, *defaults, judge.host_memory(), judge.convention(), *judge.rates()),
         model_assumptions=judge.rows(),
         notes=tuple(notes),
     )
-
-
-def _comparison(plan: RankedMeshPlan, best: RankedMeshPlan | None) -> tuple[tuple[str, float, float], ...]:
-    if best is None:
-        return ()
-    rows = [(TIME_WORDS[name], plan.time_parts[name], best.time_parts[name]) for name in plan.time_parts]
-    return tuple(sorted(rows, key=lambda row: row[2] - row[1]))

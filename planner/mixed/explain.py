@@ -14,7 +14,7 @@ from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
 from planner.errors import NoFeasiblePlan
 from planner.mesh.fixed import fixed_by
-from planner.mesh.wording import TIME_WORDS
+from planner.mesh.wording import compared_parts
 from planner.mixed.judge import MixedJudge, make_mixed_judge
 from planner.mixed.remedies import no_mixed_plan, searched
 from planner.mixed.results import MixedBreakdown, RankedMixedPlan
@@ -98,15 +98,8 @@ def _explained(judge: MixedJudge, breakdown: MixedBreakdown, plans: Sequence[Ran
         bound=bound,
         what_if=what_if(judge, plan, bound),
         best=best,
-        comparison=_comparison(ranked, best),
+        comparison=() if best is None else compared_parts(ranked.time_parts, best.time_parts),
     )
-
-
-def _comparison(plan: RankedMixedPlan, best: RankedMixedPlan | None) -> tuple[tuple[str, float, float], ...]:
-    if best is None:
-        return ()
-    rows = [(TIME_WORDS[name], plan.time_parts[name], best.time_parts[name]) for name in plan.time_parts]
-    return tuple(sorted(rows, key=lambda row: row[2] - row[1]))
 
 
 def _sensitivity(judge: MixedJudge, plans: Sequence[RankedMixedPlan]) -> tuple[Sensitivity, ...]:
