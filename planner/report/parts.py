@@ -78,6 +78,11 @@ def comparison_table(
 def assumed_facts(
     assumptions: Sequence[Assumption], of_model: Sequence[Assumption], setting: Setting
 ) -> list[tuple[str, str]]:
-    """Assumptions of a question, and those of the cost model of a mesh."""
-    named = ", ".join(f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in of_model)
-    return [("Assumed", assumed(assumptions, setting)), ("Of the cost model", named)]
+    """Assumptions of a question, and those of the cost model of a mesh; those that are nothing by default stand together, last."""
+    nothing = [a.name for a in of_model if a.value == "0" and a.source != "given"]
+    named = [
+        f"{a.name} {a.value}" + (" (given)" if a.source == "given" else "") for a in of_model if a.name not in nothing
+    ]
+    if nothing:
+        named.append(f"and 0 for {', '.join(nothing)}")
+    return [("Assumed", assumed(assumptions, setting)), ("Of the cost model", ", ".join(named))]

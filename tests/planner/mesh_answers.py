@@ -93,6 +93,7 @@ def make_result(**changes: Any) -> MeshResult:
         wall_s=0.8,
         assumptions=(Assumption(name="cluster", value="dgx-h100", source="default"),),
         model_assumptions=(
+            Assumption(name="tp_overlap", value="0", source="default"),
             Assumption(name="dp_overlap", value="0.8", source="given"),
             Assumption(name="allocator_slack", value="0.08", source="default"),
         ),
