@@ -122,7 +122,10 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"\b(?:flan|long|ul2|m)? ?t5\b.*\b(?:v1[. ]1|lm)\b|\b(?:flan|m) ?t5|\blong ?t5|\bt5 v1", "", {}),
     (r"\bt5 ?(small|base|large|3b|xl)\b", "t5-{}", {"xl": "3b"}),
     (r"\bt5 ?(?:11b|xxl)\b", "t5-11b", {}),
+    (r"\bvit ?(?:b|base) ?(?:patch)? ?32(?!.*\b(?:384|448)\b)", "vit-b32", {}),
     (r"\b(?:vit|deit) ?(?:[a-z]+) ?(?:patch)? ?(?:8|14|32)\b(?<!h 14)(?<!huge 14)(?<!patch14)", "", {}),
+    (r"\b(?:vit|deit)\b.*\b(?:384|448|512)\b", "", {}),  # pixels: other numbers of patches
+    (r"\b(?:vit|deit) ?(?:ti\b|tiny|ti ?16)", "vit-ti16", {}),
     (r"\bvit ?(?:h\b|huge|h ?14)", "vit-h14", {}),
     (r"\bvit ?(?:l\b|large|l ?16)", "vit-l", {}),
     (r"\b(?:vit|deit) ?(?:b\b|base|b ?16)", "vit-b16", {}),
@@ -132,23 +135,45 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
 # Networks that look at images, in names without blanks and signs. Detectors and segmenters contain the names of what they are built on,
 # networks with squeeze-and-excitation or a norm that VGG lacks those of what they changed.
 _OTHERS = re.compile(
-    r"rcnn|ssd|retina|yolo|detr|fcn|deeplab|.unet|unet(?!$|2d$|medical$)|fpn|segment|centernet|vgg(?!1[69]bn$)\d*bn|bninception|inception(?:bn|resnet)"
-    r"|se.?resn(?!ext101(?:32x4d?)?$)"
+    r"rcnn|ssd|retina|yolo|detr|fcn|deeplab|.unet|unet(?!$|2d$|medical$)|fpn|segment|centernet|vgg(?!1[1369]bn$)\d*bn|bninception"
+    r"|inception(?:bn|resnet(?!v2$))|se.?resn(?!et50$|ext(?:50|101)(?:32x4d?)?$)"
+)
+# Detectors that are bundled; where a row says nothing of what they are built on, what NVIDIA's examples train.
+_DETECTORS: tuple[tuple[str, str], ...] = (
+    (r"^ssd(?:300)?(?:v1|v11)?(?:with)?vgg(?:16)?$|^vgg16ssd(?:300)?$", "ssd300-vgg16"),
+    (r"^ssd(?:300)?(?:v1|v11)?(?:with)?(?:rn|resnet)34(?:300)?$|^resnet34ssd(?:300)?$", "ssd300-resnet34"),
+    (r"^ssd(?:300)?(?:v1|v11)?(?:(?:with)?(?:rn|resnet)50)?$|^resnet50ssd(?:300)?$", "ssd300-resnet50"),
+    (r"^mask.?rcnn(?:(?:r|rn|resnet)50)?(?:fpn)?(?:coco|1x|3x)?$", "maskrcnn-resnet50-fpn"),
+)
+# RegNets by torchvision (400mf, 1_6gf) and by timm (004, 016).
+_REGNETS = (
+    ("400mf", "004"),
+    ("800mf", "008"),
+    ("1.6gf", "016"),
+    ("3.2gf", "032"),
+    ("8gf", "080"),
+    ("16gf", "160"),
+    ("32gf", "320"),
 )
 _IMAGES: tuple[tuple[str, str], ...] = (
     (r"alexnet.*torchvision", "alexnet-torchvision"),
     (r"alexnet", "alexnet"),
     (r"overfeat", "overfeat"),
     (r"oxfordnet.*a$|vgg.*(?:a|11)$", "vgg-a"),
-    (r"vgg(16|19)bn$", "vgg{}-bn"),
+    (r"vgg(11|13|16|19)bn$", "vgg{}-bn"),
     (r"vgg.?13|vggb$", "vgg13"),
     (r"vgg.?16|vggd", "vgg16"),
     (r"vgg.?19|vgge", "vgg19"),
     (r"googl?enet|inceptionv?1", "googlenet"),
     (r"inceptionv?3", "inception_v3"),
     (r"inceptionv?4", "inception_v4"),
+    (r"inceptionresnetv2", "inception_resnet_v2"),
+    (r"^xception$", "xception"),
+    (r"^nasnet(?:a)?(?:mobile|41056|4at1056)?$", "nasnet-mobile"),  # "nasnet" of tf_cnn_benchmarks is the mobile one
+    (r"^nasnet(?:a)?(?:large|64032|6at4032)$", "nasnet-large"),
+    (r"seresnext(50|101)", "se-resnext{}-32x4d"),
+    (r"seresnet50", "se-resnet50"),
     (r"resnext50", "resnext50-32x4d"),
-    (r"seresnext101", "se-resnext101-32x4d"),
     (r"resnext10132x4", "resnext101-32x4d"),
     (r"resnext10164x4", "resnext101-64x4d"),
     (r"resnext101(?:32x8d?)?$", "resnext101-32x8d"),
@@ -159,14 +184,26 @@ _IMAGES: tuple[tuple[str, str], ...] = (
     (r"resnet(?:v[12])?.?50(?!\d)", "resnet50"),
     (r"resnet(?:v[12])?.?101(?!\d)", "resnet101"),
     (r"resnet(?:v[12])?.?152(?!\d)", "resnet152"),
+    (r"resnet(?:v1)?.?200(?!\d)", "resnet200"),
     (r"resnet(?:v[12])?.?18$|resnet.?18v", "resnet18"),
     (r"resnet(?:v[12])?.?34$|resnet.?34v", "resnet34"),
     (r"densenet.?(?:bc)?(121|161|169|201)", "densenet{}"),
     (r"^mobilenet(?:s|v1|1|10)?(?:224)?$", "mobilenet-v1"),
-    (r"mobilenetv?2", "mobilenet-v2"),
+    (r"mobilenetv?2(?!(?:0?35|0?50|0?75|05|025|110|120|13|14)\w*$)", "mobilenet-v2"),  # at width 1
+    (r"^(?:tf)?mobilenetv3large(?:100|10|1)?(?:224)?$", "mobilenet-v3-large"),
+    (r"^(?:tf)?mobilenetv3small(?:100|10|1)?(?:224)?$", "mobilenet-v3-small"),
+    (r"^mnasnet(?:b1|100|10|1)?$", "mnasnet-b1"),
+    (r"^shufflenetv?2(?:x?(?:1|10|1x|10x))?$", "shufflenet-v2"),
     (r"squeezenet(?:v)?(?:1|10)?$", "squeezenet-1.0"),
     (r"squeezenetv?11$", "squeezenet-1.1"),
     (r"efficientnet.?b([0-7])(?!\d)", "efficientnet-b{}"),
+    (r"^(?:tf)?efficientnetv2([sml])$", "efficientnet-v2-{}"),
+    *((rf"^regnet([xy])(?:{size.replace('.', 'p')}|{code})$", f"regnet-{{}}-{size}") for size, code in _REGNETS),
+    *(
+        (rf"^swin(?:transformer)?(?:{size}|{size[0]})(?:patch4window7)?(?:224)?$", f"swin-{size}")
+        for size in ("tiny", "small", "base", "large")
+    ),
+    (r"^(?:mlp)?mixerb(?:16)?(?:224)?$", "mixer-b16"),
     (r"convnext(?:t$|tiny(?!v2))", "convnext-tiny"),
     (r"convnext(?:s$|small(?!v2))", "convnext-small"),
     (r"convnext(?:b$|base(?!v2))", "convnext-base"),
@@ -180,7 +217,7 @@ _IMAGES: tuple[tuple[str, str], ...] = (
 def transformer_called(text: str) -> str | None:
     """The bundled transformer that a row's text names; None where there is none.
 
-    >>> [transformer_called(text) for text in ("Meta-Llama-3-8B", "Llama 3.2 1B", "llama3_70b", "Mistral-7B-v0.1", "ViT-B/32", "gpt5")]
+    >>> [transformer_called(text) for text in ("Meta-Llama-3-8B", "Llama 3.2 1B", "llama3_70b", "Mistral-7B-v0.1", "ViT-L/14", "gpt5")]
     ['llama3-8b', 'llama3.2-1b', 'llama3-70b', 'mistral-7b', None, None]
     """
     return _transformer(plain(text))[0]
@@ -189,14 +226,20 @@ def transformer_called(text: str) -> str | None:
 def image_network_called(text: str) -> str | None:
     """The bundled network for images that a row's text names; None where there is none.
 
-    >>> [image_network_called(text) for text in ("ResNet-50 v1.5", "OxfordNet [Model-A]", "Mask R-CNN ResNet50", "WRN-50-2")]
+    >>> [image_network_called(text) for text in ("ResNet-50 v1.5", "OxfordNet [Model-A]", "Faster R-CNN ResNet50", "WRN-50-2")]
     ['resnet50', 'vgg-a', None, 'wide-resnet50-2']
     """
-    return _image(
-        re.sub(
-            r"[^a-z0-9]", "", re.sub(r"\((?!\d+x\d+d\)|vgg|resn).*?\)|\[fast\]", "", text.lower().replace("++", "plus"))
-        )
-    )[0]
+    said = re.sub(r"\((?!\d+x\d+d\)|vgg|resn).*?\)|\[fast\]", "", text.lower().replace("++", "plus"))
+    return _image(_letters(said))[0]
+
+
+def _letters(text: str) -> str:
+    """A name in lower case without blanks and signs; the point of a number of GFLOP stays, as "p".
+
+    >>> _letters("ResNet-50"), _letters("regnet_y_1_6gf"), _letters("RegNetY 16GF")
+    ('resnet50', 'regnety1p6gf', 'regnety16gf')
+    """
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"(?<![0-9])(\d)[._](\d ?gf)", r"\1p\2", text.lower()))
 
 
 def nearest_models(text: str) -> str:
@@ -218,7 +261,9 @@ def named_model(text: str) -> str | None:
     """
     from planner.files.resources import bundled
 
-    text = text.replace("++", "plus")  # other networks
+    text = re.sub(
+        r"(?<=[xyXY]_\d)_(?=\d ?[gG][fF])", ".", text.replace("++", "plus")
+    )  # other networks; torchvision's regnet_y_1_6gf
     _, slash, rest = text.partition("/")
     word = plain(rest if slash and not rest[:1].isdigit() else text)  # "ViT-B/16" has no organisation
     bare = re.sub(r"[^a-z0-9.]", "", word)
@@ -227,12 +272,12 @@ def named_model(text: str) -> str | None:
             return name
     found, beside = _transformer(word)
     if found is None:
-        found, beside = _image(bare.replace(".", ""))
+        found, beside = _image(_letters(bare))
         return found if _IMAGE_RELEASE.fullmatch(beside) else None
     return found if is_noise(_GIVEN.sub(" ", beside)) else None
 
 
-_IMAGE_RELEASE = re.compile(r"(?:v\d\d?|torchvision|pytorch|tensorflow|keras|imagenet|net|224)?")
+_IMAGE_RELEASE = re.compile(r"(?:v\d\d?|torchvision|pytorch|tensorflow|keras|imagenet|net|224|100)?")
 # What releases add to the name of a network without changing it, beside `planner.naming.words`.
 _GIVEN = re.compile(
     r"\b(?:v\d+(?:\.\d+)?|\d{4}|\d+k|thinking|reasoning|deduped|python|preview|patch\d+|224|params?|in21k|1k|ft|finetune)\b"
@@ -264,6 +309,9 @@ def _image(word: str) -> tuple[str | None, str]:
     from planner.files.resources import bundled
 
     known = bundled("models")
+    for pattern, name in _DETECTORS:
+        if re.search(pattern, word):
+            return name, "" if re.search(r"vgg|rn|resnet|mask", word) else word
     if _OTHERS.search(word):
         return None, word
     for pattern, template in _IMAGES:

@@ -41,9 +41,11 @@ _LONGEST = 1e5  # times what the devices need at their peak
 # What a bundled network is called elsewhere: text in the columns ``source`` and ``framework`` -> name in their files -> bundled network.
 # Networks of one name differ: the maps of "AlexNet" end at 6x6 in both, its conv4 has 256 and 384 filters (alexnet.lua, alexnet.prototxt
 # and overfeat.lua of convnet-benchmarks; alexnet_model.py of tf_cnn_benchmarks); the bundled "alexnet" and "overfeat" are PALEO's.
+# SSD300 is built on ResNet-34 there (ssd_model.py) and in MLPerf, on ResNet-50 in NVIDIA's examples.
 _ELSEWHERE = (
     ("convnet-benchmarks", {"alexnet": "alexnet-torchvision", "overfeat": "overfeat-fast"}),
-    ("tf_cnn_benchmarks", {"alexnet": "alexnet-tf-cnn-benchmarks"}),
+    ("tf_cnn_benchmarks", {"alexnet": "alexnet-tf-cnn-benchmarks", "ssd300-resnet50": "ssd300-resnet34"}),
+    ("mlperf", {"ssd300-resnet50": "ssd300-resnet34"}),
 )
 
 
@@ -255,8 +257,10 @@ _XLA = re.compile(r"\bxla\b|\bjax\b")
 
 
 # Frameworks whose images lie channel by channel in 16 bits: PyTorch before its channels-last layout (1.5), Caffe, Chainer, and
-# tf_cnn_benchmarks unless told otherwise (its flag ``data_format``, NCHW).
+# tf_cnn_benchmarks unless told otherwise (its flag ``data_format``, NCHW). What a row says of the layout decides.
 _CHANNELS_FIRST = re.compile(r"py?torch\W*(0\.|1\.[0-4]\b)|caffe|chainer|tf_cnn_benchmarks")
+_STATED_FIRST = re.compile(r"channels.?first|\bnchw\b")
+_STATED_LAST = re.compile(r"channels.?last|\bnhwc\b")
 
 
 def software_of(row: Row) -> ImageSoftware:
@@ -271,15 +275,21 @@ def software_of(row: Row) -> ImageSoftware:
     ...     return sorted(software_of(Row(line=2, cells=cells)).fuses)
     >>> fused("MXNet 20.12", "fp16"), fused("MXNet 20.12", "fp32"), fused("TF1+XLA", "amp")
     (['activation', 'normalised gradient'], [], ['activation'])
+    >>> software_of(Row(line=2, cells={"framework": "PyTorch 1.12, channels first", "precision": "amp"})).channels_first
+    True
     """
     software = " ".join(row.text(column) for column in ("source", "framework", "library")).lower()
+    stated = " ".join((software, *(row.text(column) for column in ("data_format", "layout", "notes")))).lower()
+    if _STATED_FIRST.search(stated) and not _STATED_LAST.search(stated):
+        return ImageSoftware(channels_first=True)
     if _NEON.search(software):
         return ImageSoftware(fuses=frozenset({"activation", "bias"}))
     if "nvidia" in software and "mxnet" in software and format_of(row, "fp32") in ("fp16", "bf16"):
         return ImageSoftware(fuses=frozenset({"activation", "normalised gradient"}))
     if _XLA.search(software):
         return ImageSoftware(fuses=frozenset({"activation"}))
-    return ImageSoftware(channels_first=True) if _CHANNELS_FIRST.search(software) else EAGER
+    is_first = _CHANNELS_FIRST.search(software) and not _STATED_LAST.search(stated)
+    return ImageSoftware(channels_first=True) if is_first else EAGER
 
 
 def uses_servers(row: Row) -> bool:

@@ -61,8 +61,8 @@ class TransformerShape:
 def _unknown(row: Row) -> RowSkipped:
     """Why a row has no network; in a table without widths and degrees, as of networks for images, it is the name.
 
-    >>> _unknown(Row(line=2, cells={"model": "SSD300"})).reason
-    "no bundled network has the name 'SSD300' (planner list models)"
+    >>> _unknown(Row(line=2, cells={"model": "YOLOv3"})).reason
+    "no bundled network has the name 'YOLOv3' (planner list models)"
     >>> _unknown(Row(line=2, cells={"model": "our 7B", "tp": "2"})).reason
     "the model's shape is not stated (hidden, layers, heads) and no bundled model has its name"
     """

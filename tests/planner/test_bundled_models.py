@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -79,6 +80,48 @@ WEIGHTS = {
     "vgg19": 143_667_240,  # torchvision vgg19
     "vgg16-bn": 138_365_992 - 8_448,  # torchvision, 4,224 channels
     "vgg19-bn": 143_678_248 - 11_008,  # 5,504
+    # torchvision, num_params of the weights, less the scale and shift of channels behind convolutions
+    "regnet-x-400mf": 5_495_976 - 37_856,
+    "regnet-x-800mf": 7_259_656 - 37_312,
+    "regnet-x-1.6gf": 9_190_136 - 43_504,
+    "regnet-x-3.2gf": 15_296_552 - 62_560,
+    "regnet-x-8gf": 39_572_648 - 90_464,
+    "regnet-x-16gf": 54_278_536 - 111_168,
+    "regnet-x-32gf": 107_811_560 - 162_016,
+    "regnet-y-400mf": 4_344_144 - 27_152,
+    "regnet-y-800mf": 6_432_512 - 30_432,
+    "regnet-y-1.6gf": 11_202_430 - 52_672,
+    "regnet-y-3.2gf": 19_436_338 - 66_160,
+    "regnet-y-8gf": 39_381_472 - 86_528,
+    "regnet-y-16gf": 83_590_140 - 122_816,
+    "regnet-y-32gf": 145_046_770 - 158_288,
+    "mobilenet-v3-large": 5_483_032 - 24_400,
+    "mobilenet-v3-small": 2_542_856 - 12_112,
+    "mnasnet-b1": 4_383_312 - 37_920,
+    "shufflenet-v2": 2_278_604 - 16_180,
+    "efficientnet-v2-s": 21_458_488 - 153_872,
+    "efficientnet-v2-m": 54_139_356 - 292_032,
+    "efficientnet-v2-l": 118_515_272 - 512_576,
+    "vgg11-bn": 132_868_840 - 5_504,
+    "vgg13-bn": 133_053_736 - 5_888,
+    # the same, norms being layers
+    "swin-tiny": 28_288_354,
+    "swin-small": 49_606_258,
+    "swin-base": 87_768_224,
+    "swin-large": 196_532_476,  # timm, swin_large_patch4_window7_224
+    "mixer-b16": 59_880_472,  # timm, mixer_b16_224
+    "ssd300-vgg16": 35_641_826,  # torchvision, ssd300_vgg16
+    "maskrcnn-resnet50-fpn": 44_401_393,  # torchvision, whose normalisations are fixed
+    "resnet200": 64_673_832 - 176_000,  # timm, this and the following
+    "se-resnet50": 28_088_024 - 53_120,
+    "se-resnext50-32x4d": 27_559_896 - 68_224,
+    "inception_resnet_v2": 55_843_464 - 60_544,
+    "xception": 22_855_952 - 54_528,  # Keras, trainable, this and the following
+    "nasnet-mobile": 5_289_978 - 36_078,
+    "nasnet-large": 88_753_150 - 194_148,
+    # worked out in test_ssd300
+    "ssd300-resnet50": 22_858_934,
+    "ssd300-resnet34": 19_962_678,
 }
 
 
@@ -152,6 +195,64 @@ def test_inception_v3_is_the_published_network() -> None:
     assert net.weight_count + net.norm_count == 27_161_264 - 3_326_696
     convolutions = sum(layer.kind == "convolution" for layer in net.layers)
     assert convolutions == 94
+
+
+def multiply_adds(name: str) -> float:
+    """Of convolutions, fully connected layers and products of one sample, forward."""
+    total = 0
+    for layer in graph(name).layers:
+        out, into = layer.output_shape, layer.input_shapes[0] if layer.input_shapes else ()
+        if layer.kind == "convolution":
+            total += math.prod(out) * math.prod(pair(layer.params.kernel)) * into[0] // layer.params.groups
+        elif layer.kind == "deconvolution":
+            total += math.prod(into) * math.prod(pair(layer.params.kernel)) * out[0]
+        elif layer.kind == "linear":
+            total += math.prod(out) * (into[0] if len(into) == 2 else math.prod(into))
+        elif layer.kind == "matmul":
+            total += math.prod(out) * into[2]
+    return float(total)
+
+
+# Billions of multiplications with an addition, torchvision's GFLOPS of the weights ("_ops") unless it says otherwise.
+MULTIPLY_ADDS = {
+    "regnet-x-400mf": 0.414, "regnet-x-800mf": 0.8, "regnet-x-1.6gf": 1.603, "regnet-x-3.2gf": 3.177, "regnet-x-8gf": 7.995,
+    "regnet-x-16gf": 15.941, "regnet-x-32gf": 31.736, "regnet-y-400mf": 0.402, "regnet-y-800mf": 0.834, "regnet-y-1.6gf": 1.612,
+    "regnet-y-3.2gf": 3.176, "regnet-y-8gf": 8.473, "regnet-y-16gf": 15.912, "regnet-y-32gf": 32.28, "swin-tiny": 4.491,
+    "swin-small": 8.741, "swin-base": 15.431, "mobilenet-v3-large": 0.217, "mobilenet-v3-small": 0.057, "mnasnet-b1": 0.314,
+    "shufflenet-v2": 0.145, "vgg11-bn": 7.609, "vgg13-bn": 11.308, "ssd300-vgg16": 34.858,
+    "resnet200": 15.07, "se-resnet50": 4.13, "se-resnext50-32x4d": 4.26, "inception_resnet_v2": 13.18, "xception": 8.40,  # timm
+    "mixer-b16": 12.61, "nasnet-large": 23.89,  # timm
+    "nasnet-mobile": 0.564,  # arXiv:1707.07012, table 3
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "billions"), MULTIPLY_ADDS.items())
+def test_multiply_adds(name: str, billions: float) -> None:
+    assert multiply_adds(name) == pytest.approx(billions * 1e9, rel=0.03, abs=1e6)
+
+
+@pytest.mark.parametrize(
+    ("name", "backbone", "deep"), [("ssd300-resnet50", "resnet50", 1024), ("ssd300-resnet34", "resnet34", 256)]
+)
+def test_ssd300(name: str, backbone: str, deep: int) -> None:
+    """The first stages of the backbone, additional convolutions, and heads for 8,732 boxes: 4 numbers and 81 classes for each."""
+    stages = ("conv1", "stage2", "stage3", "stage4")
+    weights = sum(layer.weight_count for layer in graph(backbone).layers if layer.name.startswith(stages))
+    into = deep
+    for narrow, wide in ((256, 512), (256, 512), (128, 256), (128, 256), (128, 256)):
+        has_bias = backbone == "resnet34"  # the others are normalised
+        weights += into * narrow + 9 * narrow * wide + (narrow + wide if has_bias else 0)
+        into = wide
+    boxes = (4, 6, 6, 6, 4, 4)
+    for channels, each in zip((deep, 512, 512, 256, 256, 256), boxes, strict=True):
+        weights += (9 * channels + 1) * each * (4 + 81)
+    assert graph(name).weight_count == weights
+    assert shape(name, "classes") == (
+        81,
+        sum(size * size * each for size, each in zip((38, 19, 10, 5, 3, 1), boxes, strict=True)),
+    )
+    if backbone == "resnet34":
+        assert graph(name).weight_count == pytest.approx(20e6, rel=0.01)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
@@ -244,7 +345,12 @@ def test_shapes(name: str, layer: str, expected: Shape) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(set(WEIGHTS) - {"gnmt", "dcgan-generator", "dcgan-discriminator", "mlp", "unet"})
+    "name",
+    sorted(
+        set(WEIGHTS)
+        - {"gnmt", "dcgan-generator", "dcgan-discriminator", "mlp", "unet", "maskrcnn-resnet50-fpn"}
+        - {"ssd300-resnet34", "ssd300-resnet50", "ssd300-vgg16"}
+    ),
 )
 def test_image_classifiers_end_in_1000_classes(name: str) -> None:
     assert graph(name).layers[-1].output_shape[0] == 1000

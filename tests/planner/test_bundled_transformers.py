@@ -42,6 +42,8 @@ EXACT = {
     "qwen3-235b-a22b": 235_093_634_560,
     "t5-11b": 11_307_321_344,  # transformers, google-t5/t5-11b
     "vit-b16": 86_567_656,  # torchvision, ViT_B_16_Weights num_params
+    "vit-b32": 88_224_232,  # torchvision, ViT_B_32_Weights num_params
+    "vit-ti16": 5_717_416,  # timm, deit_tiny_patch16_224
     "vit-l": 304_326_632,  # torchvision, ViT_L_16_Weights num_params
     **RELEASED,
 }
