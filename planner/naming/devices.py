@@ -82,6 +82,7 @@ _INSTANCES = (
     _k(r"\bnc\d+r?s v3|\bncv3\b", "v100-pcie-16gb", "pcie3-fdr"),
     _k(r"\bp3(?=[ .]|$)", "v100-16gb", "aws-p3"),
     _k(r"\bp2(?=[ .])", "k80", "k80-10gbe"),
+    _k(r"\bg3s?(?=[ .])", "m60", "pcie3-fdr"),
     _k(r"\bg4dn\b", "t4", "pcie3-fdr"),
     _k(r"\bg5(?=[ .])", "a10g", "pcie4-node"),
     _k(r"\bg6e\b", "l40s", "pcie4-node"),
@@ -121,6 +122,7 @@ _DATA_CENTER = (
     _k(r"\bp ?40\b", "p40", "pcie3-fdr"),
     _k(r"\b(?:tesla |nv )p ?4\b|^p4$", "p4", "pcie3-fdr"),
     _k(r"\bm ?40\b", "m40", "pcie3-fdr"),
+    _k(r"\bm ?60\b", "m60", "pcie3-fdr"),
     _k(r"\bk ?80(?!\d)", "k80", "k80-10gbe"),
     _k(r"\bk ?40[cmst]?\b", "k40", "pcie3-fdr"),
     _k(r"\bk ?20 ?x", "k20x", "titan"),
@@ -142,11 +144,30 @@ _WORKSTATION = (
     _k(r"titan ?rtx|rtx ?titan", "titan-rtx", "pcie3-fdr"),
     _k(r"titan ?black(?! x\b)", "titan-black", "pcie3-fdr"),
     _k(r"titan ?(?:x|black x)\b", "titan-x", "pcie3-fdr"),
+    _k(r"^(?:nvidia |nv |geforce )*gtx ?titan(?: 6 ?gb)?$", "gtx-titan", "pcie3-fdr"),
+    _k(r"(?:gtx|geforce) ?680\b", "gtx-680", "pcie3-fdr"),
+    _k(r"(?:gtx|geforce) ?980 ?ti\b", "gtx-980ti", "pcie3-fdr"),
+    _k(r"(?:gtx|geforce) ?1060\b(?! ?3)", "gtx-1060", "pcie3-fdr"),
+    _k(r"(?:gtx|geforce) ?1070 ?ti\b", "gtx-1070ti", "pcie3-fdr"),
     _k(r"(?<!\d)1080 ?ti\b", "gtx-1080ti", "pcie3-fdr"),
     _k(r"(?:gtx|geforce) ?1080\b(?! ?ti)", "gtx-1080", "pcie3-fdr"),
     _k(r"(?:gtx|geforce) ?1070\b(?! ?ti)", "gtx-1070", "pcie3-fdr"),
     _k(r"(?:gtx|geforce) ?980\b(?! ?ti)", "gtx-980", "pcie3-fdr"),
     _k(r"(?<!\d)2080 ?ti\b", "rtx-2080ti", "pcie3-fdr"),
+    _k(r"(?:rtx|geforce) ?2060\b(?! ?super)", "rtx-2060", "pcie3-fdr"),
+    _k(r"(?:rtx|geforce) ?2070 ?super\b", "rtx-2070-super", "pcie3-fdr"),
+    _k(r"(?:rtx|geforce) ?2070\b", "rtx-2070", "pcie3-fdr"),
+    _k(r"(?:rtx|geforce) ?2080 ?super\b", "rtx-2080-super", "pcie3-fdr"),
+    _k(r"(?:rtx|geforce) ?2080\b(?! ?ti)", "rtx-2080", "pcie3-fdr"),
+    *(
+        _k(rf"(?:rtx|geforce) ?{number} ?ti\b(?! ?super)", f"rtx-{number}ti", "pcie4-node")
+        for number in (3060, 3070, 3080, 3090, 4070)
+    ),
+    _k(r"(?:rtx|geforce) ?4060 ?ti\b(?! ?16)", "rtx-4060ti", "pcie4-node"),
+    _k(r"(?:rtx|geforce) ?3060\b(?! ?8 ?gb)", "rtx-3060", "pcie4-node"),
+    _k(r"(?:rtx|geforce) ?4070\b(?! ?(?:ti|super))", "rtx-4070", "pcie4-node"),
+    _k(r"(?:rtx|geforce) ?4080\b(?! ?super)", "rtx-4080", "pcie4-node"),
+    _k(r"(?:rtx|geforce) ?5080\b", "rtx-5080", "pcie5-node"),
     _k(r"(?<!\d)3090\b(?! ?ti)", "rtx-3090", "pcie4-node"),
     _k(r"(?:rtx|geforce) ?3080\b(?! ?ti)", "rtx-3080", "pcie4-node"),
     _k(r"(?:rtx|geforce) ?3070\b(?! ?ti)", "rtx-3070", "pcie4-node"),
@@ -154,6 +175,12 @@ _WORKSTATION = (
     _k(r"(?<!\d)5090\b(?! ?d\b)", "rtx-5090", "pcie5-node"),
     _k(r"\brtx ?pro ?6000\b", "rtx-pro-6000", "pcie5-node"),
     _k(r"\b6000 ?ada|\bada ?6000|6000 .*\bada\b", "rtx-6000-ada", "pcie4-node"),
+    _k(r"\bquadro ?p ?6000\b|^p6000$", "quadro-p6000", "pcie3-fdr"),
+    _k(r"\bquadro ?p ?5000\b|^p5000$", "quadro-p5000", "pcie3-fdr"),
+    _k(r"\bgv ?100\b", "quadro-gv100", "pcie3-fdr"),
+    _k(r"\bquadro ?rtx ?5000\b", "quadro-rtx-5000", "pcie3-fdr"),
+    _k(r"\brtx ?a ?4500\b|\ba4500\b", "rtx-a4500", "pcie4-node"),
+    _k(r"\brtx ?a ?5500\b|\ba5500\b", "rtx-a5500", "pcie4-node"),
     _k(r"\brtx ?8000\b", "quadro-rtx-8000", "pcie3-fdr"),
     _k(r"\brtx ?6000\b(?!.*\b(?:pro|blackwell)\b)", "quadro-rtx-6000", "pcie3-fdr"),
     _k(r"\brtx ?a ?5000\b|\ba5000\b", "rtx-a5000", "pcie4-node"),
@@ -175,6 +202,9 @@ _OTHER_MAKERS = (
     _k(r"\bmi ?60\b", "mi60", "pcie4-node"),
     _k(r"\bmi ?50\b", "mi50", "pcie4-node"),
     _k(r"\bvega ?(?:fe|frontier)\b", "vega-fe", "pcie3-fdr"),
+    _k(r"\bvega ?64\b(?! ?liquid)", "rx-vega-64", "pcie3-fdr"),
+    _k(r"\bvega ?56\b", "rx-vega-56", "pcie3-fdr"),
+    _k(r"\bradeon ?vii\b(?! ?pro)(?<!pro vii)", "radeon-vii", "pcie3-fdr"),
     _k(r"\bknl(?: ?7250)?\b(?! ?\d)|\bphi ?7250\b", "xeon-phi-7250", "ethernet-10g"),
     _k(r"\bmi ?25\b", "mi25", "pcie3-fdr"),
     _k(r"gaudi ?3|hl ?325", "gaudi3", "gaudi3-node"),
@@ -209,11 +239,11 @@ _NONE_OF_THESE = re.compile(r"\b(?:laptop|mobile|max ?q|vgpu|mig|jetson|orin)\b"
 _MEMORY = re.compile(r"(\d+) ?gi?b?\b")
 _STATED_MEMORY = re.compile(r"(\d+) ?gi?b\b")  # "8g" at the end of an instance is a number of devices
 # Sold by what two devices have together; or named after the memory of the host (NVIDIA's name of a GH200).
-_TWO_ON_A_BOARD = frozenset({"k80", "mi250-gcd", "mi250x-gcd", "gb200", "h100-nvl"})
+_TWO_ON_A_BOARD = frozenset({"k80", "m60", "mi250-gcd", "mi250x-gcd", "gb200", "h100-nvl"})
 _OTHER_MEMORY = frozenset({"gh200 480"})
 # What is said beside a name: makers, lines, forms, memories, numbers of devices and what they cost.
 _BESIDE = re.compile(
-    r"\b(?:nvidia|nv|tesla|xeon|edition|geforce|gtx|rtx|quadro|amd|instinct|radeon|intel|habana|google|aws|amazon|ec2|dgx|hgx|selene|superpod|sxm\d?"
+    r"\b(?:nvidia|nv|tesla|xeon|edition|geforce|gtx|rtx|quadro|amd|instinct|radeon|rx|intel|habana|google|aws|amazon|ec2|dgx|hgx|selene|superpod|sxm\d?"
     r"|pcie\d?|pci|nvlink\d?|nvswitch|hbm\d?e?|gddr\d\w?|fhhl|oam|tensor|gen ?\d|v[45]|\d+ ?gi?b?|\d+ ?w|generation|class"
     r"|kepler|maxwell|pascal|volta|turing|ampere|hopper|ada|lovelace|blackwell|\d*xlarge|highgpu|megagpu|ultragpu|edgegpu|standard)\b"
 )

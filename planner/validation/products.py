@@ -19,7 +19,7 @@ from planner.validation.tables import Row, RowSkipped
 __all__ = ["predict", "product_s"]
 
 # Volta and Turing, whose cuBLAS (of CUDA 9 and 10: its guide, tensor core usage) has that rule; that of CUDA 11 takes any matrices.
-_ALIGNED_ONLY = ("v100", "titan-v", "t4", "rtx-2080ti", "titan-rtx", "quadro-rtx")
+_ALIGNED_ONLY = ("v100", "titan-v", "t4", "rtx-20", "titan-rtx", "quadro-rtx", "quadro-gv100")
 _ALIGNED_BYTES = 16
 
 

@@ -55,14 +55,23 @@ ROWS = {
     "a4x-highgpu-4g": "gb200", "Frontier": "mi250x-gcd", "LUMI-G": "mi250x-gcd", "Summit": "v100-16gb", "Perlmutter": "a100-40gb",
     "Perlmutter A100 80GB": "a100-80gb", "Polaris": "a100-40gb", "Eos": "h100-sxm", "Isambard-AI": "gh200", "El Capitan": "mi300a",
     "Aurora": "max-1550", "Summit (V100)": "v100-16gb",
+    "GeForce GTX Titan": "gtx-titan", "GTX 680": "gtx-680", "GTX 980 Ti": "gtx-980ti", "Tesla M60": "m60", "g3.4xlarge": "m60",
+    "GTX 1060 6GB": "gtx-1060", "GTX 1070 Ti": "gtx-1070ti", "P6000": "quadro-p6000", "Quadro P5000": "quadro-p5000",
+    "Quadro GV100": "quadro-gv100", "RTX 2060": "rtx-2060", "RTX 2070": "rtx-2070", "GeForce RTX 2070 SUPER": "rtx-2070-super",
+    "RTX 2080": "rtx-2080", "RTX 2080 Super": "rtx-2080-super", "Quadro RTX 5000": "quadro-rtx-5000", "RTX 3060": "rtx-3060",
+    "RTX 3060 Ti": "rtx-3060ti", "RTX 3070 Ti": "rtx-3070ti", "RTX 3080 Ti": "rtx-3080ti", "RTX 3090 Ti": "rtx-3090ti",
+    "RTX A4500": "rtx-a4500", "A5500": "rtx-a5500", "RTX 4060 Ti": "rtx-4060ti", "RTX 4070": "rtx-4070", "RTX 4070 Ti": "rtx-4070ti",
+    "RTX 4080": "rtx-4080", "NVIDIA GeForce RTX 5080": "rtx-5080", "Radeon VII": "radeon-vii", "Radeon RX Vega 64": "rx-vega-64",
+    "Vega 56": "rx-vega-56",
     "a3-ultragpu-8g": "h200", "ND96amsr_A100_v4": "a100-80gb", "ND96isr_H100_v5": "h100-sxm", "ND40rs_v2": "v100-32gb",
 }  # fmt: skip
 
 # Other devices, and what is none.
 NONE = (
     "A1000", "RTX A1000", "A16", "A2", "A400", "A3000", "H1000", "L400", "L2", "T400", "T40 24GB", "T1000", "P1000",
-    "Quadro P4000", "P6000", "M60", "M4000", "K4000", "K1", "V1000", "GTX 1080 Max-Q", "RTX 3080 Laptop GPU", "RTX 3080 Ti",
-    "RTX 3090 Ti", "RTX 4090 Laptop GPU", "RTX 2080", "RTX 4080", "GTX 980 Ti", "GTX 1070 Ti", "RTX PRO 4500 Blackwell", "MI300C", "MI8",
+    "Quadro P4000", "P600", "M600", "M4000", "K4000", "K1", "V1000", "GTX 1080 Max-Q", "RTX 3080 Laptop GPU", "RTX 3080 Ti Laptop GPU",
+    "RTX 4070 Ti Super", "RTX 4090 Laptop GPU", "RTX 2080 Max-Q", "RTX 4080 Super", "GTX 980M", "GTX 960", "Radeon Pro VII",
+    "RTX PRO 4500 Blackwell", "MI300C", "MI8",
     "Max 1100", "Xeon Max 9480", "TPU v1", "TPU", "Ascend 910B", "Xeon", "abacus", "", "GPU", "A", "100", "Jetson Orin",
 )  # fmt: skip
 
