@@ -32,6 +32,8 @@ TARGETS: tuple[tuple[str, float, tuple[str, ...]], ...] = (
     ),
     ("resnet152, 64 GPUs", 15.0, (*_PLANNER, "optimize", "resnet152", "--gpus", "64")),
     ("resnet152, 64 GPUs, batch 1024", 15.0, (*_PLANNER, "optimize", "resnet152", "--gpus", "64", "--batch", "1024")),
+    ("resnet50, 512 GPUs", 3.0, (*_PLANNER, "optimize", "resnet50", "--gpus", "512")),
+    ("resnet50, 4096 GPUs", 8.0, (*_PLANNER, "optimize", "resnet50", "--gpus", "4096")),
     (
         "resnet152, 64 GPUs, 1.2 GiB",
         15.0,

@@ -26,7 +26,7 @@ def run(model: str, gpus: int, batch: int) -> tuple[int, float]:
         tables: CostTables | None = None
         for m in micro_batch_counts(batch):
             tables = CostTables(resolved.workload, resolved.cluster, table, m, like=tables)
-            count, _ = enumerate_uniform(tables, Restriction(), resolved.setting.memory_capacity_bytes, 10)
+            count = enumerate_uniform(tables, Restriction(), resolved.setting.memory_capacity_bytes, 10).count
             total += count
     return total, time.process_time() - started
 

@@ -119,7 +119,12 @@ class Spans:
 
 
 def cost_layers(
-    workload: Workload, cluster: Cluster, table: SplitTable, micro_batches: Sequence[int], spans: Spans | None = None
+    workload: Workload,
+    cluster: Cluster,
+    table: SplitTable,
+    micro_batches: Sequence[int],
+    spans: Spans | None = None,
+    only: Sequence[int] | None = None,
 ) -> list[tuple[LayerCosts, ...]]:
     """Cost every layer at several micro-batches; equal layers are costed once.
 
@@ -132,17 +137,19 @@ def cost_layers(
         Samples of a micro-batch over all workers.
     spans : Spans, optional
         Of this table on this cluster, where they are known.
+    only : sequence of int, optional
+        Cost these layers.
 
     Returns
     -------
     list of tuples of LayerCosts
-        For every micro-batch the costs of every layer.
+        For every micro-batch the costs of every layer, or of those asked for.
     """
     rows = len(table.workers)
     if len(micro_batches) == 1:
-        return [_Costing(workload, cluster, table, micro_batches[0], spans).all()]
+        return [_Costing(workload, cluster, table, micro_batches[0], spans, only).all()]
     each = np.repeat(np.array(micro_batches, dtype=np.int64), rows)
-    together = _Costing(workload, cluster, table.repeated(len(micro_batches)), each, None).all()
+    together = _Costing(workload, cluster, table.repeated(len(micro_batches)), each, None, only).all()
     return [taken(together, slice(n * rows, (n + 1) * rows)) for n in range(len(micro_batches))]
 
 
@@ -199,9 +206,16 @@ class _Costing:
     """One run over the layers."""
 
     def __init__(
-        self, workload: Workload, cluster: Cluster, table: SplitTable, micro_batch: int | IntArray, spans: Spans | None
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        table: SplitTable,
+        micro_batch: int | IntArray,
+        spans: Spans | None,
+        only: Sequence[int] | None = None,
     ) -> None:
         self.workload, self.cluster, self.table, self.micro_batch = workload, cluster, table, micro_batch
+        self.members = range(len(workload.graph.layers)) if only is None else only
         self.spans = Spans(table, cluster) if spans is None else spans
         self.zero = np.zeros(len(table.workers))
 
@@ -230,7 +244,8 @@ class _Costing:
         place: dict[tuple[object, ...], int] = {}
         kinds: list[_Kind] = []
         kind_of = []
-        for i, layer in enumerate(graph.layers):
+        for i in self.members:
+            layer = graph.layers[i]
             input_gradient = self.workload.training and any(needs[u] for u in graph.producers[i])
             loads = all(graph.layers[u].kind == "input" for u in graph.producers[i])
             key = (layer.signature, input_gradient, loads, self.workload.compute.cost_key(layer))

@@ -33,7 +33,7 @@ from costmodel.layers.base import FloatArray
 from costmodel.network import Cluster, GroupSpan, span
 from costmodel.splits import SplitTable
 
-__all__ = ["EdgeGeometry", "LayoutPairs", "PlacedPairs", "edge_geometry", "edge_times", "place"]
+__all__ = ["EdgeGeometry", "LayoutPairs", "PlacedPairs", "edge_geometry", "edge_times", "gather_times", "place"]
 
 IntArray = NDArray[np.int64]
 
@@ -200,14 +200,56 @@ def edge_times(
     forward_s, backward_s : arrays of shape (producers, pairs)
         0 where nothing moves.
     """
-    extents = np.array([_extents(layer) for layer in producers], dtype=np.float64).reshape(-1, 4, 1)
-    channels, height, rest = extents[:, 0], extents[:, 1], extents[:, 2]
-    held = _block(micro_batch, channels, height, placed.pairs.source) * rest * element_bytes
-    needed = _block(micro_batch, channels, height, placed.pairs.target) * rest * element_bytes
+    held = _blocks(producers, micro_batch, placed.pairs.source) * element_bytes
     exchange = cheapest_s("all_to_all", held * placed.pairs.moved, placed.exchange, placed.cluster)
-    gather = cheapest_s("all_gather", needed, placed.gather, placed.cluster)
-    scatter = cheapest_s("reduce_scatter", needed, placed.gather, placed.cluster)
+    needed = _blocks(producers, micro_batch, placed.pairs.target) * element_bytes
+    gather, scatter = _gather_s(needed, placed.gather, placed.cluster)
     return exchange + gather, exchange + scatter
+
+
+def gather_times(
+    producers: Sequence[Layer], table: SplitTable, cluster: Cluster, micro_batch: int, element_bytes: int
+) -> tuple[FloatArray, FloatArray]:
+    """Part of a move that the consumer decides alone: the all-gather over what its output channels split, and its adjoint.
+
+    A consumer that is not channelwise pays it wherever its input comes from, so it bounds `edge_times` from below whatever the producer's
+    split is.
+
+    Parameters
+    ----------
+    producers : sequence of Layer
+        Whose outputs are moved; only their shapes matter.
+    table : SplitTable
+        Of the consumer.
+    cluster : Cluster
+    micro_batch : int
+        Samples over all workers.
+    element_bytes : int
+
+    Returns
+    -------
+    forward_s, backward_s : arrays of shape (producers, splits)
+    """
+    batch, copies, inner, height = (
+        degrees.astype(np.float64) for degrees in (table.batch, table.out_channels, table.in_channels, table.height)
+    )
+    needed = _blocks(producers, micro_batch, (batch, inner, height))
+    return _gather_s(needed * element_bytes, span(cluster, copies, np.ones_like(copies), table.workers), cluster)
+
+
+def _gather_s(needed_bytes: FloatArray, group: GroupSpan, cluster: Cluster) -> tuple[FloatArray, FloatArray]:
+    """Gather a block over its copies, and reduce and scatter its gradient over them."""
+    return cheapest_s("all_gather", needed_bytes, group, cluster), cheapest_s(
+        "reduce_scatter", needed_bytes, group, cluster
+    )
+
+
+def _blocks(
+    producers: Sequence[Layer], micro_batch: int, degrees: tuple[FloatArray, FloatArray, FloatArray]
+) -> FloatArray:
+    """Elements of the largest block of each producer's output under grids of these degrees, (producers, grids)."""
+    extents = np.array([_extents(layer) for layer in producers], dtype=np.float64).reshape(-1, 4, 1)
+    return _block(micro_batch, extents[:, 0], extents[:, 1], degrees) * extents[:, 2]
 
 
 def _extents(layer: Layer) -> tuple[float, float, float, float]:

@@ -113,12 +113,29 @@ class SplitTable:
         rows = {name: np.tile(getattr(self, name), times) for name in _ROWS}
         return SplitTable(worker_counts=self.worker_counts, offsets=self.offsets, **rows)
 
+    def take(self, rows: IntArray) -> SplitTable:
+        """Some of the rows, ascending; worker counts without any are left out.
+
+        >>> some = split_table([1, 2, 3], batch_only=True).take(np.array([0, 2]))
+        >>> some.worker_counts, some.offsets, some.batch.tolist()
+        ((1, 3), (0, 1, 2), [1, 3])
+        """
+        ends = np.searchsorted(rows, np.array(self.offsets))
+        here = np.flatnonzero(np.diff(ends)).tolist()
+        return SplitTable(
+            worker_counts=tuple(self.worker_counts[k] for k in here),
+            offsets=(*(int(ends[k]) for k in here), len(rows)),
+            **{name: getattr(self, name)[rows] for name in _ROWS},
+        )
+
     def rows_in(self, other: SplitTable) -> IntArray | None:
         """Rows of another table that are the same splits; None where it lacks one.
 
         >>> split_table([2], batch_only=True).rows_in(split_table([1, 2])), split_table([3]).rows_in(split_table([1, 2]))
         (array([4]), None)
         """
+        if not set(self.worker_counts) <= set(other.worker_counts):
+            return None  # without numbering all of its splits
         known = other._row_by_degrees
         try:
             return np.array([known[degrees] for degrees in self._row_by_degrees], dtype=np.int64)

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.layer_costs import LayerCosts
 from costmodel.plan import Plan
 from costmodel.tables import CostTables
 from strategies.per_layer.problem import ChoiceProblem, Edge
 from strategies.score import STEP_TIME, Score
 from strategies.space import Restriction
 
-__all__ = ["LayerChoice", "choice_problem", "lower_bounds", "memory_extremes"]
+__all__ = ["LayerChoice", "allowed_splits", "base_s", "choice_problem"]
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -39,9 +40,9 @@ class LayerChoice:
         )
 
 
-def _base_s(tables: CostTables, layer: int, score: Score) -> FloatArray:
+def base_s(costs: LayerCosts, num_micro_batches: int, score: Score) -> FloatArray:
     """What a layer adds to the score over the devices in use, without moves and exchanges."""
-    costs, m = tables.layers[layer], float(tables.num_micro_batches)
+    m = float(num_micro_batches)
     inner = costs.inner_forward_s + costs.inner_backward_s
     kernels = costs.forward_s + costs.backward_input_s + costs.backward_weight_s
     step_s = m * (kernels + inner) + costs.update_s
@@ -50,39 +51,16 @@ def _base_s(tables: CostTables, layer: int, score: Score) -> FloatArray:
     return score.step_weight * step_s + score.computing_weight * (m * kernels + costs.update_s)
 
 
-def _allowed(tables: CostTables, restriction: Restriction) -> list[NDArray[np.bool_]]:
+def allowed_splits(tables: CostTables, restriction: Restriction) -> list[NDArray[np.bool_]]:
     """Legal and allowed splits per layer; layers that share costs and fixes share the mask."""
-    return [
-        costs.legal & restriction.mask(layer, tables.table)
-        for layer, costs in zip(tables.workload.graph.layers, tables.layers, strict=True)
-    ]
-
-
-def lower_bounds(tables: CostTables, restriction: Restriction, score: Score = STEP_TIME) -> FloatArray:
-    """Bound every worker count from below: each layer at its cheapest, nothing moved, nothing exchanged.
-
-    Returns
-    -------
-    array, shape (worker counts,)
-        Scores: seconds, unless devices count; infinity where some layer has no legal split.
-    """
-    starts = np.array(tables.table.offsets[:-1])
-    total = np.zeros(len(starts))
-    for i, mask in enumerate(_allowed(tables, restriction)):
-        total += np.minimum.reduceat(np.where(mask, _base_s(tables, i, score), np.inf), starts)
-    return score.factor(tables.table.worker_counts) * total
-
-
-def memory_extremes(tables: CostTables, restriction: Restriction) -> tuple[FloatArray, FloatArray]:
-    """Least and largest memory that any plan of a worker count can take, in bytes; arrays (worker counts,)."""
-    starts = np.array(tables.table.offsets[:-1])
-    least = np.full(len(starts), float(tables.workload.context_bytes))
-    most = least.copy()
-    for costs, mask in zip(tables.layers, _allowed(tables, restriction), strict=True):
-        need = costs.static_bytes + costs.activation_bytes
-        least += np.minimum.reduceat(np.where(mask, need, np.inf), starts)
-        most += np.maximum.reduceat(np.where(mask, need, 0.0), starts)
-    return least, most
+    masks: dict[tuple[int, str | None], NDArray[np.bool_]] = {}
+    keys = []
+    for layer, costs in zip(tables.workload.graph.layers, tables.layers, strict=True):
+        key = (id(costs), layer.name if layer.name in restriction.fixed else None)
+        if key not in masks:
+            masks[key] = costs.legal & restriction.mask(layer, tables.table)
+        keys.append(key)
+    return [masks[key] for key in keys]
 
 
 def choice_problem(
@@ -121,8 +99,8 @@ def choice_problem(
         rows.append(chosen)
     overlaps, weight = tables.workload.compute.overlaps_exchange, score.step_weight
     base, hide, exchange, memory, keys = [], [], [], [], []
-    for i, (costs, layer, chosen) in enumerate(zip(tables.layers, tables.workload.graph.layers, rows, strict=True)):
-        base.append(_base_s(tables, i, score)[chosen])
+    for costs, layer, chosen in zip(tables.layers, tables.workload.graph.layers, rows, strict=True):
+        base.append(base_s(costs, tables.num_micro_batches, score)[chosen])
         backward = (costs.backward_input_s + costs.backward_weight_s)[chosen]
         hide.append(weight * backward if overlaps else np.zeros(len(chosen)))
         exchange.append(weight * costs.cheapest_exchange_s[chosen])

@@ -49,7 +49,7 @@ def best_data_parallel(
     known = KnownCosts(workload, cluster) if known is None else known
     most = min(max_workers, workload.global_batch)
     open_counts = list(range(1, most + 1))
-    best: dict[int, tuple[float, Plan]] = {}  # worker count -> score and plan
+    best: dict[int, tuple[float, CostTables]] = {}  # worker count -> score, and tables of its micro-batches
     for m in divisors(workload.global_batch):
         counts = [w for w in open_counts if w <= workload.micro_batch(m)]
         if not counts:
@@ -65,9 +65,12 @@ def best_data_parallel(
         for k in np.flatnonzero(fits):
             value, w = float(scores[k]), counts[k]
             if w not in best or value < best[w][0]:
-                best[w] = (value, data_parallel_plan(tables, w))
+                best[w] = (value, tables)
         open_counts = [
             w for w, fit in zip(counts, fits, strict=True) if not fit or (m > 1 and workload.global_batch % (m * w))
         ]
-    on_all = best[max_workers][1] if max_workers in best else None
-    return on_all, min(best.values(), key=lambda found: found[0])[1] if best else None
+    on_all = data_parallel_plan(best[max_workers][1], max_workers) if max_workers in best else None
+    if not best:
+        return on_all, None
+    first = min(best, key=lambda w: best[w][0])
+    return on_all, data_parallel_plan(best[first][1], first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from costmodel.tables import CostTables
 from strategies.score import STEP_TIME, Score
 from strategies.space import Restriction, uniform_batches, uniform_columns
 
-__all__ = ["blocks", "enumerate_uniform"]
+__all__ = ["UniformPlans", "blocks", "enumerate_uniform"]
 
 # Worker counts are costed in blocks of about this many splits, so that memory stays flat however many GPUs there are.
 _BLOCK_SPLITS = 24_000
@@ -33,17 +34,19 @@ def blocks(counts: Sequence[int], *, grids: bool = False) -> Iterator[tuple[int,
         yield tuple(current)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformPlans:
+    """What one enumeration found."""
+
+    count: int
+    plans: list[Plan]  # the best of the tables that fit the memory, with the cheapest collective per message
+    too_large: tuple[int, ...]  # worker counts with a plan that does not fit
+
+
 def enumerate_uniform(
     tables: CostTables, restriction: Restriction, capacity_bytes: float, top: int, score: Score = STEP_TIME
-) -> tuple[int, list[Plan]]:
-    """Score every uniform plan of the tables; return how many, and the best as plans.
-
-    Returns
-    -------
-    count : int
-    plans : list of Plan
-        The best ``top`` of each worker count that fit the memory, with the cheapest collective per message.
-    """
+) -> UniformPlans:
+    """Score every uniform plan of the tables, and keep the best ``top``."""
     columns = uniform_columns(tables.workload.graph)
     folded = fold(tables, columns)
     allowed = []
@@ -54,17 +57,25 @@ def enumerate_uniform(
                 mask &= restriction.mask(layer, tables.table)
         allowed.append(mask)
     count = 0
+    too_large: set[int] = set()
     best: list[tuple[float, tuple[int, ...]]] = []
     for batch in uniform_batches(tables, columns, allowed):
         costs = folded.score(batch)
         count += len(batch)
-        scores = score.of(costs.step_time_s, costs.computing_s, tables.table.workers[batch.row[:, 0]])
-        scores = np.where((costs.memory_bytes <= capacity_bytes) & np.isfinite(costs.step_time_s), scores, np.inf)
+        workers = tables.table.workers[batch.row[:, 0]]
+        scores = score.of(costs.step_time_s, costs.computing_s, workers)
+        fits = costs.memory_bytes <= capacity_bytes
+        too_large.update(workers[~fits].tolist())
+        scores = np.where(fits & np.isfinite(costs.step_time_s), scores, np.inf)
         leading = np.argsort(scores, kind="stable")[: top * len(tables.workload.collectives)]
         best.extend((float(scores[n]), tuple(int(r) for r in batch.row[n])) for n in leading if np.isfinite(scores[n]))
     best.sort()
     chosen = list(dict.fromkeys(rows for _, rows in best))[:top]
-    return count, [_uniform_plan(tables, columns, rows) for rows in chosen]
+    return UniformPlans(
+        count=count,
+        plans=[_uniform_plan(tables, columns, rows) for rows in chosen],
+        too_large=tuple(sorted(too_large)),
+    )
 
 
 def _uniform_plan(tables: CostTables, columns: tuple[int, ...], rows: tuple[int, ...]) -> Plan:

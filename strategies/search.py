@@ -6,7 +6,7 @@ What is returned is judged by `costmodel.evaluate`; what is not solved is bounde
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,12 +16,13 @@ from costmodel.network import Cluster
 from costmodel.splits import SplitTable, factorisations, split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
-from strategies.build import LayerChoice, choice_problem, lower_bounds, memory_extremes
+from strategies.bounds import lower_bounds, memory_extremes, screened_bounds
+from strategies.build import LayerChoice, choice_problem
 from strategies.exhaustive import blocks, enumerate_uniform
 from strategies.per_layer.confirmation import is_confirmed
 from strategies.per_layer.problem import Limits, Solution, Status
 from strategies.per_layer.search import Method, solve
-from strategies.pipeline.search import search_pipelines
+from strategies.pipeline.search import replica_table, search_pipelines
 from strategies.pool import Candidate, Pool
 from strategies.score import STEP_TIME, Score
 from strategies.space import (
@@ -39,6 +40,10 @@ Progress = Callable[[str, float], None]
 # the second number is left open, with its bound.
 _GROUP_PAIRS = 2_000_000
 _MOST_PAIRS = 60_000_000
+# Uniform plans of so many worker counts come first, as incumbents; the others only where these do not bound them away.
+_FIRST_COUNTS = 64
+# Worker counts are screened where they have so many splits: costing fewer takes no longer than screening them.
+_SCREENED_SPLITS = 4096
 # A family that hides behind more plans of other families than this on one worker count is left open there, with its bound.
 _MOST_SOLUTIONS = 1280
 # Two step times within this relative distance are the same number computed in another order.
@@ -104,7 +109,9 @@ def search(
     """
     run = _Run(KnownCosts(workload, cluster) if known is None else known, settings, progress)
     try:
-        run.uniform()
+        run.uniform(run.counts[:_FIRST_COUNTS])
+        run.screen()
+        run.uniform(run.counts[_FIRST_COUNTS:])
         run.layers()
         run.pipelines()
         run.confirm()
@@ -156,28 +163,61 @@ class _Run:
 
     # -- uniform plans ---------------------------------------------------------------------------------------------------
 
-    def uniform(self) -> None:
-        """Score every uniform plan; the best become incumbents."""
+    def uniform(self, worker_counts: Sequence[int]) -> None:
+        """Score every uniform plan of worker counts that are not bounded away; the best become incumbents."""
         if not self.settings.enumerate_uniform or not self.settings.restriction.allows_layers:
             return
-        for counts in blocks(self.counts, grids=True):
-            table = split_table(counts, grids_only=True)
-            self.known.prepare(table, self.micro_batches)
+        settings = self.settings
+        for counts in blocks([w for w in worker_counts if self._is_open(w)], grids=True):
+            waiting: tuple[int, ...] = counts
+            self.known.prepare(split_table(counts, grids_only=True), self.micro_batches)
             for m in self.micro_batches:
-                tables = self.known.tables(table, m)
-                count, best = enumerate_uniform(
-                    tables,
-                    self.settings.restriction,
-                    self.settings.capacity_bytes,
-                    self.settings.top,
-                    self.settings.score,
+                tables = self.known.tables(split_table(waiting, grids_only=True), m)
+                found = enumerate_uniform(
+                    tables, settings.restriction, settings.capacity_bytes, settings.top, settings.score
                 )
-                self.outcome.searched["enumerated"] += count
-                self.pool.add(best, tables)
-                if self.remaining_s() < 0.5 * self.settings.wall_s:
+                self.outcome.searched["enumerated"] += found.count
+                self.pool.add(found.plans, tables)
+                if self.remaining_s() < 0.5 * settings.wall_s:
                     return
+                if m == 1:
+                    # What fits in one micro-batch takes no less time in more, and is the same plan (docs/cost-model.md).
+                    waiting = found.too_large
+                if not waiting:
+                    break
 
     # -- a split per layer -----------------------------------------------------------------------------------------------
+
+    def screen(self) -> None:
+        """Count the plans, and bound away what the incumbents already beat: no time is spent on the tables of those worker counts."""
+        settings, m = self.settings, self.micro_batches[0]
+        if not settings.restriction.allows_layers:
+            return
+        many = sum(len(factorisations(w, 4)) for w in self.counts) >= _SCREENED_SPLITS
+        done = 0
+        for counts in blocks(self.counts):
+            self.report("bounds", done / len(self.counts))
+            done += len(counts)
+            table = split_table(counts)
+            self._count_layer_plans(table)
+            if many and np.isfinite(self.pool.cutoff) and self.remaining_s() > 0:
+                bounds = screened_bounds(
+                    self.workload, self.known.cluster, table, m, settings.restriction, settings.score, self.pool.cutoff
+                )
+                self.floors |= dict(zip(counts, bounds.tolist(), strict=True))
+
+    def _is_open(self, workers: int) -> bool:
+        """Whether plans of a worker count may be of interest, as far as is known."""
+        return self.floors.get(workers, 0.0) <= self.pool.cutoff * (1 + _TIE)
+
+    def _bound_away(self, worker_counts: Sequence[int]) -> None:
+        """Record the worker counts that need not be looked at; `floors` holds for more micro-batches, too."""
+        for w in worker_counts:
+            if self._is_open(w):
+                continue
+            self.outcome.searched["bounded" if np.isfinite(self.floors[w]) else "infeasible"] += 1
+            self.bounds.append(self.floors[w])
+            self.rests.append(self.floors[w])
 
     def layers(self) -> None:
         """Solve every (worker count, micro-batches) whose bound does not rule it out."""
@@ -187,6 +227,8 @@ class _Run:
         all_fit: set[int] = set()
         for step, m in enumerate(self.micro_batches):
             waiting = [w for w in self.counts if w not in all_fit]
+            self._bound_away(waiting)
+            waiting = [w for w in waiting if self._is_open(w)]
             done = 0
             for counts in blocks(waiting):
                 if self.remaining_s() <= 0:
@@ -197,20 +239,18 @@ class _Run:
             for w in waiting[done:]:
                 # More micro-batches never take less time, nor compute less, so the bounds at one hold; none is known before that.
                 self._leave_open(self.floors.get(w, 0.0))
-        skipped = sum(len(all_fit) for m in self.micro_batches if m > 1)
-        self.outcome.searched["dominated"] += skipped
+            if m > 1:
+                self.outcome.searched["dominated"] += len(all_fit)
 
     def _layers_block(self, counts: tuple[int, ...], m: int, all_fit: set[int]) -> None:
         settings = self.settings
-        table = split_table(counts)
-        if m == self.micro_batches[0]:
-            self._count_layer_plans(table)
-        tables = self.known.tables(table, m)
+        tables = self.known.tables(split_table(counts), m)
         bounds = lower_bounds(tables, settings.restriction, settings.score)
         least, most = memory_extremes(tables, settings.restriction)
         open_counts: list[tuple[float, int]] = []
         for k, w in enumerate(counts):
-            self.floors.setdefault(w, float(bounds[k]))
+            if m == self.micro_batches[0]:
+                self.floors[w] = max(self.floors.get(w, 0.0), float(bounds[k]))
             if m == 1 and most[k] <= settings.capacity_bytes and np.isfinite(bounds[k]):
                 # Everything fits in one micro-batch, and k micro-batches never take less time than one (docs/cost-model.md).
                 all_fit.add(w)
@@ -346,6 +386,8 @@ class _Run:
         if not settings.restriction.allows_pipelines or max(self.counts) < 2:
             return
         layers = sum(layer.kind != "input" for layer in self.workload.graph.layers)
+        several = [m for m in self.micro_batches if m > 1]
+        self.known.prepare(replica_table(self.workload, max(self.counts)), several)
         for step, m in enumerate(self.micro_batches):
             self.report("pipelines", step / len(self.micro_batches))
             replicas = self.workload.micro_batch(m)

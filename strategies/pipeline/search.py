@@ -8,19 +8,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from costmodel.graph import Graph
 from costmodel.known_costs import KnownCosts
 from costmodel.pipeline_cost import PipelineArrays, pipeline_arrays
 from costmodel.plan import Plan, Stage
-from costmodel.splits import Split, split_table
+from costmodel.splits import Split, SplitTable, split_table
 from costmodel.tables import CostTables
+from costmodel.workload import Workload
 from strategies.per_layer.problem import Limits, Status
 from strategies.pipeline.bounds import pipeline_lower_bound
+from strategies.pipeline.dominance import without_dominated
 from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
 from strategies.pipeline.solve import FRONT_LEVELS, solve_pipeline
 from strategies.score import STEP_TIME, Score
 
-__all__ = ["PipelineOutcome", "least_computing_s", "quick_bounds", "search_pipelines"]
+__all__ = ["PipelineOutcome", "least_computing_s", "quick_bounds", "replica_table", "search_pipelines"]
 
 # The solver compares with the cutoff in its own order of summation.
 _SLACK = 1 + 1e-9
@@ -89,9 +92,16 @@ def search_pipelines(
     outcome = PipelineOutcome()
     if not worker_counts or num_micro_batches < 2:
         return outcome
-    # A stage leaves a worker to another one, and has no more replicas than the largest micro-batch of the space has samples.
-    most = min(max(worker_counts) - 1, known.workload.micro_batch(2))
-    tables = known.tables(split_table(range(1, most + 1), batch_only=True), num_micro_batches)
+    # No more stages than micro-batches or layers, and no more replicas of a stage than its micro-batch has samples.
+    limit = min(num_micro_batches, len(_chain(known.workload.graph))) * known.workload.micro_batch(num_micro_batches)
+    possible = [w for w in worker_counts if w <= limit]
+    if len(possible) < len(worker_counts):
+        outcome.searched["infeasible"] = len(worker_counts) - len(possible)
+        worker_counts = possible
+    if not worker_counts:
+        return outcome
+    table = replica_table(known.workload, max(worker_counts))
+    tables = known.tables(table, num_micro_batches)
     least_s = least_computing_s(tables, worker_counts) if score.computing_weight else np.zeros(len(worker_counts))
     floors = score.of(quick_bounds(tables, worker_counts), least_s, worker_counts)
     kept = floors <= cutoff() * _SLACK
@@ -101,7 +111,7 @@ def search_pipelines(
         outcome.bounded(float(np.min(floors[~kept])))
     if not promising:
         return outcome
-    rows = min(most, tables.micro_batch, max(promising))
+    rows = min(len(table.workers), tables.micro_batch, max(promising))
     if rows * rows * len(known.workload.graph.layers) > _MOST_CUTS or deadline <= time.monotonic():
         outcome.searched["open"] = len(promising)
         outcome.bounded(float(np.min(floors)))
@@ -149,6 +159,8 @@ class _WorkerCounts:
             That devices compute at least, of every plan.
         """
         problem = _problem(self.tables, self.arrays, workers, self.capacity_bytes, exact=self.exact)
+        if self._is_settled(problem, workers):
+            return
         if self.deadline <= time.monotonic():
             self.outcome.count("open")
             self.outcome.bounded(self._score(pipeline_lower_bound(problem), computing_s, workers))
@@ -173,6 +185,24 @@ class _WorkerCounts:
         bound = rest if self.score.computing_weight else self._score(solution.bound_s, computing_s, workers)
         self.outcome.bounded(bound, rest)
 
+    def _is_settled(self, problem: PartitionProblem, workers: int) -> bool:
+        """Whether the plans without replica counts that others dominate prove that no plan beats the cutoff; those found lower it."""
+        lean = without_dominated(problem)
+        goal_s = self.score.step_s(self.cutoff() * _SLACK, 0.0, workers)
+        if lean is problem or not np.isfinite(goal_s):
+            return False
+        limits = Limits(wall_s=max(self.deadline - time.monotonic(), 0.0), cutoff_s=goal_s)
+        solution = solve_pipeline(lean, limits)
+        self.found([_plan(self.tables, plan) for plan in solution.plans])
+        if solution.status is Status.INFEASIBLE:
+            self.outcome.count("infeasible")
+        elif solution.status is Status.CUT_OFF:
+            self.outcome.count("solved")
+            self.outcome.bounded(self._score(solution.bound_s, 0.0, workers))
+        else:
+            return False
+        return True
+
     def _score(self, step_s: float, computing_s: float, workers: int) -> float:
         return float(self.score.of(step_s, computing_s, workers))
 
@@ -187,9 +217,15 @@ class _WorkerCounts:
         return self.front
 
 
-def _chain(tables: CostTables) -> list[int]:
+def replica_table(workload: Workload, max_workers: int) -> SplitTable:
+    """Numbers of replicas that a stage can have: it leaves a worker to another one, and the largest micro-batch has so many samples."""
+    most = min(max_workers - 1, workload.micro_batch(2))
+    return split_table(range(1, most + 1), batch_only=True)
+
+
+def _chain(graph: Graph) -> list[int]:
     """Layers that can start a stage: inputs belong to whoever reads them."""
-    return [i for i, layer in enumerate(tables.workload.graph.layers) if layer.kind != "input"]
+    return [i for i, layer in enumerate(graph.layers) if layer.kind != "input"]
 
 
 def quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
@@ -241,7 +277,7 @@ def least_computing_s(tables: CostTables, worker_counts: Sequence[int]) -> Float
 def _problem(
     tables: CostTables, arrays: PipelineArrays, workers: int, capacity_bytes: float, *, exact: bool
 ) -> PartitionProblem:
-    chain = _chain(tables)
+    chain = _chain(tables.workload.graph)
     # A stage leaves at least one worker to another, and has no more replicas than a micro-batch has samples.
     keep = int(np.searchsorted(arrays.replicas, min(workers, tables.micro_batch + 1)))
     edges = [*chain, len(tables.workload.graph.layers)]
@@ -274,7 +310,7 @@ def _problem(
 
 
 def _plan(tables: CostTables, found: PipelinePlan) -> Plan:
-    workload, chain = tables.workload, _chain(tables)
+    workload, chain = tables.workload, _chain(tables.workload.graph)
     starts = [0, *(chain[cut] for cut in found.cuts), len(workload.graph.layers)]
     stages = tuple(
         Stage(first=first, last=after - 1, replicas=int(r))

@@ -12,7 +12,7 @@ from costmodel.device import Device
 from costmodel.layers import Layer, Shape
 from costmodel.layers.base import params_from
 from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.resharding import EdgeGeometry, edge_geometry, edge_times, place
+from costmodel.resharding import EdgeGeometry, edge_geometry, edge_times, gather_times, place
 from costmodel.splits import Split, factorisations, split_table
 
 # Seconds are bytes: no latency, one byte per second, one byte per element.
@@ -237,3 +237,22 @@ def test_several_worker_counts_share_a_geometry() -> None:
                 x = geometry.pair(1, geometry.layout_of[row_a], geometry.need_of[kind][row_b])
                 y = single.pair(0, single.layout_of[a], single.need_of[kind][b])
                 assert both[x] == alone[y]
+
+
+@pytest.mark.parametrize("shape", [(6, 5, 3), (7,)])
+def test_the_gather_is_the_consumers_part_of_every_move(shape: Shape) -> None:
+    """No move takes less than the gather over the consumer's output channels, and exactly that where nothing is exchanged before."""
+    moves = Moves(shape, 9, 12)
+    forward, backward = gather_times([tensor(shape)], moves.table, UNIT, 9, 1)
+    free = moves.geometry.pairs.moved == 0.0
+    tight = 0
+    for producer, consumer in itertools.product(range(len(moves.table.workers)), repeat=2):
+        pair = moves.pair(moves.table.split(producer), moves.table.split(consumer), channelwise=False)
+        assert moves.forward[pair] >= forward[0, consumer]
+        assert moves.backward[pair] >= backward[0, consumer]
+        if free[pair]:
+            tight += 1
+            assert moves.forward[pair] == forward[0, consumer]
+            assert moves.backward[pair] == backward[0, consumer]
+    assert tight >= len(moves.table.workers)
+    assert np.any(forward > 0)

@@ -25,7 +25,8 @@ from costmodel.splits import split_table
 from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.loading import load_model
-from strategies.build import LayerChoice, choice_problem, lower_bounds, memory_extremes
+from strategies.bounds import lower_bounds, memory_extremes
+from strategies.build import LayerChoice, choice_problem
 from strategies.per_layer.problem import memory_bytes, objective_s
 from strategies.space import Restriction, fixed_by_patterns
 

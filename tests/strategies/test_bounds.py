@@ -1,0 +1,166 @@
+"""Bounds of worker counts, against the exact solver, the judge and one another, on random networks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.energy import Power
+from costmodel.evaluate import batch_of, evaluate_on
+from costmodel.layer_costs import cost_layers
+from costmodel.splits import split_table
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from strategies.bounds import lower_bounds, screened_bounds
+from strategies.build import allowed_splits, base_s, choice_problem
+from strategies.per_layer.problem import Limits, Status
+from strategies.per_layer.search import solve
+from strategies.score import STEP_TIME, Score, score_of
+from strategies.search import Outcome, SearchSettings, search
+from strategies.space import Restriction
+from tests.costmodel.small_networks import network
+from tests.strategies.test_build import CLUSTER, bundled, random_graph, workload
+
+ENERGY = score_of("energy", Power(busy_w=220.0, idle_w=40.0, host_w=50.0))
+SCORES = [STEP_TIME, ENERGY, Score(per_device=True)]
+COUNTS = (1, 2, 3, 4, 6, 8, 12)
+
+
+def best_score(tables: CostTables, workers: int, restriction: Restriction, score: Score) -> float:
+    """The least score of a worker count whatever the memory, solved exactly and judged; infinity if there is no plan."""
+    choice = choice_problem(tables, workers, float("inf"), restriction, score)
+    if choice is None:
+        return float("inf")
+    solution = solve(choice.problem, Limits())
+    assert solution.status is Status.OPTIMAL
+    costs = evaluate_on(tables, batch_of(tables, [choice.plan(solution.choices[0])]))
+    return float(score.of(costs.step_time_s, costs.computing_s, [workers])[0])
+
+
+def plain_bounds(tables: CostTables, restriction: Restriction, score: Score) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Every layer at its cheapest, nothing exchanged and nothing moved."""
+    starts = np.array(tables.table.offsets[:-1])
+    masks = allowed_splits(tables, restriction)
+    least = [
+        np.minimum.reduceat(np.where(mask, base_s(costs, tables.num_micro_batches, score), np.inf), starts)
+        for costs, mask in zip(tables.layers, masks, strict=True)
+    ]
+    return np.asarray(score.factor(tables.table.worker_counts) * np.sum(least, axis=0))
+
+
+def screened(
+    case: Workload, m: int, restriction: Restriction, score: Score, cutoff: float
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    return screened_bounds(case, CLUSTER, split_table(COUNTS), m, restriction, score, cutoff)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([1, 2, 3]),
+    st.booleans(),
+    st.sampled_from(SCORES),
+    st.sampled_from([None, "data", "hybrid", "model"]),
+)
+def test_bounds_are_bounds(seed: int, m: int, training: bool, score: Score, family: str | None) -> None:
+    case = workload(random_graph(np.random.default_rng(seed)), training=training)
+    restriction = Restriction(family=family)
+    tables = CostTables(case, CLUSTER, split_table(COUNTS), m)
+    bounds = lower_bounds(tables, restriction, score)
+    for w, bound in zip(COUNTS, bounds.tolist(), strict=True):
+        best = best_score(tables, w, restriction, score)
+        assert bound <= best
+        assert np.isinf(bound) == np.isinf(best)
+    assert np.all(bounds >= plain_bounds(tables, restriction, score) * (1 - 1e-9))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([1, 2]),
+    st.sampled_from(SCORES),
+    st.sampled_from([None, "data", "hybrid"]),
+    st.floats(0.2, 3.0),
+)
+def test_screening_says_no_more_than_the_bounds_and_as_much_below_the_cutoff(
+    seed: int, m: int, score: Score, family: str | None, share: float
+) -> None:
+    case, restriction = workload(random_graph(np.random.default_rng(seed))), Restriction(family=family)
+    bounds = lower_bounds(CostTables(case, CLUSTER, split_table(COUNTS), m), restriction, score)
+    np.testing.assert_allclose(screened(case, m, restriction, score, np.inf), bounds, rtol=1e-9)
+    finite = bounds[np.isfinite(bounds)]
+    if not len(finite):
+        return
+    cutoff = share * float(np.median(finite))
+    seen = screened(case, m, restriction, score, cutoff)
+    assert np.all(seen <= bounds * (1 + 1e-9))
+    close = np.isclose(bounds, cutoff, rtol=1e-9)
+    np.testing.assert_array_equal((seen > cutoff) | close, (bounds > cutoff) | close)
+    np.testing.assert_allclose(seen[seen <= cutoff], bounds[seen <= cutoff], rtol=1e-9)
+    np.testing.assert_array_equal(np.isinf(seen), np.isinf(bounds))
+
+
+def test_one_layer_is_bounded_exactly() -> None:
+    """Nothing moves and nothing hides: the exchange counts in full."""
+    graph = network((64,), ("fc", "linear", ("data",), {"out_features": 6}))
+    for score in SCORES:
+        tables = CostTables(workload(graph), CLUSTER, split_table(COUNTS), 1)
+        bounds = lower_bounds(tables, Restriction(), score)
+        exact = [best_score(tables, w, Restriction(), score) for w in COUNTS]
+        np.testing.assert_allclose(bounds, exact, rtol=1e-9)
+        assert np.any(bounds > 1.001 * plain_bounds(tables, Restriction(), score))
+
+
+def test_the_gather_of_split_channels_counts() -> None:
+    """Two fully connected layers by channels alone: the second gathers what the first leaves in shares."""
+    graph = network(
+        (4096,),
+        ("fc1", "linear", ("data",), {"out_features": 4096}),
+        ("fc2", "linear", ("fc1",), {"out_features": 4096}),
+    )
+    case = workload(graph, training=False)
+    tables = CostTables(case, CLUSTER, split_table([4]), 1)
+    by_output = Restriction(fixed={"fc1": {"out_channels": 4}, "fc2": {"out_channels": 4}})
+    bound, best = float(lower_bounds(tables, by_output)[0]), best_score(tables, 4, by_output, STEP_TIME)
+    # 24 samples x 4096 x 4 bytes, three quarters of which arrive at 50 GB/s within a node of four.
+    gathered_s = 0.75 * 24 * 4096 * 4 / 50e9
+    assert bound == pytest.approx(best, rel=1e-9)
+    assert bound >= float(plain_bounds(tables, by_output, STEP_TIME)[0]) + gathered_s
+
+
+@pytest.mark.parametrize("name", ["googlenet", "gnmt"])
+def test_some_layers_cost_what_they_cost_among_all(name: str) -> None:
+    case, table = workload(bundled(name)), split_table([1, 6])
+    every, some = cost_layers(case, CLUSTER, table, [24])[0], (5, 2, 7)
+    for i, costs in zip(some, cost_layers(case, CLUSTER, table, [24], only=some)[0], strict=True):
+        for field in type(costs).__dataclass_fields__:
+            np.testing.assert_array_equal(getattr(costs, field), getattr(every[i], field))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_screening_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(seed)
+    case = workload(random_graph(rng))
+    roomy = SearchSettings(max_workers=14, capacity_bytes=16e9, top=4, score=SCORES[seed % 3])
+    memory = search(case, CLUSTER, roomy).candidates[0].memory_bytes
+    asked = SearchSettings(
+        max_workers=14, capacity_bytes=memory * rng.choice([0.8, 1.0, 2.0]), top=4, score=SCORES[seed % 3]
+    )
+
+    def answer(first: int, screened_splits: int) -> Outcome:
+        monkeypatch.setattr("strategies.search._FIRST_COUNTS", first)
+        monkeypatch.setattr("strategies.search._SCREENED_SPLITS", screened_splits)
+        return search(case, CLUSTER, asked)
+
+    plain, quick = answer(64, 10**9), answer(3, 0)
+    assert [c.plan for c in quick.candidates] == [c.plan for c in plain.candidates]
+    assert quick.bound == pytest.approx(plain.bound, rel=1e-9)
+    assert quick.space_size == plain.space_size
+    assert not quick.out_of_time
+    numbers = len([m for m in range(1, 25) if 24 % m == 0])
+    ended = sum(quick.searched[how] for how in ("solved", "bounded", "dominated", "infeasible", "open"))
+    assert ended == 14 * numbers + 13 * (numbers - 1)  # worker counts without stages, and those of pipelines
