@@ -218,6 +218,19 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.step_time_s)
 
+    def first(self, count: int) -> Candidates:
+        """The first of them."""
+        if count >= len(self):
+            return self
+        return replace(
+            self,
+            step_time_s=self.step_time_s[:count],
+            shares=self.shares[:count],
+            effects=self.effects[:count],
+            coordinates=self.coordinates[:count] if self.mixture is None else self.coordinates,
+            mixture=None if self.mixture is None else self.mixture[:count],
+        )
+
 
 def part_shares(step_time_s: ArrayLike, parts: Mapping[str, ArrayLike], nodes: ArrayLike = 1.0) -> FloatArray:
     """Shares of the parts of a step, (n, len(PARTS)); what no part names is compute.

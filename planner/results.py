@@ -169,3 +169,6 @@ class ScalePoint:
     hours: float | None  # of training, with --epochs and --samples
     summary: str
     fits: bool
+    # A measurement lies between these with a chance of 80 %; None: no error model.
+    step_time_low_s: float | None = None
+    step_time_high_s: float | None = None

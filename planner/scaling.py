@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from costmodel.evaluate import evaluate
+from costmodel.known_costs import KnownCosts
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
 from costmodel.plan import Plan
 from costmodel.splits import Split, divisors
 from planner.errors import UsageError
+from planner.ranking import rank
 from planner.request import Request
 from planner.resolve import Resolved, resolve
 from planner.results import ScalePoint
 from planner.search import plan_of_family
+from planner.uncertainty.answers import layer_bars
+from planner.uncertainty.bars import ErrorBars, without_model
 from planner.wording import plan_in_words
 
-__all__ = ["scale"]
+__all__ = ["Scaling", "scale"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """Points of a curve, what there is to say about it, and where its intervals come from."""
+
+    points: tuple[ScalePoint, ...]
+    notes: tuple[str, ...]
+    error_bars: ErrorBars
 
 
 def scale(
@@ -28,7 +42,7 @@ def scale(
     family: str = "data",
     epochs: float | None = None,
     samples: float | None = None,
-) -> tuple[ScalePoint, ...]:
+) -> Scaling:
     """Predict a scaling curve.
 
     Parameters
@@ -46,7 +60,7 @@ def scale(
 
     Returns
     -------
-    tuple of ScalePoint
+    Scaling
         Speed-up is the throughput over that of one worker at the same batch rule.
 
     Raises
@@ -64,33 +78,36 @@ def scale(
     if request.micro_batches is not None and paper_hybrid:
         raise UsageError("--micro-batches: the paper's hybrid formula has none")
     base = resolve(dataclasses.replace(request, gpus=max(workers), family=None, space="layers"))
-    single = _point(base, 1, weak=weak, family=family, epochs=epochs, samples=samples)
+    single, bars = _point(base, 1, weak=weak, family=family, epochs=epochs, samples=samples)
     points = []
     for count in workers:
-        point = single if count == 1 else _point(base, count, weak=weak, family=family, epochs=epochs, samples=samples)
+        point = single
+        if count != 1:
+            point, bars = _point(base, count, weak=weak, family=family, epochs=epochs, samples=samples)
         speedup = point.throughput_samples_per_s / single.throughput_samples_per_s
         points.append(dataclasses.replace(point, speedup=speedup, efficiency=speedup / count))
-    return tuple(points)
+    return Scaling(points=tuple(points), notes=(), error_bars=bars)
 
 
 def _point(
     base: Resolved, workers: int, *, weak: bool, family: str, epochs: float | None, samples: float | None
-) -> ScalePoint:
+) -> tuple[ScalePoint, ErrorBars]:
     batch = base.workload.global_batch
     resolved = base.with_batch(batch * workers) if weak else base
     global_batch = resolved.workload.global_batch
     if isinstance(base.workload.compute, PaleoCompute) and family == "hybrid":
         step, compute, words = _paper_hybrid(resolved, workers)
-        fits = True
+        fits, bars = True, without_model()
     else:
-        plan = _plan(resolved, workers, family)
-        cost = evaluate(resolved.workload, resolved.cluster, [plan])
+        plan, known = _plan(resolved, workers, family), KnownCosts(resolved.workload, resolved.cluster)
+        cost = evaluate(resolved.workload, resolved.cluster, [plan], known)
+        bars = layer_bars(resolved, rank(resolved, [plan], known=known), known)
         step, compute = float(cost.step_time_s[0]), float(cost.compute_s[0] + cost.update_s[0] + cost.bubble_s[0])
         words = plan_in_words(resolved.workload.graph, plan)
         fits = bool(cost.memory_bytes[0] <= resolved.setting.memory_capacity_bytes)
     throughput = global_batch / step
     hours = None if epochs is None or samples is None else epochs * samples / throughput / 3600.0
-    return ScalePoint(
+    point = ScalePoint(
         workers=workers,
         global_batch=global_batch,
         batch_per_worker=-(-global_batch // workers),
@@ -103,7 +120,10 @@ def _point(
         hours=hours,
         summary=words,
         fits=fits,
+        step_time_low_s=bars.low_s[0] if bars.low_s else None,
+        step_time_high_s=bars.high_s[0] if bars.high_s else None,
     )
+    return point, bars
 
 
 def _paper_hybrid(resolved: Resolved, workers: int) -> tuple[float, float, str]:

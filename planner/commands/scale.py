@@ -17,7 +17,7 @@ from planner.commands.values import Values
 if TYPE_CHECKING:
     from planner.report.scale import Curve
     from planner.request import Request
-    from planner.results import ScalePoint
+    from planner.scaling import Scaling
 
 __all__ = ["curve_of", "scale"]
 
@@ -106,33 +106,33 @@ def curve_of(options: Mapping[str, Any], values: Values) -> Curve:
 
     if chosen is None:
         chosen = "mesh" if resolve(request).space == "mesh" else "data"
-    points, notes = _predicted(request, counts, chosen, weak=weak, epochs=num_epochs, samples=num_samples)
+    found = _predicted(request, counts, chosen, weak=weak, epochs=num_epochs, samples=num_samples)
     resolved = resolve(dataclasses.replace(request, space="mesh" if chosen == "mesh" else "layers"))
     return Curve(
         setting=resolved.setting,
         assumptions=resolved.assumptions,
         free_layers=() if chosen == "mesh" else resolved.free_layers,
-        points=points,
+        points=found.points,
         weak=weak,
         family=chosen,
         epochs=num_epochs,
         samples=num_samples,
-        notes=notes,
+        notes=found.notes,
+        error_bars=found.error_bars,
     )
 
 
 def _predicted(
     request: Request, counts: tuple[int, ...], family: str, *, weak: bool, epochs: float | None, samples: float | None
-) -> tuple[tuple[ScalePoint, ...], tuple[str, ...]]:
-    """Points of the curve of a family, and what there is to say about them."""
+) -> Scaling:
+    """The curve of a family."""
     if family == "mesh":
         from planner.mesh.scaling import scale_mesh
 
-        curve = scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
-        return curve.points, curve.notes
+        return scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
     from planner.scaling import scale as predict
 
-    return predict(request, counts, weak=weak, family=family, epochs=epochs, samples=samples), ()
+    return predict(request, counts, weak=weak, family=family, epochs=epochs, samples=samples)
 
 
 def _usual_counts(cluster: str | None) -> tuple[int, ...]:

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from costmodel.units import format_bytes
 from planner.errors import NoFeasiblePlan, UsageError
 from planner.mesh.contradictions import refuse_contradiction
-from planner.mesh.judge import make_judge
+from planner.mesh.judge import MeshJudge, make_judge
 from planner.mesh.remedies import no_mesh_plan
 from planner.mesh.results import RankedMeshPlan
 from planner.mesh.search import settings_of
 from planner.request import Request
 from planner.resolve import Resolved, resolve
 from planner.results import ScalePoint
+from planner.scaling import Scaling
 from planner.search_errors import SearchInterrupted
+from planner.uncertainty.answers import mesh_bars
+from planner.uncertainty.bars import ErrorBars, with_bars
 
-__all__ = ["MeshCurve", "scale_mesh"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshCurve:
-    """Points of a curve, and what there is to say about it."""
-
-    points: tuple[ScalePoint, ...]
-    notes: tuple[str, ...]
+__all__ = ["scale_mesh"]
 
 
 def scale_mesh(
@@ -36,7 +30,7 @@ def scale_mesh(
     weak: bool,
     epochs: float | None = None,
     samples: float | None = None,
-) -> MeshCurve:
+) -> Scaling:
     """Predict the best plan on at most so many GPUs, for every number of them.
 
     Parameters
@@ -51,7 +45,7 @@ def scale_mesh(
 
     Returns
     -------
-    MeshCurve
+    Scaling
         Numbers of GPUs on which nothing fits or is legal have no point and a note. Speed-up is over one GPU, or over the smallest number
         on which something fits, which then counts as that many.
 
@@ -66,12 +60,15 @@ def scale_mesh(
     """
     base = resolve(dataclasses.replace(request, gpus=max(workers), family=None, space="mesh", top=1))
     found: dict[int, RankedMeshPlan] = {}
+    bars = ErrorBars()
     notes: list[str] = []
     last: Exception | None = None
     for count in sorted({1, *workers}):
-        best = _best(_on(base, count, weak=weak), is_largest=count == max(workers))
+        judge = make_judge(_on(base, count, weak=weak))
+        best = _best(judge, is_largest=count == max(workers))
         if isinstance(best, RankedMeshPlan):
-            found[count] = best
+            bars = mesh_bars(judge, [best])
+            found[count] = with_bars([best], bars)[0]
         elif count in workers:
             last = best
             notes.append(f"{count:,} GPU{'s' if count > 1 else ''}: {best}")
@@ -89,7 +86,7 @@ def scale_mesh(
         for count, best in found.items()
         if count in workers
     )
-    return MeshCurve(points=points, notes=tuple(notes))
+    return Scaling(points=points, notes=tuple(notes), error_bars=bars)
 
 
 def _on(base: Resolved, count: int, *, weak: bool) -> Resolved:
@@ -101,9 +98,9 @@ def _on(base: Resolved, count: int, *, weak: bool) -> Resolved:
     )
 
 
-def _best(resolved: Resolved, *, is_largest: bool) -> RankedMeshPlan | Exception:
+def _best(judge: MeshJudge, *, is_largest: bool) -> RankedMeshPlan | Exception:
     """The best plan, or why there is none: of the largest number with a way out, since it is what an error would say."""
-    judge = make_judge(resolved)
+    resolved = judge.resolved
     settings = settings_of(resolved)
     try:
         refuse_contradiction(judge, settings)
@@ -139,4 +136,6 @@ def _point(
         hours=None if epochs is None or samples is None else epochs * samples / rate / 3600.0,
         summary=best.summary if best.workers == count else f"{best.summary} (on {best.workers})",
         fits=True,
+        step_time_low_s=best.step_time_low_s,
+        step_time_high_s=best.step_time_high_s,
     )

@@ -92,7 +92,7 @@ def mixed_search_document(result: MixedResult) -> dict[str, Any]:
             }
             for b in result.baselines
         ],
-        **bars_document(result.error_bars),
+        **bars_document(result.error_bars, len(result.plans)),
         **_tail(result, result.notes),
     }
 
@@ -115,7 +115,7 @@ def mixed_breakdown_document(
         "comparison": [
             {"term": term, "plan_s": plan_s, "best_s": best_s} for term, plan_s, best_s in breakdown.comparison
         ],
-        **bars_document(breakdown.error_bars, compared=False),
+        **bars_document(breakdown.error_bars, None),
         **sensitivity_document(breakdown.sensitivity),
         **_tail(breakdown, (*breakdown.notes, *warnings)),
     }

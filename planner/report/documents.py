@@ -125,7 +125,7 @@ def search_document(request: Request, result: SearchResult) -> dict[str, Any]:
         "solver": result.solver,
         "data_parallel": _optional_record(result.data_parallel),
         "data_parallel_all": _optional_record(result.data_parallel_all),
-        **bars_document(result.error_bars),
+        **bars_document(result.error_bars, len(result.plans)),
         **tail(result.setting, result.assumptions, result.free_layers, result.notes),
     }
 
@@ -152,7 +152,7 @@ def breakdown_document(
             {"term": term, "plan_s": plan_s, "best_s": best_s} for term, plan_s, best_s in breakdown.comparison
         ],
     }
-    document |= bars_document(breakdown.error_bars, compared=False) | sensitivity_document(breakdown.sensitivity)
+    document |= bars_document(breakdown.error_bars, None) | sensitivity_document(breakdown.sensitivity)
     return document | tail(
         breakdown.setting, breakdown.assumptions, breakdown.free_layers, (*breakdown.notes, *warnings)
     )

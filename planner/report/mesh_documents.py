@@ -82,7 +82,7 @@ def mesh_search_document(result: MeshResult) -> dict[str, Any]:
         "wall_s": result.wall_s,
         "searched": dict(result.searched),
         "data_parallel": None if result.data_parallel is None else _with_plan(result.data_parallel),
-        **bars_document(result.error_bars),
+        **bars_document(result.error_bars, len(result.plans)),
         **_tail(result.setting, result.assumptions, result.model_assumptions, result.notes),
     }
 
@@ -109,7 +109,7 @@ def mesh_breakdown_document(
         ],
     }
     notes = (*breakdown.notes, *warnings)
-    document |= bars_document(breakdown.error_bars, compared=False) | sensitivity_document(breakdown.sensitivity)
+    document |= bars_document(breakdown.error_bars, None) | sensitivity_document(breakdown.sensitivity)
     return document | _tail(breakdown.setting, breakdown.assumptions, breakdown.model_assumptions, notes)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from planner.report.blocks import Block, Column, Facts, Report, Table
 from planner.report.documents import RESULT_VERSION, tail
-from planner.report.numbers import percent, significant, time_unit
+from planner.report.numbers import Unit, percent, significant, time_unit
 from planner.report.optimize import assumed, free_layers_fact
+from planner.report.uncertainty import bars_document, bars_facts, span_text
 from planner.results import Assumption, ScalePoint, Setting
+from planner.uncertainty.bars import ErrorBars
 
 __all__ = ["Curve", "scale_report"]
 
@@ -28,6 +30,7 @@ class Curve:
     epochs: float | None
     samples: float | None
     notes: tuple[str, ...] = ()
+    error_bars: ErrorBars | None = None
 
 
 def scale_report(curve: Curve) -> Report:
@@ -52,6 +55,7 @@ def _document(curve: Curve) -> dict[str, Any]:
         "epochs": curve.epochs,
         "samples": curve.samples,
         "points": [{field.name: getattr(point, field.name) for field in fields(point)} for point in curve.points],
+        **bars_document(curve.error_bars, None),
         **tail(setting, curve.assumptions, curve.free_layers, curve.notes),
     }
 
@@ -63,6 +67,14 @@ def _per_worker(batch: int, workers: int) -> str:
     ('128', '2.05', '0.125')
     """
     return f"{batch // workers:,}" if batch % workers == 0 else significant(batch / workers)
+
+
+def _interval(points: Sequence[ScalePoint], unit: Unit) -> list[Column]:
+    """Between which times a measurement lies; nothing where there is no error model."""
+    if all(point.step_time_low_s is None for point in points):
+        return []
+    cells = tuple(span_text((point.step_time_low_s, point.step_time_high_s), unit) for point in points)
+    return [Column(title="80 % interval", unit=unit.name, cells=cells, priority=3)]
 
 
 def _blocks(curve: Curve) -> list[Block]:
@@ -77,6 +89,7 @@ def _blocks(curve: Curve) -> list[Block]:
         column("batch", lambda p: f"{p.global_batch:,}", 3, unit="global"),
         column("batch", lambda p: _per_worker(p.global_batch, p.workers), 6, unit="per worker"),
         column("step time", lambda p: significant(p.step_time_s / unit.size), 0, unit=unit.name),
+        *_interval(points, unit),
         column("compute", lambda p: significant(p.compute_s / unit.size), 5, unit=unit.name),
         column("exposed comm.", lambda p: significant(p.exposed_communication_s / unit.size), 4, unit=unit.name),
         column("throughput", lambda p: significant(p.throughput_samples_per_s), 2, unit="samples/s"),
@@ -99,6 +112,7 @@ def _blocks(curve: Curve) -> list[Block]:
     if curve.epochs is not None and curve.samples is not None:
         facts.append(("Training", f"{curve.epochs:g} epochs of {curve.samples:,.0f} samples"))
     # The batch is said above: it means something else on a weak curve.
+    facts += bars_facts(curve.error_bars)
     facts.append(("Assumed", assumed([a for a in curve.assumptions if a.name != "global batch"], curve.setting)))
     notes = [("Note", note) for note in curve.notes]
     return [Table(columns=tuple(columns)), Facts((*facts, *free_layers_fact(curve.free_layers), *notes))]

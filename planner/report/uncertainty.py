@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from planner.report.blocks import Block, Column, Heading, Sentence, Table
 from planner.report.numbers import NOT_AVAILABLE, Unit, percent, significant
-from planner.uncertainty.bars import SAME_WITHIN
 
 if TYPE_CHECKING:
     from planner.uncertainty.bars import ErrorBars
@@ -56,8 +55,9 @@ def bars_columns(
     if all(low is not None for low, _ in shown):
         cells = tuple(span_text(span, unit) for span in shown)
         columns.append(Column(title="80 % interval", unit=unit.name, cells=cells, priority=_INTERVAL_PRIORITY))
-    if len(plans) > 1 and all(plan.probability_best is not None for plan in plans):
-        cells = tuple(percent(plan.probability_best) for plan in plans)
+    if len(plans) > 1 and any(plan.probability_best is not None for plan in plans):
+        chances = (plan.probability_best for plan in plans)
+        cells = tuple(NOT_AVAILABLE if chance is None else percent(chance) for chance in chances)
         columns.append(Column(title="P(best)", cells=cells, priority=_CHANCE_PRIORITY))
     return columns
 
@@ -98,6 +98,10 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
     >>> one = ErrorBars(probability_best=(0.97, 0.03), benchmark_list=(1,), benchmark_probability=0.97)
     >>> benchmark_sentence(one, 2)[0].text
     'The first plan is the best of the 2 compared with 97 % probability.'
+    >>> unsure = ErrorBars(probability_best=(0.1,) * 10, benchmark_list=tuple(range(1, 10)), benchmark_probability=0.9,
+    ...     near_list=(1, 2, 4), near_probability=0.92, near_within=0.06)
+    >>> benchmark_sentence(unsure, 4)[0].text.partition(": ")[2]
+    'benchmark 1, 2 and 4 (one is the best or within 6 % of it with 92 % probability).'
     """
     if bars is None or not bars.benchmark_list or bars.benchmark_probability is None:
         return []
@@ -108,20 +112,39 @@ def benchmark_sentence(bars: ErrorBars | None, plans: int) -> list[Sentence]:
         text = f"{name} is {holds}."
     elif len(ranks) <= _SHORT_LIST:
         text = f"{_subject(ranks)} are within the model's error: benchmark these {len(ranks)} (one is {holds})."
-    elif len(ranks) == count:
-        text = f"The model's error does not tell the {count} best plans apart."
     else:
-        text = f"The model's error does not tell {len(ranks)} plans apart: one of {_ranks(ranks)} is {holds}."
+        which = f"the {count} best plans" if len(ranks) == count else f"{len(ranks)} of the {count} best plans"
+        text = f"The model's error does not tell {which} apart"
+        text += f"{_benchmark_near(bars)}." if bars.near_list else f": one of {_ranks(ranks)} is {holds}."
+        return [Sentence(text + _shown_by(max(bars.near_list or ranks), plans) + _unlikely_first(bars))]
     near = ""
-    if bars.near_list and bars.near_probability is not None and len(bars.near_list) < len(ranks):
-        one_of = "Plan" if len(bars.near_list) == 1 else "One of"
-        near = (
-            f" {one_of} {_ranks(bars.near_list)} is the best or within {100 * SAME_WITHIN:.0f} % of it with "
-            f"{_chance(bars.near_probability)} probability."
-        )
+    if bars.near_list and len(bars.near_list) < len(ranks):
+        near = f" {_near(bars)}."
     beyond = max(*ranks, *bars.near_list) if near else max(ranks)
-    more = f" --top {beyond} shows them all." if beyond > plans else ""
-    return [Sentence(text + near + more + _unlikely_first(bars))]
+    return [Sentence(text + near + _shown_by(beyond, plans) + _unlikely_first(bars))]
+
+
+def _shown_by(rank: int, plans: int) -> str:
+    return f" --top {rank} shows them all." if rank > plans else ""
+
+
+def _near(bars: ErrorBars) -> str:
+    """Which plans hold one that is as good as the best."""
+    one_of = "Plan" if len(bars.near_list) == 1 else "One of"
+    return f"{one_of} {_ranks(bars.near_list)} is {_within(bars)}"
+
+
+def _benchmark_near(bars: ErrorBars) -> str:
+    """What to benchmark where more plans may be the best than anybody would run."""
+    if len(bars.near_list) == 1:
+        return f", but plan {bars.near_list[0]} is {_within(bars)}"
+    return f": benchmark {_ranks(bars.near_list)} (one is {_within(bars)})"
+
+
+def _within(bars: ErrorBars) -> str:
+    assert bars.near_within is not None
+    assert bars.near_probability is not None
+    return f"the best or within {100 * bars.near_within:.0f} % of it with {_chance(bars.near_probability)} probability"
 
 
 def _chance(value: float) -> str:
@@ -187,19 +210,21 @@ def bars_facts(bars: ErrorBars | None) -> list[tuple[str, str]]:
     return [("Error bars", f"80 % of measurements; residuals of calibration '{bars.calibration}' ({kind}), {where}")]
 
 
-def bars_document(bars: ErrorBars | None, *, compared: bool = True) -> dict[str, Any]:
-    """Keys of an answer; ``compared``: of one with several plans."""
+def bars_document(bars: ErrorBars | None, plans: int | None) -> dict[str, Any]:
+    """Keys of an answer; ``plans``: how many it ranks, None where it is about one."""
     names = ("calibration", "kind", "note", "basis")
     where = None if bars is None else {name: getattr(bars, name) for name in names}
-    if not compared:
+    if plans is None:
         return {"error_bars": where}
     return {
         "error_bars": where,
         "benchmark_list": [] if bars is None else list(bars.benchmark_list),
         "benchmark_probability": None if bars is None else bars.benchmark_probability,
         "benchmark_compared": 0 if bars is None else len(bars.probability_best),
+        "probability_others": None if bars is None or not bars.probability_best else sum(bars.probability_best[plans:]),
         "near_list": [] if bars is None else list(bars.near_list),
         "near_probability": None if bars is None else bars.near_probability,
+        "near_within": None if bars is None else bars.near_within,
     }
 
 

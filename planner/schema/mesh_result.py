@@ -41,7 +41,8 @@ class MeshPlanCost(BaseModel):
     )
     step_time_high_s: Seconds | None = None
     probability_best: Number | None = Field(
-        default=None, description="Chance that the plan is the best of `plans`; null where plans were not compared."
+        default=None,
+        description="Chance that the plan is the best of the `benchmark_compared` first ones; null where it is none of these.",
     )
     throughput_samples_per_s: Number = Field(description="Global batch / step time.")
     memory_bytes_per_gpu: Number = Field(description="Peak memory of the fullest GPU.")

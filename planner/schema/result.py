@@ -43,7 +43,8 @@ class PlanCost(_Result):
     )
     step_time_high_s: Seconds | None = None
     probability_best: Number | None = Field(
-        default=None, description="Chance that the plan is the best of `plans`; null where plans were not compared."
+        default=None,
+        description="Chance that the plan is the best of the `benchmark_compared` first ones; null where it is none of these.",
     )
     throughput_samples_per_s: Number = Field(description="Global batch / step time.")
     memory_bytes_per_gpu: Number = Field(description="Peak memory of the fullest worker.")
@@ -144,13 +145,24 @@ class Compared(_Result):
     )
     benchmark_probability: Number | None = Field(default=None, description="That chance, as it was found.")
     benchmark_compared: int = Field(
-        default=0, ge=0, description="How many of the best plans were compared; probability_best is about them."
+        default=0,
+        ge=0,
+        description="How many of the best plans were compared, whatever --top shows; their probability_best add up to 1.",
+    )
+    probability_others: Number | None = Field(
+        default=None, description="Chance that the best is one of those compared that are not in `plans`."
     )
     near_list: list[int] = Field(
         default_factory=list,
-        description="Ranks of the fewest plans of which one is the best or within 3 % of it with a chance of at least 90 %.",
+        description=(
+            "Ranks of the fewest plans, at most 4, of which one is the best or slower by at most `near_within` with a chance of at "
+            "least 90 %."
+        ),
     )
     near_probability: Number | None = Field(default=None, description="That chance, as it was found.")
+    near_within: Number | None = Field(
+        default=None, description="0.03, or the least rounded number above for which 4 plans are enough."
+    )
 
 
 class SensitivityEntry(_Result):
@@ -265,6 +277,11 @@ class PointEntry(_Result):
     hours: Number | None = Field(description="Of training, with --epochs and --samples.")
     summary: str
     fits: bool
+    step_time_low_s: Seconds | None = Field(
+        default=None,
+        description="A measurement lies between this and `step_time_high_s` with a chance of 80 %; null: no error model.",
+    )
+    step_time_high_s: Seconds | None = None
 
 
 class ScaleDocument(Tail):
@@ -280,6 +297,7 @@ class ScaleDocument(Tail):
     epochs: Number | None
     samples: Number | None = Field(description="Samples of one epoch.")
     points: list[PointEntry]
+    error_bars: ErrorBarsEntry | None = None
 
 
 class ListDocument(_Result):

@@ -334,7 +334,7 @@ def _search_document(result: ServingResult) -> dict[str, Any]:
         "wall_s": result.wall_s,
         "searched": dict(result.searched),
         "data_parallel": None if plain is None else _with_plan(plain),
-        **bars_document(result.error_bars),
+        **bars_document(result.error_bars, len(result.plans)),
         **tail(result.setting, (*result.assumptions, *result.model_assumptions), (), result.notes),
     }
 
@@ -350,7 +350,7 @@ def _estimate_document(estimate: ServingEstimate, warnings: Sequence[str], *, ro
         document["layers"] = [asdict(row) for row in estimate.layers]
     return {
         **document,
-        **bars_document(estimate.error_bars, compared=False),
+        **bars_document(estimate.error_bars, None),
         "best": None if best is None else _with_plan(best),
         "comparison": [{"term": term, "plan_s": a, "best_s": b} for term, a, b in estimate.comparison],
         **tail(

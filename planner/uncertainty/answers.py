@@ -115,6 +115,7 @@ def parts_bars(resolved: Resolved, plans: Sequence[_Timed]) -> ErrorBars:
         benchmark_probability=None,
         near_list=(),
         near_probability=None,
+        near_within=None,
         basis=_OF_ONE_KIND,
     )
 

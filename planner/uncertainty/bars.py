@@ -26,6 +26,7 @@ from planner.request import Request
 __all__ = [
     "COMPARED_PLANS",
     "LISTED_SHARE",
+    "NEAR_PLANS",
     "SAME_WITHIN",
     "ErrorBars",
     "Knowledge",
@@ -33,6 +34,7 @@ __all__ = [
     "error_model",
     "knowledge_of",
     "knowledge_with",
+    "near_list",
     "one_width",
     "serving_knowledge",
     "where_needed",
@@ -44,9 +46,10 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 _T = TypeVar("_T", bound=Any)
 
-# Plans that are compared at least, however few are shown. More of them are mostly the first with a detail changed: with 20 the list held 14
-# to 18 plans, which nobody would run; the answer says how many were compared, and --top compares more.
-COMPARED_PLANS = 5
+# Plans that are compared, however many are shown, so that chances do not depend on --top. More would be more of the same: plans within a
+# few percent of the first that differ from it in one setting. To be sure of 16 takes a search of 512 GPUs 0.1 to 0.4 s longer than of 5, of
+# 64 or fewer 0.05 s; of 64 plans it would be 0.2 to 1.5 s.
+COMPARED_PLANS = 16
 # Plans whose times differ by less are equal: either both are on a list, or none is.
 _EQUAL_TIME = 1e-4
 # Chance that the list to benchmark is meant to hold the best; see also `costmodel.uncertainty.ErrorModel.listed_share`.
@@ -54,6 +57,10 @@ LISTED_SHARE = 0.9
 # A plan slower than the best by less than this is as good: repeated runs of one plan differ by more (by a median of 15 % in the largest
 # sweep of docs/accuracy.md, nanotron on H100).
 SAME_WITHIN = 0.03
+# People run so many plans before they choose. Where so many are not enough to hold one as good, they are chosen for what they do hold: one
+# within the least of these of the best.
+NEAR_PLANS = 4
+_WITHIN = (SAME_WITHIN, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
 # Draws of the errors: a probability of one half is known to 0.008.
 _DRAWS = 4000
 _NO_MODEL = (
@@ -94,14 +101,17 @@ class ErrorBars:
     low_s, high_s : tuple of float
         Step times between which a measurement of each ranked plan lies with a chance of 80 %; empty where there is no error model.
     probability_best : tuple of float
-        Chance that each ranked plan is the best of them; empty where they were not compared. There may be more than are shown.
+        Chance that each of the first `COMPARED_PLANS` ranked plans is the best of them; empty where they were not compared. More or fewer
+        may be shown.
     benchmark_list : tuple of int
         Ranks of the fewest plans of which one is the best with a chance of `LISTED_SHARE`, of the first, and of those that take as long as
         one of them.
     benchmark_probability : float or None
         That chance, as it was found; None where nothing was compared.
     near_list, near_probability : tuple of int, float or None
-        The same of the plans of which one is the best or within `SAME_WITHIN` of it.
+        The same of the plans of which one is the best or within ``near_within`` of it.
+    near_within : float or None
+        `SAME_WITHIN`, or the least of some rounded numbers above it for which `NEAR_PLANS` are enough.
     calibration, kind : str
         Whose error model it is.
     note : str
@@ -117,6 +127,7 @@ class ErrorBars:
     benchmark_probability: float | None = None
     near_list: tuple[int, ...] = ()
     near_probability: float | None = None
+    near_within: float | None = None
     calibration: str = ""
     kind: str = ""
     note: str = ""
@@ -239,7 +250,7 @@ def _covariance(calibration: Calibration, bundled: Calibration, names: Sequence[
 
 
 def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weight: ArrayLike = 1.0) -> ErrorBars:
-    """Error bars of the ranked plans of one question, in their order.
+    """Error bars of the ranked plans of one question, in their order; of more than `COMPARED_PLANS` the first are compared.
 
     Parameters
     ----------
@@ -260,16 +271,17 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
     )
     if len(candidates) < 2:
         return bars
-    errors = sampled_log_errors(candidates, knowledge.model, draws=_DRAWS, seed=seed)
-    predicted = np.log(candidates.step_time_s * np.asarray(weight))
+    compared = candidates.first(COMPARED_PLANS)
+    errors = sampled_log_errors(compared, knowledge.model, draws=_DRAWS, seed=seed)
+    predicted = np.log((candidates.step_time_s * np.asarray(weight))[: len(compared)])
     log_times = predicted + errors
     chance = probability_best(log_times)
     # What is recommended is benchmarked in any case.
     share = max(LISTED_SHARE, knowledge.model.listed_share)
     short = shortest_list(log_times, share, holding=0)
     listed = with_equals(np.array(sorted({0, *short.tolist()})), predicted)
-    near = np.sort(shortest_list(log_times, share, SAME_WITHIN, holding=0))
-    held = log_times[:, near].min(axis=1) <= log_times.min(axis=1) + np.log1p(SAME_WITHIN)
+    near, within = near_list(log_times, share)
+    held = log_times[:, near].min(axis=1) <= log_times.min(axis=1) + np.log1p(within)
     return replace(
         bars,
         probability_best=tuple(chance.tolist()),
@@ -277,7 +289,33 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
         benchmark_probability=float(chance[listed].sum()),
         near_list=tuple((near + 1).tolist()),
         near_probability=float(held.mean()),
+        near_within=within,
     )
+
+
+def near_list(log_times: FloatArray, share: float) -> tuple[NDArray[np.int64], float]:
+    """Fewest plans, at most `NEAR_PLANS` plans of which one is within the least tolerance of the best, and that tolerance.
+
+    Parameters
+    ----------
+    log_times : array (draws, n)
+    share : float
+        Of the draws, in which one is.
+
+    Examples
+    --------
+    Each of seven plans is the best in one draw and 9 % slower than the best in the others:
+
+    >>> times = np.ones((7, 7)) * 1.09 - 0.09 * np.eye(7)
+    >>> plans, within = near_list(np.log(times), 1.0)
+    >>> len(plans), within
+    (1, 0.1)
+    """
+    for within in _WITHIN:
+        near = np.sort(shortest_list(log_times, share, within, holding=0))
+        if len(near) <= NEAR_PLANS:
+            break
+    return near, within
 
 
 def with_equals(chosen: NDArray[np.int64], log_times: FloatArray) -> NDArray[np.int64]:
@@ -292,9 +330,9 @@ def with_equals(chosen: NDArray[np.int64], log_times: FloatArray) -> NDArray[np.
 
 def with_chances(plans: Sequence[_T], bars: ErrorBars) -> tuple[_T, ...]:
     """Ranked plans with their chance to be the best, where they were compared."""
-    if not bars.probability_best:
-        return tuple(plans)
-    return tuple(replace(plan, probability_best=bars.probability_best[n]) for n, plan in enumerate(plans))
+    chances = bars.probability_best
+    compared = (replace(plan, probability_best=chance) for plan, chance in zip(plans, chances, strict=False))
+    return (*compared, *plans[len(chances) :])
 
 
 def with_bars(plans: Sequence[_T], bars: ErrorBars) -> tuple[_T, ...]:

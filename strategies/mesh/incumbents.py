@@ -19,6 +19,7 @@ __all__ = ["DISTINCT", "KEY", "Incumbents", "key_of"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 # Fields that make two plans different to a user.
 KEY: tuple[str, ...] = (
@@ -75,6 +76,7 @@ class Incumbents:
     top: int
     distinct: tuple[str, ...] | None = None
     _rows: dict[tuple[int, ...], _Row] = field(default_factory=dict)
+    _leading_score: dict[tuple[int, ...], float] = field(default_factory=dict)  # of every group at hand, its best
     worst: float = float("inf")  # score of the last of them once there are enough
     best: float = float("inf")
 
@@ -99,6 +101,21 @@ class Incumbents:
                 if len(self._rows) > 4 * self.top:
                     self._trim()
         self._trim()
+
+    def open(self, batch: MeshBatch, score: FloatArray) -> BoolArray:
+        """Whether plans with these scores, or larger ones, may matter to their group: what is worse than its best does not."""
+        open_rows = np.asarray(score <= self.worst)
+        if not self._leading_score:
+            return open_rows
+        rows = np.flatnonzero(open_rows)
+        if not len(rows):
+            return open_rows
+        columns = [getattr(batch, name)[rows] for name in self.distinct or ()]
+        first, group = combined(*columns)
+        keys = zip(*(column[first].tolist() for column in columns), strict=True)
+        best = np.array([self._leading_score.get(key, np.inf) for key in keys])
+        open_rows[rows] = score[rows] <= best[group] * (1.0 + _ROUNDING)
+        return open_rows
 
     def _leading(self, batch: MeshBatch, score: FloatArray) -> IntArray:
         """Rows by score; of every group only the best and its equals."""
@@ -131,7 +148,7 @@ class Incumbents:
                 continue
             if row.score <= leading.setdefault(row.group, row.score) * (1.0 + _ROUNDING):
                 kept[key] = row
-        self._rows = kept
+        self._rows, self._leading_score = kept, leading
         scores = list(leading.values())
         self.best = scores[0] if scores else float("inf")
         self.worst = scores[-1] if len(scores) >= self.top else float("inf")

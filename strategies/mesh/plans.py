@@ -107,12 +107,13 @@ class PlanJudge:
         floors = floors_s[core, :, stage]
         least = self.least_score(np.min(floors, axis=1), batch)
         second = batch.zero_stage == 2
-        first = np.flatnonzero(~second & (least < self.goal()))
+        hopeful = (least < self.goal()) & self.incumbents.open(batch, least * _SLACK)
+        first = np.flatnonzero(~second & hopeful)
         plain = self._run_best_way(batch.take(first), core[first], flush_s[core[first]], floors[first])
         # ZeRO-2 moves what ZeRO-1 moves and reduces more often: it is not faster, unless ZeRO-1 adds up whole gradients.
         one = batch.zero_stage[first] == 1
         known = core[first][one] * _RADIX + batch.dp_shard[first][one]
-        later = np.flatnonzero(second & (least < self.goal()))
+        later = np.flatnonzero(second & hopeful & (least < self.goal()))
         if len(known) and len(later) and not self.model.assumptions.zero_whole:
             order = np.argsort(known)
             wanted = core[later] * _RADIX + batch.dp_shard[later]
@@ -135,7 +136,7 @@ class PlanJudge:
         plain_s = self._least_s(plain, core)
         plain_score = self.least_score(plain_s, batch)
         # What is too slow without saving memory stays so.
-        left = np.flatnonzero(plain_score < self.goal())
+        left = np.flatnonzero((plain_score < self.goal()) & self.incumbents.open(batch, plain_score * _SLACK))
         if self.ways.plain in self.ways.each and len(left):
             fits = self._memory_bytes(plain.take(left), core[left]) <= self.settings.capacity_bytes
             self._keep(plain.take(left[fits]))

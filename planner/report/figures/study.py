@@ -151,7 +151,7 @@ def _layer_study(request: Request, view: AnswerView, say: Progress) -> Study:
             points = []
             for count in counts:
                 try:
-                    (point,) = scale(asked, (count,), weak=weak, family=family)
+                    (point,) = scale(asked, (count,), weak=weak, family=family).points
                 except PlannerError as error:  # nothing of the family fits there
                     notes.append(f"{name}, {'weak' if weak else 'strong'}, {count} GPUs: {error}")
                     continue

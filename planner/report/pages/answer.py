@@ -211,7 +211,11 @@ def _plans_table(view: AnswerView) -> str:
             [Cell(_interval(plan, unit), plan.low_s) for plan in plans],
         ),
         _numbers(
-            "P(best)", "of the ranked plans, to be the best when measured", plans, lambda p: p.probability_best, percent
+            "P(best)",
+            "of the plans compared, to be the best when measured",
+            plans,
+            lambda p: p.probability_best,
+            percent,
         ),
         _numbers("gap", "to the first plan", plans, lambda p: p.gap, lambda v: gap_text(v or 0.0)),
         _numbers("GPUs", "in use", plans, lambda p: p.workers, lambda v: f"{v:,.0f}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from costmodel.mesh.plan import MeshPlan
@@ -11,7 +12,7 @@ from planner.mesh.judge import make_judge
 from planner.mesh.search import settings_of
 from planner.request import Request
 from planner.resolve import resolve
-from strategies.mesh.incumbents import DISTINCT
+from strategies.mesh.incumbents import DISTINCT, Incumbents
 from strategies.mesh.search import search_model
 
 QUESTIONS = [
@@ -48,3 +49,23 @@ def test_the_plain_list_can_be_asked_for() -> None:
     for diverse, distinct in ((None, DISTINCT), (True, DISTINCT), (False, None)):
         resolved = resolve(Request(model="bert-large", gpus=8, diverse=diverse))
         assert settings_of(resolved).distinct == distinct
+
+
+@pytest.mark.parametrize("question", [("llama2-7b", 16, 24), ("mixtral-8x7b", 16, 32)])
+def test_what_the_best_of_its_group_closes_is_of_no_use(
+    question: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups close what is slower than their own best: fewer plans are scored, and the list is the same."""
+    model, gpus, batch = question
+    resolved = resolve(Request(model=model, gpus=gpus, batch=batch, top=16))
+
+    def found() -> tuple[list[tuple[object, float]], int]:
+        judge = make_judge(resolved)
+        outcome = search_model(judge.model, settings_of(resolved))
+        return [(c.plan, c.score) for c in outcome.candidates], outcome.searched["plans"]
+
+    closing = found()
+    monkeypatch.setattr(Incumbents, "open", lambda self, batch, score: np.ones(len(score), dtype=np.bool_))
+    open_to_all = found()
+    assert closing[0] == open_to_all[0]
+    assert closing[1] < open_to_all[1]
