@@ -16,7 +16,11 @@ from planner.loading import load_cluster, load_device
         ("Megatron-DeepSpeed", "", "portable"),
         ("PyTorch FSDP", "yes", "portable"),
         ("PyTorch FSDP", "FlashAttention-3", "newest"),
-        ("Composer", "yes (triton/flash)", "triton"),
+        ("Composer", "yes (triton/flash)", "first"),
+        ("InternEvo", "yes", "first"),
+        ("xformers + FairScale FSDP", "yes", "first"),
+        ("transformers", "flash-attn==1.0.5", "first"),
+        ("transformers", "flash-attn 2.5", "portable"),
     ],
 )
 def test_kernels_of_frameworks(framework: str, kernel: str, kernels: str) -> None:
@@ -30,6 +34,15 @@ def test_only_attention_is_slower_and_only_where_the_device_has_other_kernels() 
     assert slower.efficiency.matmul_fraction == hopper.efficiency.matmul_fraction
     assert with_attention(hopper, "newest") is hopper
     assert with_attention(ampere, "portable") is ampere
+
+
+def test_the_default_rate_is_that_of_the_first_kernels() -> None:
+    """Steps of llm-foundry on A100 found it: 0.60 and 0.48 (FlashAttention-2 has 73 and 63 % of the peak of 0.87)."""
+    ampere, other = load_device("a100-80gb").device, load_device("gaudi2").device
+    first = with_attention(ampere, "first").efficiency
+    assert (first.attention_fraction, first.attention_backward_fraction) == pytest.approx((0.60, 0.48), abs=0.005)
+    assert (other.efficiency.attention_fraction, other.efficiency.attention_backward_fraction) == (0.60, 0.48)
+    assert with_attention(other, "first") is other
 
 
 def test_every_group_of_a_cluster_is_run_by_the_framework() -> None:
