@@ -87,6 +87,8 @@ _INSTANCES = (
     _k(r"\bg5(?=[ .])", "a10g", "pcie4-node"),
     _k(r"\bg6e\b", "l40s", "pcie4-node"),
     _k(r"\bg6(?=[ .])|\bg2 standard", "l4", "pcie4-node"),
+    _k(r"(?:trn|trainium) ?2.*\bneuron ?cores?\b|\bneuron ?core v3\b", "trainium2-core", "aws-trn2-cores"),
+    _k(r"(?:trn|trainium) ?1.*\bneuron ?cores?\b|\bneuron ?cores?(?: v2)?\b", "trainium1-core", "aws-trn1-cores"),
     _k(r"\btrn2", "trainium2", "aws-trn2"),
     _k(r"\btrn1", "trainium1", "aws-trn1"),
 )

@@ -79,7 +79,7 @@ _TRANSFORMERS: tuple[tuple[str, str, dict[str, str]], ...] = (
     (r"\bphi ?4 ?mini", "phi-4-mini", {}),
     (r"\bphi ?4\b(?!.*multimodal)", "phi-4", {}),
     (r"nemotron ?h ?(8|56)b\b", "nemotron-h-{}b", {}),
-    (r"nemotron ?3 ?nano(?: 30b(?: a3b)?)?\b", "nemotron-3-nano-30b", {}),
+    (r"nemotron ?v?3 ?nano(?: 30b(?: a3b)?)?\b", "nemotron-3-nano-30b", {}),
     (r"\bdbrx", "dbrx", {}),
     (r"(?:megatron|mt ?nlg)\b.*\b530b|megatron ?turing|\bmt ?nlg\b", "megatron-530b", {}),
     (r"megatron\b.*\b22b|\bgpt 22b", "megatron-22b", {}),

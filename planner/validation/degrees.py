@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from planner.validation.facts import implied_batch
+from planner.validation.facts import framework_facts, has_failed, implied_batch
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["ImpossiblePlan", "batches_of", "degrees_of", "devices_of"]
+__all__ = ["ImpossiblePlan", "batches_of", "degrees_of", "devices_of", "shared_samples", "stated_batch"]
 
 _MOST_DEVICES = 10**6  # as of a question
 
@@ -110,10 +110,28 @@ def _samples_in_tokens(row: Row, seq: int | None) -> int | None:
     return round(samples) if samples.is_integer() else max(round(number * 1000.0**power / seq), 1)
 
 
+def stated_batch(row: Row, seq: int | None) -> int | None:
+    """Samples per step, where the row states them or their positions."""
+    return _samples_in_tokens(row, seq) or row.count("global_batch")
+
+
+def shared_samples(row: Row, cp: int, dp: int, seq: int | None) -> tuple[int, int]:
+    """Cp and dp: where more devices ran than there were samples and neither is stated, they shared samples by their positions.
+
+    >>> row = Row(line=2, cells={"gpus": "256", "global_batch": "64"})
+    >>> shared_samples(row, 1, 256, 131072), row.defaults
+    ((4, 64), {'cp': 4})
+    """
+    samples = stated_batch(row, seq)
+    if samples is None or row.has("cp") or row.has("dp") or dp <= samples or dp % samples or has_failed(row):
+        return cp, dp
+    return row.default("cp", dp // samples), samples
+
+
 def batches_of(row: Row, dp: int, gpus: int, seq: int | None) -> tuple[list[tuple[int, int]], int]:
     """(micro-batch, micro-batches per step and replica), several where the row leaves it open; and the global batch."""
     micro_batch, accumulated = row.count("micro_batch"), row.count("grad_accum")
-    global_batch = _samples_in_tokens(row, seq) or row.count("global_batch")
+    global_batch = stated_batch(row, seq)
     if global_batch is None:
         each = row.count("batch_per_gpu") or row.count("batch_per_dp")
         implied = implied_batch(row, gpus, seq)
@@ -147,6 +165,13 @@ def batches_of(row: Row, dp: int, gpus: int, seq: int | None) -> tuple[list[tupl
         return [(micro_batch, count)], global_batch
     if accumulated is not None:
         return [(-(-per_replica // accumulated), accumulated)], global_batch
+    return _open_batches(row, per_replica), global_batch
+
+
+def _open_batches(row: Row, per_replica: int) -> list[tuple[int, int]]:
+    """Where a row leaves it open: the whole of a replica where its framework accumulates nothing, else any power of two or the whole."""
+    if framework_facts(row).get("whole_batch"):
+        return [(row.default("micro_batch", per_replica), 1)]
     row.default("micro_batch", "tuned")
     sizes = sorted({per_replica, *(2**n for n in range(per_replica.bit_length()) if per_replica % 2**n == 0)})
-    return [(size, per_replica // size) for size in sizes], global_batch
+    return [(size, per_replica // size) for size in sizes]

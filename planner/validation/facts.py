@@ -18,6 +18,7 @@ __all__ = [
     "has_failed",
     "implied_batch",
     "is_measured",
+    "is_narrow_throughout",
     "measured_bytes",
     "not_measured",
     "plausible_bytes",
@@ -35,7 +36,9 @@ __all__ = [
 # recompute_num_layers).
 # torchtitan: docs/fsdp.md and infra/parallelize.py (SequenceParallel norms); its selective recomputation takes every second product, or
 # block (activation_checkpoint, selective_ac_option). MaxText: configs/base.yml, logical_axis_rules (weights over
-# "fsdp", activations over "tensor" between the blocks; remat_policy full).
+# "fsdp", activations over "tensor" between the blocks; remat_policy full; gradient_accumulation_steps 1).
+# torchtune (dtype: bf16 of its configurations), NeMo AutoModel (torch.optim.Adam over 16-bit weights, examples/benchmark/configs) and
+# VectorLM (an 8B and its Adam on one device of 80 GB) keep nothing in 32 bits, and shard everything.
 # vTrain's runs on one node: their times are sums, so that runs with 24 layers less those with 16 give the time of a layer, and pipelines
 # those of their stages. Nothing is recomputed there, on any stage, whatever its configurations say (its simulator recomputes on all stages
 # but the last: src/predictor.py, create_layer_graph), and a rank has vocab_size // tensor_parallel_size words, not padded (src/config.py,
@@ -43,6 +46,8 @@ __all__ = [
 _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
     (r"\bvtrain\b.*\bsingle.?node", {"recomputes_nothing": 1, "cuts_vocabulary": 1}),
     (r"nanotron", {"sequence_parallel": 1}),
+    (r"torchtune|vector.?lm", {"zero_stage": 3, "narrow_throughout": 1}),
+    (r"auto.?model\b", {"zero_stage": 3, "narrow_throughout": 1, "recompute_as_needed": 1}),
     (
         r"nemo|megatron-bridge",
         {
@@ -55,9 +60,9 @@ _FRAMEWORKS: tuple[tuple[str, dict[str, int]], ...] = (
         },
     ),
     (r"torchtitan", {"sequence_parallel": 1, "zero_stage": 3, "selects_every_second": 1}),
-    (r"maxtext", {"sequence_parallel": 1, "zero_stage": 3, "recompute_all": 1}),
+    (r"maxtext", {"sequence_parallel": 1, "zero_stage": 3, "recompute_all": 1, "whole_batch": 1}),
     # Sharded unless told otherwise: llm-foundry (fsdp_config of its yamls), OLMo, torchtune, Levanter, EasyLM (axis fsdp).
-    (r"fsdp|llm-?foundry|mosaic|olmo|torchtune|levanter|easylm", {"zero_stage": 3}),
+    (r"fsdp|llm-?foundry|mosaic|olmo|levanter|easylm", {"zero_stage": 3}),
 )
 _YES = ("yes", "true", "1", "on")
 _NO = ("no", "false", "0", "off", "none")
@@ -317,11 +322,31 @@ def gradient_bytes(row: Row, number_format: str) -> float:
     """Bytes per weight of the gradients that accumulate and travel.
 
     4 where the precision says so or FSDP keeps its default mixed precision (``mp_mode`` DEFAULT); 2 under PURE and in fp16 (Megatron-LM
-    accumulates in fp32 by default with bf16 only) and in NeMo's recipes; else 4.
+    accumulates in fp32 by default with bf16 only), in 16 bits throughout and in NeMo's recipes; else 4.
     """
     text, mode = row.text("precision").lower(), row.text("mp_mode").upper()
     if "fp32 grad" in text or mode == "DEFAULT":
         return 4.0
-    if mode == "PURE" or number_format == "fp16" or framework_facts(row).get("narrow_gradients"):
+    if (
+        mode == "PURE"
+        or number_format == "fp16"
+        or is_narrow_throughout(row)
+        or framework_facts(row).get("narrow_gradients")
+    ):
         return 2.0
     return 4.0
+
+
+_THROUGHOUT = re.compile(r"\b(?:pure|true|full)\b")
+
+
+def is_narrow_throughout(row: Row) -> bool:
+    """Whether weights, gradients and optimizer state are kept in 16 bits alone.
+
+    >>> [is_narrow_throughout(Row(line=2, cells={"precision": text})) for text in ("bf16-true", "pure bf16", "bf16-mixed", "fp32-true")]
+    [True, True, False, False]
+    """
+    text = row.text("precision").lower()
+    if "32" in text or "mix" in text or "amp" in text:
+        return False
+    return bool(_THROUGHOUT.search(text) or framework_facts(row).get("narrow_throughout"))

@@ -80,12 +80,18 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
 
         near = did_you_mean(short_name(text), bundled("devices"))
         raise RowSkipped(f"device '{short_name(text)}' is not known{near} (planner list devices)", usable=True)
+    if wanted.gpus_per_node in _CORES and _CORES[wanted.gpus_per_node][0] == name:
+        _, name, cluster_name = _CORES[wanted.gpus_per_node]
     attention = _attention_of(row)
     device = _as_used_by(row.text("library"), _device(name, attention))
     cluster = _cluster(name, _published_cluster(row, name) or cluster_name, wanted, attention)
     if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
     return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
+
+
+# Devices of a machine -> chips whose cores they must be, as its software counts them (AWS Neuron), the core, and the cluster of cores.
+_CORES = {32: ("trainium1", "trainium1-core", "aws-trn1-cores"), 64: ("trainium2", "trainium2-core", "aws-trn2-cores")}
 
 
 def device_name(text: str, memory_gb: float | None = None) -> str | None:

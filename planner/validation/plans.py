@@ -67,7 +67,7 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     numbers: dict[MeshPlan, int] = {}
     members = [[numbers.setdefault(plan, len(numbers)) for plan in question.plans] for question in questions]
     plans = [framework_plan(first.profile, model, _cut(plan, model.num_blocks)) for plan in numbers]
-    batch = MeshBatch.from_plans(plans)
+    batch = MeshBatch.from_plans([_checked(plan) for plan in plans])
     broken = [
         message or framework_fault(first.profile, model, plan)
         for message, plan in zip(_broken(NetworkShape.of(first.graph, model.units, 1), batch), plans, strict=True)
@@ -99,7 +99,8 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
         )
         plan, seconds = plans[int(legal[chosen])], float(costs.step_time_s[chosen])
         used = fitted | fitted_links(cluster, plan.workers)
-        outcomes.append(_outcome(question, seconds, memory, ideal_s, used, plan=plan, shares=step_shares[chosen]))
+        stated = _checked(plan)  # what the error bars can evaluate
+        outcomes.append(_outcome(question, seconds, memory, ideal_s, used, plan=stated, shares=step_shares[chosen]))
     return outcomes
 
 
@@ -118,13 +119,22 @@ def _cut(plan: MeshPlan, blocks: int) -> MeshPlan:
     """The plan for a network of so many blocks.
 
     Megatron counts embedding and loss among the layers of a pipeline where it is told to (account_for_embedding_in_pipeline_split):
-    Llama 3.1 405B has 126 blocks, and runs as 16 stages of 8 chunks. Here chunks hold blocks.
+    Llama 3.1 405B has 126 blocks, and runs as 16 stages of 8 chunks. The first chunk, which holds the embedding, and the last, which holds
+    head and loss, go without a block then; where one of the two does, it is the last.
     """
-    if blocks < plan.pp * plan.vpp <= blocks + 2:
-        plan = replace(plan, vpp=max(blocks // plan.pp, 1))
-        if plan.vpp == 1:
-            plan = replace(plan, schedule="1f1b")
+    chunks = plan.pp * plan.vpp
+    if plan.vpp > 1 and blocks < chunks <= blocks + 2:
+        held = (0 if chunks == blocks + 2 else 1, *(1,) * (chunks - 2), 0)
+        plan = replace(plan, stage_blocks=held)
     return replace(plan, recompute_blocks=min(plan.recompute_blocks, blocks))
+
+
+def _checked(plan: MeshPlan) -> MeshPlan:
+    """The plan as the rules know it, whose chunks all hold a block."""
+    if plan.vpp == 1 or not plan.stage_blocks or all(plan.stage_blocks):
+        return plan
+    fewer = max(sum(plan.stage_blocks) // plan.pp, 1)
+    return replace(plan, stage_blocks=(), vpp=fewer, schedule=plan.schedule if fewer > 1 else "1f1b")
 
 
 def _broken(shape: NetworkShape, batch: MeshBatch) -> list[str]:

@@ -11,7 +11,7 @@ from costmodel.device import Device
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.network import Cluster
 from costmodel.paleo.model import PaleoCompute
-from costmodel.precision import OPTIMIZERS, Precision
+from costmodel.precision import OPTIMIZERS, Optimizer, Precision
 from costmodel.roofline import EAGER, ImageSoftware, RooflineCompute
 
 __all__ = ["DEFAULT", "PALEO", "Preset"]
@@ -43,7 +43,7 @@ class Preset:
         self,
         device: Device,
         precision: Precision,
-        optimizer: str,
+        optimizer: str | Optimizer,
         *,
         alone: bool = False,
         software: ImageSoftware = EAGER,
@@ -53,9 +53,8 @@ class Preset:
             constants: dict[str, Any] = dict(self.efficiency)
             device = replace(device, efficiency=replace(device.efficiency, **constants))
         device = device_with(device, dict(self.constants))
-        roofline = RooflineCompute(
-            device=device, precision=precision, optimizer=OPTIMIZERS[optimizer], alone=alone, software=software
-        )
+        update = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+        roofline = RooflineCompute(device=device, precision=precision, optimizer=update, alone=alone, software=software)
         return PaleoCompute(device=device, extensions=roofline) if self.name == "paleo" else roofline
 
     def assumptions(self, bundled: MeshAssumptions) -> MeshAssumptions:

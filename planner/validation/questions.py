@@ -12,9 +12,9 @@ from costmodel.graph import Graph
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from costmodel.precision import OPTIMIZERS, Precision
+from costmodel.precision import OPTIMIZERS, Optimizer, Precision
 from costmodel.workload import Workload
-from planner.validation.degrees import batches_of, degrees_of
+from planner.validation.degrees import batches_of, degrees_of, shared_samples
 from planner.validation.experts import agrees, check_count, is_particular
 from planner.validation.facts import (
     computed_positions,
@@ -23,6 +23,7 @@ from planner.validation.facts import (
     gradient_bytes,
     has_failed,
     is_measured,
+    is_narrow_throughout,
     measured_bytes,
     not_measured,
     step_time_s,
@@ -33,6 +34,7 @@ from planner.validation.networks import TransformerShape, bundled_name, shape_of
 from planner.validation.positions import bundled_transformer, positions_of
 from planner.validation.preset import Preset
 from planner.validation.recomputation import recompute_choices
+from planner.validation.schedules import chunks_of, schedule_of
 from planner.validation.sharding import offloads_optimizer, sharding_choices
 from planner.validation.tables import Row, RowSkipped
 
@@ -96,7 +98,7 @@ def _question(row: Row) -> Question:
         row=row,
         graph=graph,
         machine=machine,
-        precision=precision_of(number_format, machine.device.formats),
+        precision=_as_kept(row, precision_of(number_format, machine.device.formats)),
         profile=profile,
         assumptions=_assumptions(
             profile,
@@ -111,6 +113,13 @@ def _question(row: Row) -> Question:
         measured_bytes=memory_bytes,
         failed=failed,
         ranking=_ranking_key(row),
+    )
+
+
+def _as_kept(row: Row, precision: Precision) -> Precision:
+    """Without a copy of the weights in 32 bits where a row or its framework trains in 16 bits throughout."""
+    return (
+        replace(precision, master_bytes=0) if is_narrow_throughout(row) and precision.weight_bytes == 2 else precision
     )
 
 
@@ -177,10 +186,12 @@ def _block_weights(shape: TransformerShape) -> int:
 def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int, int]:
     """The plan of a row (or those that it may mean, in so many parts), and its global batch."""
     tp, pp, cp, dp = degrees_of(row, node)
-    batches, global_batch = batches_of(row, dp, tp * pp * cp * dp, positions_of(row, graph))
+    seq = positions_of(row, graph)
+    cp, dp = shared_samples(row, cp, dp, seq)
+    batches, global_batch = batches_of(row, dp, tp * pp * cp * dp, seq)
     shardings = sharding_choices(row, dp, cp, node=node, is_pipelined=pp > 1)
     has_experts = "moe" in graph.kinds
-    vpp = row.count("vpp") or 1
+    vpp = chunks_of(row, pp)
     plan = MeshPlan(
         tp=tp,
         pp=pp,
@@ -196,17 +207,15 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
     for (stage, replicate, shard), (micro_batch, count), (recompute, recomputed) in product(
         shardings, batches, choices
     ):
-        interleaved = pp > 1 and vpp > 1 and count % pp == 0
-        if pp > 1 and vpp > 1 and not interleaved:
-            row.default("vpp", 1)
+        schedule = schedule_of(row, pp, vpp, count)
         plans.append(
             replace(
                 plan,
                 dp_replicate=replicate,
                 dp_shard=shard,
                 zero_stage=stage,
-                vpp=vpp if interleaved else 1,
-                schedule="interleaved" if interleaved else "1f1b",
+                vpp=vpp if schedule == "interleaved" else 1,
+                schedule=schedule,
                 micro_batch=micro_batch,
                 num_micro_batches=count,
                 recompute=recompute,
@@ -214,6 +223,12 @@ def _plans(row: Row, graph: Graph, node: int) -> tuple[tuple[MeshPlan, ...], int
             )
         )
     return tuple(plans), len(shardings), global_batch
+
+
+def _adam(precision: Precision) -> Optimizer:
+    """Adam, whose state is as wide as the weights that it updates."""
+    known = OPTIMIZERS["adam"]
+    return replace(known, state_bytes=2 * (precision.master_bytes or precision.weight_bytes))
 
 
 def model_of(question: Question, preset: Preset) -> MeshModel:
@@ -225,11 +240,12 @@ def model_of(question: Question, preset: Preset) -> MeshModel:
         The network has no repeated blocks.
     """
     machine = question.machine
+    optimizer = _adam(question.precision)
     workload = Workload(
         graph=question.graph,
         global_batch=1,
         precision=question.precision,
-        optimizer=OPTIMIZERS["adam"],
-        compute=preset.compute(machine.device, question.precision, "adam"),
+        optimizer=optimizer,
+        compute=preset.compute(machine.device, question.precision, optimizer),
     )
     return MeshModel.build(workload, preset.cluster(machine.cluster), preset.assumptions(question.assumptions))

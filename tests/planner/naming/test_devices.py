@@ -43,6 +43,7 @@ ROWS = {
     "Vega FE": "vega-fe", "Intel Xeon Phi 7250": "xeon-phi-7250", "KNL7250": "xeon-phi-7250", "p3dn.24xlarge": "v100-32gb",
     "p4d.24xlarge": "a100-40gb", "p4de.24xlarge": "a100-80gb", "p5.48xlarge": "h100-sxm", "p5e.48xlarge": "h200", "p5en.48xlarge": "h200",
     "p2.16xlarge": "k80", "g4dn.12xlarge": "t4", "g5.48xlarge": "a10g", "g6.12xlarge": "l4", "g6e.48xlarge": "l40s",
+    "trn1 NeuronCores": "trainium1-core", "NeuronCore-v2": "trainium1-core", "Trainium2 NeuronCore": "trainium2-core",
     "trn1.32xlarge": "trainium1", "a2-highgpu-8g": "a100-40gb", "a2-ultragpu-8g": "a100-80gb", "a3-highgpu-8g": "h100-sxm",
     "P100 (NVIDIA DGX-1)": "p100", "NVIDIA DGX-1 (P100)": "p100", "DGX-1 with Tesla P100": "p100", "DGX-2H": "v100-32gb",
     "DGX-1 (V100)": "v100-16gb", "v5p-128": "tpu-v5p", "v5litepod-16": "tpu-v5e", "KNL": "xeon-phi-7250",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.files.resources import bundled
+from planner.loading import load_cluster
 from planner.naming.devices import KNOWN_DEVICES
 from planner.validation.hardware import device_name, format_of, links_of, machine_of, precision_of, with_stated_math
 from planner.validation.tables import Row, RowSkipped
@@ -218,10 +219,11 @@ def test_what_leaves_a_host_is_shared_by_its_devices_only() -> None:
         ("H100 SXM", "Megatron-LM", "", 1.0, 1.0),
         ("H100 SXM", "MaxText (JAX)", "", 1.0, 1.0),
         ("H100 SXM", "", "", 1.0, 1.0),
-        ("H100 SXM", "something", "triton", 0.62 * 0.72, 0.62 * 0.66),
-        ("H100 SXM", "llm-foundry/Composer PyTorch FSDP", "yes", 0.62 * 0.72, 0.62 * 0.66),
+        ("H100 SXM", "something", "triton", 0.62 * 0.71, 0.62 * 0.67),
+        ("H100 SXM", "llm-foundry/Composer PyTorch FSDP", "yes", 0.62 * 0.71, 0.62 * 0.67),
         ("H100 SXM", "llm-foundry", "FlashAttention-3", 1.0, 1.0),
-        ("A100-80GB", "llm-foundry", "triton", 1.0, 1.0),  # its fractions were fitted to such runs
+        ("A100-80GB", "llm-foundry", "triton", 0.71, 0.67),
+        ("Gaudi 2", "llm-foundry", "triton", 1.0, 1.0),  # the default was fitted to such runs
         ("A100-80GB", "nanotron", "yes", 1.0, 1.0),
     ],
 )
@@ -244,3 +246,30 @@ def test_a_library_without_fast_algorithms_has_none_on_a_device_from_a_file() ->
     by_file, by_name = (machine_of(row(**{column: "titan-x"}, **stated)).device for column in ("device_file", "device"))
     assert by_file == by_name
     assert by_file.efficiency.fft_fraction < machine_of(row(device="titan-x")).device.efficiency.fft_fraction / 1000
+
+
+@pytest.mark.parametrize(
+    ("device", "each", "core"),
+    [
+        ("trn1.32xlarge", "32", "trainium1-core"),
+        ("trn2.48xlarge", "64", "trainium2-core"),
+        ("trn1.32xlarge", "16", "trainium1"),
+    ],
+)
+def test_more_devices_than_chips_of_a_machine_are_its_cores(device: str, each: str, core: str) -> None:
+    found = machine_of(row(device=device, gpus_per_node=each))
+    assert found.device.name == core
+    assert found.cluster.levels[0].size == int(each)
+
+
+@pytest.mark.parametrize(
+    ("chip", "core", "count"), [("aws-trn1", "aws-trn1-cores", 2), ("aws-trn2", "aws-trn2-cores", 4)]
+)
+def test_cores_are_equal_parts_of_a_chip_and_of_its_links(chip: str, core: str, count: int) -> None:
+    whole, part = (load_cluster(name).cluster for name in (chip, core))
+    assert whole.device.memory_bytes == count * part.device.memory_bytes
+    assert whole.device.memory_bandwidth_bytes_per_s == pytest.approx(count * part.device.memory_bandwidth_bytes_per_s)
+    assert whole.device.peak("bf16") == pytest.approx(count * part.device.peak("bf16"))
+    for level, of_core in zip(whole.levels, part.levels, strict=True):
+        assert level.bandwidth_bytes_per_s == pytest.approx(count * of_core.bandwidth_bytes_per_s)
+    assert part.levels[0].size == count * (whole.levels[0].size or 0)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from costmodel.mesh.plan import MeshPlan
 from planner.validation import convolutions, plans
 from planner.validation.hardware import format_of, precision_of
 from planner.validation.networks import shape_of, transformer
@@ -57,6 +58,71 @@ def test_the_batch_that_time_and_throughput_imply() -> None:
     assert seconds(run(global_batch="", micro_batch="", batch_per_dp="64")) == seconds(run(micro_batch=""))
     by_all = run(step_time_ms="", tokens_per_s=str(512 * 2048 / 12.0))
     assert by_all.comparisons[0].measured_s == pytest.approx(12.0)
+
+
+def plan_of(**cells: str) -> MeshPlan:
+    (comparison,) = run(**cells).comparisons
+    assert comparison.plan is not None
+    return comparison.plan
+
+
+@pytest.mark.parametrize(
+    ("text", "vpp", "schedule"),
+    [
+        ("", "", "1f1b"),
+        ("", "2", "interleaved"),
+        ("1F1B", "", "1f1b"),
+        ("1F1B", "2", "interleaved"),  # the chunks are stated
+        ("Interleaved1F1B", "", "interleaved"),
+        ("GPipe", "", "gpipe"),
+        ("AFAB", "", "gpipe"),
+        ("ZB-H1", "", "zero_bubble"),
+        ("ZBVZeroBubble", "", "zero_bubble"),
+        ("DualPipe", "", "1f1b"),
+    ],
+)
+def test_words_of_schedules(text: str, vpp: str, schedule: str) -> None:
+    assert plan_of(schedule=text, vpp=vpp).schedule == schedule
+
+
+def test_a_schedule_that_is_not_known_and_chunks_that_are_not_stated_are_noted() -> None:
+    assert run(schedule="DualPipe").row.defaults["schedule"] == "1f1b"
+    interleaved = run(schedule="interleaved")
+    assert interleaved.row.defaults["vpp"] == 2
+    assert seconds(interleaved) == seconds(run(vpp="2"))
+    assert plan_of(schedule="ZB-H1", pp="1", dp="16").schedule == "1f1b"
+    assert seconds(run(schedule="ZB-H1")) < seconds(run()) < seconds(run(schedule="GPipe", recompute="full")) * 1.001
+
+
+def test_maxtext_accumulates_no_gradients_unless_it_is_told_to() -> None:
+    cells = {"framework": "MaxText (JAX)", "micro_batch": "", "tp": "1", "pp": "1", "dp": "64", "step_time_ms": "9000"}
+    whole, parts = plan_of(**cells), plan_of(**cells, grad_accum="4")
+    assert (whole.micro_batch, whole.num_micro_batches) == (8, 1)
+    assert (parts.micro_batch, parts.num_micro_batches) == (2, 4)
+
+
+def test_more_devices_than_samples_share_them_by_their_positions() -> None:
+    cells = {"tp": "1", "pp": "1", "dp": "", "gpus": "64", "global_batch": "16", "micro_batch": "1", "seq": "32768"}
+    found = run(**cells)
+    assert found.row.defaults["cp"] == 4
+    assert seconds(found) == seconds(run(**cells, cp="4"))
+    refused = "there are more data-parallel ranks than samples in the global batch"
+    assert run(**{**cells, "dp": "64"}).skipped == refused
+    assert run(**{**cells, "global_batch": "24"}).skipped == refused
+
+
+@pytest.mark.parametrize(
+    "cells", [{"precision": "bf16-true"}, {"precision": "pure bf16"}, {"framework": "torchtune", "zero_stage": "1"}]
+)
+def test_what_trains_in_16_bits_throughout_keeps_no_copy(cells: dict[str, str]) -> None:
+    """Weights, gradients and two moments: 8 bytes each in place of 2 + 4 + 4 + 8, of which ZeRO-1 shares all but the first six (here 4)."""
+    mixed, narrow = (run(zero_stage="0", **{k: v for k, v in c.items() if k != "zero_stage"}) for c in ({}, cells))
+    assert mixed.memory is not None
+    assert narrow.memory is not None
+    weights = (32 * 12 * 4096**2 + 50304 * 4096) / 8  # of a rank, about
+    saved = mixed.memory.predicted_bytes - narrow.memory.predicted_bytes
+    assert saved == pytest.approx(10 * weights, rel=0.15)
+    assert seconds(narrow) < seconds(mixed)
 
 
 def test_a_batch_that_the_replicas_do_not_divide_is_noted() -> None:
