@@ -106,6 +106,10 @@ class Efficiency:
         is full, whatever their depth, each of which starts and is added to the others.
     winograd_side : float
         Least side of a tile of Winograd's products.
+    window_bytes, window_start : float
+        Bytes that a multiprocessor gathers from its first-level cache per clock in convolutions of narrow groups, whose windows every
+        output reads for itself (depthwise ones: nothing is multiplied twice), and elements that an output costs beside its window.
+        0 bytes: without limit.
     source : str
         Where the numbers come from.
 
@@ -146,6 +150,8 @@ class Efficiency:
     thin_split: float = 1.0
     weights_depth: float = 1.0
     winograd_side: float = 0.0
+    window_bytes: float = 0.0
+    window_start: float = 0.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -164,7 +170,7 @@ _SIZES = frozenset(
         "matrix_fill",
         *("vector_tile", "vector_depth", "vector_fill", "vector_split", "vector_loss"),
         *("vector_floor", "weights_depth", "thin_tile", "thin_depth", "thin_fill", "thin_split"),
-        "winograd_side",
+        *("winograd_side", "window_bytes", "window_start"),
     }
 )
 
@@ -189,11 +195,15 @@ DEFAULT_EFFICIENCY = Efficiency(
     thin_split=0.22,
     weights_depth=17.0,
     winograd_side=64.0,
+    window_bytes=11.0,
+    window_start=8.0,
     source="matmul_fraction, winograd_fraction, fft_fraction, strided_gradient_fraction, vector_tile, vector_depth, vector_fill, "
     "vector_split, vector_floor, thin_tile, thin_depth, thin_fill, thin_split and weights_depth: fit to the fp32 training GEMMs, "
     "convolutions and recurrent cells of DeepBench on Titan X, M40 and P100 (Baidu Research, results/train), rounded. winograd_side: half "
     "of the maxwell_ and volta_scudnn_winograd_128x128 in profiles of TensorFlow, fit among 0, 32, 64 and 96 to those convolutions and to "
-    "published steps on P100. vector_loss: fit to "
+    "published steps on P100. window_bytes and window_start: fit, rounded, to published steps of networks with depthwise and grouped "
+    "convolutions on RTX 3090 (timm, results, mixed precision) and A100 (NVIDIA DeepLearningExamples, mixed precision and TF32). "
+    "vector_loss: fit to "
     "ResNet-50 in fp32 on V100 (NVIDIA DeepLearningExamples). The fraction of peak of other devices is 0.51 to 0.97 in "
     "the MAMF table of ml-engineering (S. Bekman). tile_half, depth_half, split_depth: assumptions within what the step times "
     "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "
@@ -230,6 +240,7 @@ def kernel_time_s(
     launches: int = 1,
     sustained: bool = False,
     is_odd: ArrayLike | None = None,
+    window: tuple[ArrayLike, float] | None = None,
 ) -> FloatArray:
     """Time of a kernel, for any arrays that broadcast.
 
@@ -246,11 +257,12 @@ def kernel_time_s(
         The matrix product behind the kernel; ``flop / (2 m n k)`` of them run side by side. None for element-wise kernels.
     algorithm : "gemm", "attention", "attention_backward", "winograd", "fft" or "fft_tiling"
         The last three run at the vector peak whatever the precision.
-    tiling : "library", "unaligned", "recurrent", "thin", "weights" or "scattered"
+    tiling : "library", "unaligned", "recurrent", "thin", "weights", "scattered" or "depthwise"
         A matrix product of a library, one of matrices in 16 bits whose rows do not begin at multiples of 16 bytes, that of a recurrent
         cell, a kernel made for thin matrices, or such a one for the gradient of the weights of a convolution. "scattered" is no product:
         sums that the gradient of a strided convolution adds to memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by
         atomic additions); kernels for matrix units gather instead, and it takes no time (CUTLASS, implicit GEMM convolution).
+        "depthwise": one channel per group, so that lanes add up windows and no tile of a product is computed.
         Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide, tensor core requirements): the second
         kind runs on vector units. GPT of 13,824 features on A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per
         step with 64 heads of 216 and 163 s with 128 heads of 108.
@@ -261,6 +273,8 @@ def kernel_time_s(
     is_odd : array of bool, optional
         Rows of a matrix of 16 bits do not begin at multiples of 16 bytes: a library multiplies it on matrix units all the same, by
         kernels that load less at once.
+    window : (outputs, positions), optional
+        Of a convolution of narrow groups: outputs, and the positions of the input that each of them reads.
 
     Returns
     -------
@@ -304,16 +318,19 @@ def kernel_time_s(
     efficiency = device.efficiency
     memory_s = moved / device.stream_bytes_per_s
     on_vectors = tiling == "unaligned" and precision in _SIXTEEN_BITS
-    rate = _rate_flop_per_s(device, precision, algorithm, is_product=gemm is not None, on_vectors=on_vectors)
+    is_product = gemm is not None and tiling != "depthwise"
+    rate = _rate_flop_per_s(device, precision, algorithm, is_product=is_product, on_vectors=on_vectors)
     if sustained and gemm is not None:
         rate *= efficiency.sustained_fraction
     elif sustained:
         memory_s = memory_s / efficiency.elementwise_fraction
     if tiling == "scattered":
         memory_s = memory_s / efficiency.strided_gradient_fraction
-    if gemm is not None:
+    if gemm is not None and is_product:
         flops = _charged_flop(_sizes(device, precision, algorithm, tiling), flops, gemm)
     compute_s = flops / rate
+    if window is not None and efficiency.window_bytes:
+        compute_s = np.maximum(compute_s, _gathered_s(device, precision, *window))
     if is_odd is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
         compute_s = np.where(is_odd, compute_s / efficiency.odd_fraction, compute_s)
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
@@ -344,6 +361,17 @@ def _rate_flop_per_s(
             efficiency.matmul_fraction * narrow if units else _vector_fraction(device, wide)
         )
     return device.vector_peak_flop_per_s * efficiency.vector_fraction
+
+
+def _gathered_s(device: Device, precision: str, outputs: ArrayLike, positions: float) -> FloatArray:
+    """Time in which windows are gathered from the first-level caches: by bytes per clock of every multiprocessor."""
+    e = device.efficiency
+    width = 2.0 if precision in _SIXTEEN_BITS else 4.0
+    clocks_per_s = device.vector_peak_flop_per_s / (
+        2.0 * device.lanes_per_multiprocessor
+    )  # of all multiprocessors together
+    gathered = np.asarray(outputs, dtype=np.float64) * (positions + e.window_start) * width
+    return np.asarray(gathered / (e.window_bytes * clocks_per_s))
 
 
 def _halves(device: Device, precision: str) -> float:

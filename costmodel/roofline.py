@@ -130,6 +130,7 @@ class RooflineCompute:
             launches=kernel.launches,
             sustained=sustained,
             is_odd=kernel.is_odd,
+            window=kernel.window,
         )
         if kernel.images and self._keeps_channels_apart():
             # Matrix units read all channels of a position: what the kernel reads and writes is transposed first (cuDNN Developer Guide,

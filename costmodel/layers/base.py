@@ -225,7 +225,7 @@ def positions_of(shape: Shape, shard: Shard) -> FloatArray:
 # Kernels that some software leaves out, since the kernel beside them does their work: an activation forward, a bias (its addition and its
 # gradient), the gradient of an activation behind a normalisation.
 Fusable = Literal["", "activation", "bias", "normalised gradient"]
-Tiling = Literal["library", "unaligned", "recurrent", "thin", "weights", "scattered"]
+Tiling = Literal["library", "unaligned", "recurrent", "thin", "weights", "scattered", "depthwise"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +245,9 @@ class Kernel:
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
     fusable: Fusable = ""  # what it does, where some software has the kernel beside it do that
     is_odd: BoolArray | None = None  # rows of its matrices do not begin at multiples of 16 bytes
+    window: tuple[FloatArray, float] | None = (
+        None  # outputs of a convolution of narrow groups, and positions that each sees
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

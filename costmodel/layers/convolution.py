@@ -166,12 +166,21 @@ def _convolution_passes(
         (size.positions, size.patch, channels) if is_strided else of_input,
         (size.patch, channels, size.positions),  # gradient of the weights: sum over positions
     )
-    tilings: tuple[Tiling, ...] = ("thin", "thin", "weights" if is_whole else "thin")
+    is_depthwise = not is_whole and bool(np.all(np.asarray(size.patch) == area))
+    tilings: tuple[Tiling, ...] = ("depthwise",) * 3 if is_depthwise else ("thin", "thin", "weights")
+    seen = None if is_whole else (size.outputs, float(area))
     inner = (shard.in_channels, shard.out_channels, None)  # what Winograd's products sum over, beside the filter
     passes = []
     for index, gemm in enumerate(gemms):
-        implicit = Kernel(flop=size.flop, elements=size.elements, gemm=gemm, tiling=tilings[index], images=True)
-        sums = (_scattered(size, size.inputs),) if index == 1 and is_strided else ()
+        implicit = Kernel(
+            flop=size.flop,
+            elements=size.elements,
+            gemm=gemm,
+            tiling=tilings[index],
+            images=not is_depthwise,  # lanes take any layout
+            window=seen,
+        )
+        sums = (_scattered(size, size.inputs),) if index == 1 and is_strided and not is_depthwise else ()
         alternatives: list[tuple[Kernel, ...]] = [(implicit, *sums)]
         if is_whole and win.dilation == (1, 1):
             if win.kernel == (3, 3) and win.stride == (1, 1):

@@ -71,6 +71,8 @@ class EfficiencyEntry(FileModel):
     thin_split: HalfSize = DEFAULT_EFFICIENCY.thin_split
     weights_depth: HalfSize = DEFAULT_EFFICIENCY.weights_depth
     winograd_side: HalfSize = DEFAULT_EFFICIENCY.winograd_side
+    window_bytes: HalfSize = DEFAULT_EFFICIENCY.window_bytes
+    window_start: HalfSize = DEFAULT_EFFICIENCY.window_start
 
     def to_domain(self, source: str) -> Efficiency:
         """Make the cost model's object.

@@ -335,3 +335,28 @@ def test_odd_rows_are_multiplied_by_slower_kernels_of_the_matrix_units() -> None
     even, odd = seconds("bf16")
     assert odd == pytest.approx(3.0 * even)
     assert seconds("fp32")[0] == seconds("fp32")[1]
+
+
+def test_windows_are_gathered_at_bytes_per_clock() -> None:
+    """Ten multiprocessors of 64 lanes at 1 GHz that gather 10 bytes per clock: 100 GB/s for what depthwise outputs see."""
+    made = Device(
+        name="d",
+        peak_flop_per_s={"fp32": 10 * 64 * 2 * 1e9, "fp16": 10 * 64 * 16 * 1e9},
+        memory_bytes=1e9,
+        memory_bandwidth_bytes_per_s=1e15,
+        lanes_per_multiprocessor=64,
+        efficiency=Efficiency(matmul_fraction=1, vector_fraction=1, window_bytes=10, window_start=1),
+    )
+
+    def time_s(precision: str, tiling: str, patch: float) -> float:
+        flop = 2.0 * 1e9 * patch
+        gemm = (1e9, 1.0, patch)
+        return float(
+            kernel_time_s(made, precision, flop=flop, memory_bytes=1.0, gemm=gemm, tiling=tiling, window=(1e9, 9.0))
+        )
+
+    assert time_s("fp16", "depthwise", 9.0) == pytest.approx(1e9 * 10 * 2 / 100e9, rel=1e-4)  # and 5 us to start it
+    assert time_s("fp32", "depthwise", 9.0) == pytest.approx(1e9 * 10 * 4 / 100e9, rel=1e-4)
+    assert time_s("fp16", "depthwise", 2e5) == pytest.approx(2.0 * 1e9 * 2e5 / 1.28e12)  # arithmetic of lanes
+    assert time_s("fp16", "thin", 9e4) > time_s("fp16", "thin", 9.0)  # wide groups are products
+    assert time_s("fp32", "thin", 9.0) >= time_s("fp32", "depthwise", 9.0)

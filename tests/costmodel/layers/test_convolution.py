@@ -98,7 +98,7 @@ def test_the_gradient_of_the_input_is_a_convolution_or_scattered_sums() -> None:
     # Of groups, each sums its own.
     grouped = work_of(layer("convolution", (4, 16, 16), out_channels=8, kernel=3, padding=1, stride=2, groups=2), 2)
     assert float(grouped.backward_input[0][1].elements[0]) == 2 * 8 * 8 * 9 * 4 + 2 * 4 * 16 * 16
-    assert grouped.backward_weight[0][0].tiling == "thin"
+    assert grouped.backward_weight[0][0].tiling == "weights"
 
 
 def test_transposed_convolution() -> None:
@@ -211,3 +211,18 @@ def test_winograd_tiles_have_a_least_side() -> None:
     assert seconds((1e6, 64, 256), "thin") < 0.65 * seconds((1e6, 128, 256), "thin")
     assert seconds((64, 256, 1e6), "weights") > 0.9 * seconds((128, 256, 1e6), "weights")
     assert seconds((128, 256, 1e6), "weights") < 0.6 * seconds((256, 256, 1e6), "weights")
+
+
+def test_groups_gather_their_windows() -> None:
+    """Every output of a narrow group reads its positions itself; one channel per group is no product and scatters nothing."""
+    narrow = work_of(layer("convolution", (8, 16, 16), out_channels=8, kernel=3, padding=1, groups=4), 2)
+    outputs, positions = narrow.forward[0][0].window or (np.zeros(1), 0.0)
+    assert (float(outputs[0]), positions) == (2 * 8 * 16 * 16, 9.0)
+    assert narrow.forward[0][0].tiling == "thin"
+    whole = work_of(layer("convolution", (8, 16, 16), out_channels=8, kernel=3, padding=1), 2)
+    assert whole.forward[0][0].window is None
+    depthwise = work_of(layer("convolution", (8, 16, 16), out_channels=16, kernel=5, padding=2, stride=2, groups=8), 2)
+    passes = (depthwise.forward, depthwise.backward_input, depthwise.backward_weight)
+    assert all(kernels[0][0].tiling == "depthwise" and not kernels[0][0].images for kernels in passes)
+    assert all(kernels[0][0].window[1] == 25.0 for kernels in passes if kernels[0][0].window)
+    assert len(depthwise.backward_input[0]) == 1
