@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.framework import profile_of
+from planner.attention_kernels import attention_of
 from planner.calibration.fit import Data
 from planner.calibration.machine import Machinery
 from planner.errors import FileProblem, InputFileError
@@ -78,7 +79,9 @@ class Measurements:
     network : tuple of hashable, one per time
         What ran: its name and shape.
     framework : str
-        What all rows with a profile of their own ran on; empty where they differ or none has one.
+        Name that stands for the profile and the attention kernels of all rows; empty where they differ, or are those of no framework.
+    doubt : str
+        What to say where they differ.
     """
 
     tables: tuple[TableUse, ...]
@@ -93,6 +96,7 @@ class Measurements:
     grouped_by: str
     network: tuple[Hashable, ...]
     framework: str
+    doubt: str = ""
 
     def __len__(self) -> int:
         return len(self.log_measured)
@@ -263,7 +267,7 @@ def _arrays(collected: _Collected) -> Measurements:
     named = [row.text("dataset_group") for row in rows]
     groups = {(table, name) for table, name in zip(collected.table, named, strict=True) if name}
     by_name = len(groups) >= 3 and all(named)  # fewer would leave a fit without the half of its rows
-    profiles = {profile_of(row.text("framework")).name for row in rows if row.text("framework")}
+    framework, doubt = _framework_of(rows)
     return Measurements(
         tables=tuple(collected.tables),
         batches=tuple(collected.batches),
@@ -276,5 +280,35 @@ def _arrays(collected: _Collected) -> Measurements:
         group=tuple(zip(collected.table, named, strict=True)) if by_name else (),
         grouped_by="dataset_group" if by_name else "rows",
         network=tuple(tuple(row.text(column) for column in _NETWORK) for row in rows),
-        framework=profiles.pop() if len(profiles) == 1 and profiles != {"default"} else "",
+        framework=framework,
+        doubt=doubt,
     )
+
+
+def _framework_of(rows: Sequence[Row]) -> tuple[str, str]:
+    """What a calibration must name for its factors to multiply what they were fitted to, and what to say where no name does.
+
+    That is the profile (`costmodel.framework`) and the attention kernels (`planner.attention_kernels`) of the rows. Software without a
+    profile is named as its rows name it, where its kernels are not those of software that nobody names.
+    """
+    stated = Counter((row.text("framework"), row.text("flash_attention")) for row in rows if row.text("framework"))
+    if not stated:
+        return "", ""
+    profiles = {profile_of(name).name for name, _ in stated}
+    kernels = {attention_of(*words) for words in stated}
+    if len(profiles) > 1 or len(kernels) > 1:
+        usual = "" if len(profiles) > 1 or profiles == {"default"} else min(profiles)
+        what = (
+            "frameworks with different profiles" if len(profiles) > 1 else "attention kernels of different generations"
+        )
+        doubt = (
+            f"the rows ran on {what}; an answer with the calibration has those of {usual or 'no framework in particular'}: fit to runs "
+            "of one at a time (--framework NAME)"
+        )
+        return usual, doubt
+    (profile,), (attention,) = profiles, kernels
+    usual = "" if profile == "default" else profile
+    if attention_of(usual) == attention:
+        return usual, ""
+    (name, kernel), _ = stated.most_common(1)[0]
+    return (name if attention_of(name) == attention else f"{name}, {kernel}"), ""

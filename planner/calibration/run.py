@@ -94,6 +94,8 @@ class Calibrated:
         Of all times.
     by_file, by_kind : tuple of Errors
     residual_by_kind : mapping of str to float
+    doubt : str
+        What the rows have not in common that the constants are factors on; empty where nothing.
     """
 
     calibration: Calibration
@@ -108,6 +110,7 @@ class Calibrated:
     by_file: tuple[Errors, ...]
     by_kind: tuple[Errors, ...]
     residual_by_kind: Mapping[str, float]
+    doubt: str = ""
 
 
 def calibrate(
@@ -364,6 +367,7 @@ def _calibrated(
         by_file=tuple(errors(table.file, measured.table == n) for n, table in enumerate(measured.tables)),
         by_kind=tuple(errors(kind, measured.part == n) for n, kind in enumerate(measured.parts)),
         residual_by_kind=by_kind,
+        doubt="" if machinery.framework else measured.doubt,
     )
 
 

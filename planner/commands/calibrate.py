@@ -130,6 +130,8 @@ def _run(
         _remark_on_framework(where, options["framework"])
     with Progress(where) as progress:
         found = fit(files, machinery, name=called, folds=folds_and_seed[0], seed=folds_and_seed[1], progress=progress)
+    if found.doubt:
+        remark(where, found.doubt)
     for name in files:
         table = read_table(Path(name))
         doubt = link_remark(machinery, table)

@@ -10,6 +10,7 @@ import pytest
 
 from costmodel.constants import CONSTANTS
 from costmodel.mesh.assumptions import MeshAssumptions
+from planner.attention_kernels import attention_of
 from planner.calibration.documents import calibration_text
 from planner.calibration.files import load_calibration
 from planner.calibration.machine import Machinery, machinery_of
@@ -228,6 +229,31 @@ def test_rows_of_another_framework_are_counted(write: Any, plan_table: Any) -> N
     every = _run(path)
     assert every.tables[0].used == 12
     assert every.calibration.framework == ""  # several
+    assert "different profiles" in every.doubt
+
+
+@pytest.mark.parametrize(
+    ("names", "stored", "doubt"),
+    [
+        (("torchtitan 0.2",), "torchtitan 0.2", ""),  # no profile, but FlashAttention-2 on Hopper
+        (("Megatron-DeepSpeed v1",), "Megatron-DeepSpeed v1", ""),  # the profile of Megatron, whose kernels are newer
+        (("MaxText",), "", ""),  # as those of nobody
+        (("nanotron v0.4", "nanotron v0.5"), "nanotron", ""),
+        (("torchtitan", "MaxText"), "", "different generations"),
+        (("",), "", ""),
+    ],
+)
+def test_a_calibration_names_software_whose_kernels_are_not_the_newest(
+    write: Any, plan_table: Any, names: tuple[str, ...], stored: str, doubt: str
+) -> None:
+    rows = [{**row, "framework": names[n % len(names)]} for n, row in enumerate(plan_table[:4])]
+    result = _run(write("attention.csv", "plan", rows, Preset(name="roofline")))
+    assert result.calibration.framework == stored
+    if names[0]:
+        kernels = {attention_of(name) for name in names}
+        assert attention_of(stored) in kernels
+        assert len(kernels) == (2 if doubt else 1)
+    assert (doubt in result.doubt) if doubt else not result.doubt
 
 
 def test_a_file_of_failures_is_refused_with_the_count(plan_table: Any, tmp_path: Path) -> None:
