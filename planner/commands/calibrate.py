@@ -121,7 +121,7 @@ def _run(
     from planner.calibration.machine import cluster_of, link_remark, machinery_of
     from planner.calibration.report import calibration_report
     from planner.calibration.run import calibrate as fit
-    from planner.validation.columns import unread
+    from planner.validation.columns import renamed, unread
     from planner.validation.kinds import recognise
     from planner.validation.tables import read_table
 
@@ -135,7 +135,7 @@ def _run(
     for name in files:
         table = read_table(Path(name))
         doubt = link_remark(machinery, table)
-        for words in (*unread(table.columns, recognise(table).name), *([doubt] if doubt else [])):
+        for words in (*renamed(table), *unread(table.columns, recognise(table).name), *([doubt] if doubt else [])):
             remark(where, words)
     if path is not None:
         write_atomically(path, calibration_text(found, command_line))

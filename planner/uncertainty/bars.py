@@ -60,7 +60,27 @@ SAME_WITHIN = 0.03
 # People run so many plans before they choose. Where so many are not enough to hold one as good, they are chosen for what they do hold: one
 # within the least of these of the best.
 NEAR_PLANS = 4
-_WITHIN = (SAME_WITHIN, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
+_WITHIN = (
+    SAME_WITHIN,
+    0.04,
+    0.05,
+    0.06,
+    0.08,
+    0.1,
+    0.12,
+    0.15,
+    0.2,
+    0.25,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.0,
+    3.0,
+    5.0,
+    10.0,
+)
 # Draws of the errors: a probability of one half is known to 0.008.
 _DRAWS = 4000
 _NO_MODEL = (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from planner.errors import FileProblem, InputFileError
-from planner.validation.columns import meant_by, near_column
+from planner.validation.headers import meant_by, near_column
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT, Preset
 from planner.validation.tables import Row, Table
@@ -204,10 +203,6 @@ def recognise(table: Table) -> Kind:
         found = next((kind for kind in KINDS if kind.named and all(names & set(group) for group in kind.named)), None)
     if found is not None:
         return found
-    cased = _with_case(table.columns)
-    if cased:
-        words = ", ".join(f"'{name}' for '{column}'" for column, name in cased.items())
-        raise _refused(table, f"has the columns of a table, but not in their spelling: write {words}")
     # By what its columns mean: others call them otherwise.
     meant = [*table.columns, *filter(None, map(meant_by, table.columns))]
     lacked = {kind.name: len(kind.missing(meant)) for kind in KINDS}
@@ -265,20 +260,6 @@ def check_columns(table: Table, kind: Kind, outcomes: Sequence[Outcome]) -> None
 
 
 _NAMES = frozenset(name for kind in KINDS for names in kind.columns for name in names)
-
-
-def _with_case(columns: Sequence[str]) -> dict[str, str]:
-    """Columns that are needed but for capitals, blanks and brackets -> their names, where a kind would then be complete; else empty.
-
-    >>> _with_case(["M", "N", "K", "Device", "Time (ms)"])
-    {'M': 'm', 'N': 'n', 'K': 'k', 'Device': 'device', 'Time (ms)': 'time_ms'}
-    """
-    plain = {re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_"): column for column in columns}
-    known = {name.lower(): name for name in _NAMES}
-    renamed = {column: known.get(word, column) for word, column in plain.items()}
-    if not any(not kind.missing(list(renamed.values())) for kind in KINDS):
-        return {}
-    return {column: name for column, name in renamed.items() if column != name}
 
 
 def _refused(table: Table, message: str) -> InputFileError:

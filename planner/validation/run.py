@@ -98,7 +98,7 @@ def validate_files(
             tables.append(read_table(Path(name)))
         except InputFileError as error:
             problems.extend(error.problems)
-    columns = {column for table in tables for column in table.columns}
+    columns = {column for table in tables for column in (*table.columns, *table.renamed)}
     if by is not None and tables and by not in columns:
         raise UsageError(f"--by {by}: no file has this column{did_you_mean(by, columns)}")
     scores = []
@@ -112,10 +112,10 @@ def validate_files(
         except InputFileError as error:
             problems.extend(error.problems)
             continue
-        column = by if by is not None and by in table.columns else None
+        column = None if by is None else table.column(by)
         judge = judge_of(outcomes, preset, given)
         scored = _file_score(name, kind.name, outcomes, paleo, column, judge, with_rows=with_rows)
-        known = remarks(table.columns, kind.name, outcomes)
+        known = remarks(table, kind.name, outcomes)
         scores.append(replace(scored, remarks=known, in_sample=table.sha256 in fitted))
     if problems:
         raise InputFileError(problems)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.errors import FileProblem, InputFileError
+from planner.validation.headers import read_as
 from planner.validation.numbers import NumberError, is_absent, read_number
 
 __all__ = ["Row", "RowSkipped", "Table", "read_table", "short_name"]
@@ -178,12 +179,25 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A file of measurements."""
+    """A file of measurements.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        By the names that they are read under.
+    renamed : mapping of str to (str, str)
+        Column as the file calls it -> the name that it is read under, and the unit of its cells if that is another one.
+    """
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     sha256: str = ""
+    renamed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def column(self, name: str) -> str | None:
+        """The name that a column is read under, by that name or by what the file calls it; None where there is none."""
+        return name if name in self.columns else self.renamed.get(name, (None, ""))[0]
 
 
 def read_table(path: Path) -> Table:
@@ -222,6 +236,9 @@ def read_table(path: Path) -> Table:
         raise InputFileError(
             [FileProblem(path=path, line=n, column=1, message=f"has {size} {message}") for n, size in long]
         )
+    renamed = read_as(columns)
+    columns = tuple(renamed.get(name, (name, ""))[0] for name in columns)
+    units = {columns.index(name): unit for name, unit in renamed.values() if unit}
     known: dict[str, str] = {}  # equal texts once: most cells of a long table repeat
     places = {name: place for place, name in enumerate(columns)}
     lines.reverse()  # and let go of, one by one
@@ -229,13 +246,13 @@ def read_table(path: Path) -> Table:
     rows = []
     while lines:
         number, line = lines.pop()
-        rows.append(_row(places, line, number, path, known))
-    return Table(path=path, columns=columns, rows=tuple(rows), sha256=sha256)
+        rows.append(_row(places, line, number, path, known, units))
+    return Table(path=path, columns=columns, rows=tuple(rows), sha256=sha256, renamed=renamed)
 
 
 def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
     """Records that hold anything, each with the line that it starts on; a quoted cell may run over several lines."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=_delimiter(text))
     found, start = [], 1
     try:
         for line in reader:
@@ -245,6 +262,18 @@ def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
     except csv.Error as error:
         raise _problem(path, f"is no CSV table: {error}", start) from None
     return found
+
+
+def _delimiter(text: str) -> str:
+    r"""What parts the cells: tabs or semicolons where the header has these, and nothing a comma, which may be that of 0,5.
+
+    >>> [_delimiter(text) for text in ("a,b;c", "a;b;c", "a\tb\tc", "a;b;c\n0,5;1;2")]
+    [',', ';', '\t', ',']
+    """
+    header = next((line for line in text.split("\n") if line.strip()), "")
+    if header.lstrip().startswith("#"):
+        return ","
+    return next((mark for mark in ("\t", ";") if header.count(mark) >= 2 and "," not in text), ",")
 
 
 def _strange(columns: Sequence[str]) -> str:
@@ -318,12 +347,22 @@ class _Cells(Mapping[str, str]):
         return sum(1 for _ in self)
 
 
-def _row(places: Mapping[str, int], line: Sequence[str], number: int, path: Path, known: dict[str, str]) -> Row:
+def _row(
+    places: Mapping[str, int],
+    line: Sequence[str],
+    number: int,
+    path: Path,
+    known: dict[str, str],
+    units: Mapping[int, str],
+) -> Row:
     words = [known[text] if text in known else _known(text, known) for text in line]
     for name in _FILES:
         place = places.get(name, len(words))
         if place < len(words) and words[place]:
             words[place] = _beside(path, words[place])
+    for place, unit in units.items():
+        if place < len(words) and words[place][-1:].isdigit():  # else it is stated, or no number
+            words[place] = f"{words[place]} {unit}"
     return Row(line=number, cells=_Cells(places, tuple(words)))
 
 

@@ -100,13 +100,7 @@ def test_a_file_in_another_unit_is_remarked_on(write: Any, capsys: pytest.Captur
     assert remark[:30] in " ".join(capsys.readouterr().out.split())
 
 
-IGNORED = {
-    "seq": "seq_len",
-    "tp": "TP",
-    "recompute": "activation checkpointing",
-    "memory_gib": "memory_mib",
-    "precision": "dtype",
-}
+IGNORED = {"memory_gib": "memory_mib", "device_mem_gb": "gpu_memory"}
 
 
 @pytest.mark.parametrize(("column", "written"), IGNORED.items())
@@ -124,14 +118,48 @@ def test_a_column_that_is_not_read_is_remarked_on(
     assert "is not read" in page.read_text()
 
 
-@pytest.mark.parametrize(("column", "written"), [("device", "gpu"), ("gpus", "num_gpus")])
-def test_a_needed_column_by_another_name_is_guessed(
-    column: str, written: str, write: Any, capsys: pytest.CaptureFixture[str]
+RENAMED = {
+    "seq": ("seq_len", ""),
+    "tp": ("TP", ""),
+    "recompute": ("activation checkpointing", ""),
+    "precision": ("dtype", ""),
+    "device": ("GPU", ""),
+    "gpus": ("# GPUs", ""),
+    "step_time_ms": ("Step time (s)", "s"),
+}
+
+
+@pytest.mark.parametrize("column", RENAMED)
+def test_a_column_by_another_name_is_read_and_remarked_on(
+    column: str, write: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells = {**RUN, "dp": "", written: RUN[column]}
-    names = [written if name == column else name for name in HEADER.split(",") if name != "dp"]
-    assert run(["validate", write(table(",".join(str(cells.get(n, "")) for n in names), header=",".join(names)))]) == 2
-    assert f"(the file has '{written}')" in capsys.readouterr().err
+    """The figures are those of the table with the usual header."""
+    written, unit = RENAMED[column]
+    cells = {**RUN, "dp": "", "precision": "fp16", "recompute": "full", "tp": 2, "gpus": 16}
+    names = list(cells)
+    usual = figures(capsys, write(table(",".join(str(cells[n]) for n in names), header=",".join(names))))
+    scale = 1e-3 if unit == "s" else 1
+    line = ",".join(str(cells[n] * scale if n == column and scale != 1 else cells[n]) for n in names)
+    header = ",".join(written if name == column else name for name in names)
+    other = figures(capsys, write(table(line, header=header)))
+    assert usual["scored"] == other["scored"] == 1
+    assert other["mape"] == pytest.approx(usual["mape"], rel=1e-9)
+    assert other["remarks"][0] == f"column '{written}' is read as '{column}'{f', in {unit}' if unit else ''}"
+
+
+def test_of_two_columns_that_mean_the_same_none_is_read(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(table(row() + ",4096,1024", header=HEADER.replace("seq", "mood") + ",seq_len,context_length"))
+    found = figures(capsys, path)
+    assert any("'seq_len' is not read" in words for words in found["remarks"])
+    assert not any("is read as" in words for words in found["remarks"])
+
+
+def test_parts_are_by_a_column_as_the_file_calls_it(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(table(row(), row(gpus=16, dp=16), header=HEADER.replace("gpus", "GPUs")))
+    for name in ("GPUs", "gpus"):
+        assert run(["validate", path, "--by", name, "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["files"]
+        assert len(found["by"]) == 2
 
 
 NUMBERS = {
