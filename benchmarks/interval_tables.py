@@ -87,8 +87,10 @@ def list_table(folds: Folds) -> list[str]:
         figures += [within, part.measured_s[few].min() <= best * (1 + within)]
         found[str(part.file[0])].append(tuple(figures))
     lines = [
-        "| left out | questions | list for the best | holds it | list within 3 % | holds one | within, of four | holds one "
-        "| P(best) of the first | it is |",
+        (
+            "| left out | questions | list for the best | holds it | list within 3 % | holds one | within, of four | holds one "
+            "| P(best) of the first | it is |"
+        ),
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     everything = [figures for one in found.values() for figures in one]
