@@ -54,6 +54,7 @@ _NANOTRON: Mapping[str, Sequence[float]] = {
     # One constant (`FrameworkProfile.equal`).
     "host_collective_s contended_step_s": tuple(n * 25e-6 for n in range(6, 15)),
     "message_hold_s": (0.0, 0.3, 0.4, 0.5, 0.6),
+    "bucket_wait_s": (0.0, 300e-6, 600e-6, 900e-6),
 }
 
 
@@ -176,6 +177,7 @@ ABLATIONS: Mapping[str, Point] = {
     "exchange behind the backward pass": (("dp_overlap", 0.9),),
     "collectives held up by transfers between nodes": (("contended_step_s", 0.0),),
     "messages held up in jobs of 512 ranks": (("message_hold_s", 0.0),),
+    "waits of gradient buckets over nodes": (("bucket_wait_s", 0.0),),
     "exchange behind the backward pass under ZeRO-1": (("zero_overlap", 1.0),),
     "whole gradients under ZeRO-1": (("zero_whole", 0.0),),
     "pieces of gathered weights": (("shard_piece_s", 0.0),),

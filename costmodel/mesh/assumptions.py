@@ -92,6 +92,11 @@ class MeshAssumptions:
     bucket_bytes: float = _assumption(
         160e6, "gradients of the last bucket, which nothing hides", "Megatron-LM DDP buckets: 40 M elements of 4 bytes"
     )
+    bucket_wait_s: float = _assumption(
+        0.0,
+        "time that the exchange of a bucket of gradients waits for ranks of other nodes beside its message",
+        "none unless a framework profile says otherwise",
+    )
     allocator_slack: float = _assumption(
         0.08,
         "share of activations and working memory lost to fragmentation",

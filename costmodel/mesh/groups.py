@@ -25,6 +25,7 @@ __all__ = ["GroupTimes", "strides"]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 # Messages whose times give the three numbers: one that takes only latency, one of a size at which volume counts, and four times that.
 _NO_BYTES, _PROBE_BYTES = 1e-30, 1e9
@@ -139,6 +140,11 @@ class GroupTimes:
         order = np.argsort(known.arrived, kind="stable")
         known.keys, known.ids = known.arrived[order], order
         return known.ids[np.searchsorted(known.keys, key)]
+
+    def spans_nodes(self, group: IntArray) -> BoolArray:
+        """Which groups, by their numbers, have ranks on several nodes (of `node_size`, from whose first rank they begin)."""
+        key = self._known.arrived[group]
+        return np.asarray((key // _RADIX - 1) * (key % _RADIX) >= self.node_size)
 
     def time_s(self, operation: str, group: IntArray, message_bytes: FloatArray) -> FloatArray:
         """Time of messages, by the algorithm of `library_s` that is the quickest for each.

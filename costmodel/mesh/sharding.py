@@ -155,7 +155,7 @@ class CopyTimes:
         return self._both("all_reduce", self.shard, self.expert_shard, dense_bytes, expert_bytes)
 
     def replicate_s(self, dense_bytes: FloatArray, expert_bytes: FloatArray) -> FloatArray:
-        """Time to add up the gradients of the copies, each rank its shard."""
+        """Time to add up the gradients of the copies, each rank its shard, in buckets."""
         dense = dense_bytes / self.copies.shard[:, None]
         experts = expert_bytes / self.copies.expert_shard[:, None]
         return self._both("all_reduce", self.replicate, self.expert_replicate, dense, experts, in_buckets=True)
@@ -170,17 +170,25 @@ class CopyTimes:
         *,
         in_buckets: bool = False,
     ) -> FloatArray:
-        """Both kinds of weights; gradients travel bucket by bucket, each of which waits for the latency of its collective."""
+        """Both kinds of weights."""
         total: FloatArray | None = None
         for group, message in ((dense, dense_bytes), (experts, expert_bytes)):
             if not len(group):
                 continue
-            size = self.groups.assumptions.bucket_bytes if in_buckets else 0.0
-            pieces = np.maximum(message / size, 1.0) if size > 0 else 1.0
-            time = pieces * self.groups.time_s(operation, group, message / pieces)
+            timed = self._buckets_s if in_buckets else self.groups.time_s
+            time = timed(operation, group, message)
             total = time if total is None else total + time
         assert total is not None
         return total
+
+    def _buckets_s(self, operation: str, group: IntArray, message_bytes: FloatArray) -> FloatArray:
+        """Gradients travel bucket by bucket, each of which pays the latency of its collective and waits for ranks of other nodes."""
+        size, wait_s = self.groups.assumptions.bucket_bytes, self.groups.assumptions.bucket_wait_s
+        pieces = np.maximum(message_bytes / size, 1.0) if size > 0 else np.ones_like(message_bytes)
+        each_s = self.groups.time_s(operation, group, message_bytes / pieces)
+        if wait_s:
+            each_s = each_s + np.where((each_s > 0) & self.groups.spans_nodes(group)[:, None], wait_s, 0.0)
+        return np.asarray(pieces * each_s)
 
 
 def exposed_exchange(

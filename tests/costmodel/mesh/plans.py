@@ -160,6 +160,7 @@ def assumptions(rng: random.Random) -> MeshAssumptions:
     return MeshAssumptions(
         **shares,
         bucket_bytes=rng.choice([0.0, 1e5, 160e6]),
+        bucket_wait_s=2e-4 * shares["cp_overlap"],
         gather_overlap=1.0 - shares["ep_overlap"],
         interference=0.2 * shares["pp_overlap"],
         dispatch_width=1.0 - 0.5 * shares["cp_overlap"],

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.network import Cluster, DeviceGroup, Level
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
@@ -144,6 +144,21 @@ def test_every_bucket_pays_the_latency() -> None:
     plan = MeshPlan(dp_replicate=2, num_micro_batches=2)
     whole, parts = (_step_s(plan, replace(make.BARE, bucket_bytes=size / n), cluster=cluster) for n in (1, 4))
     assert parts - whole == pytest.approx(3 * 2e-3, rel=1e-6)  # a ring of two ranks takes two steps per bucket
+
+
+@pytest.mark.parametrize(
+    ("tp", "dp", "zero", "waits"), [(1, 2, 0, 0), (2, 2, 0, 4), (1, 4, 0, 4), (1, 4, 1, 4), (2, 1, 0, 0)]
+)
+def test_buckets_wait_for_ranks_of_other_nodes(tp: int, dp: int, zero: int, waits: int) -> None:
+    """Nodes of two: two ranks side by side wait for nothing, two that are two apart and four do, once per bucket."""
+    cluster, graph = _two_levels(), _graph()
+    plan = MeshPlan(tp=tp, sequence_parallel=tp > 1, zero_stage=zero, num_micro_batches=4 // dp)
+    plan = replace(plan, **{"dp_shard" if zero else "dp_replicate": dp})
+    model = make.model_of(graph, 4, cluster, make.BARE)
+    size = 4.0 * float(model.rows(MeshBatch.from_plans([plan])).dense_trainable[0, model.units.kind_of].sum())
+    some = replace(make.BARE, bucket_bytes=size / 4)
+    more = _step_s(plan, replace(some, bucket_wait_s=1e-2), cluster=cluster) - _step_s(plan, some, cluster=cluster)
+    assert more == pytest.approx(waits * 1e-2, rel=1e-6, abs=1e-12)
 
 
 def test_memory_of_copies() -> None:
@@ -292,6 +307,7 @@ def test_more_of_anything_is_never_quicker() -> None:
         "gradient_passes",
         "message_hold_s",
         "shard_piece_s",
+        "bucket_wait_s",
     )
     for name in names:
         times = [

@@ -206,10 +206,13 @@ def test_pipelines_of_whole_plans_agree_with_the_timeline(schedule: str) -> None
 
 
 def _buckets_s(model: MeshModel, operation: str, size: int, stride: int, message: float) -> float:
-    """Gradients travel bucket by bucket."""
+    """Gradients travel bucket by bucket, and wait for each where the last rank is on another node than the first."""
     bucket = model.assumptions.bucket_bytes
     pieces = max(message / bucket, 1.0) if bucket else 1.0
-    return pieces * _message_s(model, operation, size, stride, message / pieces)
+    waits = size > 1 and message > 0 and (size - 1) * stride >= (model.cluster.levels[0].size or np.inf)
+    return pieces * (
+        _message_s(model, operation, size, stride, message / pieces) + waits * model.assumptions.bucket_wait_s
+    )
 
 
 def _ends(model: MeshModel, plan: MeshPlan) -> tuple[tuple[float, ...], tuple[float, ...]]:
