@@ -114,8 +114,8 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
         "jobs of 512 ranks; stages cut by thresholds",
         source="host_collective_s, memory_reserve, message_hold_s, bucket_wait_s: fit to the sweep of the Ultra-Scale Playbook (Hugging "
         "Face, nanotron on H100). bucket_wait_s: DDP starts the exchange of a bucket from Python, in a hook that adds it up in fp32 first "
-        "(src/nanotron/optim/gradient_accumulator.py), and ranks of other nodes come late to it; 1B and 8B, one without the other, give "
-        "the same. message_hold_ranks: every pipeline of it with 512 ranks waits so long per message, whatever it carries, half of those "
+        "(src/nanotron/optim/gradient_accumulator.py), and ranks of other nodes come late to it. "
+        "message_hold_ranks: every pipeline of it with 512 ranks waits so long per message, whatever it carries, half of those "
         "with 256 and a fifth of the smaller ones; nobody has published why. contended_step_s: a rank that comes late is late by what "
         "starting a collective takes. update_launches: norm, scaling, "
         "update and copy of every tensor (src/nanotron/optim/clip_grads.py, gradient_accumulator.py). autograd_copies: "
