@@ -75,7 +75,7 @@ class Efficiency:
         Share of its best rate that an element-wise kernel keeps up through a training step, where casts and copies that no graph shows
         come with it. The last two do not apply to kernels timed alone.
     odd_fraction : float
-        Rate of a product on matrix units whose rows are no multiples of 16 bytes, over that of one whose rows are.
+        Rate of a product on matrix units whose rows are odd numbers of 16 bits, over that of one whose rows are multiples of 16 bytes.
     memory_fraction : float
         Share of the memory bandwidth that a long stream reaches.
     tile_half : float
@@ -179,7 +179,7 @@ DEFAULT_EFFICIENCY = Efficiency(
     attention_backward_fraction=0.48,
     sustained_fraction=0.85,
     elementwise_fraction=0.70,
-    odd_fraction=0.33,
+    odd_fraction=0.37,
     winograd_fraction=0.87,
     fft_fraction=0.40,
     strided_gradient_fraction=0.30,
@@ -209,7 +209,8 @@ DEFAULT_EFFICIENCY = Efficiency(
     "below allow; fill_outputs: half a wave of 128 x 128 tiles on 16 multiprocessors, for devices that do not state how many "
     "they have. sustained_fraction, elementwise_fraction, attention_fraction, attention_backward_fraction: fit to step times of "
     "MPT on A100 (llm-foundry), GPT on A100 (Megatron-LM) and transformers on H100 (NeMo), rounded. odd_fraction: fit to the heads of "
-    "vTrain's GPT on A100 (arXiv:2312.12391), 50,257 words on one device against 25,128 on each of two. memory_fraction, "
+    "vTrain's GPT on A100 (arXiv:2312.12391), 50,257 words on one device against 25,128 on each of two; with 12,564 on each of four and "
+    "6,282 on each of eight 0.73 and 0.64 were found, for 0.79 and 0.58 here. memory_fraction, "
     "vector_fraction: assumptions",
 )
 
@@ -222,6 +223,8 @@ _ATTENTION = {"attention": "attention_fraction", "attention_backward": "attentio
 _USUAL_LANES = 128.0
 # 0.97 is the highest share of a peak in the MAMF table of ml-engineering (S. Bekman).
 _BEST_FRACTION = 0.97
+# Numbers of 16 bits that matrix units load at once, 16 bytes (NVIDIA, Matrix Multiplication Background User's Guide).
+_WHOLE_LOAD = 8.0
 # Rows of the tiles of cuDNN's kernels for gradients of weights: maxwell_ and volta_scudnn_128x64_stridedB_splitK_interior_nn in profiles of
 # TensorFlow (operator Conv2DBackpropFilter), 128x128 and 128x32 beside it.
 _TALL = 128.0
@@ -239,7 +242,7 @@ def kernel_time_s(
     tiling: str = "library",
     launches: int = 1,
     sustained: bool = False,
-    is_odd: ArrayLike | None = None,
+    aligned: ArrayLike | None = None,
     window: tuple[ArrayLike, float] | None = None,
 ) -> FloatArray:
     """Time of a kernel, for any arrays that broadcast.
@@ -270,9 +273,11 @@ def kernel_time_s(
         The kernel is that many equal ones, one after the other; flop and bytes are their sum.
     sustained : bool
         The kernel is part of a training step, not timed alone.
-    is_odd : array of bool, optional
-        Rows of a matrix of 16 bits do not begin at multiples of 16 bytes: a library multiplies it on matrix units all the same, by
-        kernels that load less at once.
+    aligned : array, optional
+        Rows of a matrix of 16 bits begin at multiples of so many numbers (8, 4, 2 or 1), and not of 16 bytes: a library multiplies it
+        on matrix units all the same, by kernels that load no more at once. Each halving costs a third of what is lost in all
+        (``odd_fraction``): matrices whose rows are multiples of 4 bytes can still be copied beside the products (PTX ISA, cp.async: 4,
+        8 or 16 bytes).
     window : (outputs, positions), optional
         Of a convolution of narrow groups: outputs, and the positions of the input that each of them reads.
 
@@ -331,8 +336,9 @@ def kernel_time_s(
     compute_s = flops / rate
     if window is not None and efficiency.window_bytes:
         compute_s = np.maximum(compute_s, _gathered_s(device, precision, *window))
-    if is_odd is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
-        compute_s = np.where(is_odd, compute_s / efficiency.odd_fraction, compute_s)
+    if aligned is not None and precision in _SIXTEEN_BITS and device.has_matrix_units(precision):
+        halvings = np.log2(_WHOLE_LOAD / np.asarray(aligned))
+        compute_s = compute_s / (1.0 - (1.0 - efficiency.odd_fraction) * halvings / np.log2(_WHOLE_LOAD))
     return np.asarray(launches * (device.launch_overhead_s + np.maximum(compute_s, memory_s)))
 
 

@@ -41,7 +41,8 @@ class FrameworkProfile:
     narrowest : mapping of str to float
         Facts of runs on devices that compute in fp4 (Blackwell and later) that differ from these.
     stages : str
-        How it cuts a network into stages: "balanced" (`costmodel.mesh.stages`) or "threshold" (`threshold_blocks`).
+        How it cuts a network into stages: "balanced" (`costmodel.mesh.stages`), "equal" (as many blocks in each, whatever else the first
+        and the last hold; balanced where that does not come out even) or "threshold" (`threshold_blocks`).
     warms_up_whole : bool
         Its 1F1B schedule refuses fewer micro-batches than stages but one, the forward passes with which the first stage begins.
     memory_rank : str
@@ -68,7 +69,7 @@ class FrameworkProfile:
     equal: Mapping[str, str] = field(default_factory=dict)
     pipelined: Mapping[str, float] = field(default_factory=dict)
     narrowest: Mapping[str, float] = field(default_factory=dict)
-    stages: Literal["balanced", "threshold"] = "balanced"
+    stages: Literal["balanced", "equal", "threshold"] = "balanced"
     warms_up_whole: bool = False
     memory_rank: Literal["fullest", "first"] = "fullest"
 
@@ -175,16 +176,19 @@ FRAMEWORKS: tuple[FrameworkProfile, ...] = (
     FrameworkProfile(
         name="megatron",
         doc="a fused softmax for heads by fours; gradients are exchanged behind the backward pass; tensor-parallel collectives that wait "
-        "for their ranks; stages hand on a share per tensor-parallel rank",
+        "for their ranks; stages of equally many blocks, which hand on a share per tensor-parallel rank",
         source="collective_wait_s: fit to vTrain's GPT on A100 by Megatron-DeepSpeed (arXiv:2312.12391). softmax_multiple: Megatron-LM, "
         "megatron/model/fused_softmax.py, is_kernel_available, and the same of Megatron-DeepSpeed: micro-batch x heads of a rank is a "
         "multiple of 4. dp_overlap: Megatron-LM, megatron/training.py, train_step, which reduces gradients behind forward_backward_func "
         "(--overlap-grad-reduce came in 2023 and is off by default), and DeepSpeed, runtime/pipe/engine.py, where ReduceGrads follows the "
         "last backward pass. scattered_handover: Megatron-LM (arXiv:2104.04473, section 4.1; scatter_gather_tensors_in_pipeline, on by "
-        "default), and DeepSpeed, runtime/pipe/engine.py, where is_pipe_partitioned is set with tensor parallelism",
+        "default), and DeepSpeed, runtime/pipe/engine.py, where is_pipe_partitioned is set with tensor parallelism. stages: Megatron-LM, "
+        "megatron/model/transformer.py, num_layers must be divisible by pipeline_model_parallel_size, and Megatron-DeepSpeed, "
+        "megatron/model/gpt_model.py, partition_method='type:transformer'",
         pattern=r"megatron",
         constants={"collective_wait_s": 250e-6},
         facts={"softmax_multiple": 4.0, "dp_overlap": 0.0, "scattered_handover": 1.0},
+        stages="equal",
     ),
     FrameworkProfile(
         name="llm-foundry",

@@ -129,7 +129,7 @@ class RooflineCompute:
             tiling=kernel.tiling,
             launches=kernel.launches,
             sustained=sustained,
-            is_odd=kernel.is_odd,
+            aligned=kernel.aligned,
             window=kernel.window,
         )
         if kernel.images and self._keeps_channels_apart():

@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 # Per sample, channels first: (channels, height, width) for images, (features, positions) for sequences, (features,) else.
 Shape = tuple[int, ...]
@@ -244,7 +243,7 @@ class Kernel:
     images: bool = False  # multiplies images, whose layout in memory matters
     launches: int = 1  # kernels started one after the other; flop and elements are their sum
     fusable: Fusable = ""  # what it does, where some software has the kernel beside it do that
-    is_odd: BoolArray | None = None  # rows of its matrices do not begin at multiples of 16 bytes
+    aligned: FloatArray | None = None  # rows of its matrices begin at multiples of so many numbers; None: of 16 bytes
     window: tuple[FloatArray, float] | None = (
         None  # outputs of a convolution of narrow groups, and positions that each sees
     )

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodel.layers.base import (
-    BoolArray,
     FloatArray,
     InnerExchange,
     Kernel,
@@ -96,10 +95,10 @@ class Linear(LayerFamily):
         flop = 2.0 * rows * inputs * outputs
         elements = rows * inputs + inputs * outputs + rows * outputs
         forward, backward = epilogue_kernels(p.norm, p.activation, rows * outputs * reduced_fraction(shard))
-        odd = None if p.padded else self._is_odd(layer, inputs, outputs)
+        aligned = None if p.padded else self._aligned(layer, inputs, outputs)
 
         def product(m: FloatArray, n: FloatArray, k: FloatArray) -> Kernel:
-            return Kernel(flop=flop, elements=elements, gemm=(m, n, k), is_odd=odd)
+            return Kernel(flop=flop, elements=elements, gemm=(m, n, k), aligned=aligned)
 
         work = LayerWork(
             forward=((product(rows, outputs, inputs), *forward),),
@@ -113,10 +112,13 @@ class Linear(LayerFamily):
         )
         return _with_adapter(work, float(layer.lora_rank), rows, inputs, outputs) if layer.lora_rank else work
 
-    def _is_odd(self, layer: Layer, inputs: FloatArray, outputs: FloatArray) -> BoolArray:
-        """Whether rows of a share are no multiples of 16 bytes, or those of the whole: a share is never computed faster than it."""
-        whole = any(width % _EVEN for width in self.matrix_shape(layer))
-        return np.asarray((inputs % _EVEN != 0) | (outputs % _EVEN != 0) | whole)
+    def _aligned(self, layer: Layer, inputs: FloatArray, outputs: FloatArray) -> FloatArray:
+        """Numbers at multiples of which the rows of a share begin, and those of the whole: a share is never computed faster than it."""
+        whole = [np.array(float(width)) for width in self.matrix_shape(layer)]
+        least = _divisor(np.asarray(outputs))
+        for width in (np.asarray(inputs), *whole):
+            least = np.minimum(least, _divisor(width))
+        return least
 
     def saved_elements(self, layer: Layer, shard: Shard) -> FloatArray:
         """Inputs of the attached normalisation and activation; what an adapter keeps between its two matrices."""
@@ -125,7 +127,13 @@ class Linear(LayerFamily):
         return epilogue_saved(p.norm, p.activation, rows * shard.out_channels) + rows * layer.lora_rank
 
 
-_EVEN = 8  # numbers of 16 bits in 16 bytes
+def _divisor(width: FloatArray) -> FloatArray:
+    """Largest of 8 (16 bytes of numbers of 16 bits), 4, 2 and 1 of which a width is a multiple.
+
+    >>> _divisor(np.array([50304.0, 12564.0, 6282.0, 50257.0])).tolist()
+    [8.0, 4.0, 2.0, 1.0]
+    """
+    return np.select([width % 8.0 == 0.0, width % 4.0 == 0.0, width % 2.0 == 0.0], [8.0, 4.0, 2.0], 1.0)
 
 
 def _product(m: FloatArray, n: FloatArray, k: FloatArray) -> Kernel:

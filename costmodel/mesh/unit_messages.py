@@ -70,7 +70,9 @@ def add_tensor_parallel(
         for inner in layer.family.work(layer, shard).exchanges:
             if inner.over == "out_channels" and (inner.phase == "forward" or flow.through):
                 time = inner.repeats * exchange(inner.operation, np.broadcast_to(inner.elements * width, keys.tp.shape))
-                total["tp_forward_s" if inner.phase == "forward" else "tp_backward_s"] += time
+                phase = "forward" if inner.phase == "forward" else "backward"
+                start(phase, several * inner.repeats)
+                total[f"tp_{phase}_s"] += time
 
 
 def add_moves(

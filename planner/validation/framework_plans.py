@@ -22,8 +22,11 @@ __all__ = ["framework_fault", "framework_plan", "reported_bytes"]
 def framework_plan(profile: FrameworkProfile, model: MeshModel, plan: MeshPlan) -> MeshPlan:
     """The plan with the stages that a framework would make of it; the same plan where it balances them."""
     chunks = plan.pp * plan.vpp
-    if profile.stages != "threshold" or plan.pp == 1 or chunks > model.num_blocks:
+    if profile.stages == "balanced" or plan.pp == 1 or chunks > model.num_blocks:
         return plan
+    if profile.stages == "equal":
+        each, rest = divmod(model.num_blocks, chunks)
+        return plan if rest else replace(plan, stage_blocks=(each,) * chunks)
     return replace(plan, stage_blocks=threshold_blocks(model.num_blocks, chunks, _head(model)))
 
 

@@ -29,21 +29,21 @@ def test_linear_flattens_images_and_keeps_sequences() -> None:
     assert not sequence.family.is_fully_connected(sequence)
 
 
-def test_rows_that_are_not_padded_are_odd_unless_whole_and_share_are_multiples_of_eight() -> None:
-    def odd(inputs: int, outputs: int, ways: int = 1, **params: Any) -> list[bool]:
+def test_rows_that_are_not_padded_begin_where_whole_and_share_let_them() -> None:
+    def aligned(inputs: int, outputs: int, ways: int = 1, **params: Any) -> list[float]:
         head = layer("linear", (inputs, 4), out_features=outputs, **params)
         work = work_of(head, 1, Split(out_channels=ways))
         kernels = [kernel for alternatives in passes(work) for kernel in alternatives[0]]
-        return [
-            bool(np.any(kernel.is_odd)) for kernel in kernels if kernel.gemm is not None and kernel.is_odd is not None
-        ]
+        products = [kernel.aligned for kernel in kernels if kernel.gemm is not None and kernel.aligned is not None]
+        return [float(np.min(numbers)) for numbers in products]
 
-    assert odd(1024, 50257) == []  # padded unless it says otherwise
-    assert odd(1024, 50257, padded=False) == [True] * 3
-    assert odd(1001, 50256, padded=False) == [True] * 3
-    assert odd(1024, 50256, padded=False) == [False] * 3
-    assert odd(1024, 24, ways=2, padded=False) == [True] * 3  # shares of 12
-    assert odd(1024, 15, ways=2, padded=False) == [True] * 3  # shares of 8 are no faster than the whole
+    assert aligned(1024, 50257) == []  # padded unless it says otherwise
+    assert aligned(1024, 50257, padded=False) == [1.0] * 3
+    assert aligned(1001, 50256, padded=False) == [1.0] * 3
+    assert aligned(1024, 50256, padded=False) == [8.0] * 3
+    assert aligned(1024, 24, ways=2, padded=False) == [4.0] * 3  # shares of 12
+    assert aligned(1024, 56, ways=4, padded=False) == [2.0] * 3  # shares of 14
+    assert aligned(1024, 15, ways=2, padded=False) == [1.0] * 3  # shares of 8 are no faster than the whole
 
 
 def test_dropout_inside_a_sum_writes_its_mask_alone() -> None:

@@ -76,6 +76,20 @@ def test_collectives_of_a_block_wait_for_their_ranks(*, sequence_parallel: bool,
     assert _per_block(alone, waiting) == _per_block(alone, make.BARE)
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_collectives_of_the_loss_wait_for_their_ranks(*, sequence_parallel: bool) -> None:
+    """A vocabulary that is split has the embedding's reduced, and forward three numbers per position: maximum, sum, logit of the label.
+
+    And backward the gradient of what enters the head is reduced; under sequence parallelism both have a gather for the other pass.
+    """
+    plan = MeshPlan(tp=2, sequence_parallel=sequence_parallel, num_micro_batches=4)
+    waiting = replace(make.BARE, collective_wait_s=1e-4)
+    more = _step_s(plan, waiting, blocks=2) - _step_s(plan, make.BARE, blocks=2)
+    blocks = 2 * (_per_block(plan, waiting) - _per_block(plan, make.BARE))
+    ends = 4 if sequence_parallel else 2
+    assert more - blocks == pytest.approx(4 * (ends + 3) * 1e-4, rel=1e-6)
+
+
 def test_a_slow_device_hides_the_host() -> None:
     cluster = make.ideal_cluster(peak=1e6, memory_bandwidth=1e5)
     plan = MeshPlan(num_micro_batches=4)

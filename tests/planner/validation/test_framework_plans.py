@@ -1,4 +1,4 @@
-"""Plans and memory as a framework has them: stages cut by thresholds, the memory of the first rank."""
+"""Plans and memory as a framework has them: stages equal or cut by thresholds, the memory of the first rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.validation.framework_plans import framework_fault, framework_plan, 
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 
-_NANOTRON, _DEFAULT = profile_of("nanotron"), profile_of("")
+_NANOTRON, _MEGATRON, _DEFAULT = profile_of("nanotron"), profile_of("Megatron-LM"), profile_of("")
 
 
 def _model(vocabulary: int = 512):
@@ -29,6 +29,17 @@ def test_stages_are_cut_by_the_costs_of_matrices() -> None:
     assert framework_plan(_NANOTRON, _model(), alone) == alone
     too_many = MeshPlan(pp=16, num_micro_batches=16)
     assert framework_plan(_NANOTRON, _model(), too_many) == too_many
+
+
+def test_stages_of_megatron_are_equal_whatever_the_head_takes() -> None:
+    """A head of 16 blocks by its weights: a balanced cut puts fewer blocks beside it."""
+    model, plan = _model(vocabulary=10240), MeshPlan(pp=2, num_micro_batches=8)
+    assert model.blocks_of(2) == (5, 3)
+    assert framework_plan(_MEGATRON, model, plan).stage_blocks == (4, 4)
+    chunks = MeshPlan(pp=2, vpp=2, schedule="interleaved", num_micro_batches=8)
+    assert framework_plan(_MEGATRON, model, chunks).stage_blocks == (2,) * 4
+    for other in (MeshPlan(num_micro_batches=8), MeshPlan(pp=3, num_micro_batches=8), MeshPlan(pp=16)):
+        assert framework_plan(_MEGATRON, model, other) == other
 
 
 def test_the_log_has_the_memory_of_the_first_rank() -> None:
