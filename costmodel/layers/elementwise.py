@@ -193,7 +193,7 @@ class LocalResponseNorm(_Elementwise):
 
 @register
 class Softmax(_Elementwise):
-    """Softmax over channels with the cross-entropy loss; a channel split exchanges the maximum, the sum and the label's logit."""
+    """Softmax over channels with the cross-entropy loss; a channel split exchanges the maximum and the sum."""
 
     kind = "softmax"
     summary = "softmax over channels with cross-entropy loss"
@@ -207,13 +207,10 @@ class Softmax(_Elementwise):
         return np.asarray(2.0 * share_of_output(layer, shard))
 
     def trained_work(self, layer: Layer, shard: Shard) -> LayerWork:
-        """Maximum, exponential, sum, division; three numbers per position cross a channel split.
-
-        Each in a collective of its own: Megatron-LM, megatron/mpu/cross_entropy.py, _VocabParallelCrossEntropy.
-        """
+        """Maximum, exponential, sum, division; two numbers per position cross a channel split."""
         base = super().trained_work(layer, shard)
         positions = share_of_output(layer, shard) / shard.out_channels
         reduce = InnerExchange(
-            operation="all_reduce", over="out_channels", elements=positions, phase="forward", repeats=3
+            operation="all_reduce", over="out_channels", elements=positions, phase="forward", repeats=2
         )
         return LayerWork(forward=base.forward, backward_input=base.backward_input, exchanges=(reduce,))

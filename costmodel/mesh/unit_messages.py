@@ -20,6 +20,10 @@ __all__ = ["add_attention_messages", "add_dispatch", "add_moves", "add_tensor_pa
 
 FloatArray = NDArray[np.float64]
 
+# Numbers per position that the loss over a split vocabulary adds up, in a collective each: the maximum, the sum, and the label's logit
+# (Megatron-LM, megatron/mpu/cross_entropy.py, _VocabParallelCrossEntropy).
+_LOSS_COLLECTIVES = 3
+
 
 def add_tensor_parallel(
     total: dict[str, FloatArray],
@@ -69,9 +73,10 @@ def add_tensor_parallel(
     if role.role == "channel":
         for inner in layer.family.work(layer, shard).exchanges:
             if inner.over == "out_channels" and (inner.phase == "forward" or flow.through):
-                time = inner.repeats * exchange(inner.operation, np.broadcast_to(inner.elements * width, keys.tp.shape))
+                repeats = _LOSS_COLLECTIVES if layer.kind == "softmax" else inner.repeats
+                time = repeats * exchange(inner.operation, np.broadcast_to(inner.elements * width, keys.tp.shape))
                 phase = "forward" if inner.phase == "forward" else "backward"
-                start(phase, several * inner.repeats)
+                start(phase, several * repeats)
                 total[f"tp_{phase}_s"] += time
 
 
