@@ -181,7 +181,7 @@ def tail_of_new(groups: int) -> float:
     A prediction interval reaches t root(1 + 1 / G) standard deviations, t of Student's distribution with G - 1 degrees of freedom, where
     one of a distribution that is known reaches 1.28. The quantile of t is that of Cornish and Fisher's expansion.
     """
-    z, freedom = 1.2816, groups - 1
+    z, freedom = 1.2816, max(groups - 1, 1)
     t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     return 0.5 * math.erfc(t * math.sqrt(1 + 1 / groups) / math.sqrt(2))
 

@@ -2,19 +2,27 @@
 
 serving_figures.csv: one line per network, degrees and lengths, a column per kind of GPU. Sources, all with weights in fp8 (fp16 on A100):
 
-- TensorRT-LLM 0.17 and 1.0 (NVIDIA/TensorRT-LLM, docs/source/performance/perf-overview.md of these releases): output tokens/s under maximum
-  load, cache in fp8; 1.0 with PyTorch as its backend. Mixtures of 1.0 run with attention on replicas that share experts
-  (enable_attention_dp). 95 % of the memory that weights leave free are cache.
-- TensorRT-LLM 0.5 (docs/source/performance.md of release 0.6.1): time to the first token of one prompt.
+- TensorRT-LLM 0.17, 0.20 and 1.0 (NVIDIA/TensorRT-LLM, docs/source/performance/perf-overview.md of these releases): output tokens/s of some
+  thousand requests at once, cache in fp8; from 0.20 with PyTorch as its backend. Mixtures of 1.0 run with attention on replicas that share
+  experts (enable_attention_dp). 95 % of the memory that weights leave free are cache, up to 4,096 sequences (tensorrt_llm/bench/build/
+  tuning.py). DeepSeek-R1 with 128 sequences per replica and a cache in bf16 is of blogs/Best_perf_practice_on_DeepSeek-R1.
+- TensorRT-LLM 0.14 (the same page): mean time between tokens under a light load, in bf16, of which what is served at a time follows
+  by Little's law from requests per second.
+- TensorRT-LLM 0.9 (docs/source/performance/perf-overview.md) and 0.5 (performance.md of release 0.6.1): tokens/s per GPU of a batch that
+  starts and ends together, cache in fp8, and time to the first token of one prompt. Mixtral of 0.9 on A100 is left out: it was faster than
+  its weights in fp16 can be read.
 - vLLM 0.10 on MI300X (ROCm/vllm, docs/dev-docker/README.md): output tokens/s of some thousand prompts at once, cache in fp8, and time of a
   batch of requests, cache in fp16.
+
+Runs are short: where a replica holds half of the requests or more, the last ones run beside empty places. The time of a run is that of
+whole cycles of a full server, and one of as many sequences as are left.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +32,7 @@ from interval_rows import Rows
 from costmodel.constants import CONSTANTS
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingPlan
+from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.variants import SERVING_CONSTANTS
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
 from planner.loading import load_cluster, load_device, load_model
@@ -47,9 +55,19 @@ MACHINES = {
 }
 # Share of the memory that may be filled: --kv_cache_free_gpu_mem_fraction 0.95 and --gpu-memory-utilization 0.9 in the pages' commands.
 FILLED = {"vLLM 0.10": 0.9}
-# Sequences that a replica may hold: the largest of the pages' CUDA graphs that fits, and --max-num-seqs.
-MOST = {"vLLM 0.10": 3200}
-OF_QUANTITY = {"output_tokens_per_s": "token_s", "request_s": "token_s", "ttft_s": "ttft_s"}
+# Sequences that a replica may hold at most.
+MOST = 4096
+OF_QUANTITY = {
+    "output_tokens_per_s": "token_s",
+    "batch_tokens_per_s_per_gpu": "token_s",
+    "request_s": "token_s",
+    "tpot_s": "tpot_s",
+    "ttft_s": "ttft_s",
+}
+# Quantities that grow with speed.
+_RATES = frozenset({"output_tokens_per_s", "batch_tokens_per_s_per_gpu"})
+# Networks whose cache the engine kept in 16 bits though their weights are in fp8.
+_WIDE_CACHE = frozenset({"deepseek-v3"})
 # A window that the engine did not use: its rate is that of llama3-8b, which has none.
 WITHOUT_WINDOW = ("mistral-7b", 20000)
 
@@ -65,6 +83,7 @@ class Figure:
     tp: int
     ep: int
     batch: int | None
+    requests: int | None
     prompt: int
     output: int
     value: float
@@ -90,6 +109,7 @@ def _figure(row: Mapping[str, str], device: str) -> Figure:
         tp=int(row["tp"]),
         ep=int(row["ep"]),
         batch=int(row["batch"]) if row["batch"] else None,
+        requests=int(row["requests"]) if row["requests"] else None,
         prompt=int(row["prompt"]),
         output=int(row["output"]),
         value=float(row[device]),
@@ -103,8 +123,10 @@ def _graph(name: str):  # type: ignore[no-untyped-def]
 
 def served(figure: Figure) -> ServingModel:
     """The cost model of a figure's question."""
-    weights = WEIGHT_FORMATS["fp16" if figure.device == "a100-80gb" else "fp8"]
-    in_fp8 = weights.name == "fp8" and figure.quantity != "request_s"
+    weights = WEIGHT_FORMATS[
+        "bf16" if figure.quantity == "tpot_s" else "fp16" if figure.device == "a100-80gb" else "fp8"
+    ]
+    in_fp8 = weights.name == "fp8" and figure.quantity != "request_s" and figure.model not in _WIDE_CACHE
     workload = ServingWorkload(
         graph=_graph(figure.model),
         prompt_tokens=figure.prompt,
@@ -118,18 +140,38 @@ def served(figure: Figure) -> ServingModel:
 
 
 def plan_of(figure: Figure, model: ServingModel) -> ServingPlan:
-    """The plan that was measured: of a rate, what holds and reads as many prompts as is best."""
+    """The plan that was measured: of a rate, what holds and reads as many prompts as is best.
+
+    Where the batch of replicas that share experts is stated, prompts come one by one beside the decoding (--max_num_tokens 1151).
+    """
+    if figure.batch is not None and figure.requests is not None:
+        return ServingPlan(
+            tp=figure.tp, ep=figure.ep, dp=figure.ep, max_batch=figure.batch, prefill_chunk=figure.prompt
+        )
     if figure.batch is not None:
-        return ServingPlan(tp=figure.tp, max_batch=figure.batch, prefill_batch=figure.batch)
+        together = 1 if figure.quantity == "tpot_s" else figure.batch
+        return ServingPlan(tp=figure.tp, max_batch=figure.batch, prefill_batch=together)
+    assert figure.requests is not None, "a rate is of some number of requests"
     degrees = {
         "tp": Bounds(values=(figure.tp,)),
         "ep": Bounds(values=(figure.ep,)),
         "pp": Bounds(values=(1,)),
-        "max_batch": Bounds(low=1, high=MOST.get(figure.source, 2048)),
+        "max_batch": Bounds(low=1, high=min(MOST, -(-figure.requests // figure.ep))),
     }
     workers = figure.tp * figure.ep
     settings = ServingSettings(max_workers=workers, capacity_bytes=model.capacity_bytes, degrees=degrees, top=1)
     return search_serving(model, settings).candidates[0].plan
+
+
+def run_over_cycles(figure: Figure, model: ServingModel, plan: ServingPlan) -> float:
+    """Time of a run of so many requests over that of a server that stays full."""
+    if figure.requests is None:
+        return 1.0
+    each = -(-figure.requests // plan.dp)
+    whole, left = divmod(each, plan.max_batch)
+    few = replace(plan, max_batch=max(left, 1), prefill_batch=min(plan.prefill_batch, max(left, 1)))
+    full_s, last_s = model.times(ServingBatch.from_plans([plan, few]))["request_s"].tolist()
+    return float((whole * full_s + (last_s if left else 0.0)) / (each / plan.max_batch * full_s))
 
 
 def figure_rows() -> Rows:
@@ -149,14 +191,16 @@ def figure_rows() -> Rows:
 def _row(figure: Figure, model: ServingModel, plan: ServingPlan, known: Knowledge) -> dict[str, object]:
     candidates = serving_candidates(model, [plan], known)[OF_QUANTITY[figure.quantity]]
     effects = dict(zip(SERVING_CONSTANTS, candidates.effects[0].tolist(), strict=True))
-    per_gpu = plan.workers if figure.quantity == "output_tokens_per_s" else 1
-    predicted_s = float(candidates.step_time_s[0]) * (
-        plan.concurrency * figure.output if figure.quantity == "request_s" else 1
-    )
-    measured_s = 1.0 / figure.value if figure.quantity == "output_tokens_per_s" else figure.value
+    per_gpu = plan.workers if figure.quantity in _RATES else 1
+    predicted_s = float(candidates.step_time_s[0]) * run_over_cycles(figure, model, plan)
+    if figure.quantity == "request_s":
+        predicted_s *= plan.concurrency * figure.output
+    measured_s = 1.0 / figure.value if figure.quantity in _RATES else figure.value
+    if figure.quantity == "batch_tokens_per_s_per_gpu":
+        measured_s /= plan.workers
     return {
         "file": figure.source,
-        "kind": serving_kind(model.workload.graph),
+        "kind": serving_kind(model.workload.graph, sharing=figure.ep > 1),
         "group": figure.model,
         "predicted_s": predicted_s * per_gpu,
         "measured_s": measured_s * per_gpu,

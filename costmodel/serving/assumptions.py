@@ -27,6 +27,12 @@ class ServingAssumptions:
         "a 2.9 us kernel takes 3.4 us in a graph of 20, 3.8 us in a stream (A. Gray, Getting Started with CUDA Graphs, NVIDIA 2019): "
         "0.5 us to start; the rest is an assumption for filling and draining the device",
     )
+    pass_overhead_s: float = _assumption(
+        2e-3,
+        "time of a pass in which the device waits for the host: scheduling, inputs, sampling, answers",
+        "fitted, rounded: first tokens of short prompts by TensorRT-LLM 0.9 and times per token under light load by 0.14 "
+        "(benchmarks/serving_figures.csv)",
+    )
     output_share: float = _assumption(
         1.0,
         "share of its output for which a sequence holds cache on average; 1 reserves the whole output, 0.5 is the mean over its life",
@@ -42,6 +48,12 @@ class ServingAssumptions:
         0.0,
         "share of expert all-to-all hidden",
         "without two batches that overlap (DeepSeek-V3, arXiv:2412.19437, section 3.4) none is",
+    )
+    expert_spread: float = _assumption(
+        1.0,
+        "standard deviation of the loads of experts over their mean; 0: a load balancer makes all ranks equal",
+        "between what two gains of a load balancer say (SGLang, Large-scale EP, May 2025, of DeepSeek-V3): 1.49 in prefills over 32 "
+        "ranks of 8 experts is 0.7, 2.54 in decoding over 72 ranks of 3.6 is 1.2",
     )
     ep_latency_share: float = _assumption(
         0.0,

@@ -13,13 +13,21 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 # Fields that add up to tpot_s.
-TPOT_PARTS: tuple[str, ...] = ("decode_compute_s", "decode_tp_s", "decode_ep_s", "decode_pp_s", "waiting_s")
+TPOT_PARTS: tuple[str, ...] = (
+    "decode_compute_s",
+    "decode_tp_s",
+    "decode_ep_s",
+    "decode_pp_s",
+    "decode_host_s",
+    "waiting_s",
+)
 # Fields that add up to ttft_s.
 TTFT_PARTS: tuple[str, ...] = (
     "prefill_compute_s",
     "prefill_tp_s",
     "prefill_ep_s",
     "prefill_pp_s",
+    "prefill_host_s",
     "earlier_chunks_s",
 )
 # Fields that add up to memory_bytes.
@@ -49,11 +57,13 @@ class ServingCosts:
     decode_tp_s: FloatArray
     decode_ep_s: FloatArray
     decode_pp_s: FloatArray
+    decode_host_s: FloatArray
     waiting_s: FloatArray  # per token: prompts of others, other groups on the slowest stage
     prefill_compute_s: FloatArray
     prefill_tp_s: FloatArray
     prefill_ep_s: FloatArray
     prefill_pp_s: FloatArray
+    prefill_host_s: FloatArray
     earlier_chunks_s: FloatArray
     memory_bytes: FloatArray  # of the stage that needs most, per device
     weight_bytes: FloatArray

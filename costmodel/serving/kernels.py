@@ -7,6 +7,7 @@ position per row. Attention of new tokens reads cached keys and values, and few 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +18,26 @@ from costmodel.layers.sequence import GLU_FLOP, GLU_PASSES
 from costmodel.serving.workload import ServingWorkload
 
 __all__ = [
+    "LOGIT_BYTES",
     "PassKeys",
     "WeightedKernel",
     "at_one_position",
     "attention_kernels",
     "cache_elements",
     "expected_experts",
+    "fullest_rank",
     "mixture_kernels",
     "query_context",
+    "sampling_kernel",
 ]
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+# Tokens are chosen from fp32 logits (vLLM converts them before its sampler, TensorRT-LLM's decoder works on them).
+LOGIT_BYTES = 4.0
+# Times that every one of them is read or written for that: conversion (written), softmax (read, written), choice (read).
+_LOGIT_PASSES = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,20 +112,44 @@ def expected_experts(held: FloatArray, experts: float, top_k: float, tokens: Flo
     return np.asarray(np.clip(held * (1.0 - missed), np.minimum(held, 1.0), held))
 
 
-def mixture_kernels(layer: Layer, keys: PassKeys) -> list[WeightedKernel]:
+def fullest_rank(layer: Layer, ep: IntArray, spread: float) -> FloatArray:
+    """Tokens of the rank whose experts get most of them, over those of the mean rank.
+
+    The loads of ``E / ep`` experts add up to one with a standard deviation of ``spread sqrt(ep / E)`` of it; of ``ep`` such sums the
+    largest is expected at the normal quantile of ``(ep - 3/8) / (ep + 1/4)`` (G. Blom, Statistical Estimates and Transformed Beta
+    Variables, 1958). A ``capacity_factor`` that the network states says it instead.
+
+    Parameters
+    ----------
+    layer : Layer
+        A mixture of experts.
+    ep : array of int
+    spread : float
+        Standard deviation of the experts' loads over their mean.
+    """
+    p = layer.params
+    if p.capacity_factor != 1.0:
+        return np.full(len(ep), float(p.capacity_factor))
+    degrees, index = np.unique(ep, return_inverse=True)
+    largest = [NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in degrees.tolist()]
+    return np.asarray((1.0 + spread * np.sqrt(degrees / p.experts) * np.array(largest))[index.reshape(-1)])
+
+
+def mixture_kernels(layer: Layer, keys: PassKeys, spread: float = 0.0) -> list[WeightedKernel]:
     """Router, dispatch, the experts that are hit, combination, and shared experts.
 
     The shared experts are split over all tp ranks like a dense pair of matrices. Experts of one replica find its tokens on all its
-    tensor-parallel ranks; experts shared by replicas get them by an all-to-all in which every rank sends its part of the tokens.
+    tensor-parallel ranks; experts shared by replicas get them by an all-to-all in which every rank sends its part of the tokens. The
+    rank that gets most of them, by the ``spread`` of the experts' loads, is the one that counts.
     """
     p, d = layer.params, float(layer.output_shape[0])
     tokens, sharing = keys.rows, keys.sharing
     own = np.where(sharing > 1, np.ceil(tokens / keys.tp), tokens)
     held = np.ceil(p.experts / keys.ep)
-    rows = np.maximum(sharing * tokens * p.top_k / keys.ep, 1.0) * p.capacity_factor
+    rows = np.maximum(sharing * tokens * p.top_k / keys.ep, 1.0) * fullest_rank(layer, keys.ep, spread)
     count = np.minimum(expected_experts(held, float(p.experts), float(p.top_k), sharing * tokens), rows)
     width = np.ceil(p.ffn / keys.etp)
-    everywhere = tokens > 0
+    everywhere, one = tokens > 0, np.ones_like(tokens)
     moved = (own + rows) * d
 
     def product(m: FloatArray, inputs: FloatArray, outputs: FloatArray, number: FloatArray) -> WeightedKernel:
@@ -125,6 +158,7 @@ def mixture_kernels(layer: Layer, keys: PassKeys) -> list[WeightedKernel]:
             flop=2.0 * m * inputs * outputs,
             elements=m * (inputs + outputs) + weights,
             gemm=(m / number, outputs, inputs),
+            tiling="library" if number is one else "grouped",
         )
         return WeightedKernel(kernel=kernel, weights=weights, cached=0.0 * m, runs=everywhere)
 
@@ -141,7 +175,6 @@ def mixture_kernels(layer: Layer, keys: PassKeys) -> list[WeightedKernel]:
             product(m, inner, wide, number),
         ]
 
-    one = np.ones_like(tokens)
     kernels = [
         product(own, np.full_like(own, d), np.full_like(own, float(p.experts)), one),
         # Softmax, choice and normalisation of the scores, in a kernel each.
@@ -153,6 +186,17 @@ def mixture_kernels(layer: Layer, keys: PassKeys) -> list[WeightedKernel]:
     if p.shared_width:
         kernels += network(tokens, np.ceil(p.shared_width / keys.tp), one)
     return kernels
+
+
+def sampling_kernel(layer: Layer, rows: FloatArray, activation_bytes: float) -> WeightedKernel:
+    """Tokens chosen from the logits of the whole vocabulary, which are converted to fp32 first.
+
+    Every rank chooses for itself from all logits, so that no token need be sent.
+    """
+    logits = rows * layer.output_shape[0]
+    passes = 1.0 + _LOGIT_PASSES * LOGIT_BYTES / activation_bytes
+    kernel = Kernel(flop=5.0 * logits, elements=passes * logits, launches=3)
+    return WeightedKernel(kernel=kernel, weights=0.0 * logits, cached=0.0 * logits, runs=rows > 0)
 
 
 # -- attention ----------------------------------------------------------------------------------------------------------

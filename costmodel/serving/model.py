@@ -208,12 +208,13 @@ class _Pass:
     tp_s: FloatArray
     ep_s: FloatArray
     pp_s: FloatArray
+    host_s: FloatArray
     slowest_s: FloatArray
 
     @property
     def through_s(self) -> FloatArray:
         """Through all stages."""
-        return self.compute_s + self.tp_s + self.ep_s + self.pp_s
+        return self.compute_s + self.tp_s + self.ep_s + self.pp_s + self.host_s
 
 
 def _chunk(model: ServingModel, batch: ServingBatch) -> tuple[IntArray, IntArray]:
@@ -244,7 +245,9 @@ def _passes(
         stages = np.where(layouts.rank_first >= 0, weigh(layouts.rank_units, inside[rows]), 0.0)
         compute, tp, ep = (part[rows] for part in through)
         pp = (batch.pp - 1) * transfer
-        found.append(_Pass(compute_s=compute, tp_s=tp, ep_s=ep, pp_s=pp, slowest_s=np.max(stages, axis=1) + transfer))
+        host = np.full(len(batch), model.assumptions.pass_overhead_s)
+        slowest = np.max(stages, axis=1) + transfer + host
+        found.append(_Pass(compute_s=compute, tp_s=tp, ep_s=ep, pp_s=pp, host_s=host, slowest_s=slowest))
     return found
 
 
@@ -288,6 +291,7 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
         "decode_tp_s": decode.tp_s,
         "decode_ep_s": decode.ep_s,
         "decode_pp_s": decode.pp_s,
+        "decode_host_s": decode.host_s,
     }
     if not passes:
         parts = {name: 0.0 * value for name, value in parts.items()}
@@ -307,6 +311,7 @@ def _times(model: ServingModel, batch: ServingBatch, layouts: LayoutArrays) -> d
         "prefill_tp_s": prefill.tp_s,
         "prefill_ep_s": prefill.ep_s,
         "prefill_pp_s": prefill.pp_s,
+        "prefill_host_s": prefill.host_s,
         "earlier_chunks_s": (pieces - 1) * prefill.slowest_s,
     }
 

@@ -17,13 +17,16 @@ from costmodel.mesh.units import UnitKind, Units
 from costmodel.network import Cluster
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.kernels import (
+    LOGIT_BYTES,
     PassKeys,
     WeightedKernel,
     at_one_position,
     attention_kernels,
     cache_elements,
+    fullest_rank,
     mixture_kernels,
     query_context,
+    sampling_kernel,
 )
 from costmodel.serving.workload import ServingWorkload
 
@@ -40,8 +43,8 @@ _FUSED = frozenset({"add"})
 _ABSENT = frozenset({"input", "dropout"})
 # Fields of UnitSizes of which the largest layer's counts.
 _WIDEST = frozenset({"row_bytes", "dispatch_bytes"})
-# Sampling works on fp32 logits (vLLM converts them before the sampler).
-_LOGIT_BYTES = 4.0
+# The logits, from which a token is chosen.
+_SAMPLED = "softmax"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +151,9 @@ class UnitTimer:
         if layer.kind in ATTENTION:
             kernels = attention_kernels(self.workload.graph.layers[index], keys, self.workload)
         elif layer.kind == "moe":
-            kernels = mixture_kernels(layer, keys)
+            kernels = mixture_kernels(layer, keys, self.assumptions.expert_spread)
+        elif layer.kind == _SAMPLED:
+            kernels = [sampling_kernel(layer, rows, self.workload.weights.activation_bytes)]
         else:
             kernels = _family_kernels(layer, shard_of(self.layers, kind, position, role, row_keys), rows > 0)
         return {
@@ -182,7 +187,9 @@ class UnitTimer:
             memory_bytes=moved,
             gemm=kernel.gemm,
             algorithm=kernel.algorithm,
+            tiling=kernel.tiling,
             launches=kernel.launches,
+            sustained=True,  # a full server never rests, as a training step does not
         )
         if layer.kind in _FUSED:
             time = time - kernel.launches * self.device.launch_overhead_s
@@ -195,6 +202,11 @@ class UnitTimer:
         layer = self.layers[kind.layers[position]]
         width, stride = self.workload.weights.activation_bytes, np.ones_like(keys.tp)
         shown = 1.0 - self.assumptions.tp_overlap
+        if layer.kind == _SAMPLED and role.role == "channel":
+            # The head is split over the vocabulary; every rank gets all of it and chooses the same tokens (vLLM, logits_processor.py;
+            # TensorRT-LLM, gather_output of its head; SGLang, logits_processor.py).
+            message = keys.micro_batch.astype(np.float64) * layer.output_shape[0] * width
+            return shown * self.exchange_s("all_gather", keys.tp, stride, message)
         if role.reduces or role.role == "experts":
             message = keys.micro_batch.astype(np.float64) * layer.output_shape[0] * width
             return shown * self.exchange_s("all_reduce", keys.tp, stride, message)
@@ -209,10 +221,16 @@ class UnitTimer:
 
     def _expert_parallel_s(self, layer: Layer, keys: PassKeys) -> FloatArray:
         """Replicas that share experts trade tokens, twice; ranks that share an expert gather them and reduce the results."""
-        apart = keys.sharing > 1
-        sent = own_rows(keys) * layer.params.top_k * layer.output_shape[0] * self.workload.weights.activation_bytes
-        trade = 2.0 * self._all_to_all_s(np.where(apart, keys.ep, 1), keys.etp, sent)
-        inside, stride = np.where(apart, keys.etp, 1), np.ones_like(keys.etp)
+        apart, form = keys.sharing > 1, self.workload.weights
+        elements = own_rows(keys) * layer.params.top_k * layer.output_shape[0]
+        most = elements * fullest_rank(layer, keys.ep, self.assumptions.expert_spread)
+        # Tokens leave in the format in which experts compute, results return as activations (DeepEP: FP8 dispatching, BF16 combining).
+        leaving, returning = (
+            most * width for width in (min(form.weight_bytes, form.activation_bytes), form.activation_bytes)
+        )
+        ranks = np.where(apart, keys.ep, 1)
+        trade = self._all_to_all_s(ranks, keys.etp, leaving) + self._all_to_all_s(ranks, keys.etp, returning)
+        inside, stride, sent = np.where(apart, keys.etp, 1), np.ones_like(keys.etp), elements * form.activation_bytes
         gathered = sent * keys.etp
         shared = self.exchange_s("all_gather", inside, stride, gathered) + self.exchange_s(
             "reduce_scatter", inside, stride, gathered
@@ -263,8 +281,8 @@ class UnitTimer:
         result["row_bytes"] = (shard.in_channels + shard.out_channels + layer.output_shape[0]) * form.activation_bytes
         if layer.kind == "moe":
             result["row_bytes"], result["dispatch_bytes"] = self._mixture_row(layer, keys)
-        if layer.kind == "softmax":
-            result["logit_bytes"] = shard.out_channels * _LOGIT_BYTES
+        if layer.kind == _SAMPLED:
+            result["logit_bytes"] = np.full(len(keys), layer.output_shape[0] * LOGIT_BYTES)
         return result
 
     def _cache_bytes(self, layer: Layer, tp: IntArray) -> FloatArray:
@@ -283,7 +301,7 @@ class UnitTimer:
     def _mixture_row(self, layer: Layer, keys: PassKeys) -> tuple[FloatArray, FloatArray]:
         """Bytes at the widest moment of a mixture, and of tokens under way, per new token of a replica."""
         p, d, width = layer.params, float(layer.output_shape[0]), self.workload.weights.activation_bytes
-        arriving = keys.sharing * p.top_k * p.capacity_factor / keys.ep
+        arriving = keys.sharing * p.top_k / keys.ep * fullest_rank(layer, keys.ep, self.assumptions.expert_spread)
         inside = d + p.matrices * np.ceil(p.ffn / keys.etp)
         under_way = np.where(keys.sharing > 1, 2.0 * p.top_k * d / keys.tp, 0.0) * width
         return (2.0 * d + arriving * inside) * width, under_way

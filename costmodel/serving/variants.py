@@ -11,14 +11,17 @@ from costmodel.serving.model import ServingModel
 
 __all__ = ["SERVING_CONSTANTS", "serving_model_with"]
 
-# Constants that a pass depends on: those of kernels timed alone, which is what a replayed graph runs, and of links. `launch_overhead`
-# is here the least time of a kernel in such a graph.
+# Constants that a pass depends on: those of kernels, of links, and of the host. `launch_overhead` is here the least time of a kernel in a
+# graph that is replayed, `host_launch` what the host takes for a pass.
 SERVING_CONSTANTS: tuple[str, ...] = (
     "matmul_rate",
     "matmul_size",
     "attention_rate",
+    "sustained_rate",
+    "elementwise_rate",
     "memory_rate",
     "launch_overhead",
+    "host_launch",
     "intra_node_bandwidth",
     "inter_node_bandwidth",
     "link_latency",
@@ -36,7 +39,8 @@ def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> Serv
     """
     cluster = cluster_with(model.cluster, values)
     overhead_s = model.assumptions.kernel_overhead_s * values.get("launch_overhead", 1.0)
-    assumptions = replace(model.assumptions, kernel_overhead_s=overhead_s)
+    host_s = model.assumptions.pass_overhead_s * values.get("host_launch", 1.0)
+    assumptions = replace(model.assumptions, kernel_overhead_s=overhead_s, pass_overhead_s=host_s)
     timer = replace(
         model.timer,
         groups=GroupTimes(cluster=cluster),

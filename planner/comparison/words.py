@@ -26,6 +26,7 @@ _CAUSES = {
     "decode_tp_s": ("tp",),
     "decode_ep_s": ("ep", "etp"),
     "decode_pp_s": ("pp",),
+    "decode_host_s": (),
     "waiting_s": ("max_batch", "prefill_chunk", "prefill_batch", "dp"),
 }
 # What is asked that bears on every term, on what devices compute, on what networks carry, and on the update; the most important first.

@@ -195,6 +195,7 @@ _KIND = {
     "images": "images, any framework",
     "serving": "serving of dense networks",
     "serving-experts": "serving of mixtures of experts",
+    "serving-shared-experts": "serving of mixtures of experts that replicas share",
 }
 
 

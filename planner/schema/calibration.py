@@ -126,7 +126,8 @@ class ResidualEntry(FileModel):
     by_kind: dict[Name, LogSd] = Field(default_factory=dict, description="of the rows of each kind of table")
     kinds: dict[Name, ErrorModelEntry] = Field(
         default_factory=dict,
-        description="error models by kind of workload: transformers, images, the name of a framework profile, serving, serving-experts",
+        description="error models by kind of workload: transformers, images, the name of a framework profile, serving, serving-experts, "
+        "serving-shared-experts",
     )
 
 

@@ -123,7 +123,7 @@ class ErrorBarsEntry(_Result):
 
     calibration: str = Field(description="Whose residuals they are.")
     kind: str = Field(
-        description="Kind of workload: transformers, images, a framework profile, serving or serving-experts."
+        description="Kind of workload: transformers, images, a framework profile, serving, serving-experts or serving-shared-experts."
     )
     note: str = Field(description="Why there are no error bars; empty where there are.")
     basis: str = Field(

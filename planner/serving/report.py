@@ -122,7 +122,7 @@ def _search_blocks(result: ServingResult) -> list[Block]:
         ("Against replicas of one GPU", _versus_replicas(result)),
         (
             "Batch",
-            f"up to {best.largest_batch} sequences per replica fit; each keeps {byte_text(best.kv_bytes_per_sequence)} on a GPU",
+            f"up to {_sequences(best.largest_batch)} per replica fit; each keeps {byte_text(best.kv_bytes_per_sequence)} on a GPU",
         ),
         *_limits(result.limits),
         ("This plan alone", f"planner estimate with the same question and {command_of(best.plan)}"),
@@ -153,6 +153,10 @@ def _versus_replicas(result: ServingResult) -> str:
     if plain.plan == best.plan:
         return "the best plan is one"
     return f"{plain.summary}: {_answer(plain)}"
+
+
+def _sequences(number: int) -> str:
+    return f"{number} sequence" + ("" if number == 1 else "s")
 
 
 def _limits(limits: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -255,7 +259,7 @@ def _closing(estimate: ServingEstimate, warnings: Sequence[str]) -> Block:
     facts = [
         (
             "Batch",
-            f"up to {ranked.largest_batch} sequences per replica fit; each keeps {byte_text(ranked.kv_bytes_per_sequence)} on a GPU",
+            f"up to {_sequences(ranked.largest_batch)} per replica fit; each keeps {byte_text(ranked.kv_bytes_per_sequence)} on a GPU",
         ),
         (
             "A request",

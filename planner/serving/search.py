@@ -221,6 +221,11 @@ def _notes(judge: ServingJudge, outcome: ServingOutcome, best: RankedServingPlan
     if judge.objective in ("throughput", "tokens_per_s_per_gpu") and not judge.limits:
         notes.append("the most tokens/s come with slow answers; --max-ttft and --max-tpot say how slow they may be")
     notes += _unsure_limits(judge, best)
+    if best.plan.ep * best.plan.etp > best.plan.tp and judge.model.assumptions.expert_spread > 0:
+        notes.append(
+            "the best plan has replicas that share experts, whose loads are taken to be uneven (no load balancer moves them); with one, "
+            "--assume expert_spread=0"
+        )
     if best.plan.max_batch >= MOST_BATCH and "max_batch" not in judge.degrees:
         notes.append(
             f"the best plan holds the most sequences that are tried ({MOST_BATCH} per replica); --max-batch 1..4096 tries more"

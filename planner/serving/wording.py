@@ -18,6 +18,7 @@ TPOT_WORDS = {
     "decode_tp_s": "tensor-parallel communication",
     "decode_ep_s": "expert-parallel communication",
     "decode_pp_s": "transfers between stages",
+    "decode_host_s": "waiting for the host",
     "waiting_s": "waiting for prompts of others and for the slowest stage",
 }
 TTFT_WORDS = {
@@ -25,6 +26,7 @@ TTFT_WORDS = {
     "prefill_tp_s": "tensor-parallel communication",
     "prefill_ep_s": "expert-parallel communication",
     "prefill_pp_s": "transfers between stages",
+    "prefill_host_s": "waiting for the host",
     "earlier_chunks_s": "earlier chunks of the prompt",
 }
 SERVING_MEMORY_WORDS = {

@@ -35,9 +35,14 @@ _DEGREES = ("tp", "pp", "ep", "etp", "dp", "max_batch", "prefill_batch")
 _COMMUNICATION = ("tp_s", "ep_s", "pp_s")
 
 
-def serving_kind(graph: Graph) -> str:
-    """Kind of workload that a question about serving is: mixtures of experts are further from their predictions than dense networks."""
-    return "serving-experts" if any(layer.kind == "moe" for layer in graph.layers) else "serving"
+def serving_kind(graph: Graph, *, sharing: bool = False) -> str:
+    """Kind of workload that a plan to serve is: mixtures of experts are further from their predictions than dense networks.
+
+    Furthest are those whose replicas share experts, as engines run them.
+    """
+    if not any(layer.kind == "moe" for layer in graph.layers):
+        return "serving"
+    return "serving-shared-experts" if sharing else "serving-experts"
 
 
 def serving_bars(
@@ -47,23 +52,41 @@ def serving_bars(
     model, resolved = judge.model, judge.resolved
     batch = ServingBatch.from_plans([plan.plan for plan in plans])
     apart = int((batch.tp * batch.pp * batch.sharing).max())  # devices that speak to one another
-    named = constants_of(resolved.workload, model.cluster, apart)
-    kind = serving_kind(model.workload.graph)
-    known = serving_knowledge(resolved.request, kind, names=[name for name in SERVING_CONSTANTS if name in named])
-    knowledge = where_needed(known, len(plans))
+    # The host, which step times of plans over a mesh depend on alone, makes every pass of a server wait.
+    named = {*constants_of(resolved.workload, model.cluster, apart), "host_launch"}
+    kinds = [serving_kind(model.workload.graph, sharing=bool(shares)) for shares in batch.sharing > 1]
+    names = [name for name in SERVING_CONSTANTS if name in named]
+    known = {
+        kind: where_needed(serving_knowledge(resolved.request, kind, names=names), len(plans))
+        for kind in dict.fromkeys(kinds)
+    }
+    knowledge = known[kinds[0]]  # of the first plan
     found = serving_candidates(model, [plan.plan for plan in plans], knowledge)
     of_objective = found[_OF_OBJECTIVE.get(judge.objective, "token_s")]
     weight = np.array([judge.score(plan) for plan in plans]) / of_objective.step_time_s
-    return _with_intervals(plans, found, knowledge), bars_of(
-        of_objective, knowledge, seed=resolved.request.seed, weight=weight
-    )
+    if len(known) > 1:  # kinds are wrong on one side by different amounts
+        low, high = _ends(of_objective, kinds, known)
+        weight = weight * np.sqrt(low * high) / of_objective.step_time_s
+    ends = {name: _ends(candidates, kinds, known) for name, candidates in found.items()}
+    return _with_intervals(plans, ends), bars_of(of_objective, knowledge, seed=resolved.request.seed, weight=weight)
+
+
+def _ends(
+    candidates: Candidates, kinds: Sequence[str], known: Mapping[str, Knowledge]
+) -> tuple[FloatArray, FloatArray]:
+    """Ends of the intervals, of every plan by its kind."""
+    low, high = np.zeros(len(kinds)), np.zeros(len(kinds))
+    for kind, knowledge in known.items():
+        mine = np.array([k == kind for k in kinds])
+        ends = intervals(candidates, knowledge.model)
+        low, high = np.where(mine, ends[0], low), np.where(mine, ends[1], high)
+    return low, high
 
 
 def _with_intervals(
-    plans: Sequence[RankedServingPlan], found: Mapping[str, Candidates], knowledge: Knowledge
+    plans: Sequence[RankedServingPlan], ends: Mapping[str, tuple[FloatArray, FloatArray]]
 ) -> tuple[RankedServingPlan, ...]:
     """Plans with an interval for each quantity."""
-    ends = {name: intervals(candidates, knowledge.model) for name, candidates in found.items()}
     result = []
     for n, plan in enumerate(plans):
         first, token = ([float(end[n]) for end in ends[name]] for name in ("ttft_s", "token_s"))

@@ -31,7 +31,9 @@ P = ServingPlan
 IDEAL = Efficiency(
     matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0, split_depth=1
 )
-NO_OVERHEAD = ServingAssumptions(kernel_overhead_s=0.0, memory_utilisation=1.0, page_tokens=1.0)
+NO_OVERHEAD = ServingAssumptions(
+    kernel_overhead_s=0.0, pass_overhead_s=0.0, memory_utilisation=1.0, page_tokens=1.0, expert_spread=0.0
+)
 
 
 def cluster(
@@ -132,8 +134,8 @@ def test_tensor_parallelism_divides_the_weights_and_adds_reductions() -> None:
     one, two = (costs_of(model(large()), P(tp=tp)) for tp in (1, 2))
     assert float(two.decode_compute_s[0]) == pytest.approx(float(one.decode_compute_s[0]) / 2, rel=0.01)
     reductions = (1 + 2 * 4) * (2e-6 + 4096 * 2 / 100e9)
-    softmax = float(two.decode_tp_s[0]) - reductions
-    assert 0.0 <= softmax <= 2 * (2e-6 + 1e-9)  # a maximum and a sum per row
+    gathered = float(two.decode_tp_s[0]) - reductions
+    assert gathered == pytest.approx(1e-6 + 32000 / 2 * 2 / 100e9, rel=1e-3)  # the other half of the logits
     assert not one.decode_tp_s[0]
     assert not one.decode_pp_s[0]
 
@@ -157,6 +159,31 @@ def test_key_value_heads_are_repeated_beyond_their_number() -> None:
     found = model(large(kv_heads=2))
     kept = [float(costs_of(found, P(tp=tp)).kv_bytes[0]) for tp in (1, 2, 4, 8)]
     assert kept[0] == 2 * kept[1] == 2 * kept[2] == 2 * kept[3]
+
+
+def test_every_rank_chooses_from_all_logits() -> None:
+    """Splitting the head divides its weights, but not the fp32 logits behind it: 18 bytes each are read and written in all."""
+    kept = [float(costs_of(model(large()), P(tp=tp, max_batch=64)).logits_bytes[0]) for tp in (1, 8)]
+    assert kept == [64 * 32000 * 4] * 2
+    vast = large(blocks=1, vocabulary=512000)
+    one, more = (costs_of(model(vast), P(tp=8, max_batch=b)) for b in (64, 128))
+    logits = 64 * 512000 * (2 + 4 * 4)
+    head = 64 * 512000 / 8 * 2  # written by the product
+    assert float(more.decode_compute_s[0] - one.decode_compute_s[0]) == pytest.approx((logits + head) / 1e12, rel=0.05)
+
+
+@pytest.mark.parametrize("plan", [P(max_batch=8), P(tp=2, pp=2, max_batch=8), P(max_batch=8, prefill_chunk=128)])
+def test_the_host_makes_every_pass_wait(plan: ServingPlan) -> None:
+    """A pass through all stages waits once; a prompt in k chunks k times; a full pipeline of two groups once per group."""
+    without, slow = (
+        costs_of(model(large(), assumptions=replace(NO_OVERHEAD, pass_overhead_s=s)), plan) for s in (0.0, 0.01)
+    )
+    pieces = 4 if plan.prefill_chunk else 1
+    assert float(slow.ttft_s[0] - without.ttft_s[0]) == pytest.approx(0.01 * pieces)
+    assert float(slow.decode_pass_s[0] - without.decode_pass_s[0]) == pytest.approx(0.01)
+    assert float(slow.decode_host_s[0]) == float(slow.prefill_host_s[0]) == 0.01
+    reading = 8 * pieces * 0.01 if not plan.prefill_chunk else 0.01 * pieces
+    assert float(slow.request_s[0] - without.request_s[0]) == pytest.approx(63 * plan.groups * 0.01 + reading, rel=0.05)
 
 
 def test_stages_hold_their_blocks() -> None:
@@ -361,6 +388,24 @@ def test_experts_shared_by_replicas_take_less_memory_and_trade_tokens() -> None:
     # Twice per block an all-to-all of 4 sequences x 2 experts x 4096 features, of which 3 of 4 parts leave.
     sent = 4 * 2 * 4096 * 2.0 * 3 / 4 / 100e9
     assert float(shared.decode_ep_s[0]) == pytest.approx(2 * 2 * (sent + 1e-6), rel=1e-5)
+    # In fp8 tokens leave in a byte per feature and return in two.
+    narrow = costs_of(model(large(experts=8, ffn=4096, blocks=2), weights="fp8"), P(dp=4, ep=4, max_batch=4))
+    assert float(narrow.decode_ep_s[0]) == pytest.approx(2 * (1.5 * sent + 2e-6), rel=1e-5)
+
+
+def test_uneven_experts_cost_where_ranks_have_some_of_their_own() -> None:
+    """Loads of 8 experts spread by their mean: the fullest of four ranks of two gets 1 + sqrt(1 / 2) x 1.05 times the mean's tokens."""
+    graph = large(experts=8, ffn=4096, blocks=2)
+    even, uneven = (
+        model(graph, where=cluster(peak=1e12), assumptions=replace(NO_OVERHEAD, expert_spread=s)) for s in (0.0, 1.0)
+    )
+    alone, shared = P(max_batch=64), P(dp=4, ep=4, max_batch=64)
+    assert float(costs_of(even, alone).decode_pass_s[0]) == float(costs_of(uneven, alone).decode_pass_s[0])
+    fullest = 1 + 0.5**0.5 * 1.049
+    sent = 2 * (64 * 2 * 4096 * 2.0 * 3 / 4 / 100e9)
+    for part, mean in (("decode_compute_s", 2 * 64 * 2 * 2 * 3 * 4096 * 4096 / 1e12), ("decode_ep_s", 2 * sent)):
+        more = float(getattr(costs_of(uneven, shared), part)[0] - getattr(costs_of(even, shared), part)[0])
+        assert more == pytest.approx((fullest - 1) * mean, rel=0.01), part
 
 
 # -- rules and refusals ---------------------------------------------------------------------------------------------------

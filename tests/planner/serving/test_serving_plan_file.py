@@ -109,7 +109,7 @@ def test_the_calibration_stays_with_the_plan(answer: Ask, tmp_path: Path) -> Non
     found = json.loads(answer("estimate", "--plan", str(path), "--json"))
     assert found["plans"][0]["tpot_s"] == document["prediction"]["tpot_s"]
     bundled = json.loads(answer("estimate", "--plan", str(path), "--calibration", "default", "--json"))
-    assert bundled["plans"][0]["tpot_s"] < 0.8 * document["prediction"]["tpot_s"]  # twice the bandwidth
+    assert bundled["plans"][0]["tpot_s"] < 0.85 * document["prediction"]["tpot_s"]  # twice the bandwidth
 
 
 def test_explain_names_the_layers_and_the_best_plan(plan: Path, answer: Ask, tmp_path: Path) -> None:
