@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from costmodel.graph import Graph
 from planner.validation.tables import Row, RowSkipped
 
-__all__ = ["ExpertShape", "agrees", "check_count", "experts_of", "is_particular", "widths_of"]
+__all__ = ["ExpertShape", "agrees", "check_count", "experts_of", "is_particular", "stack_of", "widths_of"]
 
 # "Mixtral 8x7B", "Qwen3-30B-A3B", "GPT MoE": names of mixtures.
 _MIXTURE = re.compile(r"\bmoe\b|mixture|\bexperts?\b|\b\d+ ?x ?\d+(?:\.\d+)?b\b|\ba\d+(?:\.\d+)?b\b|mixtral")
@@ -91,16 +91,28 @@ def agrees(row: Row, graph: Graph) -> bool:
     >>> agrees(Row(line=2, cells=cells), load_model("t5-large").graph), agrees(Row(line=2, cells=cells), load_model("t5-base").graph)
     (True, False)
     """
+    stack = stack_of(graph)
+    if not stack:
+        return False
+    layers = int(stack["layers"])
+    crossed = sum(layer.kind == "cross_attention" for layer in graph.layers)
+    return row.count("layers") in (layers, layers - crossed) and all(
+        row.count(name) == int(stack[name]) for name in ("hidden", "heads")
+    )
+
+
+def stack_of(graph: Graph) -> dict[str, str]:
+    """What the columns hidden, layers and heads would say of a network; nothing where it has no attention.
+
+    >>> from planner.loading import load_model
+    >>> stack_of(load_model("llama3-8b").graph)
+    {'hidden': '4096', 'layers': '32', 'heads': '32'}
+    """
     attention = [layer for layer in graph.layers if layer.kind in ("self_attention", "latent_attention")]
     if not attention:
-        return False
-    crossed = sum(layer.kind == "cross_attention" for layer in graph.layers)
-    hidden = {layer.output_shape[0] for layer in graph.layers if layer.kind in ("layer_norm", "rms_norm")}
-    return (
-        row.count("layers") in (len(attention), len(attention) - crossed)
-        and row.count("hidden") == max(hidden)
-        and row.count("heads") == attention[0].params.heads
-    )
+        return {}
+    hidden = max(layer.output_shape[0] for layer in graph.layers if layer.kind in ("layer_norm", "rms_norm"))
+    return {"hidden": str(hidden), "layers": str(len(attention)), "heads": str(attention[0].params.heads)}
 
 
 def widths_of(graph: Graph) -> dict[str, str]:

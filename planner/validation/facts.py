@@ -22,6 +22,7 @@ __all__ = [
     "measured_bytes",
     "not_measured",
     "plausible_bytes",
+    "says_adapters",
     "step_time_s",
     "trains_adapters_only",
     "yes_or_no",
@@ -273,6 +274,25 @@ def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
 _FROZEN_FLOP = 5.0
 
 
+_ADAPTERS = re.compile(r"(?<!no )(?<!without )(?:\b|_)(?:q|dy|rs)?-?lora(?:\b|_)|\badapters?\b|\bpeft\b")
+_WHOLE = re.compile(r"\bsft\b|\bpre-?train|\bfull\b")
+
+
+def says_adapters(row: Row) -> bool | None:
+    """Whether a row says that adapters are trained, or all weights; None where it says neither.
+
+    >>> [says_adapters(Row(line=2, cells={name: text})) for name, text in (("notes", "task=SFT"), ("method", "QLoRA"), ("model", "7B"))]
+    [False, True, None]
+    """
+    notes = row.text("notes").lower()
+    if "task=" in notes:
+        return "task=lora" in notes
+    own = " ".join(row.text(name) for name in ("task", "method", "finetuning", "training")).lower()
+    if _ADAPTERS.search(f"{own} {row.text('model')} {row.text('dataset_group')}".lower()):
+        return True
+    return False if _WHOLE.search(own) else None
+
+
 def trains_adapters_only(row: Row, block_weights: int) -> bool:
     """Whether a run fine-tunes adapters: its notes say so, or its publisher counts no operations for gradients of the weights.
 
@@ -288,9 +308,9 @@ def trains_adapters_only(row: Row, block_weights: int) -> bool:
     >>> trains_adapters_only(Row(line=2, cells={"tflops_per_gpu": "735", "tokens_per_s_per_gpu": "2643"}), 68_500_000_000)
     True
     """
-    notes = row.text("notes").lower()
-    if "task=" in notes:
-        return "task=lora" in notes
+    stated = says_adapters(row)
+    if stated is not None:
+        return stated
     if has_failed(row):
         return False
     rate, tokens = row.positive("tflops_per_gpu"), row.positive("tokens_per_s_per_gpu")

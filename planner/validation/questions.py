@@ -15,7 +15,7 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
 from costmodel.workload import Workload
 from planner.validation.degrees import batches_of, degrees_of, shared_samples
-from planner.validation.experts import agrees, check_count, is_particular
+from planner.validation.experts import agrees, check_count, is_particular, stack_of, widths_of
 from planner.validation.facts import (
     computed_positions,
     flash_attention,
@@ -26,6 +26,7 @@ from planner.validation.facts import (
     is_narrow_throughout,
     measured_bytes,
     not_measured,
+    says_adapters,
     step_time_s,
     trains_adapters_only,
 )
@@ -153,6 +154,8 @@ def _network(row: Row) -> tuple[Graph, str]:
     """The graph and the number format."""
     number_format = format_of(row, "bf16")
     name = bundled_name(row)
+    if name is not None and says_adapters(row) and not row.has("hidden", "layers", "heads"):
+        row = _spelled_out(row, name)
     if name is not None and (not row.has("hidden", "layers", "heads") or _is_particular(row, name)):
         return bundled_transformer(name, row.count("seq")), number_format
     shape = shape_of(row, fused=flash_attention(row, number_format))
@@ -161,6 +164,13 @@ def _network(row: Row) -> tuple[Graph, str]:
     if trains_adapters_only(row, _block_weights(shape)):
         shape = replace(shape, lora_rank=row.count("lora_rank") or row.default("lora_rank", _LORA_RANK))
     return transformer(shape), number_format
+
+
+def _spelled_out(row: Row, name: str) -> Row:
+    """The row with the shape of a bundled network that a shape describes: to its products adapters can be put."""
+    known = bundled_transformer(name, None)
+    cells = {} if is_particular(known) else {**stack_of(known), **widths_of(known)}
+    return Row(line=row.line, cells={**row.cells, **cells}, defaults=row.defaults)
 
 
 def _is_particular(row: Row, name: str) -> bool:

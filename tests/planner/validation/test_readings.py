@@ -8,6 +8,7 @@ import pytest
 
 from costmodel.mesh.plan import MeshPlan
 from planner.validation import convolutions, plans
+from planner.validation.facts import says_adapters
 from planner.validation.hardware import format_of, precision_of
 from planner.validation.networks import shape_of, transformer
 from planner.validation.operators import predict as operators
@@ -123,6 +124,46 @@ def test_what_trains_in_16_bits_throughout_keeps_no_copy(cells: dict[str, str]) 
     saved = mixed.memory.predicted_bytes - narrow.memory.predicted_bytes
     assert saved == pytest.approx(10 * weights, rel=0.15)
     assert seconds(narrow) < seconds(mixed)
+
+
+@pytest.mark.parametrize(
+    ("cells", "adapters"),
+    [
+        ({"notes": "task=LoRA; lora_rank=8"}, True),
+        ({"task": "LoRA"}, True),
+        ({"method": "QLoRA (nf4)"}, True),
+        ({"model": "Llama 2 7B fine-tuning (LoRA)"}, True),
+        ({"dataset_group": "24.07|LoRA"}, True),
+        ({"method": "full fine-tuning", "model": "lorax"}, False),
+        ({"notes": "task=SFT", "dataset_group": "LoRA against SFT"}, False),
+        ({"model": "explorable"}, None),
+    ],
+)
+def test_words_of_adapters(cells: dict[str, str], adapters: bool | None) -> None:
+    assert says_adapters(Row(line=2, cells=cells)) is adapters
+
+
+def test_adapters_of_a_network_that_only_its_name_says() -> None:
+    """A backward pass without gradients of weights: two thirds of the work."""
+    cells = {
+        "net": "",
+        "hidden": "",
+        "layers": "",
+        "heads": "",
+        "seq": "4096",
+        "recompute": "none",
+        "step_time_ms": "20000",
+    }
+    whole, adapters = (run(**cells, model="llama2-13b", task=task) for task in ("SFT", "LoRA"))
+    spelled = run(
+        **{**cells, "hidden": "5120", "layers": "40", "heads": "40"},
+        model="llama2-13b",
+        ffn="13824",
+        task="LoRA",
+        vocab="32000",
+    )
+    assert seconds(adapters) == seconds(spelled)
+    assert 0.55 < seconds(adapters) / seconds(whole) < 0.85
 
 
 def test_a_batch_that_the_replicas_do_not_divide_is_noted() -> None:
