@@ -39,6 +39,7 @@ _CALLED: dict[str, str] = {
     "ep": "expert_parallel expert_parallel_size expert_model_parallel_size ep_size ep_degree",
     "dp": "data_parallel data_parallel_size dp_size dp_degree data_parallelism",
     "vpp": "vp virtual_pipeline_parallel virtual_pipeline_model_parallel_size num_virtual_stages",
+    "schedule": "pipeline_schedule pp_schedule pipeline_parallel_schedule",
     "sp": "sequence_parallel sequence_parallelism",
     "zero_stage": "zero zero_level zero_optimization_stage",
     "recompute": "activation_checkpointing gradient_checkpointing remat remat_policy activation_recompute recompute_granularity "
