@@ -236,7 +236,7 @@ def sensitivity_blocks(rows: Sequence[Sensitivity] | None) -> list[Block]:
     changing = [row for row in rows if row.factor is not None]
     heading = Heading("What would have to change for another of the best plans to win")
     idle = [row.constant for row in rows if row.factor is None]
-    none = f"Up to 8 times more or less changes nothing: {', '.join(idle)}." if idle else ""
+    none = f"Up to 8 times more or less, none of the other best plans wins: {', '.join(idle)}." if idle else ""
     if not changing:
         return [heading, Sentence(none)]
 

@@ -172,7 +172,7 @@ class SensitivityEntry(_Result):
     meaning: str
     now: dict[str, Number] = Field(description="What the constant multiplies, in SI units.")
     factor: Number | None = Field(
-        description="The nearest to 1 at which another plan is the best; null: none of up to 8 times more or less."
+        description="The nearest to 1 at which another of the best plans wins; null: none of up to 8 times more or less."
     )
     winner: int | None = Field(description="Rank of that plan in the search.")
     winner_summary: str

@@ -51,11 +51,11 @@ def remarks(table: Table, kind: str, outcomes: Sequence[Outcome]) -> tuple[str, 
 
 
 def renamed(table: Table) -> tuple[str, ...]:
-    """Columns that are read though they are called otherwise."""
-    return tuple(
-        f"column '{written}' is read as '{name}'{f', in {unit}' if unit else ''}"
-        for written, (name, unit) in table.renamed.items()
+    """Columns that are read though they are called otherwise, in a sentence; nothing where there are none."""
+    read = ", ".join(
+        f"'{written}' as '{name}'{f' in {unit}' if unit else ''}" for written, (name, unit) in table.renamed.items()
     )
+    return (f"columns are read by other names: {read}",) if read else ()
 
 
 def unread(columns: Sequence[str], kind: str) -> tuple[str, ...]:

@@ -248,6 +248,27 @@ def test_sensitivity_lists_the_constants(asks: Any, answer: Any, question: str) 
     assert "another of the best plans" in answer("explain", *question.split(), "--sensitivity")
 
 
+@pytest.mark.parametrize("question", ["llama2-7b --gpus 16 --batch 64", LAYERS])
+def test_a_stated_change_makes_another_plan_win(asks: Any, tmp_path: Path, question: str) -> None:
+    """Searched again with the constant as stated, and with nine tenths of the change: nothing else was told to the search."""
+    base = asks(f"optimize {question} --top 10")["plans"]
+    row = next(row for row in asks(f"explain {question} --sensitivity")["sensitivity"] if row["factor"] is not None)
+
+    def best(share: float) -> str:
+        factor = math.exp(share * math.log(row["factor"]))
+        prior = CONSTANTS[row["constant"]].prior_log_sd
+        entry = f"{{value: {factor!r}, log_sd: {prior}, prior_log_sd: {prior}}}"
+        file = tmp_path / "changed.yaml"
+        file.write_text(
+            f"schema_version: 1\nname: c\nconstants:\n  {row['constant']}: {entry}\nresidual: {{log_sd: 0.1}}\n"
+        )
+        return str(asks(f"optimize {question} --top 1 --calibration {file}")["plans"][0]["summary"])
+
+    assert row["winner_summary"] == base[row["winner"] - 1]["summary"]
+    assert best(0.9) == base[0]["summary"]
+    assert best(1.1) != base[0]["summary"]
+
+
 def test_sensitivity_beside_a_plan_file(asks: Any, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     asks(f"estimate gpt3-1.3b --gpus 4 --batch 16 --seq 512 --tp 4 --export {file}")
