@@ -29,6 +29,7 @@ BoolArray = NDArray[np.bool_]
 # Of longer tables, evenly spaced rows are fitted to: every row is predicted some fifty times.
 _MOST_ROWS = 3000
 # Columns that say what network ran.
+_FEWEST_GROUPS = 3
 _NETWORK = ("model", "net", "hidden", "layers")
 _FAILED = "failed runs: they have no time to fit to"
 
@@ -73,10 +74,10 @@ class Measurements:
     parts : tuple of str
         Kinds of tables, or of kernels.
     group : tuple of hashable, one per time
-        What folds keep together: the dataset group of the row; empty where not all rows have one, or there are fewer than three.
+        What folds keep together: the network or the dataset group of the row; empty where there are fewer than three of either.
     grouped_by : str
-        ``dataset_group`` or ``rows``.
-    network : tuple of hashable, one per time
+        ``network``, ``dataset_group`` or ``rows``.
+    network : tuple of tuples of str, one per time
         What ran: its name and shape.
     framework : str
         Name that stands for the profile and the attention kernels of all rows; empty where they differ, or are those of no framework.
@@ -94,7 +95,7 @@ class Measurements:
     parts: tuple[str, ...]
     group: tuple[Hashable, ...]
     grouped_by: str
-    network: tuple[Hashable, ...]
+    network: tuple[tuple[str, ...], ...]
     framework: str
     doubt: str = ""
 
@@ -264,9 +265,8 @@ def _nothing(use: TableUse) -> FileProblem:
 def _arrays(collected: _Collected) -> Measurements:
     comparisons, rows = collected.comparisons, collected.rows
     parts = tuple(dict.fromkeys(collected.part))
-    named = [row.text("dataset_group") for row in rows]
-    groups = {(table, name) for table, name in zip(collected.table, named, strict=True) if name}
-    by_name = len(groups) >= 3 and all(named)  # fewer would leave a fit without the half of its rows
+    network = tuple(tuple(row.text(column) for column in _NETWORK) for row in rows)
+    group, grouped_by = _groups(collected, network)
     framework, doubt = _framework_of(rows)
     return Measurements(
         tables=tuple(collected.tables),
@@ -277,12 +277,31 @@ def _arrays(collected: _Collected) -> Measurements:
         row=np.array(collected.row, dtype=np.int64),
         part=np.array([parts.index(name) for name in collected.part], dtype=np.int64),
         parts=parts,
-        group=tuple(zip(collected.table, named, strict=True)) if by_name else (),
-        grouped_by="dataset_group" if by_name else "rows",
-        network=tuple(tuple(row.text(column) for column in _NETWORK) for row in rows),
+        group=group,
+        grouped_by=grouped_by,
+        network=network,
         framework=framework,
         doubt=doubt,
     )
+
+
+def _groups(collected: _Collected, network: Sequence[tuple[str, ...]]) -> tuple[tuple[Hashable, ...], str]:
+    """What folds keep together, and its name: groups of the table, or networks where a group holds but some runs of one.
+
+    Rows of one network are wrong together, so that a fit to some of them flatters itself on the others. Fewer than three of either would
+    leave a fit without the half of its rows.
+    """
+    named = [row.text("dataset_group") for row in collected.rows]
+    groups = tuple(zip(collected.table, named, strict=True))
+    # Kernels are of no network: each is by itself.
+    apart = tuple(own if any(own) else (n,) for own, n in zip(network, collected.row, strict=True))
+    networks = len({own for own in network if any(own)})
+    is_split = len(set(zip(groups, apart, strict=True))) > len(set(apart))
+    if networks >= _FEWEST_GROUPS and (is_split or not all(named)):
+        return apart, "network"
+    if len(set(groups)) >= _FEWEST_GROUPS and all(named):
+        return groups, "dataset_group"
+    return (), "rows"
 
 
 def _framework_of(rows: Sequence[Row]) -> tuple[str, str]:

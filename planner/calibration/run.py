@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ _NO_INFLUENCE = 1e-3
 _ENTANGLED = 0.7
 # A normal distribution of standard deviation 1 has 80 % within this of its mean.
 _INTERVAL, _WITHIN = 0.8, 1.2816
+_FEW = 3  # networks: of fewer, nothing says how others are predicted
 _DIGITS = 6  # of the factors in the file: what is reported is predicted with these
 _TRAINING = ("plan", "network")
 _UNRELATED = "no row depends on it"
@@ -177,10 +179,20 @@ def calibrate(
 
 
 def _helps(measured: Measurements, data: Data, left_out: FloatArray) -> bool:
-    """Whether rows left out are predicted better than with the bundled constants: by the mean error of the logarithm, repeats once."""
+    """Whether rows left out are predicted better than with the bundled constants, by more than chance.
+
+    That is the mean gain in the error of the logarithm, repeats once, against its standard error over what was left out together.
+    """
     before = np.abs(measured.log_measured - measured.log_bundled)
     after = np.abs(measured.log_measured - left_out)
-    return float(data.weight @ after) < float(data.weight @ before)
+    keys = list(measured.group or measured.row.tolist())
+    names = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    index = np.array([names[key] for key in keys])
+    weight = np.bincount(index, data.weight)
+    gain = np.bincount(index, data.weight * (before - after)) / weight
+    mean = float(np.average(gain, weights=weight))
+    error = math.sqrt(float(weight**2 @ (gain - mean) ** 2)) / float(weight.sum())
+    return mean > error
 
 
 def _with_left_out(errors: Errors, measured: Measurements, left_out: LeftOut) -> Errors:
@@ -367,13 +379,25 @@ def _calibrated(
         by_file=tuple(errors(table.file, measured.table == n) for n, table in enumerate(measured.tables)),
         by_kind=tuple(errors(kind, measured.part == n) for n, kind in enumerate(measured.parts)),
         residual_by_kind=by_kind,
-        doubt="" if machinery.framework else measured.doubt,
+        doubt="; ".join(filter(None, ("" if machinery.framework else measured.doubt, _of_few(measured, fell_back)))),
     )
 
 
 def _summary(measured: Measurements, log_predicted: FloatArray, rows: NDArray[np.bool_]) -> ErrorSummary:
     predicted, times = np.exp(log_predicted[rows]), np.exp(measured.log_measured[rows])
     return error_summary(predicted, times, np.zeros(len(times)))
+
+
+def _of_few(measured: Measurements, fell_back: str) -> str:
+    """What a fit to runs of one or two networks does not know."""
+    networks = len({name for name in measured.network if any(name)})
+    if fell_back or not 0 < networks < _FEW:
+        return ""
+    few = "one network" if networks == 1 else f"{networks} networks"
+    return (
+        f"all runs are of {few}: the error on rows left out is that of more of the same, and others may be predicted worse than with the "
+        "bundled constants"
+    )
 
 
 def _networks(measured: Measurements, rows: NDArray[np.bool_]) -> int:

@@ -79,7 +79,7 @@ class CalibrationResult(_Entry):
     fell_back: str | None = Field(description="Why the bundled constants were kept; null where a fit was made.")
     configurations: Count = Field(description="Distinct ones; repeats count once.")
     folds: Count = Field(description="Of the cross-validation; 0: there was none.")
-    grouped_by: Literal["dataset_group", "rows"]
+    grouped_by: Literal["network", "dataset_group", "rows"]
     constants: tuple[ConstantResult, ...]
     files: tuple[FileErrors, ...]
     kinds: tuple[KindErrors, ...]

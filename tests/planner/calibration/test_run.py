@@ -84,13 +84,29 @@ def test_constants_of_training_runs_are_found(write: Any, plan_table: Any) -> No
     assert found["host_launch"].constant.determined
     assert found["convolution_rate"].reason == "no row depends on it"
     assert "cannot tell it from matmul_rate" in found["sustained_rate"].reason
-    assert result.grouped_by == "dataset_group"
+    assert result.grouped_by == "network"  # each has two of the table's groups
     assert result.calibration.residual_groups == 3  # networks, however many runs
     assert result.errors.before.median_ape is not None
     assert result.errors.left_out is not None
     assert result.errors.before.median_ape > 0.1
     assert result.errors.left_out.median_ape is not None
     assert result.errors.left_out.median_ape < 0.03
+
+
+def test_runs_of_one_network_say_nothing_of_others_and_it_is_said(write: Any, plan_table: Any) -> None:
+    one = [row for row in plan_table if row["hidden"] == plan_table[0]["hidden"]]
+    result = _run(write("one.csv", "plan", one, PLAN_PRESET, noise=0.02))
+    assert not result.fell_back
+    assert result.grouped_by == "rows"
+    assert "all runs are of one network" in result.doubt
+    several = _run(write("several.csv", "plan", plan_table, PLAN_PRESET, noise=0.02))
+    assert "network" not in several.doubt
+
+
+def test_a_gain_within_chance_is_none(write: Any, gemm_table: Any) -> None:
+    """Products as the bundled constants have them, with noise: whatever a fit gains on rows left out is luck."""
+    path = write("noise.csv", "gemm", gemm_table, Preset(name="roofline"), noise=0.3)
+    assert "no better" in _run(path).fell_back
 
 
 def test_tables_of_several_kinds_are_fitted_together(write: Any, plan_table: Any, gemm_table: Any) -> None:
