@@ -222,8 +222,8 @@ def positions_of(shape: Shape, shard: Shard) -> FloatArray:
 
 # What kind of kernel it is (`costmodel.efficiency.kernel_time_s`).
 # Kernels that some software leaves out, since the kernel beside them does their work: an activation forward, a bias (its addition and its
-# gradient), the gradient of an activation behind a normalisation.
-Fusable = Literal["", "activation", "bias", "normalised gradient"]
+# gradient), the gradient of an activation behind a normalisation, a concatenation.
+Fusable = Literal["", "activation", "bias", "normalised gradient", "concatenation"]
 Tiling = Literal["library", "unaligned", "grouped", "recurrent", "thin", "weights", "scattered", "depthwise"]
 
 

@@ -250,7 +250,8 @@ def _shares(run: Run, costs: CostBatch, predicted_s: float, exchange_s: float) -
 
 
 # Software that has other kernels do the work of some, by text in the columns ``source``, ``framework`` and ``library``.
-# Neon's convolutions apply the activation (NervanaSystems/neon, fprop_conv: relu); XLA makes one kernel of element-wise operations that
+# Neon's convolutions apply the activation (NervanaSystems/neon, fprop_conv: relu), and its branches write into what they are joined to, and
+# read their gradients there (MergeBroadcast: output_views, error_views); XLA makes one kernel of element-wise operations that
 # follow each other (OpenXLA, XLA architecture: fusion).
 _NEON = re.compile(r"nervana|\bneon\b")
 _XLA = re.compile(r"\bxla\b|\bjax\b")
@@ -283,7 +284,7 @@ def software_of(row: Row) -> ImageSoftware:
     if _STATED_FIRST.search(stated) and not _STATED_LAST.search(stated):
         return ImageSoftware(channels_first=True)
     if _NEON.search(software):
-        return ImageSoftware(fuses=frozenset({"activation", "bias"}))
+        return ImageSoftware(fuses=frozenset({"activation", "bias", "concatenation"}))
     if "nvidia" in software and "mxnet" in software and format_of(row, "fp32") in ("fp16", "bf16"):
         return ImageSoftware(fuses=frozenset({"activation", "normalised gradient"}))
     if _XLA.search(software):

@@ -51,6 +51,56 @@ def test_software_that_runs_images_otherwise(framework: str, precision: str, tha
     assert predicted_s(framework) >= predicted_s(than)
 
 
+def test_branches_of_neon_write_into_what_they_are_joined_to() -> None:
+    """Its MergeBroadcast copies nothing, either way; a network without branches runs as before."""
+    from dataclasses import replace
+
+    from planner.validation.preset import DEFAULT
+
+    def predicted_s(model: str, *left_out: str) -> float:
+        cells = {
+            "model": model,
+            "device": "titan-x",
+            "library": "Nervana-neon-fp32",
+            "precision": "fp32",
+            "batch": "64",
+        }
+        row = Row(line=2, cells={**cells, "gpus": "1", "step_time_ms": "600"})
+        run = convnets.asked(row)
+        fuses = run.software.fuses - frozenset(left_out)
+        row.meaning = replace(run, software=replace(run.software, fuses=fuses))
+        return convnets.predict([row], DEFAULT)[0].comparisons[0].predicted_s
+
+    assert predicted_s("GoogLeNet") < 0.99 * predicted_s("GoogLeNet", "concatenation")
+    assert predicted_s("VGG16") == predicted_s("VGG16", "concatenation")
+
+
+@pytest.mark.parametrize(
+    ("cells", "is_first"),
+    [
+        ({"framework": "PyTorch 1.12, channels first"}, True),
+        ({"framework": "PyTorch 2.1", "layout": "NCHW"}, True),
+        ({"framework": "tf_cnn_benchmarks", "data_format": "NHWC"}, False),
+        ({"framework": "tf_cnn_benchmarks"}, True),
+        ({"framework": "PyTorch 2.1", "notes": "channels_last"}, False),
+    ],
+)
+def test_the_layout_that_a_row_states(cells: dict[str, str], is_first: bool) -> None:
+    assert convnets.software_of(Row(line=2, cells={"precision": "amp", **cells})).channels_first == is_first
+
+
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    [
+        ("PyTorch", "ssd300-resnet50"),
+        ("tf_cnn_benchmarks", "ssd300-resnet34"),
+        ("MLPerf v0.6", "ssd300-resnet34"),
+    ],
+)
+def test_ssd300_is_built_on_what_its_trainer_says(framework: str, name: str) -> None:
+    assert convnets.network_name(Row(line=2, cells={"model": "SSD300", "framework": framework})) == name
+
+
 def test_more_workers_with_batches_of_their_own_wait_for_the_exchange() -> None:
     one, eight = (
         only(convnets, model="VGG16", device="K80", gpus=n, batch_per_gpu=32, step_time_ms=1000) for n in (1, 8)
