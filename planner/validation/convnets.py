@@ -257,9 +257,11 @@ _NEON = re.compile(r"nervana|\bneon\b")
 _XLA = re.compile(r"\bxla\b|\bjax\b")
 
 
-# Frameworks whose images lie channel by channel in 16 bits: PyTorch before its channels-last layout (1.5), Caffe, Chainer, and
-# tf_cnn_benchmarks unless told otherwise (its flag ``data_format``, NCHW). What a row says of the layout decides.
-_CHANNELS_FIRST = re.compile(r"py?torch\W*(0\.|1\.[0-4]\b)|caffe|chainer|tf_cnn_benchmarks")
+# Frameworks whose images lie channel by channel in 16 bits unless they are told otherwise, by their documentation: PyTorch (channels
+# last is an option since 1.5), Torch, Caffe, Caffe2, Chainer, MXNet, CNTK, PaddlePaddle, Theano, and tf_cnn_benchmarks (``data_format``,
+# NCHW). NVIDIA's examples tell PyTorch, MXNet and PaddlePaddle so. What a row says of the layout decides.
+_CHANNELS_FIRST = re.compile(r"torch|\btimm\b|caffe|chainer|\bmxnet|\bgluon|\bcntk\b|paddle|theano|tf_cnn_benchmarks")
+_ALWAYS_FIRST = re.compile(r"py?torch\W*(0\.|1\.[0-4]\b)|caffe|chainer|tf_cnn_benchmarks")
 _STATED_FIRST = re.compile(r"channels.?first|\bnchw\b")
 _STATED_LAST = re.compile(r"channels.?last|\bnhwc\b")
 
@@ -289,7 +291,8 @@ def software_of(row: Row) -> ImageSoftware:
         return ImageSoftware(fuses=frozenset({"activation", "normalised gradient"}))
     if _XLA.search(software):
         return ImageSoftware(fuses=frozenset({"activation"}))
-    is_first = _CHANNELS_FIRST.search(software) and not _STATED_LAST.search(stated)
+    usual = _ALWAYS_FIRST if "nvidia" in software else _CHANNELS_FIRST
+    is_first = usual.search(software) and not _STATED_LAST.search(stated)
     return ImageSoftware(channels_first=True) if is_first else EAGER
 
 

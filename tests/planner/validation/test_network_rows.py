@@ -83,6 +83,11 @@ def test_branches_of_neon_write_into_what_they_are_joined_to() -> None:
         ({"framework": "tf_cnn_benchmarks", "data_format": "NHWC"}, False),
         ({"framework": "tf_cnn_benchmarks"}, True),
         ({"framework": "PyTorch 2.1", "notes": "channels_last"}, False),
+        ({"framework": "PyTorch 2.1"}, True),  # its default
+        ({"framework": "PyTorch 2.1", "source": "NVIDIA DeepLearningExamples"}, False),
+        ({"framework": "PyTorch 1.0", "source": "NVIDIA DeepLearningExamples"}, True),
+        ({"framework": "MXNet 1.5"}, True),
+        ({"framework": "TF2, Keras"}, False),
     ],
 )
 def test_the_layout_that_a_row_states(cells: dict[str, str], is_first: bool) -> None:
