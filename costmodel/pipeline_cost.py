@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from costmodel.collectives import point_to_point_s
 from costmodel.layers.base import FloatArray
-from costmodel.network import span
+from costmodel.network import Cluster, span
 from costmodel.plan import Plan, Stage
 from costmodel.splits import Split
 from costmodel.tables import CostTables
@@ -39,8 +39,10 @@ __all__ = [
     "PipelineArrays",
     "StageTimes",
     "evaluate_pipelines",
+    "farther_takes_longer",
     "last_backward_s",
     "pipeline_arrays",
+    "stage_arrays",
     "stage_times",
 ]
 
@@ -62,21 +64,32 @@ class PipelineArrays:
     activation_bytes: FloatArray  # (K, L), per micro-batch in flight
 
 
-def pipeline_arrays(tables: CostTables, most_replicas: int | None = None) -> PipelineArrays:
+def pipeline_arrays(tables: CostTables, replicas: Sequence[int] | None = None) -> PipelineArrays:
     """Gather the pure batch splits of the tables, one replica count per worker count of the table.
 
     Parameters
     ----------
     tables : CostTables
-    most_replicas : int, optional
-        Leave out larger replica counts.
+    replicas : sequence of int, optional
+        Only these replica counts, ascending.
 
     Returns
     -------
     PipelineArrays
     """
-    counts = [r for r in tables.table.worker_counts if most_replicas is None or r <= most_replicas]
-    rows = np.array([tables.table.row_of(Split(batch=r)) for r in counts])
+    counts = tables.table.worker_counts if replicas is None else replicas
+    cut_forward, cut_backward = _cut_times(tables, counts)
+    return PipelineArrays(
+        replicas=np.array(counts, dtype=np.int64),
+        cut_forward_s=cut_forward,
+        cut_backward_s=cut_backward,
+        **stage_arrays(tables, counts),
+    )
+
+
+def stage_arrays(tables: CostTables, replicas: Sequence[int]) -> dict[str, FloatArray]:
+    """The fields of `PipelineArrays` that are of one stage, (K, L) each: all but the transfers."""
+    rows = np.array([tables.table.row_of(Split(batch=r)) for r in replicas])
     layers = tables.layers
     legal = np.stack([costs.legal[rows] for costs in layers], axis=1)
 
@@ -85,18 +98,14 @@ def pipeline_arrays(tables: CostTables, most_replicas: int | None = None) -> Pip
 
     forward = stack("forward_s") + stack("inner_forward_s")
     backward = stack("backward_input_s") + stack("backward_weight_s") + stack("inner_backward_s")
-    cut_forward, cut_backward = _cut_times(tables, counts)
-    return PipelineArrays(
-        replicas=np.array(counts, dtype=np.int64),
-        forward_s=np.where(legal, forward, np.inf),
-        backward_s=np.where(legal, backward, np.inf),
-        cut_forward_s=cut_forward,
-        cut_backward_s=cut_backward,
-        update_s=stack("update_s"),
-        exchange_s=stack("cheapest_exchange_s"),
-        static_bytes=stack("static_bytes"),
-        activation_bytes=stack("activation_bytes"),
-    )
+    return {
+        "forward_s": np.where(legal, forward, np.inf),
+        "backward_s": np.where(legal, backward, np.inf),
+        "update_s": stack("update_s"),
+        "exchange_s": stack("cheapest_exchange_s"),
+        "static_bytes": stack("static_bytes"),
+        "activation_bytes": stack("activation_bytes"),
+    }
 
 
 def _cut_times(tables: CostTables, counts: Sequence[int]) -> tuple[FloatArray, FloatArray]:
@@ -124,6 +133,16 @@ def _cut_times(tables: CostTables, counts: Sequence[int]) -> tuple[FloatArray, F
     times = np.stack(columns, axis=1).reshape(len(replicas), len(replicas), 2, layers + 1)
     times = np.where(elements > 0, times, 0.0)
     return times[:, :, 0], times[:, :, 1]
+
+
+def farther_takes_longer(cluster: Cluster, most: int) -> bool:
+    """Whether a message between stages takes no less time if the one with more replicas has still more, up to so many.
+
+    The time is latency plus bytes over bandwidth, so what holds for a small and for a large message holds between them.
+    """
+    stride = np.arange(1.0, most + 1.0)
+    pair = span(cluster, np.full(most, 2.0), stride)
+    return all(bool(np.all(np.diff(point_to_point_s(message, pair, cluster)) >= 0)) for message in (1.0, 1e15))
 
 
 def evaluate_pipelines(tables: CostTables, plans: Sequence[Plan]) -> dict[str, FloatArray]:

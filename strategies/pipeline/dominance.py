@@ -15,14 +15,20 @@ rows, where they cost the same or hardly more: with a plan below the cutoff the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from costmodel.pipeline_cost import farther_takes_longer, stage_arrays
+from costmodel.tables import CostTables
 from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem
 
-__all__ = ["undominated_rows", "without_dominated"]
+__all__ = ["distinct_replicas", "in_units", "undominated_rows", "without_dominated"]
+
+BoolArray = NDArray[np.bool_]
 
 _TIMES = ("forward_s", "backward_s", "update_s", "exchange_s")
 _BYTES = ("static_bytes", "activation_bytes")
@@ -45,22 +51,61 @@ def undominated_rows(problem: PartitionProblem) -> IntArray:
     >>> undominated_rows(replace(p, forward_s=np.array([[3.0], [2.0], [2.0]]), backward_s=0 * row)).tolist()
     [0, 1]
     """
-    times, memory = (np.concatenate([getattr(problem, name) for name in names], axis=1) for names in (_TIMES, _BYTES))
-    in_flight = min(problem.num_micro_batches, problem.num_workers)
-    fits = (
-        problem.static_bytes.sum(axis=1) + in_flight * problem.activation_bytes.sum(axis=1)
-        <= problem.memory_capacity_bytes
-    )
-    left = np.ones(len(times), dtype=bool)
-    for k in range(len(times) - 1, 0, -1):
-        smaller = np.flatnonzero(
-            (times[:k] <= times[k]).all(axis=1) & (fits[:k] | (memory[:k] <= memory[k]).all(axis=1))
-        )
+    arrays = {name: getattr(problem, name) for name in (*_TIMES, *_BYTES)}
+    no_worse = _NoWorse(arrays, min(problem.num_micro_batches, problem.num_workers), problem.memory_capacity_bytes)
+    left = np.ones(len(problem.replica_counts), dtype=bool)
+    for k in range(len(left) - 1, 0, -1):
+        smaller = np.flatnonzero(no_worse.than(k))
         others = np.flatnonzero(left)
         others = others[others != k]
         if any(_replaces(problem, int(other), k, others) for other in reversed(smaller)):
             left[k] = False
     return np.flatnonzero(left)
+
+
+class _NoWorse:
+    """Which rows have no larger times and bytes, of every layer, than a row behind them."""
+
+    def __init__(self, arrays: Mapping[str, FloatArray], in_flight: int, capacity_bytes: float) -> None:
+        self._times, self._bytes = (
+            np.concatenate([arrays[name] for name in names], axis=1) for names in (_TIMES, _BYTES)
+        )
+        static, activation = (arrays[name].sum(axis=1) for name in _BYTES)
+        self._fits = static + in_flight * activation <= capacity_bytes
+
+    def than(self, k: int) -> BoolArray:
+        """Rows in front of row k that are not worse."""
+        no_slower = (self._times[:k] <= self._times[k]).all(axis=1)
+        return np.asarray(no_slower & (self._fits[:k] | (self._bytes[:k] <= self._bytes[k]).all(axis=1)))
+
+
+def distinct_replicas(
+    tables: CostTables, replicas: Sequence[int], num_workers: int, capacity_bytes: float
+) -> list[int]:
+    """Numbers of replicas that are left if, of those with equal shares of a micro-batch, dominated ones go: without a look at transfers.
+
+    A transfer takes the share of the side with fewer replicas, over as many ranks as the other side has. So of two numbers with equal
+    shares the smaller one has no longer transfers, wherever messages take no less time over more ranks.
+
+    Parameters
+    ----------
+    tables : CostTables
+        Of pure batch splits.
+    replicas : sequence of int
+        Ascending.
+    num_workers : int
+    capacity_bytes : float
+        For tensors.
+
+    Returns
+    -------
+    list of int
+    """
+    if not farther_takes_longer(tables.cluster, max(replicas)):
+        return list(replicas)
+    share = np.ceil(tables.micro_batch / np.array(replicas))
+    no_worse = _NoWorse(stage_arrays(tables, replicas), min(tables.num_micro_batches, num_workers), capacity_bytes)
+    return [r for k, r in enumerate(replicas) if not np.any(no_worse.than(k) & (share[:k] == share[k]))]
 
 
 def _replaces(problem: PartitionProblem, row: int, replaced: int, others: IntArray) -> bool:
@@ -84,3 +129,30 @@ def without_dominated(problem: PartitionProblem) -> PartitionProblem:
     changes: dict[str, Any] = {name: np.ascontiguousarray(getattr(problem, name)[rows]) for name in (*_TIMES, *_BYTES)}
     changes |= {name: np.ascontiguousarray(getattr(problem, name)[np.ix_(rows, rows)]) for name in _PER_CUT}
     return replace(problem, replica_counts=problem.replica_counts[rows], **changes)
+
+
+def in_units(problem: PartitionProblem, unit: int) -> PartitionProblem:
+    """A relaxation that counts workers by the unit: with as good or better plans, and fewer numbers to tell apart.
+
+    A stage on r replicas takes ``floor(r / unit) + 1`` of ``floor(W / unit) + S`` units for at most S stages, which any plan has, since
+    ``sum_s floor(r_s / unit) <= W / unit``. Numbers of replicas that take as many units become one with the least of their times, bytes and
+    transfers. So no plan of the problem costs less than the best of this one.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        Of at most so many workers.
+    unit : int
+        Workers.
+    """
+    assert not problem.uses_all_workers, "a relaxation of the sum would lose plans"
+    stages = min(problem.num_layers, problem.num_micro_batches, problem.num_workers)
+    units = problem.replica_counts // unit + 1
+    firsts = np.flatnonzero(np.diff(units, prepend=0))
+    changes: dict[str, Any] = {
+        name: np.minimum.reduceat(getattr(problem, name), firsts, axis=0) for name in (*_TIMES, *_BYTES)
+    }
+    for name in _PER_CUT:
+        least = np.minimum.reduceat(getattr(problem, name), firsts, axis=0)
+        changes[name] = np.ascontiguousarray(np.minimum.reduceat(least, firsts, axis=1))
+    return replace(problem, num_workers=problem.num_workers // unit + stages, replica_counts=units[firsts], **changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from strategies.per_layer.problem import Limits, Status
 from strategies.pipeline.bounds import pipeline_lower_bound
-from strategies.pipeline.dominance import without_dominated
+from strategies.pipeline.dominance import distinct_replicas, in_units, without_dominated
 from strategies.pipeline.front import FrontTable, build_front
 from strategies.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
 from strategies.pipeline.solve import FRONT_LEVELS, solve_pipeline
@@ -30,6 +31,9 @@ _SLACK = 1 + 1e-9
 # Transfers are tabulated by replicas in front, replicas behind and cut; beyond so many entries (64 MB each way) the pipelines are
 # left open, with their bound.
 _MOST_CUTS = 5_000_000
+# Workers are counted by one part in so many first, and then in so many.
+_UNITS = (16, 64)
+_ANY_PLAN = 0.99  # gap at which one plan is as good as the best
 # Pipelines of one worker count that are looked at where the order of the steps is not that of the scores.
 _MOST_SOLUTIONS = 1280
 
@@ -104,27 +108,32 @@ def search_pipelines(
     tables = known.tables(table, num_micro_batches)
     least_s = least_computing_s(tables, worker_counts) if score.computing_weight else np.zeros(len(worker_counts))
     floors = score.of(quick_bounds(tables, worker_counts), least_s, worker_counts)
-    kept = floors <= cutoff() * _SLACK
-    promising = [w for w, keep in zip(worker_counts, kept, strict=True) if keep]
+    hopeful = floors <= cutoff() * _SLACK
+    promising = [w for w, keep in zip(worker_counts, hopeful, strict=True) if keep]
     if len(promising) < len(worker_counts):
         outcome.searched["bounded"] = len(worker_counts) - len(promising)
-        outcome.bounded(float(np.min(floors[~kept])))
+        outcome.bounded(float(np.min(floors[~hopeful])))
     if not promising:
         return outcome
-    rows = min(len(table.workers), tables.micro_batch, max(promising))
-    if rows * rows * len(known.workload.graph.layers) > _MOST_CUTS or deadline <= time.monotonic():
+    exact = score.per_device or list(worker_counts) != list(range(2, max(worker_counts) + 1))
+    replicas = list(range(1, min(len(table.workers), tables.micro_batch, max(promising)) + 1))
+    tensors_bytes = capacity_bytes - known.workload.context_bytes
+    kept = replicas if exact else distinct_replicas(tables, replicas, max(promising), tensors_bytes)
+    if _has_too_many_cuts(tables, kept) or deadline <= time.monotonic():
         outcome.searched["open"] = len(promising)
         outcome.bounded(float(np.min(floors)))
         return outcome
-    arrays = pipeline_arrays(tables, rows)
-    if not score.per_device and list(worker_counts) == list(range(2, max(worker_counts) + 1)):
-        # "At most W workers" is every smaller count in one problem.
-        sizes, exact = [max(promising)], False
-        outcome.searched["solved"] = len(promising) - 1
+    if exact:
+        sizes = sorted(promising, reverse=not score.per_device)
     else:
-        sizes, exact = sorted(promising, reverse=not score.per_device), True
+        # "At most W workers" is every smaller count in one problem.
+        sizes = [max(promising)]
+        outcome.searched["solved"] = len(promising) - 1
     computing_s = dict(zip(worker_counts, least_s.tolist(), strict=True))
-    one = _WorkerCounts(tables, arrays, outcome, cutoff, found, score, top, deadline, capacity_bytes, exact)
+    arrays = pipeline_arrays(tables, kept)
+    one = _WorkerCounts(
+        tables, arrays, replicas, outcome, cutoff, found, score, top, deadline, capacity_bytes, exact=exact
+    )
     for workers in sizes:
         one.search(workers, computing_s[workers])
     return outcome
@@ -135,7 +144,8 @@ class _WorkerCounts:
     """The search of one worker count after the other, at one number of micro-batches."""
 
     tables: CostTables
-    arrays: PipelineArrays
+    arrays: PipelineArrays  # of all replicas, or of those that no others dominate
+    replicas: Sequence[int]
     outcome: PipelineOutcome
     cutoff: Callable[[], float]
     found: Callable[[Sequence[Plan]], object]
@@ -145,6 +155,7 @@ class _WorkerCounts:
     capacity_bytes: float
     exact: bool
     front: FrontTable | None = None
+    least_s: float = 0.0  # that any plan takes, as far as smaller problems say
 
     def search(self, workers: int, computing_s: float) -> None:
         """Find what beats the cutoff, and record what is proved of the rest.
@@ -161,6 +172,16 @@ class _WorkerCounts:
         problem = _problem(self.tables, self.arrays, workers, self.capacity_bytes, exact=self.exact)
         if self._is_settled(problem, workers):
             return
+        if len(self.arrays.replicas) < len(self.replicas):
+            if _has_too_many_cuts(self.tables, self.replicas):
+                # What the numbers of replicas that are kept cost at least, all do.
+                self.outcome.count("open")
+                self.outcome.bounded(
+                    self._score(max(self.least_s, pipeline_lower_bound(problem)), computing_s, workers)
+                )
+                return
+            self.arrays = pipeline_arrays(self.tables, self.replicas)
+            problem = _problem(self.tables, self.arrays, workers, self.capacity_bytes, exact=self.exact)
         if self.deadline <= time.monotonic():
             self.outcome.count("open")
             self.outcome.bounded(self._score(pipeline_lower_bound(problem), computing_s, workers))
@@ -186,14 +207,29 @@ class _WorkerCounts:
         self.outcome.bounded(bound, rest)
 
     def _is_settled(self, problem: PartitionProblem, workers: int) -> bool:
-        """Whether the plans without replica counts that others dominate prove that no plan beats the cutoff; those found lower it."""
-        lean = without_dominated(problem)
+        """Whether smaller problems prove that no plan beats the cutoff: relaxed ones, then that without dominated replica counts.
+
+        The plans of the latter are plans of the problem; they lower the cutoff for the others.
+        """
         goal_s = self.score.step_s(self.cutoff() * _SLACK, 0.0, workers)
-        if lean is problem or not np.isfinite(goal_s):
+        if self.exact:
             return False
-        limits = Limits(wall_s=max(self.deadline - time.monotonic(), 0.0), cutoff_s=goal_s)
-        solution = solve_pipeline(lean, limits)
-        self.found([_plan(self.tables, plan) for plan in solution.plans])
+        for parts in _UNITS if np.isfinite(goal_s) else ():
+            unit = workers // parts
+            if unit > 1 and self._is_proven(in_units(problem, unit), Limits(cutoff_s=goal_s, gap=_ANY_PLAN), workers):
+                return True
+        lean = without_dominated(problem)
+        if lean is problem and len(self.arrays.replicas) == len(self.replicas):
+            return False
+        return self._is_proven(lean, Limits(cutoff_s=goal_s, num_solutions=self.top), workers, are_plans=True)
+
+    def _is_proven(self, problem: PartitionProblem, limits: Limits, workers: int, *, are_plans: bool = False) -> bool:
+        """Whether a smaller problem has no plan below the cutoff; what it proves in any case is kept."""
+        left_s = max(self.deadline - time.monotonic(), 0.0)
+        solution = solve_pipeline(problem, dataclasses.replace(limits, wall_s=left_s))
+        self.least_s = max(self.least_s, solution.bound_s)
+        if are_plans:
+            self.found([_plan(self.tables, plan) for plan in solution.plans])
         if solution.status is Status.INFEASIBLE:
             self.outcome.count("infeasible")
         elif solution.status is Status.CUT_OFF:
@@ -221,6 +257,10 @@ def replica_table(workload: Workload, max_workers: int) -> SplitTable:
     """Numbers of replicas that a stage can have: it leaves a worker to another one, and the largest micro-batch has so many samples."""
     most = min(max_workers - 1, workload.micro_batch(2))
     return split_table(range(1, most + 1), batch_only=True)
+
+
+def _has_too_many_cuts(tables: CostTables, replicas: Sequence[int]) -> bool:
+    return len(replicas) ** 2 * len(tables.workload.graph.layers) > _MOST_CUTS
 
 
 def _chain(graph: Graph) -> list[int]:
