@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -19,18 +18,13 @@ from costmodel.workload import Workload
 from strategies.bounds import lower_bounds, memory_extremes, screened_bounds
 from strategies.build import LayerChoice, choice_problem
 from strategies.exhaustive import blocks, enumerate_uniform
+from strategies.outcome import Outcome, SearchSettings
 from strategies.per_layer.confirmation import is_confirmed
 from strategies.per_layer.problem import Limits, Solution, Status
-from strategies.per_layer.search import Method, solve
+from strategies.per_layer.search import solve
 from strategies.pipeline.search import replica_table, search_pipelines
 from strategies.pool import Candidate, Pool
-from strategies.score import STEP_TIME, Score
-from strategies.space import (
-    Restriction,
-    count_layer_plans,
-    count_pipelines,
-    micro_batch_counts,
-)
+from strategies.space import count_layer_plans, count_pipelines, micro_batch_counts
 
 __all__ = ["Candidate", "Outcome", "SearchSettings", "search"]
 
@@ -48,39 +42,6 @@ _SCREENED_SPLITS = 4096
 _MOST_SOLUTIONS = 1280
 # Two step times within this relative distance are the same number computed in another order.
 _TIE = 1e-12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings:
-    """What to search and when to stop."""
-
-    max_workers: int
-    capacity_bytes: float
-    top: int = 10
-    score: Score = STEP_TIME
-    restriction: Restriction = field(default_factory=Restriction)
-    worker_counts: tuple[int, ...] | None = None  # None: all up to max_workers
-    micro_batches: tuple[int, ...] | None = None  # None: the divisors of the batch
-    enumerate_uniform: bool = True  # evaluate the uniform plans first; the answer is the same without
-    wall_s: float = 60.0
-    gap: float = 0.0
-    solver: Method = "auto"
-    seed: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """Best plans with different keys, and what was proved about the rest."""
-
-    candidates: list[Candidate]
-    bound: float  # no plan of the space has a lower score (seconds, unless devices count)
-    rest_bound: float  # no plan with another key than the candidates' has
-    space_size: int
-    searched: dict[str, int]
-    nearest_miss: Candidate | None  # least memory over the capacity, when nothing fits
-    interrupted: bool = False
-    out_of_time: bool = False
-    methods: tuple[str, ...] = ()
 
 
 def search(
