@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from costmodel.layers import Layer, ShapeError, family_of
 
 __all__ = ["Graph", "GraphError", "GraphProblem", "LayerSpec"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,25 @@ class Graph:
         for layer, sources in zip(self.layers, self.producers, strict=True):
             result.append(layer.has_weights or any(result[u] for u in sources))
         return tuple(result)
+
+    @cached_property
+    def _derived(self) -> dict[Hashable, Any]:
+        return {}
+
+    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What follows from the network, and from nothing beside it but the key: made when it is first asked for, then remembered.
+
+        Parameters
+        ----------
+        key : hashable
+            What is wanted, first of all whose it is.
+        make : function
+            Makes it; what it makes is never changed.
+        """
+        if key not in self._derived:
+            self._derived[key] = make()
+        found: _T = self._derived[key]
+        return found
 
     def index(self, name: str) -> int:
         """Position of a layer by name.

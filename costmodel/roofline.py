@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.compute import PassTimes
 from costmodel.device import Device
 from costmodel.efficiency import kernel_time_s
-from costmodel.layers import Kernel, Layer, Shard
+from costmodel.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.layers.base import FloatArray, Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
 
@@ -55,7 +55,10 @@ class RooflineCompute:
 
     def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
         """Time the three passes; see `costmodel.compute.ComputeModel.pass_times`."""
-        work = layer.family.work(layer, shard)
+        return self.work_times(layer, layer.family.work(layer, shard), shard, needs_input_gradient=needs_input_gradient)
+
+    def work_times(self, layer: Layer, work: LayerWork, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
+        """The same where the work of the share is at hand."""
         zero = np.zeros_like(shard.batch)
         sustained = self._is_sustained(layer)
         into = self._pass_s(work.backward_input, zero, sustained=sustained) if needs_input_gradient else zero

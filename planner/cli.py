@@ -6,12 +6,13 @@ Start-up is kept under 0.3 s: modules that need numpy, pydantic, YAML, rich or a
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -79,6 +80,12 @@ def make_app(only: str | None = None, *, names_only: bool = False) -> typer.Type
             app.command(name, cls=GroupedCommand, short_help=summary)(body)
     app.callback()(_options_of_all)
     return app
+
+
+@functools.cache
+def _command(only: str | None, names_only: bool) -> Any:
+    """The application ready to run, made once for programs that run several commands."""
+    return typer.main.get_command(make_app(only, names_only=names_only))
 
 
 def _nothing() -> None:
@@ -165,7 +172,7 @@ def _guarded(argv: Sequence[str]) -> int:
     if is_completing:
         only = command_to_complete(os.environ, _COMMANDS)
         names_only = only is None
-    command = typer.main.get_command(make_app(only, names_only=names_only))
+    command = _command(only, names_only)
     usage_error: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, by whatever name typer carries it
     try:
         code = command.main(args=list(argv), prog_name="planner", standalone_mode=False, obj={"argv": list(argv)})

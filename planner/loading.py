@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from costmodel.graph import Graph, GraphError
 from costmodel.network import ClusterError
 from planner.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
-from planner.files.documents import Document, Location, parse_document
+from planner.files.documents import Document, Location, parse_text
 from planner.files.network_faults import (
     check_extents,
     graph_problems,
@@ -21,7 +22,7 @@ from planner.files.network_faults import (
 )
 from planner.files.printed import Printed
 from planner.files.resources import resolve
-from planner.files.text import read_json
+from planner.files.text import read_json, read_text
 from planner.files.validation import validate
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ __all__ = [
 ]
 
 _Model = TypeVar("_Model", bound="BaseModel")
+
+# A file is read every time, so that a change is seen, but what it says is understood once. Larger ones are not kept: they are rare, and
+# would hold much memory (the largest of the bundled networks has 8,000 characters).
+_KEPT_CHARACTERS = 100_000
 
 # What a config.json has whatever its architecture.
 _CONFIG_KEYS = {"hidden_size", "num_hidden_layers", "architectures", "vocab_size", "n_embd", "d_model"}
@@ -129,8 +134,18 @@ def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
     InputFileError
         Every problem of the file, with line and column.
     """
-    document = parse_document(path, keep_faults=True)
+    text, sha256 = read_text(path)
+    check: Any = _kept_document if len(text) <= _KEPT_CHARACTERS else _checked_document
+    loaded: Loaded[_Model] = check(path, text, sha256, model)
+    return loaded
+
+
+def _checked_document(path: Path, text: str, sha256: str, model: type[_Model]) -> Loaded[_Model]:
+    document = parse_text(path, text, sha256, keep_faults=True)
     return Loaded(content=validate(model, document), document=document)
+
+
+_kept_document = lru_cache(maxsize=128)(_checked_document)
 
 
 def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str] = ()) -> LoadedModel:
@@ -181,8 +196,17 @@ def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str
         document, imported = made
     elif (foreign := _foreign(path, assume_free)) is not None:
         document, imported = foreign
-    document = parse_document(path, keep_faults=True) if imported is None else document
-    return model_of(document, imported, seq=seq)
+    if imported is not None:
+        return model_of(document, imported, seq=seq)
+    content, sha256 = read_text(path)
+    return (_kept_network if len(content) <= _KEPT_CHARACTERS else _network)(path, content, sha256, seq)
+
+
+def _network(path: Path, text: str, sha256: str, seq: int | None) -> LoadedModel:
+    return model_of(parse_text(path, text, sha256, keep_faults=True), seq=seq)
+
+
+_kept_network = lru_cache(maxsize=32)(_network)
 
 
 def model_of(document: Document, imported: ImportedDocument | None = None, *, seq: int | None = None) -> LoadedModel:

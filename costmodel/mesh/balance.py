@@ -6,7 +6,7 @@ judges the plan, a quicker device could move a cut to a worse place, and the sam
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -49,6 +49,13 @@ def unit_weights(workload: Workload, cluster: Cluster, units: Units, assumptions
     tuple of float
         Seconds; only their ratios mean anything.
     """
+    beside = [getattr(workload, item.name) for item in fields(workload) if item.name not in ("graph", "compute")]
+    return workload.graph.once(
+        ("unit weights", units, assumptions, *beside), lambda: _weights(workload, cluster, units, assumptions)
+    )
+
+
+def _weights(workload: Workload, cluster: Cluster, units: Units, assumptions: MeshAssumptions) -> tuple[float, ...]:
     one = np.ones(1, dtype=np.int64)
     keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=_SAMPLES * one)
     compute = RooflineCompute(device=_YARDSTICK, precision=workload.precision, optimizer=workload.optimizer)

@@ -46,12 +46,18 @@ def flow_of(workload: Workload, kind: UnitKind, position: int, needs: Sequence[b
     """
     if not workload.training:
         return GradientFlow(through=False, to_inputs=False, runs_again=False)
+    if needs is workload.graph.needs_gradient:  # as almost always
+        return workload.graph.once(("flow", kind, position), lambda: _flow(workload.graph, kind, position, needs))
+    return _flow(workload.graph, kind, position, needs)
+
+
+def _flow(graph: Graph, kind: UnitKind, position: int, needs: Sequence[bool]) -> GradientFlow:
     index = kind.layers[position]
     reading = any(needs[kind.layers[r]] for r, inputs in enumerate(kind.inputs) if position in inputs)
     return GradientFlow(
         through=needs[index],
-        to_inputs=any(needs[u] for u in workload.graph.producers[index]),
-        runs_again=is_repeated(workload.graph, kind, position) and (needs[index] or reading),
+        to_inputs=any(needs[u] for u in graph.producers[index]),
+        runs_again=is_repeated(graph, kind, position) and (needs[index] or reading),
     )
 
 

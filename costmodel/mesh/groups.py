@@ -132,8 +132,8 @@ class GroupTimes:
         key = np.where(size > 1, size * _RADIX + stride, _RADIX)
         known = self._known
         if len(known.keys):
-            place = np.minimum(np.searchsorted(known.keys, key), len(known.keys) - 1)
-            if np.array_equal(known.keys[place], key):
+            place = np.minimum(known.keys.searchsorted(key), len(known.keys) - 1)
+            if (known.keys[place] == key).all():
                 return known.ids[place]
         new = np.setdiff1d(key, known.keys)
         known.arrived = np.concatenate([known.arrived, new])
@@ -164,13 +164,13 @@ class GroupTimes:
             Seconds, of the shape of the messages; 0 in groups of one and for empty messages.
         """
         message = np.asarray(message_bytes, dtype=np.float64)
-        if not len(group) or not np.any(message):
+        if not len(group) or not message.any():
             return np.zeros_like(message)
         best, root = None, None
         for law in self._laws(operation):
             a, b = (column[group] for column in law[:2])
             time = a[:, None] + b[:, None] * message if message.ndim == 2 else a + b * message
-            if np.any(law[2]):
+            if law[2].any():
                 root = np.sqrt(message) if root is None else root
                 c = law[2][group]
                 time += c[:, None] * root if message.ndim == 2 else c * root

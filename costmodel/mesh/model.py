@@ -148,6 +148,8 @@ class MeshModel:
 
     def blocks_of(self, chunks: int) -> tuple[int, ...]:
         """Blocks per chunk of the uniform layout; see `costmodel.mesh.stages`."""
+        if chunks == 1:
+            return (self.num_blocks,)
         known = self._cache.blocks.get(chunks)
         if known is None:
             known = self._cache.blocks[chunks] = balanced_blocks(self.units, self._unit_weights(), chunks)

@@ -104,6 +104,10 @@ def roles_of(graph: Graph, kind: UnitKind) -> tuple[LayerRole, ...]:
     -------
     tuple of LayerRole
     """
+    return graph.once(("roles", kind), lambda: _roles(graph, kind))
+
+
+def _roles(graph: Graph, kind: UnitKind) -> tuple[LayerRole, ...]:
     layers = [graph.layers[i] for i in kind.layers]
     consumers: list[list[int]] = [[] for _ in layers]
     for position, inputs in enumerate(kind.inputs):

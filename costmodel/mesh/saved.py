@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodel.efficiency import NARROW_FORMATS
 from costmodel.graph import Graph
-from costmodel.layers import ATTENTION, Layer
+from costmodel.layers import ATTENTION, Layer, Shard
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.flows import is_repeated
 from costmodel.mesh.roles import LayerRole
@@ -32,19 +32,19 @@ def add_saved(
     kind: UnitKind,
     keys: RowKeys,
     roles: Sequence[LayerRole],
-    positions: Sequence[int],
+    shards: Mapping[int, Shard],
     needs: Sequence[bool],
 ) -> None:
-    """Tensors of the layers at some positions that the backward pass reads, each kept once, at the layout in which it leaves its producer.
+    """Tensors of layers of a unit that the backward pass reads, each kept once, at the layout in which it leaves its producer.
 
-    A tensor is kept if a layer that reads it keeps its input, once more where it had to be brought into another layout than it
-    left its producer in (gathered ones are gathered again). Selective recomputation drops what cheap layers make,
-    and keeps what they read. Layers without a backward pass keep nothing (``needs``: whether a gradient flows through the output of a
-    layer).
+    The layers are those that ``shards`` has, by position. A tensor is kept if a layer that reads it keeps its input, once more where it
+    had to be brought into another layout than it left its producer in (gathered ones are gathered again). Selective recomputation drops
+    what cheap layers make, and keeps what they read. Layers without a backward pass keep nothing (``needs``: whether a gradient flows
+    through the output of a layer).
     """
     facts = saved_facts(workload.graph, kind, needs)
-    for position in positions:
-        add_saved_layer(total, workload, assumptions, kind, keys, position, roles[position], facts[position])
+    for position, shard in shards.items():
+        add_saved_layer(total, workload, assumptions, kind, keys, position, roles[position], facts[position], shard)
 
 
 def add_saved_inputs(
@@ -77,6 +77,7 @@ def add_saved_layer(
     position: int,
     role: LayerRole,
     facts: SavedFacts,
+    shard: Shard | None = None,
 ) -> None:
     """What one layer of a unit adds to `add_saved`.
 
@@ -88,13 +89,16 @@ def add_saved_layer(
         Of the layer in the unit.
     role : LayerRole
     facts : SavedFacts
+    shard : Shard, optional
+        Of a rank, if it is at hand.
     """
     graph, width = workload.graph, workload.precision.activation_bytes
     layer = graph.layers[kind.layers[position]]
     if layer.kind == "input":
         return
     whole = keys.cp * np.where(keys.sequence_parallel > 0, keys.tp, 1)
-    shard = shard_of(graph.layers, kind, position, role, keys)
+    if shard is None:
+        shard = shard_of(graph.layers, kind, position, role, keys)
     if role.gathers and facts.keeps_input and assumptions.gathered_copies:
         again_whole = assumptions.gathered_copies * _gathered_bytes(layer, keys, width)
         total["saved_bytes"] += again_whole
@@ -174,6 +178,12 @@ class SavedFacts:
 
 def saved_facts(graph: Graph, kind: UnitKind, needs: Sequence[bool]) -> list[SavedFacts]:
     """Facts of every layer of a unit; ``needs``: layer of the graph -> whether a gradient flows through its output."""
+    if needs is graph.needs_gradient:  # of training, as almost always
+        return graph.once(("saved facts", kind), lambda: _saved_facts(graph, kind, needs))
+    return _saved_facts(graph, kind, needs)
+
+
+def _saved_facts(graph: Graph, kind: UnitKind, needs: Sequence[bool]) -> list[SavedFacts]:
     readers, _ = _readers(graph, kind)
     keeping = [needs[i] and graph.layers[i].keeps_input for i in kind.layers]
     again = _needed_again(graph, kind, readers, keeping)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from costmodel.compute import ComputeModel, PassTimes
 from costmodel.efficiency import NARROW_FORMATS
 from costmodel.graph import Graph
-from costmodel.layers import ATTENTION, Layer, Shard
+from costmodel.layers import ATTENTION, Layer, LayerWork, Shard
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.flows import GradientFlow, flow_of
 from costmodel.mesh.groups import GroupTimes
@@ -44,15 +44,6 @@ __all__ = ["add_layer", "unit_column", "unit_roles", "unit_table"]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-_WEIGHT_COLUMNS = (
-    "dense_count",
-    "expert_count",
-    "dense_trainable",
-    "expert_trainable",
-    "tied_count",
-    "tied_trainable",
-    "apart_trainable",
-)
 # The largest of a unit's layers counts, not their sum.
 _LARGEST = frozenset({"widest_bytes"})
 # Under fp8 and fp4 these layers compute in bf16 (NVIDIA Transformer Engine: fp8 covers the linear layers).
@@ -148,9 +139,11 @@ def _unit_part(
 ) -> dict[str, FloatArray]:
     """Columns of some layers of a unit."""
     total = {name: np.zeros(len(keys)) for name in UNIT_COLUMNS}
-    for position in positions:
-        add_layer(total, workload, groups, kind, position, roles[position], keys, needs)
-    add_saved(total, workload, groups.assumptions, kind, keys, roles, positions, needs)
+    layers = workload.graph.layers
+    shards = {position: shard_of(layers, kind, position, roles[position], keys) for position in positions}
+    for position, shard in shards.items():
+        add_layer(total, workload, groups, kind, position, roles[position], keys, needs, shard)
+    add_saved(total, workload, groups.assumptions, kind, keys, roles, shards, needs)
     return total
 
 
@@ -172,24 +165,33 @@ def add_layer(
     role: LayerRole,
     keys: RowKeys,
     needs: Sequence[bool],
+    shard: Shard | None = None,
 ) -> None:
-    """Add times, weights and messages of one layer of a unit; what it keeps in memory depends on its neighbours and is not here."""
+    """Add times, weights and messages of one layer of a unit; what it keeps in memory depends on its neighbours and is not here.
+
+    The share of a rank may be at hand.
+    """
     graph = workload.graph
     index = kind.layers[position]
     layer = graph.layers[index]
     if layer.kind == "input":
         return
-    shard = shard_of(graph.layers, kind, position, role, keys)
+    if shard is None:
+        shard = shard_of(graph.layers, kind, position, role, keys)
     flow = flow_of(workload, kind, position, needs)
-    weight_gradient_s = _add_compute(total, workload, layer, role, shard, flow)
+    work = layer.family.work(layer, shard) if isinstance(workload.compute, RooflineCompute) else None
+    weight_gradient_s = _add_compute(total, workload, layer, role, shard, flow, work)
     _add_unfused(total, workload, groups.assumptions, layer, role, shard, flow)
-    _add_launches(total, workload, groups.assumptions, layer, shard, flow)
+    if work is not None:
+        _add_launches(total, workload, groups.assumptions, layer, shard, flow, work)
     add_tensor_parallel(total, workload, groups, layer, role, shard, keys, flow, weight_gradient_s)
-    _add_weights(total, layer, role, shard, keys)
-    if workload.training and layer.has_weights and not layer.is_frozen:
-        total["tensors"] += 1.0
+    weights = _weights(layer, role, shard, keys)
+    for name, column in weights.items():
+        total[name] += column
     if workload.training and layer.has_weights:
-        _add_accumulation(total, workload, groups, layer, role, shard, keys)
+        if not layer.is_frozen:
+            total["tensors"] += 1.0
+        _add_accumulation(total, workload, groups, weights)
     if layer.kind in ATTENTION:
         add_attention_messages(total, workload, layer, shard)
     if layer.kind == "moe":
@@ -213,11 +215,20 @@ def _is_head(layer: Layer, role: LayerRole) -> bool:
 
 
 def _add_compute(
-    total: dict[str, FloatArray], workload: Workload, layer: Layer, role: LayerRole, shard: Shard, flow: GradientFlow
+    total: dict[str, FloatArray],
+    workload: Workload,
+    layer: Layer,
+    role: LayerRole,
+    shard: Shard,
+    flow: GradientFlow,
+    work: LayerWork | None,
 ) -> FloatArray:
     """Add times of the device; returns that of the gradient of the layer's weights."""
     compute = _compute_of(workload, layer, _is_head(layer, role))
-    times = compute.pass_times(layer, shard, needs_input_gradient=flow.to_inputs)
+    if work is not None and isinstance(compute, RooflineCompute):
+        times = compute.work_times(layer, work, shard, needs_input_gradient=flow.to_inputs)
+    else:
+        times = compute.pass_times(layer, shard, needs_input_gradient=flow.to_inputs)
     total["forward_s"] += times.forward_s
     if layer.kind in ATTENTION:
         total["attention_forward_s"] += times.forward_s
@@ -229,7 +240,7 @@ def _add_compute(
     if layer.kind in ATTENTION:
         total["attention_backward_s"] += times.backward_s
     elif layer.has_weights and flow.to_inputs:
-        total["weight_s"] += _weight_only_s(compute, layer, shard, times)
+        total["weight_s"] += _weight_only_s(compute, layer, shard, times, work)
     return times.backward_weight_s
 
 
@@ -272,11 +283,11 @@ def _add_launches(
     layer: Layer,
     shard: Shard,
     flow: GradientFlow,
+    work: LayerWork,
 ) -> None:
     """Kernels that the host starts one after the other. Alternative algorithms are taken to be as many."""
-    if not isinstance(workload.compute, RooflineCompute) or workload.compute.is_free(layer):
+    if workload.compute.is_free(layer):
         return
-    work = layer.family.work(layer, shard)
     forward, through, weights = (
         float(sum(kernel.launches for kernel in alternatives[0])) if alternatives else 0.0
         for alternatives in (work.forward, work.backward_input, work.backward_weight)
@@ -305,10 +316,7 @@ def _add_accumulation(
     total: dict[str, FloatArray],
     workload: Workload,
     groups: GroupTimes,
-    layer: Layer,
-    role: LayerRole,
-    shard: Shard,
-    keys: RowKeys,
+    weights: dict[str, FloatArray],
 ) -> None:
     """Gradients that are kept wider than they are computed are added to their sum behind every micro-batch: read, read and written.
 
@@ -317,24 +325,25 @@ def _add_accumulation(
     precision, wide = workload.precision, groups.assumptions.main_gradient_bytes
     if not isinstance(workload.compute, RooflineCompute) or wide <= precision.gradient_bytes:
         return
-    one = {name: np.zeros(len(keys)) for name in _WEIGHT_COLUMNS}
-    _add_weights(one, layer, role, shard, keys)
-    moved = (one["dense_trainable"] + one["expert_trainable"]) * (precision.gradient_bytes + 2.0 * wide)
+    moved = (weights["dense_trainable"] + weights["expert_trainable"]) * (precision.gradient_bytes + 2.0 * wide)
     time = moved / workload.compute.device.stream_bytes_per_s
     total["backward_s"] += time
     total["weight_s"] += time
     total["weight_launches"] += 1.0 - groups.assumptions.captured
 
 
-def _weight_only_s(compute: ComputeModel, layer: Layer, shard: Shard, times: PassTimes) -> FloatArray:
+def _weight_only_s(
+    compute: ComputeModel, layer: Layer, shard: Shard, times: PassTimes, work: LayerWork | None
+) -> FloatArray:
     """Time of what a schedule may put off: weight gradients without what the gradient of the input needs too."""
-    if layer.is_frozen or not layer.family.work(layer, shard).through:
+    if layer.is_frozen or not (layer.family.work(layer, shard) if work is None else work).through:
         return times.backward_weight_s
     needed = compute.pass_times(replace(layer, frozen=True), shard, needs_input_gradient=True)
     return np.asarray(times.backward_s - needed.backward_s)
 
 
-def _add_weights(total: dict[str, FloatArray], layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys) -> None:
+def _weights(layer: Layer, role: LayerRole, shard: Shard, keys: RowKeys) -> dict[str, FloatArray]:
+    """Columns of the table that count the weights of a rank."""
     tp = role.ranks(keys.tp).astype(np.float64)
     routed, shared = float(layer.expert_count), float(layer.shared_count)
     dense = float(layer.weight_count + layer.norm_count) - routed - shared
@@ -345,17 +354,20 @@ def _add_weights(total: dict[str, FloatArray], layer: Layer, role: LayerRole, sh
     own = dense * share + shared / keys.etp
     experts = routed / (keys.ep * keys.etp)
     adapter, repeated = _adapter_share(layer, role, share)
-    total["dense_count"] += own + adapter
-    total["expert_count"] += experts
-    total["dense_trainable"] += adapter if layer.is_frozen else own
-    total["expert_trainable"] += 0.0 if layer.is_frozen else experts
+    tied, none = layer.tied_count * share, np.zeros_like(tp)
+    found = {
+        "dense_count": own + adapter,
+        "expert_count": experts,
+        "dense_trainable": adapter if layer.is_frozen else own,
+        "expert_trainable": none if layer.is_frozen else experts,
+        "tied_count": tied,
+        "tied_trainable": none if layer.is_frozen else tied,
+    }
     if role.role == "whole" and role.degree == 1:  # ranks see different positions of what others split
-        apart = np.where(keys.sequence_parallel > 0, adapter if layer.is_frozen else own, 0.0)
-        total["apart_trainable"] += apart
+        found["apart_trainable"] = np.where(keys.sequence_parallel > 0, found["dense_trainable"], 0.0)
     elif layer.lora_rank:  # each rank finds a part of the gradient of the factor that all hold
-        total["apart_trainable"] += np.where(keys.tp > 1, repeated, 0.0)
-    total["tied_count"] += layer.tied_count * share
-    total["tied_trainable"] += 0.0 if layer.is_frozen else layer.tied_count * share
+        found["apart_trainable"] = np.where(keys.tp > 1, repeated, 0.0)
+    return found
 
 
 def _adapter_share(layer: Layer, role: LayerRole, share: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -78,6 +78,10 @@ def fold(graph: Graph) -> Units:
     MeshError
         The network has no repeated blocks.
     """
+    return graph.once("units", lambda: _folded(graph))
+
+
+def _folded(graph: Graph) -> Units:
     owner = _owners(graph)
     count = max(owner) + 1
     members: list[list[int]] = [[] for _ in range(count)]

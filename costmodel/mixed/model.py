@@ -79,6 +79,17 @@ class MixedModel:
         shape = NetworkShape.of(workload.graph, units, workload.global_batch)
         return cls(workload=workload, cluster=cluster, units=units, shape=shape, assumptions=assumptions)
 
+    def with_constants(self, cluster: Cluster, assumptions: MeshAssumptions) -> MixedModel:
+        """The same network on the same groups where other constants hold; what they do not touch is not costed again."""
+        changed = replace(self, cluster=cluster, assumptions=assumptions, _cache=_Cache())
+        changed._cache.precisions |= self._cache.precisions
+        for (group, name), known in self._cache.models.items():
+            workload = changed._workload_of(group, known.workload.precision)
+            model = known.with_constants(workload, group_cluster(cluster, group), assumptions)
+            changed._cache.models[group, name] = model
+            changed._cache.groups[group] = model.groups
+        return changed
+
     def precision_of(self, groups: Sequence[int]) -> Precision:
         """The format that a plan over some groups computes in: the job's, or the best that all its devices have.
 
@@ -103,12 +114,16 @@ class MixedModel:
         key = group, precision.name
         found = self._cache.models.get(key)
         if found is None:
-            assert isinstance(self.workload.compute, RooflineCompute)
-            compute = replace(self.workload.compute, device=self.cluster.groups[group].device, precision=precision)
-            workload = replace(self.workload, precision=precision, compute=compute)
+            workload = self._workload_of(group, precision)
             found = MeshModel(workload=workload, groups=self._group_times(group), units=self.units)
             self._cache.models[key] = found
         return found
+
+    def _workload_of(self, group: int, precision: Precision) -> Workload:
+        """The job on one group alone."""
+        assert isinstance(self.workload.compute, RooflineCompute)
+        compute = replace(self.workload.compute, device=self.cluster.groups[group].device, precision=precision)
+        return replace(self.workload, precision=precision, compute=compute)
 
     def expert_tp(self, tp: int) -> int:
         """Experts are split like the other matrices, where their width allows."""

@@ -26,6 +26,7 @@ __all__ = [
     "Location",
     "Node",
     "parse_document",
+    "parse_text",
 ]
 
 Location = tuple[str | int, ...]
@@ -146,6 +147,17 @@ def parse_document(path: Path, *, keep_faults: bool = False) -> Document:
         It cannot be read, is not YAML, has duplicate keys or numbers that are not finite, or exceeds a limit.
     """
     text, sha256 = read_text(path)
+    return parse_text(path, text, sha256, keep_faults=keep_faults)
+
+
+def parse_text(path: Path, text: str, sha256: str, *, keep_faults: bool = False) -> Document:
+    """As `parse_document`, of a file that is already read.
+
+    Raises
+    ------
+    InputFileError
+        As there.
+    """
     builder = _Builder(path)
     try:
         for event in yaml.parse(text, Loader=_Loader):

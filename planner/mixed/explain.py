@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.constants import CONSTANTS, with_constants
-from costmodel.mixed.evaluate import evaluate_mixed
+from costmodel.mixed.evaluate import cost_plans
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
 from planner.errors import NoFeasiblePlan
@@ -115,7 +115,7 @@ def _sensitivity(judge: MixedJudge, plans: Sequence[RankedMixedPlan]) -> tuple[S
 
     def times(name: str, factor: float) -> FloatArray:
         cluster, assumptions = with_constants(model.cluster, model.assumptions, {name: factor})
-        costs = evaluate_mixed(model.workload, cluster, ranked, assumptions)
+        costs = cost_plans(model.with_constants(cluster, assumptions), ranked)
         return np.asarray(costs.step_time_s * weight)
 
     return sensitivity_of(

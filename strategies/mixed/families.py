@@ -109,13 +109,13 @@ class RateBook:
         kinds = len(model.units.kinds)
         self._counts = np.bincount(model.units.blocks, minlength=kinds).astype(np.float64)
         # Any positive weights will do; time on the first group makes the bound tight where groups differ by a factor.
-        first = self._costs(0, model.precision_of((0,)), self.degrees[0], 1)
+        first = self._costs(0, model.precision_of((0,)), [(self.degrees[0], 1)])
         self._work = np.where(self._counts > 0, first.forward_s + first.plain_backward_s, 0.0)
         self.work = float(self._counts @ self._work)  # of all blocks
 
-    def _costs(self, group: int, precision: Precision, tp: int, micro_batch: int) -> StageCosts:
-        """One unit of each kind, without replicas."""
-        model = self.model
+    def _costs(self, group: int, precision: Precision, cuts: Sequence[tuple[int, int]]) -> StageCosts:
+        """One unit of each kind, without replicas: the kinds of the first tensor-parallel degree and micro-batch, those of the next, ..."""
+        model, kinds = self.model, len(self.model.units.kinds)
         zeros = dict.fromkeys(
             ("recompute", "recompute_blocks", "zero_stage", "position", "order", "cross_latency_s"), 0
         )
@@ -123,31 +123,49 @@ class RateBook:
             ("num_micro_batches", "stages", "group_stages", "replicas", "shapes", "fewest_ranks", "cross_bytes_per_s"),
             1,
         )
-        sequence = int(model.is_sequence_parallel(tp, self.settings.sequence_parallel))
-        own = {"tp": tp, "etp": model.expert_tp(tp), "sequence_parallel": sequence, "micro_batch": micro_batch}
-        rows = StageRows.of(np.eye(len(model.units.kinds)), {**zeros, **ones, **own})
+        tps = [tp for tp, _ in cuts]
+        own: dict[str, list[int]] = {
+            "tp": tps,
+            "etp": [model.expert_tp(tp) for tp in tps],
+            "sequence_parallel": [int(model.is_sequence_parallel(tp, self.settings.sequence_parallel)) for tp in tps],
+            "micro_batch": [micro_batch for _, micro_batch in cuts],
+        }
+        columns = {name: np.repeat(values, kinds) for name, values in own.items()}
+        rows = StageRows.of(np.tile(np.eye(kinds), (len(cuts), 1)), {**zeros, **ones, **columns})
         return cost_stages(model.group_model(group, precision), rows)
 
     def rates(self, group: int, precision: Precision, tp: int, micro_batch: int) -> Rates:
         """Rates of one group."""
         key = group, precision.name, tp, micro_batch
         if key not in self._known:
-            costs = self._costs(*key[:1], precision, tp, micro_batch)
-            times, there = costs.forward_s + costs.plain_backward_s, self._counts > 0
-            held = costs.memory_parts["weight_bytes"] + costs.memory_parts["gradient_bytes"]
-            state = costs.memory_parts["optimizer_bytes"]
+            # All that a search may ask for of this group, together: that takes hardly longer than one.
+            batch = self.model.shape.global_batch
+            sizes = [b for b in self.settings.micro_batches if b <= batch]
+            cuts = dict.fromkeys([(tp, micro_batch), *product(self.degrees, sizes)])
+            self._ask(group, precision, [cut for cut in cuts if (*key[:2], *cut) not in self._known])
+        return self._known[key]
+
+    def _ask(self, group: int, precision: Precision, cuts: Sequence[tuple[int, int]]) -> None:
+        """Have the cost model say the rates of one group cut in several ways."""
+        kinds, there = len(self._counts), self._counts > 0
+        costs = self._costs(group, precision, cuts)
+        all_times = costs.forward_s + costs.plain_backward_s
+        for n, cut in enumerate(cuts):
+            own = slice(n * kinds, (n + 1) * kinds)
+            times, backward = all_times[own], costs.plain_backward_s[own]
+            parts = {name: part[own] for name, part in costs.memory_parts.items()}
+            held, state = parts["weight_bytes"] + parts["gradient_bytes"], parts["optimizer_bytes"]
             smallest = int(np.argmin(np.where(there, held + state, np.inf)))
-            self._known[key] = Rates(
+            self._known[group, precision.name, *cut] = Rates(
                 rate=float(np.max(self._work[there] / times[there])),
                 front_s=float(times[self.model.units.kind_of[0]]),
                 back_s=float(times[self.model.units.kind_of[-1]]),
-                backward_share=float(np.min(costs.plain_backward_s[times > 0] / times[times > 0])),
-                compute_s=tuple(float(x) for x in costs.compute_s),
-                room_bytes=self.capacity_bytes[group] - float(costs.memory_parts["context_bytes"][0]),
+                backward_share=float(np.min(backward[times > 0] / times[times > 0])),
+                compute_s=tuple(float(x) for x in costs.compute_s[own]),
+                room_bytes=self.capacity_bytes[group] - float(parts["context_bytes"][0]),
                 held_bytes=float(held[smallest]),
                 state_bytes=float(state[smallest]),
             )
-        return self._known[key]
 
 
 def legal_degrees(model: MixedModel, settings: MixedSettings) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ DEVICES = {path.stem: path for path in sorted((CONFIGS / "devices").glob("*.yaml
 CLUSTERS = {path.stem: path for path in sorted((CONFIGS / "clusters").glob("*.yaml"))}
 
 
+@functools.cache
 def raw(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return content
