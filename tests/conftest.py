@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -11,6 +12,16 @@ import pytest
 # A job that a shell starts in the background ignores Ctrl-C, and so would all its children; tests of Ctrl-C need it heard.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# As the program itself (`planner.__main__`): looking for garbage among all collected tests, again and again, takes a tenth of the suite.
+gc.set_threshold(50_000)
+
+
+def pytest_collection_finish() -> None:
+    """What was made up to here lives until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 REPOSITORY = Path(__file__).resolve().parent.parent

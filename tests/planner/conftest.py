@@ -35,6 +35,23 @@ def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="session")
+def _answers() -> dict[tuple[str, ...], str]:
+    return {}
+
+
+@pytest.fixture
+def known_answer(answer: Any, _answers: dict[tuple[str, ...], str]) -> Any:
+    """As ``answer``, for questions that several tests ask beside what they are about: each is answered once."""
+
+    def ask(*arguments: str) -> str:
+        if arguments not in _answers:
+            _answers[arguments] = answer(*arguments)
+        return _answers[arguments]
+
+    return ask
+
+
+@pytest.fixture(scope="session")
 def alexnet() -> Graph:
     return load_model("alexnet").graph
 

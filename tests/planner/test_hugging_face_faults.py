@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -351,7 +350,7 @@ JUNK = (None, True, -1, 0, 1, 7, 1.5, 10**12, "", "12", "$seq", "gelu", [], [1],
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_any_values_load_or_are_refused(name: str) -> None:
+def test_any_values_load_or_are_refused(name: str, tmp_path: Path) -> None:
     """Whatever stands behind up to three keys: a network or a list of problems, nothing else."""
     whole = {key: value for key, value in json.loads(PUBLISHED[name][1]).items() if key != "id2label"}
     for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
@@ -361,15 +360,14 @@ def test_any_values_load_or_are_refused(name: str) -> None:
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(changes=st.dictionaries(st.sampled_from(sorted(whole)), st.sampled_from(JUNK), min_size=1, max_size=3))
     def check(changes: dict[str, Any]) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = config(Path(folder), **{**whole, **changes})
-            problems: tuple[FileProblem, ...] = ()
-            try:
-                load_model(str(path))
-            except InputFileError as error:
-                problems = error.problems
-            # Faults of the config itself have a line; those of the network file that is made of it would not.
-            assert all(problem.line for problem in problems)
+        path = config(tmp_path, **{**whole, **changes})
+        problems: tuple[FileProblem, ...] = ()
+        try:
+            load_model(str(path))
+        except InputFileError as error:
+            problems = error.problems
+        # Faults of the config itself have a line; those of the network file that is made of it would not.
+        assert all(problem.line for problem in problems)
 
     check()
 

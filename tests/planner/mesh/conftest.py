@@ -31,3 +31,14 @@ def document(answer: Any) -> Any:
         return found
 
     return ask
+
+
+@pytest.fixture
+def known_document(known_answer: Any) -> Any:
+    """As ``document``, answered once however many tests ask."""
+
+    def ask(command: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(known_answer(*command.split(), "--json"))
+        return found
+
+    return ask

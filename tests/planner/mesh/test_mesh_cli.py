@@ -111,8 +111,8 @@ def test_the_same_question_has_the_same_answer(document: Any) -> None:
         ("--offload none", lambda p: not p.offload_optimizer and not p.offload_activations),
     ],
 )
-def test_what_is_fixed_stays_fixed(document: Any, options: str, check: Any) -> None:
-    free = document(f"optimize {SMALL} --top 1")
+def test_what_is_fixed_stays_fixed(document: Any, known_document: Any, options: str, check: Any) -> None:
+    free = known_document(f"optimize {SMALL} --top 1")
     found = document(f"optimize {SMALL} {options}")
     assert found["plans"]
     assert all(check(plan_of(found, n)) for n in range(len(found["plans"])))
@@ -120,8 +120,8 @@ def test_what_is_fixed_stays_fixed(document: Any, options: str, check: Any) -> N
 
 
 @pytest.mark.parametrize("objective", ["tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu-hours"])
-def test_objectives(document: Any, objective: str) -> None:
-    fastest = document(f"optimize {SMALL} --top 1")["plans"][0]
+def test_objectives(document: Any, known_document: Any, objective: str) -> None:
+    fastest = known_document(f"optimize {SMALL} --top 1")["plans"][0]
     found = document(f"optimize {SMALL} --objective {objective}")
     best = found["plans"][0]
     assert found["proven_optimal"]

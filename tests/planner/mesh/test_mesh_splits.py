@@ -21,10 +21,17 @@ WIDE = "gpt3-1.3b --gpus 16 --tp 16 --batch 32 --seq 2048"
 PROJ = (LayerSplit(layer="blocks.1.proj", role="whole", degree=1),)
 
 
+@pytest.fixture(scope="module")
+def file_of_wide(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("wide") / "plan.yaml"
+    assert run(["optimize", *WIDE.split(), "--export", str(path), "-o", str(path.with_suffix(".txt")), "--quiet"]) == 0
+    return path.read_text(encoding="utf-8")
+
+
 @pytest.fixture
-def written(answer: Any, tmp_path: Path) -> Path:
+def written(file_of_wide: str, tmp_path: Path) -> Path:
     path = tmp_path / "plan.yaml"
-    answer("optimize", *WIDE.split(), "--export", str(path), "--json")
+    path.write_text(file_of_wide, encoding="utf-8")
     return path
 
 

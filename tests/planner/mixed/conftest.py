@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.planner.mixed.small_cluster import CLUSTER
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> str:
-    path = tmp_path / "cluster.yaml"
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Tests read it only."""
+    path = tmp_path_factory.mktemp("small-mix") / "cluster.yaml"
     path.write_text(CLUSTER, encoding="utf-8")
     return str(path)

@@ -1,4 +1,7 @@
-"""`planner sweep` as people run it: killed and continued, interrupted, in processes, to every kind of file."""
+"""`planner sweep` as people run it: killed and continued, interrupted, in processes, to every kind of file.
+
+What needs no process of its own runs here: starting one takes longer than most answers.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,12 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from planner import cli
 
 ROOT = Path(__file__).resolve().parents[3]
 GRID = ("llama2-7b", "--gpus", "8,16..32", "--cluster", "a100,h100", "--batch", "64,128")  # 12 cells
@@ -41,6 +47,24 @@ def run(*arguments: str, cwd: Path, code: int = 0, **more: object) -> subprocess
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, str]]:
+    """Run the command in this process, in a folder of its own: stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def sweep(*arguments: str, code: int = 0) -> tuple[str, str]:
+        found = cli.run(["sweep", *arguments])
+        out, err = capsys.readouterr()
+        assert found == code, err
+        assert "internal error" not in err
+        return out, err
+
+    return sweep
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -125,19 +149,19 @@ def test_processes_give_the_same_file(tmp_path: Path, whole: bytes) -> None:
     assert (tmp_path / "out.csv").read_bytes() == whole
 
 
-def test_a_larger_grid_takes_what_is_known(tmp_path: Path) -> None:
-    run("alexnet", "--gpus", "1,2", "-o", "out.csv", cwd=tmp_path)
+def test_a_larger_grid_takes_what_is_known(tmp_path: Path, here: Callable[..., tuple[str, str]]) -> None:
+    here("alexnet", "--gpus", "1,2", "-o", "out.csv")
     before = (tmp_path / "out.csv.journal").read_bytes()
-    run("alexnet", "--gpus", "1..4", "-o", "out.csv", cwd=tmp_path)
+    here("alexnet", "--gpus", "1..4", "-o", "out.csv")
     after = (tmp_path / "out.csv.journal").read_bytes()
     assert after.startswith(before)
     assert after.count(b"\n") == before.count(b"\n") + 1
-    run("alexnet", "--gpus", "1,2", "-o", "out.csv", "--fresh", cwd=tmp_path)
+    here("alexnet", "--gpus", "1,2", "-o", "out.csv", "--fresh")
     assert _lines(tmp_path / "out.csv.journal") == 3
 
 
-def test_cells_where_nothing_fits_are_rows(tmp_path: Path) -> None:
-    run("llama3-70b", "--gpus", "1,64", "--batch", "64", "--offload", "none", "-o", "o.csv", cwd=tmp_path)
+def test_cells_where_nothing_fits_are_rows(tmp_path: Path, here: Callable[..., tuple[str, str]]) -> None:
+    here("llama3-70b", "--gpus", "1,64", "--batch", "64", "--offload", "none", "-o", "o.csv")
     rows = _rows(tmp_path / "o.csv")
     assert [row["status"] for row in rows] == ["no_plan", "ok"]
     assert "nothing fits" in rows[0]["reason"]
@@ -157,11 +181,10 @@ def test_parquet_and_figure(tmp_path: Path) -> None:
     assert "GPUs at most" in text
 
 
-def test_the_document_follows_its_schema(tmp_path: Path) -> None:
+def test_the_document_follows_its_schema(tmp_path: Path, here: Callable[..., tuple[str, str]]) -> None:
     from planner.schema.sweep_result import SweepDocument
 
-    done = run("alexnet", "--gpus", "2", "--json", cwd=tmp_path)
-    document = json.loads(done.stdout)
+    document = json.loads(here("alexnet", "--gpus", "2", "--json")[0])
     assert SweepDocument.model_validate(document).rows[0].status == "ok"
     assert set(document["rows"][0]) == set(SweepDocument.model_json_schema()["$defs"]["SweepRow"]["properties"])
     assert not list(tmp_path.iterdir())  # without a file there is no journal
@@ -180,15 +203,17 @@ def test_the_document_follows_its_schema(tmp_path: Path) -> None:
         (("alexnet", "--gpus", "4", "--objective", "energy", "--power", "0 W"), "--power 0 W"),
     ],
 )
-def test_bad_usage(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    assert words in run(*arguments, cwd=tmp_path, code=2).stderr
+def test_bad_usage(
+    tmp_path: Path, here: Callable[..., tuple[str, str]], arguments: tuple[str, ...], words: str
+) -> None:
+    assert words in here(*arguments, code=2)[1]
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["8..", "..8", "4..6..8"])
-def test_a_range_without_an_end_is_one_error(tmp_path: Path, text: str) -> None:
-    done = run("llama2-7b", "--gpus", text, "-o", "grid.csv", cwd=tmp_path, code=2)
-    assert done.stderr == f"error: --gpus {text}: a range needs both ends, as in 8..64\n"
+def test_a_range_without_an_end_is_one_error(tmp_path: Path, here: Callable[..., tuple[str, str]], text: str) -> None:
+    _, err = here("llama2-7b", "--gpus", text, "-o", "grid.csv", code=2)
+    assert err == f"error: --gpus {text}: a range needs both ends, as in 8..64\n"
     assert not list(tmp_path.iterdir())
 
 

@@ -234,8 +234,8 @@ def test_constants_that_a_calibration_says_nothing_about_are_as_sure_as_without_
 
 
 @pytest.mark.parametrize("question", ["gpt3-1.3b --gpus 4 --batch 16 --seq 512", "alexnet --gpus 4"])
-def test_sensitivity_lists_the_constants(asks: Any, answer: Any, question: str) -> None:
-    rows = asks(f"explain {question} --sensitivity")["sensitivity"]
+def test_sensitivity_lists_the_constants(asks: Any, answer: Any, known_answer: Any, question: str) -> None:
+    rows = json.loads(known_answer("explain", *question.split(), "--sensitivity", "--json"))["sensitivity"]
     assert {row["constant"] for row in rows} <= set(CONSTANTS)
     needed = [row["standard_deviations"] for row in rows if row["standard_deviations"] is not None]
     assert needed == sorted(needed)
@@ -269,11 +269,12 @@ def test_a_stated_change_makes_another_plan_win(asks: Any, tmp_path: Path, quest
     assert best(1.1) != base[0]["summary"]
 
 
-def test_sensitivity_beside_a_plan_file(asks: Any, tmp_path: Path) -> None:
+def test_sensitivity_beside_a_plan_file(asks: Any, known_answer: Any, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     asks(f"estimate gpt3-1.3b --gpus 4 --batch 16 --seq 512 --tp 4 --export {file}")
     beside = asks(f"explain --plan {file} --sensitivity")["sensitivity"]
-    assert beside == asks("explain gpt3-1.3b --gpus 4 --batch 16 --seq 512 --sensitivity")["sensitivity"]
+    alone = known_answer("explain", *MESH.split(), "--sensitivity", "--json")
+    assert beside == json.loads(alone)["sensitivity"]
 
 
 # -- constructed cases ------------------------------------------------------------------------------------------------------------

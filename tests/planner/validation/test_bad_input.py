@@ -260,11 +260,11 @@ def test_calibration_says_what_a_table_lacks(write: Any, tmp_path: Path, capsys:
 
 def test_many_rows_and_many_reasons(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Thousands of rows are read in seconds, and thousands of reasons fill no screen."""
-    lines = [f"dev{'a' * (n % 50)}{n}x,fp32,64,64,64,1" for n in range(20_000)]
+    lines = [f"dev{'a' * (n % 50)}{n}x,fp32,64,64,64,1" for n in range(5_000)]
     path = write("\n".join([GEMM, *lines, "p100,fp32,1024,512,2048,0.3"]) + "\n")
     start = time.process_time()
     assert run(["validate", path]) == 0
-    assert time.process_time() - start < 30
+    assert time.process_time() - start < 7.5
     out = capsys.readouterr().out
     assert "other reasons" in out
     assert len(out) < 8000

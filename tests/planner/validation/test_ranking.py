@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.validation.ranking import kendall_tau, pair_accuracy, ranking_summary, regret
@@ -15,6 +15,7 @@ from planner.validation.ranking import kendall_tau, pair_accuracy, ranking_summa
 rows = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=9)
 
 
+@settings(deadline=None)
 @given(rows)
 def test_tau_counts_pairs(members: list[tuple[int, int]]) -> None:
     concordant = discordant = tied_predicted = tied_measured = 0
@@ -34,6 +35,7 @@ def test_tau_counts_pairs(members: list[tuple[int, int]]) -> None:
         assert tau == pytest.approx(expected)
 
 
+@settings(deadline=None)
 @given(rows)
 def test_accuracy_counts_pairs(members: list[tuple[int, int]]) -> None:
     right, told = 0.0, 0
@@ -45,6 +47,7 @@ def test_accuracy_counts_pairs(members: list[tuple[int, int]]) -> None:
     assert accuracy == (pytest.approx(right / told) if told else None)
 
 
+@settings(deadline=None)
 @given(rows, st.integers(1, 4))
 def test_regret_is_the_mean_over_all_orders_of_equal_predictions(members: list[tuple[int, int]], top: int) -> None:
     members = members[:7]
