@@ -5,9 +5,18 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Where byte code is not to lie beside the sources, the many processes that tests start, those of xdist first, share a folder of it: each
+# would compile all that it loads.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(REPOSITORY / ".pytest_cache" / "bytecode"))
 
 # A job that a shell starts in the background ignores Ctrl-C, and so would all its children; tests of Ctrl-C need it heard.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,9 +31,6 @@ def pytest_collection_finish() -> None:
     """What was made up to here lives until the end."""
     gc.collect()
     gc.freeze()
-
-
-REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="session")

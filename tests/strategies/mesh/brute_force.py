@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, ORDERS, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, columns_of, holds
 from costmodel.splits import divisors
 from strategies.mesh.incumbents import key_of
+
+_DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 
 
 def _orders_that_differ(cp: int, dp: int, pp: int) -> list[int]:
@@ -41,18 +44,21 @@ def all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
         "zero_stage": range(4),
         "micro_batch": divisors(batch),
     }
-    columns = {name: np.zeros(1, dtype=np.int64) for name in ("recompute", "recompute_blocks", "order")}
-    columns |= {name: np.zeros(1, dtype=np.int64) for name in ("offload_optimizer", "offload_activations")}
+    # Hundreds of thousands of rows, most of them illegal: half as wide takes half as long.
+    columns = {name: np.zeros(1, dtype=np.int32) for name in ("recompute", "recompute_blocks", "order")}
+    columns |= {name: np.zeros(1, dtype=np.int32) for name in ("offload_optimizer", "offload_activations")}
     for name, candidates in values.items():
         size, count = len(columns["order"]), len(candidates)
         columns = {key: np.repeat(column, count) for key, column in columns.items()}
-        columns[name] = np.tile(np.array(list(candidates), dtype=np.int64), size)
-        workers = np.prod([columns[n] for n in ("tp", "cp", "pp", "dp_replicate", "dp_shard") if n in columns], axis=0)
-        columns = {key: column[workers <= most_workers] for key, column in columns.items()}
-    rest = batch // np.maximum(columns["dp_replicate"] * columns["dp_shard"] * columns["micro_batch"], 1)
-    bare = MeshBatch(**columns, num_micro_batches=rest)
+        columns[name] = np.tile(np.array(list(candidates), dtype=np.int32), size)
+        if name in _DEGREES:
+            workers = np.prod([columns[n] for n in _DEGREES if n in columns], axis=0)
+            columns = {key: column[workers <= most_workers] for key, column in columns.items()}
+    samples = columns["dp_replicate"] * columns["dp_shard"] * columns["micro_batch"]
+    columns["num_micro_batches"] = batch // np.maximum(samples, 1)
     shape = NetworkShape.of(workload.graph, model.units, batch)
-    legal = bare.take(np.flatnonzero(holds(shape, columns_of(bare))))
+    place = np.flatnonzero(holds(shape, columns_of(MeshBatch(**columns))))
+    legal = MeshBatch(**{name: column[place].astype(np.int64) for name, column in columns.items()})
     rows: list[tuple[int, int, int, int, int, int]] = []
     for n in range(len(legal)):
         longest = max(model.blocks_of(int(legal.pp[n] * legal.vpp[n])))
@@ -64,8 +70,7 @@ def all_plans(model: MeshModel, most_workers: int) -> MeshBatch:
     return replace(legal.take(table[:, 0]), **{name: table[:, k + 1] for k, name in enumerate(names)})
 
 
-def best_scores(model: MeshModel, plans: MeshBatch, capacity: float, top: int, per_device: bool) -> list[float]:
-    costs = model.evaluate(plans)
+def best_scores(costs: MeshCosts, plans: MeshBatch, capacity: float, top: int, per_device: bool) -> list[float]:
     score = costs.step_time_s * (plans.workers if per_device else 1)
     best: dict[tuple[object, ...], float] = {}
     fitting = np.flatnonzero(costs.memory_bytes <= capacity)

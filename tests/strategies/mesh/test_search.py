@@ -33,14 +33,15 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     plans = all_plans(model, workers)
     for name, bounds in restriction.degrees.items():
         plans = plans.take(np.flatnonzero([bounds.allows(int(v)) for v in getattr(plans, name)]))
-    memory = np.sort(model.evaluate(plans).memory_bytes)
+    costs = model.evaluate(plans)
+    memory = np.sort(costs.memory_bytes)
     capacity = float(memory[int(rng.choice([0.02, 0.2, 0.5, 0.99]) * (len(memory) - 1))])
     objective = rng.choice(["step_time", "gpu_hours"])
     settings = MeshSettings(
         max_workers=workers, capacity_bytes=capacity, top=3, restriction=restriction, objective=objective
     )
     outcome = search_mesh(workload, cluster, settings)
-    expected = best_scores(model, plans, capacity, 3, objective == "gpu_hours")
+    expected = best_scores(costs, plans, capacity, 3, objective == "gpu_hours")
     assert outcome.space_size == len(plans)
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
     assert outcome.bound_score <= expected[0] * (1 + 1e-9)
@@ -61,12 +62,13 @@ def test_the_best_plans_are_those_of_brute_force_where_next_to_nothing_fits(seed
         assumptions = replace(assumptions, gather_overlap=0.0)
     model = MeshModel.build(workload, cluster, assumptions)
     plans = all_plans(model, 4)
-    memory = np.sort(model.evaluate(plans).memory_bytes)
+    costs = model.evaluate(plans)
+    memory = np.sort(costs.memory_bytes)
     # The capacity is the memory of a plan, to the last bit or a little less: that plan fits, or just not.
     capacity = float(memory[rng.randrange(0, max(len(memory) // 100, 4))]) * rng.choice([1.0, 1 - 1e-6])
     settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3)
     outcome = search_mesh(workload, cluster, settings, None, assumptions)
-    expected = best_scores(model, plans, capacity, 3, per_device=False)
+    expected = best_scores(costs, plans, capacity, 3, per_device=False)
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
     assert outcome.space_size == len(plans)
     if not expected:
@@ -93,7 +95,7 @@ def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(s
     objective = rng.choice(["step_time", "gpu_hours"])
     settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=3, objective=objective)
     outcome = search_mesh(workload, cluster, settings)
-    expected = best_scores(model, plans, capacity, 3, objective == "gpu_hours")
+    expected = best_scores(model.evaluate(plans), plans, capacity, 3, objective == "gpu_hours")
     assert outcome.space_size == len(plans)
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
     corner = search_corner(model, settings)
@@ -120,12 +122,13 @@ def test_the_best_plans_are_those_of_brute_force_where_tokens_travel_behind_othe
     )
     model = MeshModel.build(workload, cluster, assumptions)
     plans = all_plans(model, 4)
-    memory = np.sort(model.evaluate(plans).memory_bytes)
+    costs = model.evaluate(plans)
+    memory = np.sort(costs.memory_bytes)
     capacity = float(memory[int(rng.choice([0.05, 0.3, 0.99]) * (len(memory) - 1))])
     outcome = search_mesh(
         workload, cluster, MeshSettings(max_workers=4, capacity_bytes=capacity, top=3), None, assumptions
     )
-    expected = best_scores(model, plans, capacity, 3, per_device=False)
+    expected = best_scores(costs, plans, capacity, 3, per_device=False)
     assert outcome.space_size == len(plans)
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
 
@@ -146,7 +149,7 @@ def test_the_best_plans_are_those_of_brute_force_where_zero_1_adds_up_whole_grad
     capacity = float(np.quantile(model.evaluate(plans).memory_bytes, rng.choice([0.1, 0.5, 1.0])))
     settings = MeshSettings(max_workers=4, capacity_bytes=capacity, top=5, restriction=restriction)
     outcome = search_mesh(workload, cluster, settings, None, assumptions)
-    expected = best_scores(model, plans, capacity, 5, per_device=False)
+    expected = best_scores(model.evaluate(plans), plans, capacity, 5, per_device=False)
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+
 import numpy as np
 import pytest
 
@@ -22,14 +25,21 @@ _FULL = RECOMPUTE.index("full")
 _ROUNDING = 1 + 1e-8
 
 
-def _case(seed: int, share: float) -> tuple[MeshModel, MeshBatch, Ways]:
-    """A model, some of its plans, and the ways to run them with the memory of a share of the plans."""
+@functools.lru_cache(maxsize=24)
+def _some_plans(seed: int) -> tuple[MeshModel, MeshBatch, np.ndarray]:
+    """A model, some of its plans, and their memory."""
     workload, cluster, _ = random_case(seed)
     model = MeshModel.build(workload, cluster)
     plans = all_plans(model, 4)
     some = np.random.default_rng(seed).permutation(len(plans))[:20_000]
     plans = plans.take(np.sort(some))
-    capacity = float(np.quantile(model.evaluate(plans).memory_bytes, share))
+    return model, plans, model.evaluate(plans).memory_bytes
+
+
+def _case(seed: int, share: float) -> tuple[MeshModel, MeshBatch, Ways]:
+    """A model, some of its plans, and the ways to run them with the memory of a share of the plans."""
+    model, plans, memory_bytes = _some_plans(seed)
+    capacity = float(np.quantile(memory_bytes, share))
     space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=capacity))
     return model, plans, Ways.of(space)
 
@@ -125,11 +135,11 @@ def test_the_least_memory_is_that_of_a_plan(seed: int) -> None:
     """dp wholly shared out: not just a bound, so what is said not to fit could not be said sooner."""
     model, plans, ways = _case(seed, 0.5)
     needs = ways.needs(ways.plainly(plans)).memory_bytes
-    for n in range(0, len(plans), max(len(plans) // 7, 1)):
-        for v in range(len(ways.each)):
-            for z in range(len(ways.stages)):
-                plan = ways.smallest_plan(plans.take(np.array([n])), v, z)
-                assert float(model.evaluate_plans([plan]).memory_bytes[0]) == pytest.approx(needs[n, v, z], rel=1e-9)
+    some = range(0, len(plans), max(len(plans) // 7, 1))
+    places = list(itertools.product(some, range(len(ways.each)), range(len(ways.stages))))
+    smallest = [ways.smallest_plan(plans.take(np.array([n])), v, z) for n, v, z in places]
+    expected = [needs[place] for place in places]
+    np.testing.assert_allclose(model.evaluate_plans(smallest).memory_bytes, expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(24))
