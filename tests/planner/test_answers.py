@@ -68,7 +68,8 @@ def test_the_list_is_what_it_says(model: str, gpus: int, batch: int, memory_limi
     result = optimize(request)
     graph = resolve(request).workload.graph
     times = [plan.step_time_s for plan in result.plans]
-    assert times == sorted(times)
+    # Times that differ by rounding only are ties, which go to fewer workers and micro-batches.
+    assert times == pytest.approx(sorted(times), rel=1e-11)
     assert result.bound_s <= times[0]
     assert result.proven_optimal
     assert len({plan_key(graph, plan.plan) for plan in result.plans}) == len(result.plans) == 7
