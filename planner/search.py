@@ -77,15 +77,9 @@ def _optimize_layers(
     outcome = search(resolved.workload, resolved.cluster, settings, progress, known)
     if not outcome.candidates:
         raise _no_plan(resolved, outcome)
-    compared = outcome.candidates
-    outcome = dataclasses.replace(outcome, candidates=compared[: resolved.request.top])
-    result = _result(resolved, outcome, known, started)
+    result, compared = _result(resolved, outcome, known, started)
     if with_error_bars and not outcome.interrupted:
-        plans = result.plans
-        # Plans that are chosen to differ are compared with one another.
-        if not resolved.request.diverse and len(compared) > len(plans):
-            plans = tuple(rank(resolved, [c.plan for c in compared], compared[0].score, known))
-        bars = layer_bars(resolved, plans, known)
+        bars = layer_bars(resolved, compared, known)
         result = dataclasses.replace(result, plans=with_bars(result.plans, bars), error_bars=bars)
     if outcome.interrupted:
         raise SearchInterrupted(result)
@@ -237,23 +231,27 @@ def _plan_of_request(resolved: Resolved, workers: int | None = None) -> Plan:
 # -- results ---------------------------------------------------------------------------------------------------------------
 
 
-def _result(resolved: Resolved, outcome: Outcome, known: KnownCosts, started: float) -> SearchResult:
+def _result(
+    resolved: Resolved, outcome: Outcome, known: KnownCosts, started: float
+) -> tuple[SearchResult, tuple[RankedPlan, ...]]:
+    """The answer, and the plans that error bars compare: all that the search kept, or those that are chosen to differ."""
     from strategies.data_parallel import best_data_parallel
 
-    candidates = outcome.candidates
-    chosen = _diverse(resolved, outcome, started) if resolved.request.diverse else candidates
-    score, best = layer_score(resolved), candidates[0].score
+    shown = outcome.candidates[: resolved.request.top]
+    chosen = _diverse(resolved, outcome, started) if resolved.request.diverse else outcome.candidates
+    score, best = layer_score(resolved), shown[0].score
     data_all, data_best = best_data_parallel(
         resolved.workload, resolved.cluster, resolved.request.gpus, resolved.setting.memory_capacity_bytes, known, score
     )
     references = [plan for plan in (data_best, data_all) if plan is not None]
     ranked = rank(resolved, [*[c.plan for c in chosen], *references], best, known)
-    plans = tuple(dataclasses.replace(plan, rank=n + 1) for n, plan in enumerate(ranked[: len(chosen)]))
+    compared = tuple(dataclasses.replace(plan, rank=n + 1) for n, plan in enumerate(ranked[: len(chosen)]))
+    plans = compared if resolved.request.diverse else compared[: len(shown)]
     extra = iter(ranked[len(chosen) :])
     bound = min(outcome.bound, best)
     proven = bound >= best * (1 - _PROOF_SLACK)
-    last = candidates[-1].score
-    return SearchResult(
+    last = shown[-1].score
+    result = SearchResult(
         setting=resolved.setting,
         objective=resolved.request.objective or "step_time",
         plans=plans,
@@ -271,6 +269,7 @@ def _result(resolved: Resolved, outcome: Outcome, known: KnownCosts, started: fl
         notes=(*_why(plans[0], ranked[len(chosen)] if data_best is not None else None), *_notes(resolved, outcome)),
         solver=", ".join(outcome.methods),
     )
+    return result, compared
 
 
 def _bound_s(resolved: Resolved, bound: float, best_s: float) -> float:
