@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -201,14 +202,13 @@ def layout_of(
     ):
         raise MeshError(f"stage_recompute {tuple(recompute)} does not fit stages of {tuple(blocks)} blocks")
     again = np.array(recompute or [-1] * len(blocks), dtype=np.int64)
-    rows = np.zeros((len(blocks), len(units.kinds)))
-    cuts = np.zeros(len(blocks))
-    start = 1
-    for c, length in enumerate(blocks):
-        for unit in range(start, start + length):
-            rows[c, units.kind_of[unit]] += 1
-        cuts[c] = units.cut_elements[start] if c else 0.0
-        start += length
+    ends = 1 + np.cumsum(blocks)
+    starts = ends - blocks
+    each = np.eye(len(units.kinds))[list(units.kind_of)]
+    held_by = np.concatenate([np.zeros_like(each[:1]), np.cumsum(each, axis=0)])
+    rows = held_by[ends] - held_by[starts]
+    cuts = np.asarray(units.cut_elements, dtype=np.float64)[starts]
+    cuts[0] = 0.0
     rows[0, units.kind_of[0]] += 1
     rows[-1, units.kind_of[-1]] += 1
     differs = np.any(rows[1:] != rows[:-1], axis=1) | (again[1:] != again[:-1])
@@ -216,25 +216,26 @@ def layout_of(
     new_run = np.flatnonzero(np.concatenate([[True], differs]))
     lengths = np.diff(np.append(new_run, len(blocks)))
     # A rank is described by its chunks, in any order.
-    _, number = np.unique(np.column_stack([rows, again]), axis=0, return_inverse=True)
+    number, example_of = _numbered(np.column_stack([rows, again]))
     held = np.sort(number.reshape(-1, pp), axis=0).T
-    own = np.arange(pp) if every_rank else np.zeros(pp)
-    described = np.column_stack([held, own])
-    _, first, kind = np.unique(described, axis=0, return_index=True, return_inverse=True)
-    last = np.array([np.flatnonzero(kind.reshape(-1) == n)[-1] for n in range(len(first))], dtype=np.int64)
-    last = last[np.argsort(first)]
     # A kind of rank that recurs later holds the same, with fewer activations in flight: the first is the worst.
-    first = np.sort(first)
+    described = [(*chunks, rank if every_rank else 0) for rank, chunks in enumerate(held.tolist())]
+    first_of: dict[tuple[int, ...], int] = {}
+    for rank, kind in enumerate(described):
+        first_of.setdefault(kind, rank)
+    last_of = {kind: rank for rank, kind in enumerate(described)}
+    first = np.array(list(first_of.values()), dtype=np.int64)
+    last = np.array([last_of[kind] for kind in first_of], dtype=np.int64)
     rank_chunk, rank_repeats = _different(held[first])
     padding = rank_repeats == 0
-    example = np.array([np.flatnonzero(number.reshape(-1) == n)[0] for n in range(int(number.max()) + 1)])[rank_chunk]
+    example = example_of[rank_chunk]
     return Layout(
         blocks=tuple(blocks),
         run_units=rows[new_run],
         run_chunks=lengths.astype(np.int64),
         run_cut=np.maximum.reduceat(cuts, new_run),
         rank_units=rows.reshape(-1, pp, rows.shape[1]).sum(axis=0)[first],
-        rank_first=first.astype(np.int64),
+        rank_first=first,
         rank_last=last,
         run_recompute=again[new_run],
         rank_recompute=np.where(padding, -1, again[example]),
@@ -245,11 +246,21 @@ def layout_of(
     )
 
 
+def _numbered(rows: FloatArray) -> tuple[IntArray, IntArray]:
+    """Number of every row among the different ones, in their order, and the first row of each number."""
+    keys = [tuple(row) for row in rows.tolist()]
+    first: dict[tuple[float, ...], int] = {}
+    for position, key in enumerate(keys):
+        first.setdefault(key, position)
+    number = {key: n for n, key in enumerate(sorted(first))}
+    return np.array([number[key] for key in keys]), np.array([first[key] for key in number])
+
+
 def _different(rows: IntArray) -> tuple[IntArray, IntArray]:
-    """Different numbers in every row and how often they occur there, (Q, D) each; 0 times for padding."""
-    found = [np.unique(row, return_counts=True) for row in rows]
-    shape = len(rows), max(len(numbers) for numbers, _ in found)
+    """Different numbers in every row, which is sorted, and how often they occur there, (Q, D) each; 0 times for padding."""
+    found = [Counter(row) for row in rows.tolist()]
+    shape = len(rows), max(len(counts) for counts in found)
     different, repeats = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    for q, (numbers, counts) in enumerate(found):
-        different[q, : len(numbers)], repeats[q, : len(numbers)] = numbers, counts
+    for q, counts in enumerate(found):
+        different[q, : len(counts)], repeats[q, : len(counts)] = list(counts), list(counts.values())
     return different, repeats
