@@ -49,7 +49,7 @@ def test_every_plan_has_an_interval_and_a_chance(asks: Any, question: str) -> No
     plans = document["plans"]
     for plan in plans:
         assert plan["step_time_low_s"] < plan["step_time_s"] < plan["step_time_high_s"]
-    assert (document["benchmark_compared"], len(plans)) == (16, 5)
+    assert (document["benchmark_compared"], len(plans)) == (8, 5)
     shown = sum(plan["probability_best"] for plan in plans)
     assert shown + document["probability_others"] == pytest.approx(1.0)
     assert document["benchmark_list"] == sorted(set(document["benchmark_list"]))
@@ -65,7 +65,7 @@ def test_the_table_shows_them(answer: Any, question: str) -> None:
     text = answer("optimize", *question.split())
     assert "80 % interval" in text
     assert "P(best)" in text
-    assert " 16 " in text[text.index("model's error") :]  # how many were compared
+    assert " 8 " in text[text.index("model's error") :]  # how many were compared
 
 
 @pytest.mark.parametrize("question", [MESH, LAYERS])
@@ -73,7 +73,7 @@ def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(asks: Any, 
     whole = asks(f"optimize {question} --top 24")
     chances = [plan["probability_best"] for plan in whole["plans"]]
     compared = whole["benchmark_compared"]
-    assert compared == 16 < len(chances)
+    assert compared == 8 < len(chances)
     assert sum(chances[:compared]) == pytest.approx(1.0)
     assert set(chances[compared:]) == {None}
     assert whole["probability_others"] == 0.0
@@ -88,7 +88,7 @@ def test_chances_and_lists_do_not_depend_on_how_many_plans_are_shown(asks: Any, 
 @pytest.mark.parametrize("question", [MESH, LAYERS])
 def test_the_list_is_the_shortest(asks: Any, question: str) -> None:
     """The chances of the listed plans add up to 90 %; with one plan less they do not, unless it takes as long as another."""
-    found = asks(f"optimize {question} --top 16")
+    found = asks(f"optimize {question} --top 8")
     plans = {plan["rank"]: plan for plan in found["plans"]}
     chance = {rank: plan["probability_best"] for rank, plan in plans.items()}
     assert sum(chance.values()) == pytest.approx(1.0)
