@@ -203,7 +203,7 @@ ABLATIONS: Mapping[str, Point] = {
 }
 # What profiles know beside constants -> the profile without it.
 PROFILE_ABLATIONS: Mapping[str, Mapping[str, str]] = {
-    "stages cut by thresholds": {"stages": "balanced"},
+    "stages as the framework cuts them": {"stages": "balanced"},
     "memory of the rank that reports it (memory)": {"memory_rank": "fullest"},
 }
 
