@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
 
-__all__ = ["NumberError", "is_absent", "read_number"]
+__all__ = ["NumberError", "is_absent", "read_number", "with_unit"]
 
 
 class NumberError(ValueError):
@@ -159,6 +159,24 @@ def read_number(column: str, text: str) -> float:
         raise NumberError("holds several numbers or one to another base (write one in decimal digits)")
     unit = _UNIT.match(rest)
     return value if unit is None else _in_unit(column, value, unit[1], touches=not rest[0].isspace())
+
+
+def with_unit(text: str, unit: str) -> str:
+    """A cell with the unit that the name of its column states behind its number; as it is where it says one itself, or holds no number.
+
+    >>> [with_unit(text, "s") for text in ("4.2", "4.", "~4 (median)", "4.2 ms", "1,200.5", "OOM", "")]
+    ['4.2 s', '4. s', '~4 s (median)', '4.2 ms', '1,200.5 s', 'OOM', '']
+    """
+    start = _ABOUT.match(text)
+    begin = 0 if start is None else start.end()
+    found = _THOUSANDS.match(text, begin) or _NUMBER.match(text, begin)
+    if found is None:
+        return text
+    rest = text[found.end() :]
+    says = _UNIT.match(rest)
+    if says is not None and (says[1] in _EVERY_UNIT or says[1].lower() in _SECONDS):
+        return text
+    return f"{text[: found.end()]} {unit}{rest}"
 
 
 def _bare(column: str, text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from planner.errors import FileProblem, InputFileError
 from planner.validation.headers import read_as
-from planner.validation.numbers import NumberError, is_absent, read_number
+from planner.validation.numbers import NumberError, is_absent, read_number, with_unit
 
 __all__ = ["Row", "RowSkipped", "Table", "read_table", "short_name"]
 
@@ -265,15 +265,17 @@ def _lines(path: Path, text: str) -> list[tuple[int, list[str]]]:
 
 
 def _delimiter(text: str) -> str:
-    r"""What parts the cells: tabs or semicolons where the header has these, and nothing a comma, which may be that of 0,5.
+    r"""What parts the cells: tabs or semicolons where the header has these and no comma, and no number has one, which may be that of 0,5.
 
-    >>> [_delimiter(text) for text in ("a,b;c", "a;b;c", "a\tb\tc", "a;b;c\n0,5;1;2")]
+    >>> [_delimiter(text) for text in ("a,b;c", "a;b;c", "a\tb\tc\n1\t2\twell, well", "a;b;c\n0,5;1;2")]
     [',', ';', '\t', ',']
     """
     header = next((line for line in text.split("\n") if line.strip()), "")
     if header.lstrip().startswith("#"):
         return ","
-    return next((mark for mark in ("\t", ";") if header.count(mark) >= 2 and "," not in text), ",")
+    if "," in header or re.search(r"[0-9],[0-9]", text):
+        return ","
+    return next((mark for mark in ("\t", ";") if header.count(mark) >= 2), ",")
 
 
 def _strange(columns: Sequence[str]) -> str:
@@ -361,8 +363,8 @@ def _row(
         if place < len(words) and words[place]:
             words[place] = _beside(path, words[place])
     for place, unit in units.items():
-        if place < len(words) and words[place][-1:].isdigit():  # else it is stated, or no number
-            words[place] = f"{words[place]} {unit}"
+        if place < len(words):
+            words[place] = with_unit(words[place], unit)
     return Row(line=number, cells=_Cells(places, tuple(words)))
 
 

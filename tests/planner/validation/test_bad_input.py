@@ -295,9 +295,13 @@ def test_calibration_remarks_on_columns_that_are_not_read(
 
 
 @pytest.mark.parametrize("mark", ["\t", ";"])
-def test_tabs_and_semicolons_part_cells_where_nothing_has_a_comma(
+def test_tabs_and_semicolons_part_cells_where_no_number_has_a_comma(
     mark: str, write: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["validate", write(table(row()).replace(",", mark)), "--json"]) == 0
+    path = write(
+        table(row(), header=HEADER).replace(",", mark).replace("\n", f"{mark}notes\n", 1).rstrip()
+        + f"{mark}well, as usual\n"
+    )
+    assert run(["validate", path, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["files"]
     assert (found["rows"], found["scored"]) == (1, 1)

@@ -129,6 +129,19 @@ RENAMED = {
 }
 
 
+@pytest.mark.parametrize("cell", ["12", "12.", "12 (median of 5)", "~12", "12 s", "12000 ms"])
+def test_the_unit_of_a_header_is_that_of_its_numbers(cell: str, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever stands behind them, but for a unit of their own."""
+    names = list(RUN)
+    usual = figures(
+        capsys, write(table(",".join(str({**RUN, "step_time_ms": 12000}[n]) for n in names), header=",".join(names)))
+    )
+    header = ",".join("Step time (s)" if name == "step_time_ms" else name for name in names)
+    other = figures(capsys, write(table(",".join(str({**RUN, "step_time_ms": cell}[n]) for n in names), header=header)))
+    assert usual["scored"] == other["scored"] == 1
+    assert other["mape"] == pytest.approx(usual["mape"], rel=1e-9)
+
+
 @pytest.mark.parametrize("column", RENAMED)
 def test_a_column_by_another_name_is_read_and_remarked_on(
     column: str, write: Any, capsys: pytest.CaptureFixture[str]
