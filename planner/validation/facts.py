@@ -274,7 +274,10 @@ def has_dropout(row: Row, style: str, *, fused: bool) -> bool:
 _FROZEN_FLOP = 5.0
 
 
-_ADAPTERS = re.compile(r"(?<!no )(?<!without )(?:\b|_)(?:q|dy|rs)?-?lora(?:\b|_)|\badapters?\b|\bpeft\b")
+_ADAPTERS = re.compile(
+    r"(?:\b|_)(?<!no[ _-])(?<!non[ _-])(?<!without[ _-])(?<!w/o )"
+    r"(?:(?:(?:(?:q|dy|rs)-?)?lora|q?dora)(?:\b|_)|low[ _-]rank\b|adapters?\b|peft\b)"
+)
 _WHOLE = re.compile(r"\bsft\b|\bpre-?train|\bfull\b")
 
 
@@ -288,7 +291,7 @@ def says_adapters(row: Row) -> bool | None:
     if "task=" in notes:
         return "task=lora" in notes
     own = " ".join(row.text(name) for name in ("task", "method", "finetuning", "training")).lower()
-    if _ADAPTERS.search(f"{own} {row.text('model')} {row.text('dataset_group')}".lower()):
+    if row.count("lora_rank") or _ADAPTERS.search(f"{own} {row.text('model')} {row.text('dataset_group')}".lower()):
         return True
     return False if _WHOLE.search(own) else None
 

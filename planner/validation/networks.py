@@ -16,7 +16,7 @@ from planner.validation.positions import bundled_transformer, positions_stated
 from planner.validation.published import with_published_shape
 from planner.validation.tables import Row, RowSkipped, short_name
 
-__all__ = ["TransformerShape", "bundled_name", "shape_of", "transformer"]
+__all__ = ["TransformerShape", "bundled_name", "shape_of", "transformer", "with_adapters"]
 
 # Model and net texts in lower case -> style; the first that is found decides.
 _STYLES = (
@@ -228,7 +228,7 @@ class _Builder:
         frozen = (
             self.shape.lora_rank > 0
             and not lora
-            and kind in ("linear", "embedding", "layer_norm", "rms_norm", "position_embedding")
+            and kind in ("linear", "embedding", "layer_norm", "rms_norm", "position_embedding", "moe")
         )
         self.specs.append(
             LayerSpec(
@@ -243,6 +243,30 @@ class _Builder:
         )
         self.last = full
         return full
+
+
+@cache
+def with_adapters(graph: Graph, rank: int) -> Graph:
+    """A network whose weights are frozen, with adapters beside the products that make queries, keys and values.
+
+    >>> from planner.loading import load_model
+    >>> adapted = with_adapters(load_model("mixtral-8x7b").graph, 16)
+    >>> sum(layer.trainable_count for layer in adapted.layers)  # 32 (4096 + 6144) 16
+    5242880
+    """
+    readers = [
+        layer for layer in graph.layers if layer.kind in ("self_attention", "cross_attention", "latent_attention")
+    ]
+    near = {name for layer in readers for name in layer.inputs}
+    return replace(
+        graph,
+        layers=tuple(
+            replace(layer, lora_rank=rank)
+            if layer.kind == "linear" and layer.name in near
+            else replace(layer, frozen=True)
+            for layer in graph.layers
+        ),
+    )
 
 
 @cache

@@ -31,7 +31,7 @@ from planner.validation.facts import (
     trains_adapters_only,
 )
 from planner.validation.hardware import Machine, format_of, machine_of, precision_of, usual_node
-from planner.validation.networks import TransformerShape, bundled_name, shape_of, transformer
+from planner.validation.networks import TransformerShape, bundled_name, shape_of, transformer, with_adapters
 from planner.validation.positions import bundled_transformer, positions_of
 from planner.validation.preset import Preset
 from planner.validation.recomputation import recompute_choices
@@ -157,13 +157,19 @@ def _network(row: Row) -> tuple[Graph, str]:
     if name is not None and says_adapters(row) and not row.has("hidden", "layers", "heads"):
         row = _spelled_out(row, name)
     if name is not None and (not row.has("hidden", "layers", "heads") or _is_particular(row, name)):
-        return bundled_transformer(name, row.count("seq")), number_format
+        graph = bundled_transformer(name, row.count("seq"))
+        return (with_adapters(graph, _rank(row)) if says_adapters(row) else graph), number_format
     shape = shape_of(row, fused=flash_attention(row, number_format))
     check_count(row, transformer(shape))
     shape = replace(shape, seq=computed_positions(row, shape.seq))
     if trains_adapters_only(row, _block_weights(shape)):
-        shape = replace(shape, lora_rank=row.count("lora_rank") or row.default("lora_rank", _LORA_RANK))
+        shape = replace(shape, lora_rank=_rank(row))
     return transformer(shape), number_format
+
+
+def _rank(row: Row) -> int:
+    """Rank of the adapters of a row."""
+    return row.count("lora_rank") or int(row.default("lora_rank", _LORA_RANK))
 
 
 def _spelled_out(row: Row, name: str) -> Row:

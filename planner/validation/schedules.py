@@ -12,7 +12,7 @@ __all__ = ["chunks_of", "schedule_of"]
 # Megatron-LM, DAPPLE, Paddle (F-then-B), and what Zero Bubble Pipeline Parallelism calls its own (arXiv:2401.10241).
 _SCHEDULES = (
     (r"zb|zero.?bubble|interleaved.?zero.?bubble", "zero_bubble"),
-    (r"interleav|1f1b.?i\b|looped|vpp\b|virtual", "interleaved"),
+    (r".*(?<!non)(?<!non.)(?<!not.)(?<!no.)interleav|1f1b.?i\b|looped|vpp\b|virtual", "interleaved"),
     (r"g.?pipe|afab|all.?forward|f.?then.?b", "gpipe"),
     (r"1f1b|one.?forward|pipedream.?flush|dapple", "1f1b"),
 )
@@ -21,7 +21,7 @@ _SCHEDULES = (
 def _stated(row: Row) -> str | None:
     """A name of `costmodel.mesh.plan.SCHEDULES`; None where the row states none that is known.
 
-    >>> [_stated(Row(line=2, cells={"schedule": text})) for text in ("ZB-H1", "Interleaved1F1B", "GPipe", "1F1B", "DualPipe", "")]
+    >>> [_stated(Row(line=2, cells={"schedule": text})) for text in ("ZB-H1", "1F1B (interleaved)", "GPipe", "1F1B", "DualPipe", "")]
     ['zero_bubble', 'interleaved', 'gpipe', '1f1b', None, None]
     """
     text = re.sub(r"^schedule", "", row.text("schedule").lower())

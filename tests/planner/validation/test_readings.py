@@ -75,6 +75,8 @@ def plan_of(**cells: str) -> MeshPlan:
         ("1F1B", "", "1f1b"),
         ("1F1B", "2", "interleaved"),  # the chunks are stated
         ("Interleaved1F1B", "", "interleaved"),
+        ("1F1B (interleaved)", "", "interleaved"),
+        ("1F1B, non-interleaved", "", "1f1b"),
         ("GPipe", "", "gpipe"),
         ("AFAB", "", "gpipe"),
         ("ZB-H1", "", "zero_bubble"),
@@ -137,6 +139,9 @@ def test_what_trains_in_16_bits_throughout_keeps_no_copy(cells: dict[str, str]) 
         ({"method": "full fine-tuning", "model": "lorax"}, False),
         ({"notes": "task=SFT", "dataset_group": "LoRA against SFT"}, False),
         ({"model": "explorable"}, None),
+        ({"method": "DoRA"}, True),
+        ({"lora_rank": "16"}, True),
+        *(({"method": text}, None) for text in ("no_lora", "no LoRA", "without adapters", "w/o LoRA", "non-LoRA")),
     ],
 )
 def test_words_of_adapters(cells: dict[str, str], adapters: bool | None) -> None:
@@ -164,6 +169,33 @@ def test_adapters_of_a_network_that_only_its_name_says() -> None:
     )
     assert seconds(adapters) == seconds(spelled)
     assert 0.55 < seconds(adapters) / seconds(whole) < 0.85
+
+
+@pytest.mark.parametrize("model", ["mixtral-8x7b", ""], ids=["by its name", "by its shape"])
+def test_adapters_of_a_mixture_leave_its_experts_as_they_are(model: str) -> None:
+    """A backward pass without gradients of weights: two thirds of the work, and no exchange of gradients of experts."""
+    shape = {
+        "hidden": "4096",
+        "layers": "32",
+        "heads": "32",
+        "kv_heads": "8",
+        "ffn": "14336",
+        "experts": "8",
+        "top_k": "2",
+    }
+    cells = dict.fromkeys(shape, "") if model else shape
+    cells |= {
+        "net": "llama",
+        "seq": "4096",
+        "ep": "8",
+        "tp": "1",
+        "pp": "1",
+        "cp": "1",
+        "dp": "",
+        "step_time_ms": "20000",
+    }
+    whole, adapters = (run(**cells, model=model, task=task) for task in ("SFT", "LoRA"))
+    assert seconds(adapters) < 0.8 * seconds(whole)
 
 
 def test_a_batch_that_the_replicas_do_not_divide_is_noted() -> None:
