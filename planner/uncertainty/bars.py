@@ -314,7 +314,7 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
 
 
 def near_list(log_times: FloatArray, share: float) -> tuple[NDArray[np.int64], float]:
-    """Fewest plans, at most `NEAR_PLANS` plans of which one is within the least tolerance of the best, and that tolerance.
+    """Fewest plans of which one is within a tolerance of the best, and the tolerance: the least for which `NEAR_PLANS` are enough.
 
     Parameters
     ----------
