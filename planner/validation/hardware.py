@@ -308,7 +308,10 @@ _FORMATS = (
 # precision of PyTorch and TensorFlow, the levels of Apex.
 _MIXED = re.compile(r"amp|mixed|o[123]\b")
 # Of Lightning ("16-mixed", "32-true") and C; only at the beginning.
-_OTHER_WORDS = ((r"16(?![0-9])|half|tensor.?cores?\b", "fp16"), (r"32(?![0-9])|single|full\b|fp\b|o0\b", "fp32"))
+_OTHER_WORDS = (
+    (r"16(?![0-9])|half|tensor.?cores?\b", "fp16"),
+    (r"32(?![0-9])|single|full\b(?!.*(?:16|8))|fp\b|o0\b", "fp32"),
+)
 # As with fp8, only what enters products is narrower (NVIDIA, Transformer Engine, NVFP4; its recipe keeps weights and activations in bf16).
 _FP4 = replace(PRECISIONS["fp8"], name="fp4", compute="fp4")
 _ADDED = re.compile(r"(?:bf|fp)(?:16|32) ?(?:\+|&|and|w/|with) ?(?:mx|nv)?fp[48]\b")

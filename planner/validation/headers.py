@@ -12,6 +12,7 @@ __all__ = ["meant_by", "near_column", "plain", "read_as"]
 # Column -> what trainers, their logs and other people's tables call the same thing (Megatron-LM's and DeepSpeed's arguments, config.json of
 # Hugging Face, nccl-tests, everyday speech); in lower case, words apart by "_".
 _CALLED: dict[str, str] = {
+    "model": "model_name",
     "hidden": "hidden_size d_model n_embd embed_dim model_dim hidden_dim",
     "layers": "num_layers n_layer n_layers num_hidden_layers num_blocks",
     "heads": "num_heads num_attention_heads n_head n_heads attention_heads",
@@ -46,12 +47,13 @@ _CALLED: dict[str, str] = {
     "recomputation checkpointing",
     "flash_attention": "flash_attn use_flash_attn flash use_flash_attention",
     "step_time_ms": "iteration_time_ms iter_time_ms time_per_step_ms step_ms elapsed_time_per_iteration_ms iteration_ms step_time_s "
-    "step_time iteration_time_s iteration_time time_per_iteration",
+    "step_time iteration_time_s iteration_time time_per_iteration time_per_iteration_ms time_per_iteration_s time_per_step_s time_per_step "
+    "iter_time_s iter_time step_s",
     "tokens_per_s_per_gpu": "tokens_per_sec_per_gpu tokens_per_second_per_gpu tok_s_gpu tgs tokens_per_gpu_per_s "
-    "tokens_per_s_per_device tokens_s_gpu tokens_sec_gpu",
+    "tokens_per_s_per_device tokens_s_gpu tokens_sec_gpu tokens_s_per_gpu tokens_sec_per_gpu tok_s_per_gpu",
     "tokens_per_s": "tokens_per_sec tokens_per_second tok_s tokens_s tokens_sec",
-    "samples_per_s": "samples_per_sec samples_per_second samples_s images_s images_per_s images_per_sec images_per_second img_s "
-    "imgs_per_sec",
+    "samples_per_s": "samples_per_sec samples_per_second samples_s samples_sec images_s images_sec images_per_s images_per_sec "
+    "images_per_second img_s img_sec imgs_s imgs_sec imgs_per_sec",
     "memory_gib": "memory_gb peak_memory_gib peak_memory_gb max_memory_gib max_memory_gb mem_gib mem_gb memory peak_memory memory_mib "
     "peak_memory_mib memory_mb",
     "oom": "out_of_memory failed is_oom",
@@ -79,7 +81,7 @@ def plain(column: str) -> str:
 
 # Columns that nobody calls otherwise, but that people write in capitals.
 _ALSO = (
-    "model", "net", "m", "n", "k", "c", "h", "w", "r", "s", "cluster_file", "device_file", "params_b", "batch", "batch_per_dp", "timesteps",
+    "net", "m", "n", "k", "c", "h", "w", "r", "s", "cluster_file", "device_file", "params_b", "batch", "batch_per_dp", "timesteps",
     "cell", "input", "kernel", "op", "pad_h", "pad_w", "stride_h", "stride_w", "groups", "dataset_group", "suspect", "a_t", "b_t",
     "causal", "notes", "source", "library", "fsdp", "zero1_group", "nvlink_domain", "intra_bw_GBps", "inter_bw_Gbps_per_node", "tied",
     "mp_mode", "cpu_offload", "lora_rank", "bwd_input_ms", "bwd_param_ms", "bwd_weight_ms", "collective",
@@ -88,8 +90,8 @@ _OWN = {plain(column): column for column in (*_CALLED, *_ALSO)}
 # Names without the unit that their column has one of: whether they mean it is for their author to say.
 _NO_UNIT = frozenset(
     (
-        "step_time", "iteration_time", "time_per_iteration", "gpu_memory", "memory", "peak_memory", "memory_gb", "peak_memory_gb",
-        "max_memory_gb", "mem_gb", "memory_mib", "peak_memory_mib", "memory_mb", "size", "message_size", "busbw", "bus_bw",
+        "step_time", "iteration_time", "time_per_iteration", "time_per_step", "iter_time", "gpu_memory", "memory", "peak_memory",
+        "memory_gb", "peak_memory_gb", "max_memory_gb", "mem_gb", "memory_mib", "peak_memory_mib", "memory_mb", "size", "message_size", "busbw", "bus_bw",
         "bus_bandwidth", "algbw", "alg_bw",
     )
 )  # fmt: skip

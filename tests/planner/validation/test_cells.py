@@ -125,7 +125,7 @@ RENAMED = {
     "precision": ("dtype", ""),
     "device": ("GPU", ""),
     "gpus": ("# GPUs", ""),
-    "step_time_ms": ("Step time (s)", "s"),
+    "step_time_ms": ("Time per step (s)", "s"),
 }
 
 

@@ -115,7 +115,13 @@ def test_more_devices_than_samples_share_them_by_their_positions() -> None:
 
 
 @pytest.mark.parametrize(
-    "cells", [{"precision": "bf16-true"}, {"precision": "pure bf16"}, {"framework": "torchtune", "zero_stage": "1"}]
+    "cells",
+    [
+        {"precision": "bf16-true"},
+        {"precision": "pure bf16"},
+        {"precision": "full bf16"},
+        {"framework": "torchtune", "zero_stage": "1"},
+    ],
 )
 def test_what_trains_in_16_bits_throughout_keeps_no_copy(cells: dict[str, str]) -> None:
     """Weights, gradients and two moments: 8 bytes each in place of 2 + 4 + 4 + 8, of which ZeRO-1 shares all but the first six (here 4)."""
