@@ -28,8 +28,8 @@ BoolArray = NDArray[np.bool_]
 
 # Of longer tables, evenly spaced rows are fitted to: every row is predicted some fifty times.
 _MOST_ROWS = 3000
+_FEWEST_GROUPS = 3  # that folds can keep together
 # Columns that say what network ran.
-_FEWEST_GROUPS = 3
 _NETWORK = ("model", "net", "hidden", "layers")
 _FAILED = "failed runs: they have no time to fit to"
 

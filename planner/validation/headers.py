@@ -91,8 +91,8 @@ _OWN = {plain(column): column for column in (*_CALLED, *_ALSO)}
 _NO_UNIT = frozenset(
     (
         "step_time", "iteration_time", "time_per_iteration", "time_per_step", "iter_time", "gpu_memory", "memory", "peak_memory",
-        "memory_gb", "peak_memory_gb", "max_memory_gb", "mem_gb", "memory_mib", "peak_memory_mib", "memory_mb", "size", "message_size", "busbw", "bus_bw",
-        "bus_bandwidth", "algbw", "alg_bw",
+        "memory_gb", "peak_memory_gb", "max_memory_gb", "mem_gb", "memory_mib", "peak_memory_mib", "memory_mb", "size", "message_size",
+        "busbw", "bus_bw", "bus_bandwidth", "algbw", "alg_bw",
     )
 )  # fmt: skip
 # Columns of tables of collectives whose names mean something else in others.
