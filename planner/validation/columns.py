@@ -63,6 +63,8 @@ def unread(columns: Sequence[str], kind: str) -> tuple[str, ...]:
 
     >>> unread(["hidden", "tp", "tp_size", "memory_mib", "mood"], "plan")
     ("column 'memory_mib' is not read: call it 'memory_gib', in its unit",)
+    >>> unread(["hidden", "seq_len", "seqlen"], "plan")
+    ("columns 'seq_len', 'seqlen' are not read, since each means 'seq': call one of them that",)
     """
     of_runs = kind in ("plan", "network")
     found = []
@@ -72,6 +74,12 @@ def unread(columns: Sequence[str], kind: str) -> tuple[str, ...]:
             continue
         if meant in (_OF_KERNELS if of_runs else _OF_RUNS):
             continue
+        alike = [other for other in columns if meant_by(other) == meant]
+        if len(alike) > 1:
+            found.append(
+                f"columns {', '.join(map(repr, alike))} are not read, since each means '{meant}': call one of them that"
+            )
+            continue
         unit = "" if re.search(r"_(?:s|us|mib|mb|gb)$", plain(column)) is None else ", in its unit"
         found.append(f"column '{column}' is not read: call it '{meant}'{unit}")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
