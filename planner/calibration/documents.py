@@ -72,6 +72,7 @@ def result_document(found: Calibrated, command_line: str = "") -> dict[str, Any]
         "schema_version": RESULT_VERSION,
         "calibration": calibration_document(found, command_line),
         "fell_back": found.fell_back or None,
+        "doubt": found.doubt or None,
         "configurations": found.configurations,
         "folds": found.folds,
         "grouped_by": found.grouped_by,

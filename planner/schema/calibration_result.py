@@ -77,6 +77,9 @@ class CalibrationResult(_Entry):
     schema_version: Literal[1]
     calibration: CalibrationFile = Field(description="What -o writes.")
     fell_back: str | None = Field(description="Why the bundled constants were kept; null where a fit was made.")
+    doubt: str | None = Field(
+        description="What the rows have not in common, or too few of to say how others are predicted; null: nothing."
+    )
     configurations: Count = Field(description="Distinct ones; repeats count once.")
     folds: Count = Field(description="Of the cross-validation; 0: there was none.")
     grouped_by: Literal["network", "dataset_group", "rows"]
