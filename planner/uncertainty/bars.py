@@ -47,8 +47,8 @@ FloatArray = NDArray[np.float64]
 _T = TypeVar("_T", bound=Any)
 
 # Plans that are compared, however many are shown, so that chances do not depend on --top. More would be more of the same: plans within a
-# few percent of the first that differ from it in one setting. To be sure of 8 takes a search no longer than of the 5 that are shown, give or
-# take a tenth; of 16 on 512 GPUs 0.1 to 0.4 s longer, of 64 plans 0.2 to 1.5 s.
+# few percent of the first that differ from it in one setting. To be sure of 8 takes a search no longer than of the 5 that are shown, give
+# or take a tenth; of 16 on 512 GPUs 0.1 to 0.4 s longer, of 64 plans 0.2 to 1.5 s.
 COMPARED_PLANS = 8
 # Plans whose times differ by less are equal: either both are on a list, or none is.
 _EQUAL_TIME = 1e-4

@@ -11,7 +11,7 @@ import pytest
 from costmodel.constants import CONSTANTS
 from costmodel.mesh.assumptions import MeshAssumptions
 from planner.attention_kernels import attention_of
-from planner.calibration.documents import calibration_text
+from planner.calibration.documents import calibration_text, result_document
 from planner.calibration.files import load_calibration
 from planner.calibration.machine import Machinery, machinery_of
 from planner.calibration.run import Calibrated, calibrate
@@ -99,6 +99,7 @@ def test_runs_of_one_network_say_nothing_of_others_and_it_is_said(write: Any, pl
     assert not result.fell_back
     assert result.grouped_by == "rows"
     assert "all runs are of one network" in result.doubt
+    assert result_document(result)["doubt"] == result.doubt
     several = _run(write("several.csv", "plan", plan_table, PLAN_PRESET, noise=0.02))
     assert "network" not in several.doubt
 
