@@ -83,7 +83,7 @@ def list_table(folds: Folds) -> list[str]:
         for tolerance in (0.0, SAME_WITHIN):
             listed = shortest_list(log_times, model.listed_share, tolerance)
             figures += [len(listed), part.measured_s[listed].min() <= best * (1 + tolerance)]
-        few, within = near_list(log_times, model.listed_share)
+        few, within = near_list(log_times, model.listed_share, first)
         figures += [within, part.measured_s[few].min() <= best * (1 + within)]
         found[str(part.file[0])].append(tuple(figures))
     lines = [

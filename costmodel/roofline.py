@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.compute import PassTimes
 from costmodel.device import Device
-from costmodel.efficiency import kernel_time_s
+from costmodel.kernel_time import kernel_time_s
 from costmodel.layers import Kernel, Layer, LayerWork, Shard
 from costmodel.layers.base import FloatArray, Fusable, PassWork
 from costmodel.precision import Optimizer, Precision

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.device import Device
-from costmodel.efficiency import kernel_time_s
+from costmodel.kernel_time import kernel_time_s
 from costmodel.layers import ATTENTION, Kernel, Layer, Shard
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, roles_of

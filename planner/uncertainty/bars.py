@@ -313,14 +313,16 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
     )
 
 
-def near_list(log_times: FloatArray, share: float) -> tuple[NDArray[np.int64], float]:
-    """Fewest plans of which one is within a tolerance of the best, and the tolerance: the least for which `NEAR_PLANS` are enough.
+def near_list(log_times: FloatArray, share: float, recommended: int = 0) -> tuple[NDArray[np.int64], float]:
+    """Few plans of which one is within a tolerance of the best, and the tolerance: the least for which `NEAR_PLANS` are enough.
 
     Parameters
     ----------
     log_times : array (draws, n)
     share : float
         Of the draws, in which one is.
+    recommended : int
+        A plan that is among them in any case.
 
     Examples
     --------
@@ -332,7 +334,8 @@ def near_list(log_times: FloatArray, share: float) -> tuple[NDArray[np.int64], f
     (1, 0.1)
     """
     for within in _WITHIN:
-        near = np.sort(shortest_list(log_times, share, within, holding=0))
+        found = shortest_list(log_times, share, within, holding=recommended)
+        near = np.array(sorted({recommended, *found.tolist()}))
         if len(near) <= NEAR_PLANS:
             break
     return near, within

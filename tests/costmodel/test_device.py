@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from costmodel.device import FORMATS, Device, DeviceError
-from costmodel.efficiency import Efficiency, EfficiencyError
 
 GOOD: dict[str, Any] = {
     "name": "d",
@@ -51,15 +50,6 @@ def test_rates_cannot_be_changed() -> None:
     assert device.peak("fp32") == 1e12
     with pytest.raises(TypeError):
         device.peak_flop_per_s["fp32"] = 1.0  # type: ignore[index]
-
-
-def test_efficiency_ranges() -> None:
-    for bad in (0.0, 1.5, math.nan):
-        with pytest.raises(EfficiencyError, match="matmul_fraction"):
-            Efficiency(matmul_fraction=bad)
-    for bad in (-1.0, math.inf, math.nan):
-        with pytest.raises(EfficiencyError, match="tile_half"):
-            Efficiency(tile_half=bad)
 
 
 def test_who_has_matrix_units() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.device import Device
-from costmodel.efficiency import kernel_time_s
+from costmodel.kernel_time import kernel_time_s
 from costmodel.layers import ShapeError
 from costmodel.layers.base import PassWork, Tiling
 from costmodel.splits import Split

@@ -1,0 +1,363 @@
+"""Kernel times: physics that must hold for any numbers, and measured matrix products."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.device import Device, DeviceError
+from costmodel.efficiency import Efficiency, EfficiencyError
+from costmodel.kernel_time import kernel_time_s
+
+A100 = Device(
+    name="a100",
+    peak_flop_per_s={"fp32": 19.5e12, "bf16": 312e12},
+    memory_bytes=80e9,
+    memory_bandwidth_bytes_per_s=2.039e12,
+    efficiency=Efficiency(matmul_fraction=0.87, fill_outputs=884736),
+)
+
+extent = st.integers(min_value=1, max_value=20000)
+scale = st.floats(min_value=1.0, max_value=50.0)
+algorithms = st.sampled_from(["gemm", "winograd", "fft", "fft_tiling"])
+
+
+def gemm_s(device: Device, m: float, n: float, k: float, count: float = 1.0, algorithm: str = "gemm") -> float:
+    moved = 2.0 * count * (m * n + n * k + m * k)
+    return float(
+        kernel_time_s(
+            device, "bf16", flop=2.0 * count * m * n * k, memory_bytes=moved, gemm=(m, n, k), algorithm=algorithm
+        )
+    )
+
+
+@given(extent, extent, extent, scale, algorithms)
+@settings(max_examples=60, deadline=None)
+def test_more_work_never_takes_less_time(m: int, n: int, k: int, factor: float, algorithm: str) -> None:
+    base = gemm_s(A100, m, n, k, algorithm=algorithm)
+    for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
+        assert gemm_s(A100, *bigger, algorithm=algorithm) >= base
+    assert gemm_s(A100, m, n, k, factor, algorithm) >= base
+
+
+@given(extent, extent, extent, st.integers(min_value=2, max_value=16))
+@settings(max_examples=60, deadline=None)
+def test_pieces_never_take_less_than_the_whole(m: int, n: int, k: int, pieces: int) -> None:
+    whole = gemm_s(A100, m, n, k) * (1 - 1e-12)
+    assert pieces * gemm_s(A100, m / pieces, n, k) >= whole
+    assert pieces * gemm_s(A100, m, n / pieces, k) >= whole
+    assert pieces * gemm_s(A100, m, n, k / pieces) >= whole
+
+
+@given(extent, extent, extent, scale)
+@settings(max_examples=60, deadline=None)
+def test_a_better_device_is_never_slower(m: int, n: int, k: int, factor: float) -> None:
+    base = gemm_s(A100, m, n, k)
+    faster = {name: rate * factor for name, rate in A100.peak_flop_per_s.items()}
+    assert gemm_s(replace(A100, peak_flop_per_s=faster), m, n, k) <= base
+    bandwidth = A100.memory_bandwidth_bytes_per_s * factor
+    assert gemm_s(replace(A100, memory_bandwidth_bytes_per_s=bandwidth), m, n, k) <= base
+    assert gemm_s(replace(A100, launch_overhead_s=A100.launch_overhead_s * factor), m, n, k) >= base
+
+
+@given(extent, extent, extent)
+@settings(max_examples=60, deadline=None)
+def test_never_beyond_the_peaks(m: int, n: int, k: int) -> None:
+    time = gemm_s(A100, m, n, k)
+    assert time >= 2.0 * m * n * k / A100.peak("bf16")
+    assert time >= 2.0 * (m * n + n * k + m * k) / A100.memory_bandwidth_bytes_per_s
+    assert time >= A100.launch_overhead_s
+
+
+# A device without matrix units, with every constant of products away from its neutral value.
+P100 = Device(
+    name="p100",
+    peak_flop_per_s={"fp32": 10e12, "fp16": 20e12},
+    memory_bytes=16e9,
+    memory_bandwidth_bytes_per_s=732e9,
+    lanes_per_multiprocessor=64,
+    launch_overhead_s=0.0,
+    efficiency=Efficiency(
+        matmul_fraction=0.5, tile_half=30, depth_half=20, fill_outputs=1000, split_depth=500, strided_gradient_fraction=0.4,
+        vector_tile=3.0, vector_depth=1.5, vector_fill=0.8, vector_split=0.2, vector_floor=4.0,
+        thin_tile=0.1, thin_depth=2.0, thin_fill=6.0, thin_split=0.3, weights_depth=5.0,
+    ),
+)  # fmt: skip
+tilings = st.sampled_from(["library", "recurrent", "thin", "weights"])
+
+
+def product_s(
+    device: Device, m: float, n: float, k: float, tiling: str = "library", number_format: str = "fp32"
+) -> float:
+    flop = 2.0 * m * n * k
+    return float(kernel_time_s(device, number_format, flop=flop, memory_bytes=0.0, gemm=(m, n, k), tiling=tiling))
+
+
+def test_products_on_vector_units_by_hand() -> None:
+    """64 of 128 lanes: half of the tile and of the depth, a quarter of the fill; the split depth is 100."""
+    m, n, k = 300.0, 200.0, 400.0
+    library = 2 * (m + 45) * (n + 45) * (k + 15) + 2 * 200 * (k * 100 / (k + 100) + 15)
+    assert product_s(P100, m, n, k) == pytest.approx(library / 5e12, rel=1e-12)
+    # A kernel for thin matrices has its own tiles, whatever the lanes; its fill goes with the lanes.
+    thin = 2 * (m + 3) * (n + 3) * (k + 40) + 2 * 3000 * (k * 150 / (k + 150) + 40)
+    assert product_s(P100, m, n, k, "thin") == pytest.approx(thin / 5e12, rel=1e-12)
+    assert product_s(P100, m, n, k, "recurrent") == product_s(P100, m, n, k, "thin")
+    # A gradient of weights starts its pieces, however deep, and has tiles of 128 rows at least.
+    weights = 2 * (m + 3) * (n + 3) * (k + 100) + 2 * 3000 * (k / (k + 1) + 100)
+    assert product_s(P100, m, n, k, "weights") == pytest.approx(weights / 5e12, rel=1e-12)
+    assert product_s(P100, 27, n, k, "weights") == pytest.approx(product_s(P100, 128, n, k, "weights"), rel=1e-12)
+    assert product_s(P100, m, 27, k, "weights") < product_s(P100, m, 128, k, "weights")
+    # Two halves per lane are vector units too, of twice the lanes; a format that is much faster has units of its own.
+    halves = 2 * (m + 90) * (n + 90) * (k + 30) + 2 * 800 * (k * 100 / (k + 100) + 30)
+    assert product_s(P100, m, n, k, number_format="fp16") == pytest.approx(halves / 10e12, rel=1e-12)
+    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
+    # 60,000 outputs are many waves of 2 x 1,000: nearly all have tiles twice as large.
+    own = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (1 + 60 / 62) * (k * 500 / (k + 500) + 20)
+    assert product_s(volta, m, n, k, number_format="fp16") == pytest.approx(own / 40e12, rel=1e-12)
+    # Kernels for convolutions keep theirs.
+    thin = 2 * (m + 30) * (n + 30) * (k + 20) + 2 * 1000 * (k * 500 / (k + 500) + 20)
+    assert product_s(volta, m, n, k, "thin", "fp16") == pytest.approx(thin / 40e12, rel=1e-12)
+    # A library that cuts no inner loop takes as long for few tiles as for 90,000 outputs; gradients of weights are cut.
+    slow = replace(volta, efficiency=replace(volta.efficiency, matrix_fill=90.0))
+    for tiling in ("library", "recurrent", "thin"):
+        assert product_s(slow, m, n, k, tiling, "fp16") == pytest.approx(2 * 90e3 * (k + 20) / 40e12, rel=1e-12)
+        assert product_s(slow, m / 10, n, k, tiling, "fp16") == product_s(slow, m, n, k, tiling, "fp16")
+        assert product_s(slow, 3 * m, n, k, tiling, "fp16") == product_s(volta, 3 * m, n, k, tiling, "fp16")
+    assert product_s(slow, m, n, k, "weights", "fp16") == product_s(volta, m, n, k, "weights", "fp16")
+
+
+def test_lanes_may_be_slower_than_matrix_units() -> None:
+    slow = replace(P100, efficiency=replace(P100.efficiency, lane_fraction=0.5))
+    assert product_s(slow, 300, 200, 400) == pytest.approx(2 * product_s(P100, 300, 200, 400), rel=1e-12)
+    volta, turned = (replace(d, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12}) for d in (P100, slow))
+    assert product_s(turned, 300, 200, 400, number_format="fp16") == product_s(
+        volta, 300, 200, 400, number_format="fp16"
+    )
+
+
+def test_a_library_has_no_tiles_below_a_least_side() -> None:
+    """60 here: 4 x 30, half of it with 64 of 128 lanes."""
+    assert product_s(P100, 300, 16, 400) == product_s(P100, 300, 60, 400) < product_s(P100, 300, 61, 400)
+    assert product_s(P100, 16, 300, 400) == product_s(P100, 60, 300, 400) < product_s(P100, 61, 300, 400)
+    assert product_s(P100, 300, 16, 400, "thin") < product_s(P100, 300, 60, 400, "thin")
+    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
+    assert product_s(volta, 300, 16, 400, number_format="fp16") < product_s(volta, 300, 60, 400, number_format="fp16")
+
+
+def test_fast_convolutions_run_on_vector_units_in_thin_kernels() -> None:
+    flop, shape = 2.0 * 512 * 64 * 64, (512, 64, 64)
+    device = replace(P100, efficiency=replace(P100.efficiency, winograd_fraction=0.8, fft_fraction=0.25))
+    thin_s = product_s(device, *shape, "thin")
+    for algorithm, fraction in (("winograd", 0.8), ("fft", 0.25), ("fft_tiling", 0.25)):
+        time = kernel_time_s(device, "fp32", flop=flop, memory_bytes=0.0, gemm=shape, algorithm=algorithm)
+        assert float(time) == pytest.approx(thin_s / fraction, rel=1e-12)
+
+
+@given(extent, extent, extent, scale, tilings)
+@settings(max_examples=60, deadline=None)
+def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling: str) -> None:
+    base = product_s(P100, m, n, k, tiling)
+    check_laws(P100, (m, n, k), factor, tiling, "fp32")
+    faster = replace(P100, peak_flop_per_s={name: rate * factor for name, rate in P100.peak_flop_per_s.items()})
+    assert product_s(faster, m, n, k, tiling) <= base
+    assert product_s(P100, m, n, k, "weights") >= product_s(P100, max(m, 128), n, k, "weights") * (1 - 1e-12)
+
+
+@given(extent, extent, extent, scale, tilings)
+@settings(max_examples=60, deadline=None)
+def test_laws_hold_where_no_inner_loop_is_cut(m: int, n: int, k: int, factor: float, tiling: str) -> None:
+    volta = replace(
+        P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12}, efficiency=replace(P100.efficiency, matrix_fill=90.0)
+    )
+    check_laws(volta, (m, n, k), factor, tiling, "fp16")
+
+
+def check_laws(device: Device, shape: tuple[int, int, int], factor: float, tiling: str, number_format: str) -> None:
+    """More work takes no less time, and pieces no less than the whole."""
+    m, n, k = shape
+    base = product_s(device, m, n, k, tiling, number_format)
+    for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
+        # As long below the least side of a tile.
+        assert product_s(device, *bigger, tiling, number_format) >= base * (1 - 1e-12)
+    for smaller in ((m / 4, n, k), (m, n / 4, k), (m, n, k / 4)):
+        assert 4 * product_s(device, *smaller, tiling, number_format) >= base * (1 - 1e-12)
+
+
+def test_scattered_sums_take_a_share_of_the_bandwidth_on_vector_units_alone() -> None:
+    def scattered_s(device: Device, number_format: str) -> float:
+        time = kernel_time_s(device, number_format, flop=0.0, memory_bytes=732e6, tiling="scattered")
+        return float(time)
+
+    assert scattered_s(P100, "fp32") == pytest.approx(1e-3 / 0.85 / 0.4, rel=1e-12)
+    assert scattered_s(P100, "fp16") == scattered_s(P100, "fp32")
+    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
+    assert scattered_s(volta, "fp16") == 0.0 < scattered_s(volta, "fp32")
+
+
+def test_winograd_multiplies_two_halves_at_once_where_lanes_do() -> None:
+    def winograd_s(device: Device, number_format: str) -> float:
+        shape = (4096, 512, 512)
+        time = kernel_time_s(device, number_format, flop=2e9, memory_bytes=0.0, gemm=shape, algorithm="winograd")
+        return float(time)
+
+    assert winograd_s(P100, "fp32") / 2 < winograd_s(P100, "fp16") < winograd_s(P100, "fp32")
+    volta = replace(P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12})
+    assert winograd_s(volta, "fp16") == winograd_s(volta, "fp32")  # not on matrix units
+
+
+def test_neutral_multiples_make_all_units_alike() -> None:
+    plain = Efficiency(matmul_fraction=0.5, tile_half=30, depth_half=20, fill_outputs=1000, split_depth=500)
+    device = replace(P100, lanes_per_multiprocessor=128, efficiency=plain)
+    times = {product_s(device, 77, 88, 99, tiling) for tiling in ("library", "thin", "recurrent")}
+    assert len(times) == 1
+
+
+def test_large_products_reach_the_stated_fraction() -> None:
+    rate = 2 * 16384.0**3 / gemm_s(A100, 16384, 16384, 16384)
+    assert rate == pytest.approx(0.87 * 312e12, rel=0.02)
+
+
+def test_products_of_few_bits_have_a_fraction_of_their_own() -> None:
+    """624 TFLOP/s x 0.8 x 0.9; in 16 bits the second factor does not count."""
+    peaks = {"fp32": 19.5e12, "bf16": 312e12, "fp8": 624e12, "fp4": 1248e12}
+    efficiency = Efficiency(matmul_fraction=0.8, narrow_fraction=0.9, tile_half=0, depth_half=0, fill_outputs=0)
+    device = replace(A100, peak_flop_per_s=peaks, efficiency=efficiency, launch_overhead_s=0.0)
+    times = [
+        float(kernel_time_s(device, name, flop=2e15, memory_bytes=0.0, gemm=(1e5, 1e5, 1e5)))
+        for name in ("bf16", "fp8", "fp4")
+    ]
+    assert times == pytest.approx([2e15 / (312e12 * 0.8), 2e15 / (624e12 * 0.72), 2e15 / (1248e12 * 0.72)])
+
+
+def test_batch_equals_scalars() -> None:
+    rng = np.random.default_rng(0)
+    m, n, k, moved = rng.uniform(1, 5000, (4, 30))
+    flop = 2 * m * n * k
+    batch = kernel_time_s(A100, "fp32", flop=flop, memory_bytes=moved, gemm=(m, n, k))
+    single = [
+        float(kernel_time_s(A100, "fp32", flop=flop[i], memory_bytes=moved[i], gemm=(m[i], n[i], k[i])))
+        for i in range(30)
+    ]
+    assert batch.tolist() == single
+    column = kernel_time_s(A100, "fp32", flop=flop[:, None], memory_bytes=moved[None, :])
+    assert column.shape == (30, 30)
+
+
+def test_elementwise_kernels_use_the_vector_rate() -> None:
+    launch = A100.launch_overhead_s
+    time = kernel_time_s(A100, "bf16", flop=1e12, memory_bytes=0.0)
+    assert time == pytest.approx(launch + 1e12 / (19.5e12 * 0.8))
+    wide = replace(A100, vector_flop_per_s=39e12)
+    assert kernel_time_s(wide, "bf16", flop=1e12, memory_bytes=0.0) == pytest.approx(launch + 1e12 / (39e12 * 0.8))
+
+
+def test_matrix_cores_do_not_help_transforms() -> None:
+    for algorithm in ("winograd", "fft", "fft_tiling"):
+        assert gemm_s(A100, 4096, 4096, 4096, algorithm=algorithm) > 5 * gemm_s(A100, 4096, 4096, 4096)
+
+
+def test_launches_repeat_the_whole_kernel() -> None:
+    one = kernel_time_s(A100, "bf16", flop=2e6, memory_bytes=3e4, gemm=(100, 100, 100))
+    ten = kernel_time_s(A100, "bf16", flop=2e7, memory_bytes=3e5, gemm=(100, 100, 100), launches=10)
+    assert ten == pytest.approx(10 * one, rel=1e-12)
+
+
+def test_errors_name_what_is_wrong() -> None:
+    with pytest.raises(DeviceError, match="no peak rate for fp8; it has fp32, bf16"):
+        kernel_time_s(A100, "fp8", flop=1.0, memory_bytes=1.0, gemm=(1, 1, 1))
+    with pytest.raises(EfficiencyError, match="unknown algorithm 'strassen'"):
+        kernel_time_s(A100, "bf16", flop=1.0, memory_bytes=1.0, gemm=(1, 1, 1), algorithm="strassen")
+
+
+# Name in DeepBench, peak FLOP/s, bytes/s, fraction of peak (as in configs/devices), and the floor of the harness: on the older
+# two no product takes less than 76 us, whatever its size.
+DEEPBENCH = [
+    ("NV_TitanX", 6.60e12, 336.5e9, 0.77, 60e-6),
+    ("NV_M40", 6.84e12, 288e9, 0.69, 60e-6),
+    ("NV_P100", 10.6e12, 732e9, 0.87, 5e-6),
+]
+
+
+@pytest.mark.parametrize(("name", "peak", "bandwidth", "fraction", "floor"), DEEPBENCH)
+def test_deepbench_products(
+    reference_data: Path, name: str, peak: float, bandwidth: float, fraction: float, floor: float
+) -> None:
+    path = reference_data / "measurements" / "deepbench_gemm.csv"
+    if not path.is_file():
+        pytest.skip(f"no {path.name} in the reference data")
+    with path.open(newline="") as stream:
+        rows = [r for r in csv.DictReader(stream) if r["device"] == name and r["precision"] == "fp32"]
+    m, n, k, measured_ms = (np.array([float(r[key]) for r in rows]) for key in ("m", "n", "k", "time_ms"))
+    device = Device(
+        name=name,
+        peak_flop_per_s={"fp32": peak},
+        memory_bytes=12e9,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        launch_overhead_s=floor,
+        efficiency=Efficiency(matmul_fraction=fraction),
+    )
+    moved = 4 * (m * n + n * k + m * k)
+    time = kernel_time_s(device, "fp32", flop=2 * m * n * k, memory_bytes=moved, gemm=(m, n, k))
+    error = np.log(time * 1e3 / measured_ms)
+    assert len(rows) == 160
+    assert float(np.mean(np.abs(error))) < 0.30
+    assert abs(float(np.mean(error))) < 0.20
+    assert float(np.median(np.abs(error[2 * m * n * k > 5e9]))) < 0.15  # the products that matter
+
+
+def test_products_of_unaligned_rows_run_on_vector_units() -> None:
+    """312 TFLOP/s in bf16 for rows of 16 bytes, else 19.5: 16 times as long, whatever the format of the vector units."""
+    efficiency = Efficiency(matmul_fraction=0.8, tile_half=0, depth_half=0, fill_outputs=0)
+    device = replace(A100, efficiency=efficiency, launch_overhead_s=0.0)
+
+    def seconds(tiling: str, precision: str = "bf16") -> float:
+        return float(kernel_time_s(device, precision, flop=2e15, memory_bytes=0.0, gemm=(1e5, 1e5, 1e5), tiling=tiling))
+
+    assert seconds("unaligned") == pytest.approx(16.0 * seconds("library"))
+    assert seconds("unaligned", "fp32") == seconds("library", "fp32")
+
+
+def test_odd_rows_are_multiplied_by_slower_kernels_of_the_matrix_units() -> None:
+    """From the whole rate to 0.4 of it in three equal steps, share by share, and only in 16 bits on matrix units."""
+    efficiency = Efficiency(matmul_fraction=0.8, tile_half=0, depth_half=0, fill_outputs=0, odd_fraction=0.4)
+    device = replace(A100, efficiency=efficiency, launch_overhead_s=0.0)
+
+    def seconds(precision: str) -> list[float]:
+        aligned = np.array([8.0, 4.0, 2.0, 1.0])
+        times = kernel_time_s(device, precision, flop=2e15, memory_bytes=0.0, gemm=(1e5, 1e5, 1e5), aligned=aligned)
+        return [float(time) for time in np.broadcast_to(times, 4)]
+
+    whole, *others = seconds("bf16")
+    assert others == pytest.approx([whole / 0.8, whole / 0.6, whole / 0.4])
+    assert len(set(seconds("fp32"))) == 1
+
+
+def test_windows_are_gathered_at_bytes_per_clock() -> None:
+    """Ten multiprocessors of 64 lanes at 1 GHz that gather 10 bytes per clock: 100 GB/s for what depthwise outputs see."""
+    made = Device(
+        name="d",
+        peak_flop_per_s={"fp32": 10 * 64 * 2 * 1e9, "fp16": 10 * 64 * 16 * 1e9},
+        memory_bytes=1e9,
+        memory_bandwidth_bytes_per_s=1e15,
+        lanes_per_multiprocessor=64,
+        efficiency=Efficiency(matmul_fraction=1, vector_fraction=1, window_bytes=10, window_start=1),
+    )
+
+    def time_s(precision: str, tiling: str, patch: float) -> float:
+        flop = 2.0 * 1e9 * patch
+        gemm = (1e9, 1.0, patch)
+        return float(
+            kernel_time_s(made, precision, flop=flop, memory_bytes=1.0, gemm=gemm, tiling=tiling, window=(1e9, 9.0))
+        )
+
+    assert time_s("fp16", "depthwise", 9.0) == pytest.approx(1e9 * 10 * 2 / 100e9, rel=1e-4)  # and 5 us to start it
+    assert time_s("fp32", "depthwise", 9.0) == pytest.approx(1e9 * 10 * 4 / 100e9, rel=1e-4)
+    assert time_s("fp16", "depthwise", 2e5) == pytest.approx(2.0 * 1e9 * 2e5 / 1.28e12)  # arithmetic of lanes
+    assert time_s("fp16", "thin", 9e4) > time_s("fp16", "thin", 9.0)  # wide groups are products
+    assert time_s("fp32", "thin", 9.0) >= time_s("fp32", "depthwise", 9.0)
