@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from costmodel.serving.breakdown import serving_layer_rows
 from costmodel.serving.plan import ServingPlan
@@ -79,7 +79,7 @@ def _optimize(request: ServingRequest, progress: Progress | None, *, with_error_
         assumptions=judge.assumptions,
         model_assumptions=judge.rows(),
         replicas_only=_replicas_only(judge, settings, outcome, plans[0]),
-        notes=tuple(_notes(judge, outcome, plans[0])),
+        notes=(*_notes(judge, outcome, plans[0]), *_beside(plans)),
         error_bars=bars,
         interrupted=outcome.interrupted,
     )
@@ -151,7 +151,7 @@ def _estimate(
         ranked=ranked,
         assumptions=(*judge.assumptions, *defaults),
         model_assumptions=judge.rows(),
-        notes=tuple(_about(judge, ranked)),
+        notes=(*_about(judge, ranked), *_beside([ranked])),
         layers=tuple(serving_layer_rows(judge.model, plan)),
         error_bars=bars,
         best=best,
@@ -214,6 +214,23 @@ def _replicas_only(
         return None
     ranked = judge.rank([best.plan, found[0].plan])[1]
     return dataclasses.replace(ranked, rank=1)
+
+
+def _beside(plans: Sequence[RankedServingPlan]) -> list[str]:
+    """Which predictions lie beside their own intervals, and why that is no mistake."""
+    beside = [
+        p
+        for p in plans
+        if p.output_tokens_per_s_high is not None and p.output_tokens_per_s > p.output_tokens_per_s_high
+    ]
+    if not beside:
+        return []
+    which = "this plan" if len(plans) == 1 else ", ".join(f"plan {plan.rank}" for plan in beside)
+    note = (
+        f"published servers of the kind of {which} were slower than predicted, so that the 80 % interval lies below the prediction: "
+        "expect what the interval says"
+    )
+    return [note]
 
 
 def _notes(judge: ServingJudge, outcome: ServingOutcome, best: RankedServingPlan) -> list[str]:

@@ -273,3 +273,11 @@ def test_mistakes_are_one_clear_error(
 def test_all_mistakes_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = refused(capsys, *LLAMA, "--prompt", "0", "--max-tpot", "soon", "--kv-precision", "x")
     assert len(err.strip().splitlines()) == 3
+
+
+@pytest.mark.parametrize(("degrees", "is_beside"), [(("--ep", "8"), True), (("--tp", "8"), False)])
+def test_a_prediction_beside_its_interval_is_explained(answer: Ask, degrees: tuple[str, str], is_beside: bool) -> None:
+    document = json.loads(answer("estimate", "mixtral-8x7b", "--mode", "inference", "--gpus", "8", *degrees, "--json"))
+    (plan,) = document["plans"]
+    assert (plan["output_tokens_per_s"] > plan["output_tokens_per_s_high"]) == is_beside
+    assert any("expect what the interval says" in note for note in document["notes"]) == is_beside
