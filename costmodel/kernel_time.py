@@ -81,9 +81,9 @@ def kernel_time_s(
         A matrix product of a library, one of matrices in 16 bits whose rows do not begin at multiples of 16 bytes, several in one kernel
         whose numbers of rows only the device knows, that of a recurrent cell, a kernel made for thin matrices, or such a one for the
         gradient of the weights of a convolution. "scattered" is no product: sums that the gradient of a strided convolution adds to
-        memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by
-        atomic additions); kernels for matrix units gather instead, and it takes no time (CUTLASS, implicit GEMM convolution).
-        "depthwise": one channel per group, so that lanes add up windows and no tile of a product is computed.
+        memory (cuDNN Developer Guide, CUDNN_CONVOLUTION_BWD_DATA_ALGO_0: by atomic additions); kernels for matrix units gather instead,
+        and it takes no time (CUTLASS, implicit GEMM convolution). "depthwise": one channel per group, so that lanes add up windows and
+        no tile of a product is computed.
         Matrix units load 16 bytes at once (NVIDIA, Matrix Multiplication Background User's Guide, tensor core requirements): the second
         kind runs on vector units. GPT of 13,824 features on A100 (BigScience, train/tr11-176B-ml/chronicles-prequel.md) took 121 s per
         step with 64 heads of 216 and 163 s with 128 heads of 108.
@@ -192,9 +192,8 @@ def _gathered_s(device: Device, precision: str, outputs: ArrayLike, positions: f
     """Time in which windows are gathered from the first-level caches: by bytes per clock of every multiprocessor."""
     e = device.efficiency
     width = 2.0 if precision in _SIXTEEN_BITS else 4.0
-    clocks_per_s = device.vector_peak_flop_per_s / (
-        2.0 * device.lanes_per_multiprocessor
-    )  # of all multiprocessors together
+    # Of all multiprocessors together.
+    clocks_per_s = device.vector_peak_flop_per_s / (2.0 * device.lanes_per_multiprocessor)
     gathered = np.asarray(outputs, dtype=np.float64) * (positions + e.window_start) * width
     return np.asarray(gathered / (e.window_bytes * clocks_per_s))
 

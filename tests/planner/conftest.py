@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,26 @@ def known_answer(answer: Any, _answers: dict[tuple[str, ...], str]) -> Any:
         return _answers[arguments]
 
     return ask
+
+
+def _in_json(answer: Any) -> Callable[[str], dict[str, Any]]:
+    def ask(command: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(answer(*command.split(), "--json"))
+        return found
+
+    return ask
+
+
+@pytest.fixture
+def document(answer: Any) -> Any:
+    """Run a command that must succeed, given as one text; its answer as data."""
+    return _in_json(answer)
+
+
+@pytest.fixture
+def known_document(known_answer: Any) -> Any:
+    """As ``document``, answered once however many tests ask."""
+    return _in_json(known_answer)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The serving model against hand-computed numbers, simulations of the queue, and properties."""
+"""The serving model against hand-computed numbers, and properties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.device import Device
 from costmodel.efficiency import Efficiency
 from costmodel.graph import Graph, LayerSpec
 from costmodel.layers.base import params_from
@@ -17,87 +16,13 @@ from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.shares import RowKeys
 from costmodel.mesh.tables import unit_table
-from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.costs import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingCosts
 from costmodel.serving.kernels import PassKeys
-from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.rules import broken_serving_rules
-from costmodel.serving.workload import WEIGHT_FORMATS, ServingError, ServingWorkload
-from tests.strategies.mesh.networks import decoder, workload_of
-
-P = ServingPlan
-IDEAL = Efficiency(
-    matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0, split_depth=1
-)
-NO_OVERHEAD = ServingAssumptions(
-    kernel_overhead_s=0.0, pass_overhead_s=0.0, memory_utilisation=1.0, page_tokens=1.0, expert_spread=0.0
-)
-
-
-def cluster(
-    *,
-    memory_bandwidth: float = 1e12,
-    peak: float = 1e18,
-    link: float = 100e9,
-    latency: float = 1e-6,
-    per_node: int = 8,
-    efficiency: Efficiency = IDEAL,
-) -> Cluster:
-    """Devices that are limited by their memory alone unless a peak is given."""
-    device = Device(
-        name="d",
-        peak_flop_per_s={"fp32": peak, "bf16": peak, "fp8": 2 * peak},
-        memory_bytes=80e9,
-        memory_bandwidth_bytes_per_s=memory_bandwidth,
-        efficiency=efficiency,
-    )
-    levels = (
-        Level(name="node", size=per_node, bandwidth_bytes_per_s=link, latency_s=latency),
-        Level(name="fabric", size=None, bandwidth_bytes_per_s=link / 8, latency_s=2 * latency),
-    )
-    return Cluster(name="c", groups=(DeviceGroup(device=device),), levels=levels)
-
-
-def large(**changes: int) -> Graph:
-    """Wide enough that weights outweigh activations."""
-    sizes = {
-        "blocks": 4,
-        "features": 4096,
-        "heads": 32,
-        "kv_heads": 8,
-        "ffn": 14336,
-        "vocabulary": 32000,
-        "positions": 128,
-    }
-    return decoder(**(sizes | changes))
-
-
-def model(
-    graph: Graph,
-    prompt: int = 512,
-    output: int = 64,
-    *,
-    where: Cluster | None = None,
-    weights: str = "bf16",
-    kv_bytes: float = 2.0,
-    assumptions: ServingAssumptions = NO_OVERHEAD,
-) -> ServingModel:
-    work = ServingWorkload(
-        graph=graph,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        weights=WEIGHT_FORMATS[weights],
-        kv_bytes=kv_bytes,
-        context_bytes=0,
-    )
-    return ServingModel.build(work, where or cluster(), assumptions)
-
-
-def costs_of(found: ServingModel, plan: ServingPlan) -> ServingCosts:
-    return found.evaluate_plans([plan])
-
+from costmodel.serving.workload import ServingError
+from tests.costmodel.serving.servers import NO_OVERHEAD, P, cluster, costs_of, large, model
+from tests.strategies.mesh.networks import workload_of
 
 # -- by hand ------------------------------------------------------------------------------------------------------------
 
@@ -222,70 +147,6 @@ def test_a_whole_prompt_costs_what_a_forward_pass_of_training_costs(tp: int, exp
     assert float(ours.compute_s[0, 1]) == pytest.approx(float(theirs.forward_s[0, 1]), rel=0.03)
     if not experts:
         assert float(ours.tp_s[0, 1]) == pytest.approx(float(theirs.tp_forward_s[0, 1]), rel=1e-6)
-
-
-# -- simulations: they share nothing with the closed form but the times of single passes -----------------------------------
-
-
-def simulated_whole(places: int, rounds: int, decode_s: float, prefill_s: float, requests: int) -> float:
-    """Requests per second of a server of one stage that reads a prompt as soon as a place is free, and otherwise decodes."""
-    clock, finished, left = 0.0, 0, [0] * places
-    started_at = 0.0
-    for done in range(requests):
-        while all(left):
-            clock += decode_s
-            left = [n - 1 for n in left]
-        free = left.index(0)
-        clock += prefill_s
-        # Spread the first requests, so that the places do not stay in step.
-        left[free] = rounds if done >= places else max(1, rounds * (done + 1) // places)
-        finished += 1
-        if done == requests // 2:
-            started_at, counted = clock, finished
-    return (finished - counted) / (clock - started_at)
-
-
-@pytest.mark.parametrize("places", [1, 2, 7, 32])
-@pytest.mark.parametrize("output", [17, 64])
-def test_throughput_of_one_stage_equals_a_simulation(places: int, output: int) -> None:
-    found = costs_of(model(large(), output=output), P(max_batch=places))
-    simulated = simulated_whole(
-        places, output - 1, float(found.decode_pass_s[0]), float(found.ttft_s[0]), requests=40 * places
-    )
-    assert float(found.requests_per_s[0]) == pytest.approx(simulated, rel=0.03)
-
-
-def simulated_stages(stage_s: list[float], groups: int, rounds: int) -> float:
-    """Time per round of groups that follow each other through stages; a group starts again when it leaves the last."""
-    free, ready, ends = [0.0] * len(stage_s), [0.0] * groups, []
-    for _ in range(rounds):
-        for g in range(groups):
-            for s, duration in enumerate(stage_s):
-                ready[g] = free[s] = max(ready[g], free[s]) + duration
-        ends.append(max(ready))
-    half = rounds // 2
-    return (ends[-1] - ends[half - 1]) / (rounds - half)
-
-
-@pytest.mark.parametrize(("blocks", "pp"), [(4, 2), (4, 4), (5, 3), (7, 4)])
-@pytest.mark.parametrize("places", [1, 2, 12])
-def test_time_per_token_of_a_pipeline_equals_a_simulation(blocks: int, pp: int, places: int) -> None:
-    """A prompt of one token costs a pass like any other: with many output tokens decoding alone counts."""
-    found = model(large(blocks=blocks), prompt=1, output=4000)
-    plan = P(pp=pp, max_batch=places)
-    one = np.ones(1, dtype=np.int64)
-    unit_s = found.timer.passes(
-        PassKeys(tp=one, ep=one, etp=one, prompts=0 * one, chunk=0 * one, decodes=plan.group_batch * one)
-    ).total_s[0]
-    layout = found.layout(pp)
-    # Every stage but the first receives 4096 x 2 bytes per sequence inside the node.
-    send = 1e-6 + plan.group_batch * 4096 * 2 / 100e9
-    stage_s = []
-    for s, count in enumerate(layout.blocks):
-        inside = count * unit_s[1] + (unit_s[0] if s == 0 else 0.0) + (unit_s[-1] if s == pp - 1 else 0.0)
-        stage_s.append(inside + (send if s else 0.0))
-    expected = simulated_stages(stage_s, plan.groups, 200)
-    assert float(costs_of(found, plan).tpot_s[0]) == pytest.approx(expected, rel=0.01)
 
 
 # -- properties ---------------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Commands about transformers that must fail, or answer in JSON."""
+"""Commands about transformers that must fail."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -20,25 +19,5 @@ def fails(capsys: pytest.CaptureFixture[str]) -> Any:
         assert out == ""
         assert "internal error" not in err
         return [line.removeprefix("error: ") for line in err.splitlines()]
-
-    return ask
-
-
-@pytest.fixture
-def document(answer: Any) -> Any:
-    def ask(command: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(answer(*command.split(), "--json"))
-        return found
-
-    return ask
-
-
-@pytest.fixture
-def known_document(known_answer: Any) -> Any:
-    """As ``document``, answered once however many tests ask."""
-
-    def ask(command: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(known_answer(*command.split(), "--json"))
-        return found
 
     return ask

@@ -17,7 +17,7 @@ from costmodel.serving.rules import broken_serving_rules
 from costmodel.serving.workload import ServingError, ServingWorkload, encoder_layers
 from planner.cli import run
 from planner.loading import load_model
-from tests.costmodel.serving.test_serving_model import NO_OVERHEAD, cluster, large
+from tests.costmodel.serving.servers import NO_OVERHEAD, cluster, large
 
 # Raffel et al. (arXiv:1910.10683), section 2.1: 24 + 24 layers of 1024, 128 heads of 128, feed-forward 65,536.
 BLOCKS, FEATURES, INNER, WIDE, VOCABULARY = 24, 1024, 128 * 128, 65536, 32128

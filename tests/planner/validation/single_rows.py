@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.mesh.plan import MeshPlan
 from planner.validation import plans
 from planner.validation.outcomes import Outcome
 from planner.validation.preset import DEFAULT
@@ -29,3 +30,9 @@ def run(**cells: str) -> Outcome:
 def seconds(outcome: Outcome) -> float:
     assert not outcome.skipped, outcome.skipped
     return outcome.comparisons[0].predicted_s
+
+
+def plan_of(**cells: str) -> MeshPlan:
+    (comparison,) = run(**cells).comparisons
+    assert comparison.plan is not None
+    return comparison.plan

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.mesh.plan import MeshPlan
 from planner.validation import convolutions, plans
-from planner.validation.facts import says_adapters
 from planner.validation.hardware import format_of, precision_of
 from planner.validation.networks import shape_of, transformer
 from planner.validation.operators import predict as operators
@@ -17,7 +15,7 @@ from planner.validation.preset import DEFAULT
 from planner.validation.recomputation import recompute_choices, recompute_of
 from planner.validation.sharding import sharding_of
 from planner.validation.tables import Row, RowSkipped
-from tests.planner.validation.single_rows import run, seconds
+from tests.planner.validation.single_rows import plan_of, run, seconds
 
 
 @pytest.mark.parametrize("missing", [("tp",), ("pp",), ("dp",), ("gpus",), ("gpus", "dp")])
@@ -61,42 +59,6 @@ def test_the_batch_that_time_and_throughput_imply() -> None:
     assert by_all.comparisons[0].measured_s == pytest.approx(12.0)
 
 
-def plan_of(**cells: str) -> MeshPlan:
-    (comparison,) = run(**cells).comparisons
-    assert comparison.plan is not None
-    return comparison.plan
-
-
-@pytest.mark.parametrize(
-    ("text", "vpp", "schedule"),
-    [
-        ("", "", "1f1b"),
-        ("", "2", "interleaved"),
-        ("1F1B", "", "1f1b"),
-        ("1F1B", "2", "interleaved"),  # the chunks are stated
-        ("Interleaved1F1B", "", "interleaved"),
-        ("1F1B (interleaved)", "", "interleaved"),
-        ("1F1B, non-interleaved", "", "1f1b"),
-        ("GPipe", "", "gpipe"),
-        ("AFAB", "", "gpipe"),
-        ("ZB-H1", "", "zero_bubble"),
-        ("ZBVZeroBubble", "", "zero_bubble"),
-        ("DualPipe", "", "1f1b"),
-    ],
-)
-def test_words_of_schedules(text: str, vpp: str, schedule: str) -> None:
-    assert plan_of(schedule=text, vpp=vpp).schedule == schedule
-
-
-def test_a_schedule_that_is_not_known_and_chunks_that_are_not_stated_are_noted() -> None:
-    assert run(schedule="DualPipe").row.defaults["schedule"] == "1f1b"
-    interleaved = run(schedule="interleaved")
-    assert interleaved.row.defaults["vpp"] == 2
-    assert seconds(interleaved) == seconds(run(vpp="2"))
-    assert plan_of(schedule="ZB-H1", pp="1", dp="16").schedule == "1f1b"
-    assert seconds(run(schedule="ZB-H1")) < seconds(run()) < seconds(run(schedule="GPipe", recompute="full")) * 1.001
-
-
 def test_maxtext_accumulates_no_gradients_unless_it_is_told_to() -> None:
     cells = {"framework": "MaxText (JAX)", "micro_batch": "", "tp": "1", "pp": "1", "dp": "64", "step_time_ms": "9000"}
     whole, parts = plan_of(**cells), plan_of(**cells, grad_accum="4")
@@ -132,76 +94,6 @@ def test_what_trains_in_16_bits_throughout_keeps_no_copy(cells: dict[str, str]) 
     saved = mixed.memory.predicted_bytes - narrow.memory.predicted_bytes
     assert saved == pytest.approx(10 * weights, rel=0.15)
     assert seconds(narrow) < seconds(mixed)
-
-
-@pytest.mark.parametrize(
-    ("cells", "adapters"),
-    [
-        ({"notes": "task=LoRA; lora_rank=8"}, True),
-        ({"task": "LoRA"}, True),
-        ({"method": "QLoRA (nf4)"}, True),
-        ({"model": "Llama 2 7B fine-tuning (LoRA)"}, True),
-        ({"dataset_group": "24.07|LoRA"}, True),
-        ({"method": "full fine-tuning", "model": "lorax"}, False),
-        ({"notes": "task=SFT", "dataset_group": "LoRA against SFT"}, False),
-        ({"model": "explorable"}, None),
-        ({"method": "DoRA"}, True),
-        ({"lora_rank": "16"}, True),
-        *(({"method": text}, None) for text in ("no_lora", "no LoRA", "without adapters", "w/o LoRA", "non-LoRA")),
-    ],
-)
-def test_words_of_adapters(cells: dict[str, str], adapters: bool | None) -> None:
-    assert says_adapters(Row(line=2, cells=cells)) is adapters
-
-
-def test_adapters_of_a_network_that_only_its_name_says() -> None:
-    """A backward pass without gradients of weights: two thirds of the work."""
-    cells = {
-        "net": "",
-        "hidden": "",
-        "layers": "",
-        "heads": "",
-        "seq": "4096",
-        "recompute": "none",
-        "step_time_ms": "20000",
-    }
-    whole, adapters = (run(**cells, model="llama2-13b", task=task) for task in ("SFT", "LoRA"))
-    spelled = run(
-        **{**cells, "hidden": "5120", "layers": "40", "heads": "40"},
-        model="llama2-13b",
-        ffn="13824",
-        task="LoRA",
-        vocab="32000",
-    )
-    assert seconds(adapters) == seconds(spelled)
-    assert 0.55 < seconds(adapters) / seconds(whole) < 0.85
-
-
-@pytest.mark.parametrize("model", ["mixtral-8x7b", ""], ids=["by its name", "by its shape"])
-def test_adapters_of_a_mixture_leave_its_experts_as_they_are(model: str) -> None:
-    """A backward pass without gradients of weights: two thirds of the work, and no exchange of gradients of experts."""
-    shape = {
-        "hidden": "4096",
-        "layers": "32",
-        "heads": "32",
-        "kv_heads": "8",
-        "ffn": "14336",
-        "experts": "8",
-        "top_k": "2",
-    }
-    cells = dict.fromkeys(shape, "") if model else shape
-    cells |= {
-        "net": "llama",
-        "seq": "4096",
-        "ep": "8",
-        "tp": "1",
-        "pp": "1",
-        "cp": "1",
-        "dp": "",
-        "step_time_ms": "20000",
-    }
-    whole, adapters = (run(**cells, model=model, task=task) for task in ("SFT", "LoRA"))
-    assert seconds(adapters) < 0.8 * seconds(whole)
 
 
 def test_a_batch_that_the_replicas_do_not_divide_is_noted() -> None:
