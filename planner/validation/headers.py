@@ -95,8 +95,8 @@ _NO_UNIT = frozenset(
         "busbw", "bus_bw", "bus_bandwidth", "algbw", "alg_bw",
     )
 )  # fmt: skip
-# Columns of tables of collectives whose names mean something else in others.
-_COLLECTIVE = ("time_us",)
+# Columns whose names mean something else beside another one: in tables of collectives, and in those that `planner measure` writes.
+_UNLESS = {"time_us": "collective", "software": "kernel"}
 # End of a name -> unit of its cells, where that is another one than its column's.
 _OTHER_UNITS = {"_s": "s", "_us": "us"}
 
@@ -132,12 +132,14 @@ def read_as(columns: Sequence[str]) -> dict[str, tuple[str, str]]:
 
     >>> read_as(["GPU", "TP", "seq_len", "Step time (s)", "memory", "tp_size", "mood"])
     {'GPU': ('device', ''), 'seq_len': ('seq', ''), 'Step time (s)': ('step_time_ms', 's')}
+    >>> read_as(["kernel", "software"]), read_as(["model", "software"])  # what `planner measure` notes down; a framework
+    ({}, {'software': ('framework', '')})
     """
     meant = {column: name for column in columns if (name := meant_by(column)) is not None and name not in columns}
     several = Counter(meant.values())
     found = {}
     for column, name in meant.items():
-        if several[name] > 1 or plain(column) in _NO_UNIT or (column in _COLLECTIVE and "collective" in columns):
+        if several[name] > 1 or plain(column) in _NO_UNIT or _UNLESS.get(column) in columns:
             continue
         ends = (unit for end, unit in _OTHER_UNITS.items() if name.endswith("_ms") and plain(column).endswith(end))
         found[column] = (name, next(ends, ""))
