@@ -23,12 +23,12 @@ from unittest import mock
 import numpy as np
 
 from costmodel.framework import profile_of
-from planner.validation import questions
-from planner.validation.outcomes import Outcome
-from planner.validation.plans import predict
-from planner.validation.preset import DEFAULT, PALEO, Preset
-from planner.validation.scores import Score, score
-from planner.validation.tables import Row, read_table
+from planner.measurements import questions
+from planner.measurements.outcomes import Outcome
+from planner.measurements.plans import predict
+from planner.measurements.preset import DEFAULT, PALEO, Preset
+from planner.measurements.scores import Score, score
+from planner.measurements.tables import Row, read_table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN, END = "<!-- tables: python benchmarks/accuracy.py --write -->", "<!-- end of the tables -->"

@@ -22,10 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pages import measurements, put
 
-from planner.validation import collective_rows, convnets, convolutions, hardware, operators, peaks, products, recurrent
-from planner.validation.outcomes import Outcome
-from planner.validation.preset import DEFAULT, PALEO, Preset
-from planner.validation.tables import Row, read_table
+from planner.measurements import (
+    collective_rows,
+    convnets,
+    convolutions,
+    hardware,
+    operators,
+    peaks,
+    products,
+    recurrent,
+)
+from planner.measurements.outcomes import Outcome
+from planner.measurements.preset import DEFAULT, PALEO, Preset
+from planner.measurements.tables import Row, read_table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN = "<!-- kernels: python benchmarks/accuracy_kernels.py --write -->"

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from costmodel.constants import CONSTANTS
 from costmodel.framework import profile_of
 from costmodel.uncertainty import Candidates
+from planner.measurements import training
+from planner.measurements.error_bars import software_of
+from planner.measurements.outcomes import Outcome
+from planner.measurements.preset import DEFAULT
+from planner.measurements.tables import Row, read_table
 from planner.uncertainty.features import mesh_coordinates
-from planner.validation import training
-from planner.validation.error_bars import software_of
-from planner.validation.outcomes import Outcome
-from planner.validation.preset import DEFAULT
-from planner.validation.tables import Row, read_table
 
 FILES = (
     "vtrain",

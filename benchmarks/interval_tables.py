@@ -23,9 +23,9 @@ from costmodel.uncertainty import (
     intervals,
     sampled_log_errors,
 )
+from planner.measurements.kinds import recognise
+from planner.measurements.tables import read_table
 from planner.uncertainty.bars import SAME_WITHIN, near_list
-from planner.validation.kinds import recognise
-from planner.validation.tables import read_table
 
 FloatArray = NDArray[np.float64]
 

@@ -44,7 +44,7 @@ class Validation(Answer):
         return f"<planner.Validation of {', '.join(score.file for score in self.raw)}>"
 
     def _report(self) -> Report:
-        from planner.validation.report import validation_report
+        from planner.measurements.report import validation_report
 
         return validation_report(self.raw, self.by)
 
@@ -79,7 +79,7 @@ def validate(
     planner.errors.InputFileError: no-such-table.csv: cannot be read: No such file or directory
     """
     from planner.calibration.files import load_calibration
-    from planner.validation.run import validate_files
+    from planner.measurements.run import validate_files
 
     with in_python_words():
         names: list[str] = []

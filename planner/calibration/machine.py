@@ -13,8 +13,8 @@ from costmodel.network import Cluster
 from planner.errors import PlannerError, UsageError
 from planner.files.resources import bundled
 from planner.loading import load_cluster, load_device
-from planner.validation.hardware import Links, device_name, links_of, machine_of
-from planner.validation.tables import Row, RowSkipped, Table
+from planner.measurements.hardware import Links, device_name, links_of, machine_of
+from planner.measurements.tables import Row, RowSkipped, Table
 
 __all__ = ["Machinery", "cluster_of", "link_remark", "machinery_of"]
 

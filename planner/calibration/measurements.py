@@ -16,10 +16,10 @@ from planner.attention_kernels import attention_of
 from planner.calibration.fit import Data
 from planner.calibration.machine import Machinery
 from planner.errors import FileProblem, InputFileError
-from planner.validation.kinds import KINDS, Kind, check_columns, recognise
-from planner.validation.outcomes import Comparison, Outcome
-from planner.validation.preset import Preset
-from planner.validation.tables import Row, Table, read_table
+from planner.measurements.kinds import KINDS, Kind, check_columns, recognise
+from planner.measurements.outcomes import Comparison, Outcome
+from planner.measurements.preset import Preset
+from planner.measurements.tables import Row, Table, read_table
 
 __all__ = ["Measurements", "TableUse", "read_measurements"]
 

@@ -121,9 +121,9 @@ def _run(
     from planner.calibration.machine import cluster_of, link_remark, machinery_of
     from planner.calibration.report import calibration_report
     from planner.calibration.run import calibrate as fit
-    from planner.validation.columns import renamed, unread
-    from planner.validation.kinds import recognise
-    from planner.validation.tables import read_table
+    from planner.measurements.columns import renamed, unread
+    from planner.measurements.kinds import recognise
+    from planner.measurements.tables import read_table
 
     machinery = machinery_of(options["device"], options["cluster"], options["framework"])
     if options["framework"] is not None:

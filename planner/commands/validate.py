@@ -76,8 +76,8 @@ def validate(
     options: dict[str, Any] = locals()
     values = Values()
     where = output_of(options, values)
-    from planner.validation.kinds import KINDS
-    from planner.validation.kinds import template as template_of
+    from planner.measurements.kinds import KINDS
+    from planner.measurements.kinds import template as template_of
 
     if template is not None:
         name = values.choice("--template", template, tuple(kind.name for kind in KINDS))
@@ -90,15 +90,15 @@ def validate(
     values.check()
 
     from planner.calibration.files import load_calibration
-    from planner.validation.report import validation_report
-    from planner.validation.run import validate_files
+    from planner.measurements.report import validation_report
+    from planner.measurements.run import validate_files
 
     known = None if calibration is None else load_calibration(calibration)
     with Progress(where) as progress:
         scores = validate_files(files or [], by, known, with_rows=page is not None, progress=progress)
     if page is not None:
         from planner.commands.files import write_atomically
-        from planner.validation.page import validation_page
+        from planner.measurements.page import validation_page
 
         write_atomically(page, validation_page(scores, by))
         remark(where, f"wrote {page}")

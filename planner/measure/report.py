@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from planner.measure.run import Measured
+from planner.measurements.kinds import predict_table
+from planner.measurements.outcomes import Outcome
+from planner.measurements.preset import DEFAULT
+from planner.measurements.scores import Score, baseline_factor, score, split_by
+from planner.measurements.tables import Row, read_table
 from planner.report.blocks import Block, Column, Facts, Report, Sentence, Table
 from planner.report.documents import RESULT_VERSION
 from planner.report.numbers import NOT_AVAILABLE, duration_text, percent, significant
-from planner.validation.kinds import predict_table
-from planner.validation.outcomes import Outcome
-from planner.validation.preset import DEFAULT
-from planner.validation.scores import Score, baseline_factor, score, split_by
-from planner.validation.tables import Row, read_table
 
 __all__ = ["measure_report"]
 

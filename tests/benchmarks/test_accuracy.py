@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.validation.tables import Row
+from planner.measurements.tables import Row
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 

@@ -6,8 +6,8 @@ import pytest
 
 from costmodel.eager import loop_update_s, weight_tensors
 from planner.loading import load_model
-from planner.validation import convnets
-from tests.planner.validation.single_rows import only
+from planner.measurements import convnets
+from tests.planner.measurements.single_rows import only
 
 
 # len(list(torchvision.models.<name>().parameters())).

@@ -6,9 +6,9 @@ import pytest
 
 from costmodel.input_pipeline import copy_s, with_storage_s
 from planner.loading import load_cluster
-from planner.validation import convnets
-from planner.validation.preset import DEFAULT
-from planner.validation.tables import Row
+from planner.measurements import convnets
+from planner.measurements.preset import DEFAULT
+from planner.measurements.tables import Row
 
 
 def test_two_dies_of_a_board_share_its_slot() -> None:

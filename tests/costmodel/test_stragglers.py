@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from costmodel.stragglers import SPREAD, slowest_of
-from planner.validation import convnets
-from tests.planner.validation.single_rows import only
+from planner.measurements import convnets
+from tests.planner.measurements.single_rows import only
 
 
 @pytest.mark.parametrize("workers", [2, 8, 64, 512])

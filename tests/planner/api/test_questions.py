@@ -380,10 +380,10 @@ def test_every_public_name_is_there_and_none_is_hidden_by_a_module() -> None:
     import planner.calibration
     import planner.comparison
     import planner.exporters.export
+    import planner.measurements
     import planner.placement
     import planner.sizing.run
     import planner.sweeping.run
-    import planner.validation
 
     for name in planner.__all__:
         assert not inspect.ismodule(getattr(planner, name)), name

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.validation.kinds import KINDS
-from planner.validation.preset import Preset
-from planner.validation.tables import Row
+from planner.measurements.kinds import KINDS
+from planner.measurements.preset import Preset
+from planner.measurements.tables import Row
 
 Rows = list[dict[str, str]]
 Write = Callable[..., Path]

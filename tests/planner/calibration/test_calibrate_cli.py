@@ -13,11 +13,11 @@ from costmodel.constants import CONSTANTS
 from costmodel.mesh.assumptions import MeshAssumptions
 from planner.cli import run
 from planner.loading import load_device
+from planner.measurements.kinds import KINDS
+from planner.measurements.preset import Preset
 from planner.schema.calibration import CalibrationFile
 from planner.schema.calibration_result import CalibrationResult
 from planner.schema.plan import PlanDocument
-from planner.validation.kinds import KINDS
-from planner.validation.preset import Preset
 
 P100 = load_device("p100").device.efficiency
 SLOWER = Preset(name="roofline", efficiency=(("matmul_fraction", 0.8 * P100.matmul_fraction),))

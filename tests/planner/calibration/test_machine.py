@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from planner.calibration.machine import link_remark, machinery_of
-from planner.validation.hardware import machine_of
-from planner.validation.tables import Row, read_table
+from planner.measurements.hardware import machine_of
+from planner.measurements.tables import Row, read_table
 
 
 @pytest.mark.parametrize(

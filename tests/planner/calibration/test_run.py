@@ -17,9 +17,9 @@ from planner.calibration.machine import Machinery, machinery_of
 from planner.calibration.run import Calibrated, calibrate
 from planner.errors import InputFileError
 from planner.loading import load_device
-from planner.validation.kinds import KINDS
-from planner.validation.preset import Preset
-from planner.validation.tables import read_table
+from planner.measurements.kinds import KINDS
+from planner.measurements.preset import Preset
+from planner.measurements.tables import read_table
 
 # A100: matrix products reach 0.8 of what is bundled, element-wise kernels 0.7; the host is 1.6 times slower.
 A100 = load_device("a100-80gb").device.efficiency

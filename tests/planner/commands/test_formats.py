@@ -46,7 +46,7 @@ COMMANDS = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files that the commands read."""
     from planner.cli import run
-    from planner.validation.kinds import KINDS, template
+    from planner.measurements.kinds import KINDS, template
 
     place = tmp_path_factory.mktemp("formats")
     (place / "graph.json").write_text(json.dumps(GRAPH), encoding="utf-8")

@@ -13,9 +13,9 @@ from planner.measure.processes import Processes, processes_of
 from planner.measure.run import _Deadline
 from planner.measure.table import COLUMNS, row_of, table_text
 from planner.measure.timing import Timing, time_call
-from planner.validation.kinds import predict_table
-from planner.validation.measured import ELEMENTWISE, KERNELS
-from planner.validation.tables import read_table
+from planner.measurements.kinds import predict_table
+from planner.measurements.measured import ELEMENTWISE, KERNELS
+from planner.measurements.tables import read_table
 
 MACHINE = {"device": "a100-80gb", "machine": "x", "software": "y"}
 TORCHRUN = {

@@ -9,10 +9,10 @@ import pytest
 
 from planner.measure.cases import COLLECTIVES, KINDS
 from planner.measure.table import COLUMNS
-from planner.validation.kinds import KINDS as TABLES
-from planner.validation.kinds import predict_table, template
-from planner.validation.measured import ELEMENTWISE
-from planner.validation.tables import read_table
+from planner.measurements.kinds import KINDS as TABLES
+from planner.measurements.kinds import predict_table, template
+from planner.measurements.measured import ELEMENTWISE
+from planner.measurements.tables import read_table
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "measurements.md").read_text(encoding="utf-8")
 

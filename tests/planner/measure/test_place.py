@@ -12,8 +12,8 @@ from planner.errors import UsageError
 from planner.measure.place import place_of
 from planner.measure.processes import Processes
 from planner.measure.session import Wanted, _where
-from planner.validation.kinds import predict_table
-from planner.validation.tables import read_table
+from planner.measurements.kinds import predict_table
+from planner.measurements.tables import read_table
 
 
 def torch_with(count: int, name: str, major: int, minor: int, gibibytes: float, hip: str | None = None) -> Any:

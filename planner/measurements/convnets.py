@@ -1,0 +1,398 @@
+"""Network-level rows: a bundled network for images on one device or data parallel."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from costmodel.collectives import ALL_REDUCE_NAMES
+from costmodel.eager import loop_update_s
+from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
+from costmodel.graph import Graph
+from costmodel.input_pipeline import copy_s, with_storage_s
+from costmodel.mesh.flops import model_flops_per_step
+from costmodel.network import Cluster
+from costmodel.parameter_server import exposed_server_s
+from costmodel.precision import OPTIMIZERS
+from costmodel.roofline import ImageSoftware
+from costmodel.splits import split_table
+from costmodel.stragglers import slowest_of
+from costmodel.tables import CostTables
+from costmodel.workload import Workload
+from planner.measurements.degrees import devices_of
+from planner.measurements.facts import measured_bytes, plausible_bytes
+from planner.measurements.fitted import fitted_links, fitted_of
+from planner.measurements.hardware import Machine, format_of, machine_of, precision_of, usual_node
+from planner.measurements.image_software import software_of
+from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
+from planner.measurements.preset import Preset
+from planner.measurements.tables import Row, RowSkipped
+from planner.measurements.throughputs import counts_samples, has_failed, is_measured, not_measured, step_time_s
+from planner.naming.models import image_network_called, nearest_models, transformer_called
+from planner.uncertainty.features import node_size, shares_of
+
+__all__ = ["Run", "asked", "graph_of", "network_name", "predict", "software_of"]
+
+_LONGEST = 1e5  # times what the devices need at their peak
+
+# What a bundled network is called elsewhere: text in the columns ``source`` and ``framework`` -> name in their files -> bundled network.
+# Networks of one name differ: the maps of "AlexNet" end at 6x6 in both, its conv4 has 256 and 384 filters (alexnet.lua, alexnet.prototxt
+# and overfeat.lua of convnet-benchmarks; alexnet_model.py of tf_cnn_benchmarks); the bundled "alexnet" and "overfeat" are PALEO's.
+# SSD300 is built on ResNet-34 there (ssd_model.py) and in MLPerf, on ResNet-50 in NVIDIA's examples. ResNeXt-101 without its groups is
+# torchvision's 32x8d, but in MXNet 32x4d, as in its paper (example/image-classification/symbols/resnext.py: 32 groups, half the filters).
+# Lambda Labs run Transformer-XL of NVIDIA's examples without --adaptive (github.com/lambdal/deeplearning-benchmark, pytorch/scripts).
+_ELSEWHERE = (
+    ("convnet-benchmarks", {"alexnet": "alexnet-torchvision", "overfeat": "overfeat-fast"}),
+    ("tf_cnn_benchmarks", {"alexnet": "alexnet-tf-cnn-benchmarks", "ssd300-resnet50": "ssd300-resnet34"}),
+    ("mlperf", {"ssd300-resnet50": "ssd300-resnet34"}),
+    ("mxnet", {"resnext101-32x8d": "resnext101-32x4d"}),
+    ("lambda", {f"transformer-xl-{size}": f"transformer-xl-{size}-full-softmax" for size in ("base", "large")}),
+)
+# Groups and filters of each, which a name may say.
+_GROUPS = re.compile(r"32 ?x ?8 ?d", re.IGNORECASE)
+
+
+def network_name(row: Row) -> str | None:
+    """Bundled network that a row names in ``model`` or ``net``; None where it is not known.
+
+    >>> def named(**cells: str) -> str | None:
+    ...     return network_name(Row(line=2, cells=cells))
+    >>> named(model="AlexNet"), named(model="AlexNet", source="soumith/convnet-benchmarks"), named(net="ResNet-50 v1.5")
+    ('alexnet', 'alexnet-torchvision', 'resnet50')
+    >>> named(model="ResNeXt-101"), named(model="ResNeXt-101", framework="MXNet"), named(model="ResNeXt-101 32x8d", framework="MXNet")
+    ('resnext101-32x8d', 'resnext101-32x4d', 'resnext101-32x8d')
+    """
+    name = _plain_name(row)
+    if _GROUPS.search(f"{row.text('model')} {row.text('net')}"):
+        return name
+    software = f"{row.text('source')} {row.text('framework')}".lower().replace(" ", "_")
+    for text, meant in _ELSEWHERE:
+        if text in software:
+            return meant.get(name or "", name)
+    return name
+
+
+def _plain_name(row: Row) -> str | None:
+    from planner.files.resources import bundled
+
+    known = bundled("models")
+    for column in ("model", "net"):
+        text = row.text(column)
+        if text in known and transformer_called(text) is None:
+            return text
+        name = image_network_called(text)
+        if name is not None:
+            return name
+    return None
+
+
+@cache
+def graph_of(name: str) -> Graph:
+    """Graph of a bundled network."""
+    from planner.loading import load_model
+
+    return load_model(name).graph
+
+
+@cache
+def counts_of(name: str) -> Mapping[str, int]:
+    """What people count of a sample of a bundled network, and how many it has; its positions where the file says no more.
+
+    >>> dict(counts_of("gnmt")), dict(counts_of("transformer-xl-base")), dict(counts_of("resnet50"))
+    ({'tokens': 100}, {'tokens': 192}, {})
+    """
+    from planner.loading import load_model
+
+    known = load_model(name)
+    return known.counts or ({} if known.seq is None else {"tokens": known.seq})
+
+
+def _is_one_row(graph: Graph) -> bool:
+    """Whether the images of a network have one row: convolutions along time."""
+    images = [layer.output_shape for layer in graph.layers if len(layer.output_shape) == 3]
+    return bool(images) and all(shape[1] == 1 for shape in images)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A row as the cost model takes it."""
+
+    network: str
+    machine: Machine
+    number_format: str
+    workers: int
+    batch: int
+    accumulated: int
+    measured_s: float | None  # None: it failed
+    passes_only: bool  # a table with the two passes has no optimizer step in its total
+    ranking: Hashable
+    software: ImageSoftware
+
+    @property
+    def key(self) -> Hashable:
+        """Rows with equal keys have the same costs."""
+        machine = self.machine
+        return (
+            self.network,
+            machine.device.name,
+            machine.device.efficiency,
+            id(machine.cluster),
+            self.number_format,
+            self.workers,
+            self.batch,
+            self.accumulated,
+            self.software,
+        )
+
+
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
+    """Predict rows of this kind, in the order given."""
+    outcomes = []
+    for row in rows:
+        try:
+            run = row.meaning = row.meaning or asked(row)
+            outcomes.append(_outcome(row, run, preset))
+        except RowSkipped as trouble:
+            outcomes.append(skipped(row, trouble.reason, usable=trouble.usable, needs=trouble.needs))
+        except OverflowError:
+            outcomes.append(skipped(row, TOO_LARGE, usable=False))
+    return outcomes
+
+
+def asked(row: Row) -> Run:
+    """What a row states.
+
+    Raises
+    ------
+    RowSkipped
+        It states too little.
+    """
+    if row.says("suspect"):
+        raise RowSkipped("marked suspect")
+    failed = has_failed(row)
+    forward_ms, backward_ms = row.positive("forward_ms"), row.positive("backward_ms")
+    if not (failed or is_measured(row) or (forward_ms and backward_ms)):
+        raise not_measured()
+    name = network_name(row)
+    if name is None:
+        raise RowSkipped(f"no bundled network has this name{nearest_models(row.text('model'))}", usable=True)
+    machine = machine_of(row)
+    workers = devices_of(row, usual_node(machine.cluster)) or row.count("dp") or row.default("gpus", 1)
+    batch = _global_batch(row, workers)
+    measured_s = None if failed else step_time_s(row, global_batch=batch, gpus=workers, counts=counts_of(name))
+    if measured_s is None and forward_ms and backward_ms:
+        measured_s = (forward_ms + backward_ms) * 1e-3
+    if measured_s is None and not failed:
+        raise not_measured(row)
+    return Run(
+        network=name,
+        machine=machine,
+        number_format=format_of(row, "fp32"),
+        workers=workers,
+        batch=batch,
+        accumulated=row.count("grad_accum") or 1,
+        measured_s=None if failed else measured_s,
+        passes_only=forward_ms is not None and backward_ms is not None,
+        ranking=tuple(row.text(column) for column in _SAME),
+        software=_software(row, name),
+    )
+
+
+# Alternatives agree in these; software is no choice of the plan.
+_SAME = (
+    "dataset_group",
+    "model",
+    "device",
+    "precision",
+    "gpus",
+    "global_batch",
+    "batch",
+    "input",
+    "library",
+    "framework",
+    "source",
+)
+
+
+def _outcome(row: Row, run: Run, preset: Preset) -> Outcome:
+    machine = run.machine
+    costs, ideal_s = _known_costs(run, preset)
+    predicted_s, exchange_s = _step_s(row, run, costs, preset)
+    predicted_bytes = float(costs.memory_bytes[0])
+    memory = MemoryComparison(
+        predicted_bytes=predicted_bytes,
+        capacity_bytes=machine.capacity_bytes,
+        device_bytes=machine.capacity_bytes,
+        measured_bytes=plausible_bytes(row, measured_bytes(row, machine.capacity_bytes), predicted_bytes),
+    )
+    fitted = fitted_of(machine.device, kinds=graph_of(run.network).kinds) | fitted_links(machine.cluster, run.workers)
+    if run.measured_s is None:
+        return Outcome(row=row, failed=True, memory=memory, ranking=run.ranking, fitted=fitted)
+    measured_s = _plausible_s(row, run.measured_s, ideal_s, counts_of(run.network))
+    if measured_s is None:
+        raise RowSkipped("step time far from what the peak of the devices allows: wrong unit?")
+    comparison = Comparison(
+        what="step",
+        predicted_s=predicted_s,
+        measured_s=measured_s,
+        ideal_s=ideal_s,
+        shares=_shares(run, costs, predicted_s, exchange_s),
+    )
+    return Outcome(row=row, comparisons=(comparison,), memory=memory, ranking=run.ranking, fitted=fitted)
+
+
+def _plausible_s(row: Row, measured_s: float, ideal_s: float, counts: Mapping[str, int]) -> float | None:
+    """A measured step that is possible at all; None where it is not.
+
+    Samples per second (and a time that was made of them) of a network of which people count something else, tokens say, may be that:
+    where so many samples are impossible, and so many of the others are not.
+
+    >>> row = Row(line=2, cells={"samples_per_s": "80000"})
+    >>> _plausible_s(row, 10 / 80000, 0.3, {"audio_samples": 8000}), row.defaults  # ten samples in 0.1 ms, or 80,000 in a second
+    (1.0, {'unit': 'audio_samples'})
+    """
+
+    def is_possible(seconds: float) -> bool:
+        # Fast convolution algorithms need up to 4 times fewer operations.
+        return ideal_s / 4 <= seconds <= _LONGEST * ideal_s
+
+    if is_possible(measured_s):
+        return measured_s
+    if counts_samples(row):
+        for unit, count in counts.items():
+            if measured_s < ideal_s and is_possible(count * measured_s):
+                row.default("unit", unit)
+                return count * measured_s
+    return None
+
+
+def _step_s(row: Row, run: Run, costs: CostBatch, preset: Preset) -> tuple[float, float]:
+    """Time of what was measured, and what of it waits for the exchange of gradients."""
+    exchange_s = float(costs.exposed_exchange_s[0])
+    if run.passes_only:
+        return float(costs.compute_s[0]), exchange_s
+    step_s = float(costs.step_time_s[0])
+    if preset.name == "paleo":
+        return step_s, exchange_s
+    graph, machine = graph_of(run.network), run.machine
+    # Inside a node they cost no more than an all-reduce in what was measured (docs/accuracy-tried.md, parameter servers).
+    if uses_servers(row) and run.workers > node_size(machine.cluster):
+        weight_bytes = 4.0 * graph.trainable_count  # servers keep and send fp32
+        waited_s = exposed_server_s(
+            weight_bytes, run.workers, preset.cluster(machine.cluster), float(costs.backward_s[0])
+        )
+        step_s, exchange_s = step_s - exchange_s + waited_s, waited_s
+    step_s += (slowest_of(run.workers) - 1.0) * float(costs.compute_s[0])
+    if loops_over_updates(row):
+        step_s += max(loop_update_s(graph) - float(costs.update_s[0]), 0.0)
+    if reads_input(row):
+        step_s = _with_input_s(row, step_s, graph, machine, run.batch, run.workers)
+    return step_s, exchange_s
+
+
+def _shares(run: Run, costs: CostBatch, predicted_s: float, exchange_s: float) -> tuple[float, ...]:
+    """Shares of the parts of the step; of the passes alone everything is compute."""
+    terms = (
+        {}
+        if run.passes_only
+        else {"reshard_s": costs.reshard_s, "exposed_exchange_s": np.array([exchange_s]), "bubble_s": costs.bubble_s}
+    )
+    return tuple(shares_of([predicted_s], terms, run.workers / node_size(run.machine.cluster))[0].tolist())
+
+
+def _software(row: Row, name: str) -> ImageSoftware:
+    """The same, where frameworks know no other layout: PyTorch's channels last is one of tensors with height and width."""
+    software = software_of(row)
+    if _is_one_row(graph_of(name)) and re.search(r"torch", f"{row.text('framework')} {row.text('source')}".lower()):
+        return replace(software, channels_first=True)
+    return software
+
+
+def uses_servers(row: Row) -> bool:
+    """Whether weights are exchanged through parameter servers: what the column ``variable_update`` says (tf_cnn_benchmarks).
+
+    >>> [uses_servers(Row(line=2, cells={"variable_update": text})) for text in ("parameter_server/cpu", "replicated (no NCCL)/gpu", "")]
+    [True, False, False]
+    """
+    return bool(re.search(r"parameter.?server|\bps\b|distributed.replicated", row.text("variable_update").lower()))
+
+
+def loops_over_updates(row: Row) -> bool:
+    """Whether the device waits for a host that updates one tensor after the other: PyTorch with scaled losses.
+
+    >>> [loops_over_updates(Row(line=2, cells={"framework": "PyTorch", "precision": p})) for p in ("amp", "fp32")]
+    [True, False]
+    """
+    return bool(re.search(r"py?torch", row.text("framework").lower())) and format_of(row, "fp32") == "fp16"
+
+
+def reads_input(row: Row) -> bool:
+    """Whether samples come from storage: the column ``data`` says "real"; without it they are made on the device.
+
+    >>> reads_input(Row(line=2, cells={"data": "real"})), reads_input(Row(line=2, cells={"data": "synthetic"}))
+    (True, False)
+    """
+    return row.text("data").lower().startswith(("real", "imagenet"))
+
+
+def _with_input_s(row: Row, step_s: float, graph: Graph, machine: Machine, batch: int, workers: int) -> float:
+    """The step with the copy of its input, where the storage (``storage_MBps`` of a node, ``sample_kB`` as stored) is no slower."""
+    sample_bytes = 4.0 * math.prod(graph.layers[0].output_shape)  # frameworks hand images over in fp32
+    copied_s = step_s + copy_s(sample_bytes * batch / workers, workers, machine.cluster)
+    rate, stored = row.positive("storage_MBps"), row.positive("sample_kB")
+    each = min(workers, node_size(machine.cluster)) / workers
+    known = rate is not None and stored is not None
+    return with_storage_s(copied_s, (stored or 0.0) * 1e3 * batch * each, (rate or 0.0) * 1e6 if known else None)
+
+
+def _global_batch(row: Row, workers: int) -> int:
+    total, each = row.count("global_batch"), row.count("batch_per_gpu") or row.count("batch")
+    if total is None and each is None:
+        raise RowSkipped("no batch is stated", needs=(("global_batch", "batch_per_gpu", "batch"),))
+    return total if total is not None else (each or 1) * workers
+
+
+# Steps that rows asked for: their costs, and the time of their FLOPs at the peak; with the cluster, so that no other has its id.
+_KNOWN: dict[Hashable, tuple[Cluster, CostBatch, float]] = {}
+_MOST_KNOWN = 4096
+
+
+def _known_costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
+    """Costs of a run and the time of its FLOPs at the peak; rows repeat their runs."""
+    key = (preset, run.key)
+    if key not in _KNOWN:
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = (run.machine.cluster, *_costs(run, preset))
+    _, costs, ideal_s = _KNOWN[key]
+    return costs, ideal_s
+
+
+def _costs(run: Run, preset: Preset) -> tuple[CostBatch, float]:
+    """Plain data parallelism, the cheapest collective per layer; and the time of the FLOPs at the peak."""
+    machine, graph = run.machine, graph_of(run.network)
+    precision = precision_of(run.number_format, machine.device.formats)
+    # Networks on sequences have Adam or its like.
+    optimizer = "adam" if len(graph.layers[0].output_shape) == 2 else "momentum"
+    workload = Workload(
+        graph=graph,
+        global_batch=run.batch,
+        precision=precision,
+        optimizer=OPTIMIZERS[optimizer],
+        compute=preset.compute(machine.device, precision, optimizer, software=run.software),
+        collectives=ALL_REDUCE_NAMES,
+    )
+    if run.batch < run.workers:
+        raise RowSkipped("fewer samples than GPUs")
+    splits = split_table([run.workers], batch_only=True)
+    tables = CostTables(workload, preset.cluster(machine.cluster), splits, run.accumulated)
+    rows = np.zeros((1, 1), dtype=np.int64)
+    plans = PlanBatch(row=rows, collective=np.full_like(rows, CHEAPEST), column_of_layer=(0,) * len(graph.layers))
+    costs = evaluate_on(tables, plans)
+    flop = model_flops_per_step(replace(workload, global_batch=1)) * run.batch
+    return costs, flop / (run.workers * machine.device.peak(precision.compute))

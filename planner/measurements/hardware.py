@@ -1,0 +1,396 @@
+"""What the columns about hardware mean: a device by the name that people give it, the links of a cluster, number formats.
+
+A device is one of the bundled files, by its name or by what people call it; the links are those of a bundled cluster with the row's
+own bandwidths and nodes put in. `docs/measurements.md` lists the defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+from costmodel.device import Device
+from costmodel.mixed.links import group_cluster
+from costmodel.network import Cluster, Level
+from costmodel.precision import PRECISIONS, Precision
+from planner.attention_kernels import Attention, attention_of, with_attention
+from planner.errors import PlannerError, did_you_mean
+from planner.measurements.tables import Row, RowSkipped, short_name
+from planner.naming.devices import SPARE_CLUSTER, device_called
+
+__all__ = [
+    "Links",
+    "Machine",
+    "device_name",
+    "format_of",
+    "links_of",
+    "machine_of",
+    "precision_of",
+    "usual_node",
+    "with_stated_math",
+]
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """What a row says about the links; None where it says nothing."""
+
+    gpus_per_node: int | None = None
+    joined: int | None = None  # devices that share the fast links, where these are not those of a node
+    intra_bytes_per_s: float | None = None  # per device and direction
+    inter_bytes_per_s: float | None = None  # per node and direction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Where a row was measured."""
+
+    device: Device
+    cluster: Cluster
+    capacity_bytes: float
+
+
+def machine_of(row: Row, links: Links | None = None) -> Machine:
+    """The device and cluster of a row.
+
+    Parameters
+    ----------
+    row : Row
+    links : Links, optional
+        In place of what the row's columns say.
+
+    Raises
+    ------
+    RowSkipped
+        No device of that name is bundled.
+    """
+    text = row.text("device")
+    memory = row.positive("device_mem_gb")
+    wanted = links or links_of(row)
+    if row.has("device_file") or row.has("cluster_file"):
+        return _stated(row, text, memory, wanted)
+    if not text:
+        raise RowSkipped("no device is stated", usable=True, needs=(("device", "device_file"),))
+    name, cluster_name = device_called(text, memory)
+    if name is None:
+        from planner.files.resources import bundled
+
+        near = did_you_mean(short_name(text), bundled("devices"))
+        raise RowSkipped(f"device '{short_name(text)}' is not known{near} (planner list devices)", usable=True)
+    if wanted.gpus_per_node in _CORES and _CORES[wanted.gpus_per_node][0] == name:
+        _, name, cluster_name = _CORES[wanted.gpus_per_node]
+    attention = _attention_of(row)
+    device = _as_used_by(row.text("library"), _device(name, attention))
+    cluster = _cluster(name, _published_cluster(row, name) or cluster_name, wanted, attention)
+    if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
+        row.default("gpus_per_node", _node_size(cluster))
+    return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
+
+
+# Devices of a machine -> chips whose cores they must be, as its software counts them (AWS Neuron), the core, and the cluster of cores.
+_CORES = {32: ("trainium1", "trainium1-core", "aws-trn1-cores"), 64: ("trainium2", "trainium2-core", "aws-trn2-cores")}
+
+
+def device_name(text: str, memory_gb: float | None = None) -> str | None:
+    """Bundled device that people mean by a name (and its memory); None where it is not known.
+
+    >>> device_name("NVIDIA H100 80GB HBM3"), device_name("abacus")
+    ('h100-sxm', None)
+    """
+    return device_called(text, memory_gb)[0]
+
+
+def _stated(row: Row, text: str, memory: float | None, links: Links) -> Machine:
+    """A machine from files: of the device (else the cluster's own), and of the cluster (else the usual one of the device)."""
+    cluster = _stated_cluster(row.text("device_file"), row.text("cluster_file"), text, links, _attention_of(row))
+    device = _as_used_by(row.text("library"), cluster.device)
+    if links.gpus_per_node is None and not row.has("gpus_per_node"):
+        row.default("gpus_per_node", _node_size(cluster))
+    return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
+
+
+@cache
+def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links, attention: Attention) -> Cluster:
+    from planner.loading import load_cluster, load_device
+
+    try:
+        device = load_device(device_file).device if device_file else None
+        known = load_cluster(cluster_file).cluster if cluster_file else None
+    except PlannerError as error:
+        raise RowSkipped(str(error).splitlines()[0], usable=True) from None
+    if known is not None and len(known.groups) > 1:
+        raise RowSkipped(f"cluster '{known.name}' has several kinds of devices", usable=True)
+    if known is None:
+        assert device is not None
+        name, base = device_called(device.name)
+        known = _cluster(name or device_called(text)[0] or "h100-sxm", base, links)  # the links count, not the device
+    if known.groups[0].levels:
+        known = replace(group_cluster(known, 0), name=known.name)  # its links as it has them
+    own = replace(
+        known.groups[0], device=with_attention(device or known.device, attention), num_devices=None, levels=()
+    )
+    if len(known.levels) == 1 and known.levels[0].size is not None:
+        return replace(known, groups=(own,), levels=(known.levels[0], _lone_network(known.levels[0])))
+    return replace(known, groups=(own,), levels=(*known.levels[:-1], replace(known.levels[-1], size=None)))
+
+
+# Libraries that only multiply matrices: the native code of Caffe and Torch-7 (im2col), cuda-convnet, the OpenCL ones, cuDNN before its
+# version 3, which brought FFTs, and what stood on it then (soumith/convnet-benchmarks, README).
+_PLAIN_LIBRARIES = re.compile(r"caffe|torch-?7|chainer|theano|cuda-?convnet|cudnn\W*r2|cl-nn|deepcl|greentea|im2col")
+_NEVER = 1e-6  # a rate at which no algorithm is chosen
+
+
+def _as_used_by(library: str, device: Device) -> Device:
+    """A device without the fast convolution algorithms that a library does not have."""
+    if not _PLAIN_LIBRARIES.search(library.lower()):
+        return device
+    return replace(device, efficiency=replace(device.efficiency, winograd_fraction=_NEVER, fft_fraction=_NEVER))
+
+
+def _attention_of(row: Row) -> Attention:
+    return attention_of(row.text("framework"), row.text("flash_attention"))
+
+
+# Sources whose bandwidth inside a node was not measured. vTrain's 150 GB/s are what its simulator takes for all-reduces of more than the 8
+# devices of a node (VIA-Research/vTrain, src/config.py; src/predictor.py, compute_comm_time); the runs were on A100s behind NVSwitch.
+_ASSUMED_LINKS = re.compile(r"\bvtrain\b")
+
+
+# Sources that say elsewhere on which machines they ran -> the cluster, and its device.
+_CLUSTERS = ((re.compile(r"ultra-?scale playbook"), "aws-p5", "h100-sxm"),)
+
+
+def _published_cluster(row: Row, device: str) -> str | None:
+    """The bundled cluster that a source ran on, where it is not the usual one of the device.
+
+    >>> _published_cluster(Row(line=2, cells={"source": "HF Ultra-Scale Playbook (nanotron)"}), "h100-sxm")
+    'aws-p5'
+    """
+    source = row.text("source").lower()
+    return next((name for words, name, of in _CLUSTERS if of == device and words.search(source)), None)
+
+
+# Machines on Omni-Path, and what NCCL reaches of their adapters' 100 Gb/s over what it reaches of InfiniBand's (0.96, cluster dgx-a100): an
+# all-reduce of 4 GB over four nodes of eight A100 runs at a bus bandwidth of 40.5 Gb/s, through one adapter of each node (BigScience,
+# experiments/bandwidth, all_reduce_bench-a100-n4.txt).
+_OMNI_PATH = re.compile(r"omni.?path|jean.?zay|\bbigscience\b")
+_OMNI_PATH_SHARE = 0.405 / 0.96
+
+
+def links_of(row: Row) -> Links:
+    """Links as the columns of plan-level tables state them.
+
+    >>> cells = {"gpus_per_node": "4", "nvlink_domain": "72", "inter_bw_Gbps_per_node": "1600"}
+    >>> found = links_of(Row(line=2, cells=cells))
+    >>> found.gpus_per_node, found.joined, found.inter_bytes_per_s
+    (4, 72, 200000000000.0)
+    >>> links_of(Row(line=2, cells={"gpus_per_node": "8", "nodes": "4", "gpus": "4"})).gpus_per_node
+    1
+    """
+    intra = None if _ASSUMED_LINKS.search(row.text("source").lower()) else row.positive("intra_bw_GBps")
+    inter = row.positive("inter_bw_Gbps_per_node")
+    words = " ".join(row.text(name) for name in ("source", "device", "notes")).lower()
+    if inter is not None and _OMNI_PATH.search(words):
+        inter *= _OMNI_PATH_SHARE
+    domain, node = row.count("nvlink_domain"), row.count("gpus_per_node")
+    used = _used_per_node(row, node)
+    return Links(
+        gpus_per_node=used,
+        joined=used if domain is not None and domain == node else domain,
+        intra_bytes_per_s=None if intra is None else intra * 1e9,
+        inter_bytes_per_s=None if inter is None else inter * 1e9 / 8,
+    )
+
+
+def _used_per_node(row: Row, most: int | None) -> int | None:
+    """Devices of a node that a run uses: fewer than it has where the run is spread over more nodes than it needs."""
+    nodes, gpus = row.count("nodes"), row.count("gpus")
+    if nodes is None or gpus is None or nodes < 2 or gpus % nodes:
+        return most
+    used = gpus // nodes
+    return used if most is None or used < most else most
+
+
+@cache
+def _device(name: str, attention: Attention = "newest") -> Device:
+    from planner.loading import load_device
+
+    try:
+        return with_attention(load_device(name).device, attention)
+    except PlannerError as error:
+        raise RowSkipped(str(error).splitlines()[0], usable=True) from None
+
+
+@cache
+def _cluster(device: str, base: str, links: Links, attention: Attention = "newest") -> Cluster:
+    """The usual cluster of a device with other bandwidths and nodes."""
+    from planner.files.resources import bundled
+    from planner.loading import load_cluster
+
+    known = load_cluster(base if base in bundled("clusters") else SPARE_CLUSTER).cluster
+    size = _joined(known, links)
+    levels = [*known.levels[:-1]] if len(known.levels) > 1 else [known.levels[0]]
+    outer = known.levels[-1] if len(known.levels) > 1 else _lone_network(known.levels[0])
+    node = _node_level(levels, size, links.intra_bytes_per_s)
+    if links.inter_bytes_per_s is not None:
+        each = links.inter_bytes_per_s / (links.gpus_per_node or size)
+        outer = replace(outer, bandwidth_bytes_per_s=each, shared_by=1)
+    elif size % outer.shared_by:
+        outer = replace(outer, shared_by=1)
+    group = replace(known.groups[0], device=_device(device, attention), num_devices=None, levels=())
+    return replace(known, name=f"{base} as measured", groups=(group,), levels=(*node, replace(outer, size=None)))
+
+
+# No machine has more devices (DGX-2, trn1): what joins more joins machines, as the torus of a TPU pod and the NVLink of a rack do.
+_LARGEST_NODE = 16
+
+
+def _joined(known: Cluster, links: Links) -> int:
+    """Devices that share the fast links: as stated, else those of a node, unless the links of the usual cluster join several nodes."""
+    usual = _node_size(known)
+    if links.joined is not None:
+        return links.joined
+    stated = links.gpus_per_node
+    return usual if stated is None or stated <= _LARGEST_NODE < usual else stated
+
+
+def _node_level(levels: list[Level], size: int, bandwidth: float | None) -> tuple[Level, ...]:
+    """Levels inside a node of so many devices: the bundled ones where they fit, else one."""
+    inside = 1
+    for level in levels:
+        inside *= level.size or size
+    if inside == size and bandwidth is None:
+        return tuple(replace(level, size=level.size or size) for level in levels)
+    last = replace(levels[-1], size=size, shared_by=1)
+    if bandwidth is None:
+        return (last,)
+    reached = last.bandwidth_bytes_per_s * last.efficiency
+    if bandwidth < last.bandwidth_bytes_per_s:
+        # Less than the links of the device are built for: what somebody measured, of which nothing more is lost, and no more than what
+        # collectives reach.
+        kept = tuple(key for key in last.fitted if key != "efficiency" or reached < bandwidth)
+        return (replace(last, bandwidth_bytes_per_s=min(bandwidth, reached), efficiency=1.0, fitted=kept),)
+    return (replace(last, bandwidth_bytes_per_s=bandwidth),)
+
+
+def _lone_network(level: Level) -> Level:
+    """A cluster of one machine (or pod) has no network: machines joined by 10 Gb/s Ethernet."""
+    each = 10e9 / 8 / min(level.size or 1, _LARGEST_NODE)
+    return Level(name="network", size=None, bandwidth_bytes_per_s=each, latency_s=50e-6, efficiency=0.8)
+
+
+def usual_node(cluster: Cluster) -> int:
+    """Devices of a machine, where the fast links join those of one; 0 where they join several machines."""
+    size = _node_size(cluster)
+    return size if size <= _LARGEST_NODE else 0
+
+
+def _node_size(cluster: Cluster) -> int:
+    size = 1
+    for level in cluster.levels[:-1] or cluster.levels:
+        size *= level.size or 8
+    return size
+
+
+# Beginning of a precision -> number format. The eight bits of "mxfp8" have a scale for 32 values each (OCP Microscaling Formats).
+_FORMATS = (
+    (r"(?:mx|nv)?fp4|e2m1", "fp4"),
+    (r"(?:mx)?fp8|e4m3|e5m2", "fp8"),
+    (r"bf16", "bf16"),
+    (r"fp16", "fp16"),
+    (r"tf32", "tf32"),
+    (r"fp32", "fp32"),
+)
+# Words that leave the format to what stands behind them, and else mean fp16, as they did until bf16 became common: automatic mixed
+# precision of PyTorch and TensorFlow, the levels of Apex.
+_MIXED = re.compile(r"amp|mixed|o[123]\b")
+# Of Lightning ("16-mixed", "32-true") and C; only at the beginning.
+_OTHER_WORDS = (
+    (r"16(?![0-9])|half|tensor.?cores?\b", "fp16"),
+    (r"32(?![0-9])|single|full\b(?!.*(?:16|8))|fp\b|o0\b", "fp32"),
+)
+# As with fp8, only what enters products is narrower (NVIDIA, Transformer Engine, NVFP4; its recipe keeps weights and activations in bf16).
+_FP4 = replace(PRECISIONS["fp8"], name="fp4", compute="fp4")
+_ADDED = re.compile(r"(?:bf|fp)(?:16|32) ?(?:\+|&|and|w/|with) ?(?:mx|nv)?fp[48]\b")
+_MATH = re.compile(r"\b(fp8|bf16|fp16|tf32|fp32) math")
+_TENSOR_CORES = re.compile(r"\btensor.?(?:core|op)s?\b")
+_PSEUDO = re.compile(r"\bps(?:eu|ue)do\b")  # what DeepBench calls 16 bits that are stored and not computed in
+_FALLBACK = {
+    "fp4": ("fp8", "bf16", "fp16", "fp32"),
+    "fp8": ("bf16", "fp16", "fp32"),
+    "bf16": ("fp16", "fp32"),
+    "fp16": ("bf16", "fp32"),
+    "tf32": ("fp32",),
+    "fp32": (),
+}
+
+
+def format_of(row: Row, default: str) -> str:
+    """Number format of a row.
+
+    >>> [format_of(Row(line=2, cells={"precision": text}), "bf16") for text in ("BFloat16", "16-mixed", "AMP (bf16)", "MXFP8", "O2")]
+    ['bf16', 'fp16', 'bf16', 'fp8', 'fp16']
+
+    Raises
+    ------
+    RowSkipped
+        It is none that is known.
+    """
+    text = row.text("precision").lower()
+    if not text:
+        return row.default("precision", default)
+    text = re.sub(r"(?<=[a-z])-(?=\d)", "", text.replace("float", "fp").replace("bfp", "bf"))
+    found = next((name for pattern, name in (*_FORMATS, *_OTHER_WORDS) if re.match(pattern, text)), None)
+    # Else, and where another one is mixed with it or added to it ("bf16 + fp8"), the narrowest that is named anywhere.
+    found = (None if (found == "fp32" and "mixed" in text) or _ADDED.match(text) else found) or next(
+        (name for pattern, name in _FORMATS if re.search(rf"(?<![a-z0-9])(?:{pattern})", text)), None
+    )
+    if found is not None:
+        return found
+    if _MIXED.match(text):
+        return "fp16"
+    if re.match(r"int8|aqt|w8a8", text):  # products of 8 bits, at the rate of the other such format
+        row.default("precision", "int8 as fp8")
+        return "fp8"
+    raise RowSkipped(
+        f"precision '{short_name(row.text('precision'))}' is not known (fp32, tf32, fp16, bf16, fp8, fp4)", usable=True
+    )
+
+
+@cache
+def precision_of(name: str, formats: frozenset[str]) -> Precision:
+    """Number formats of a run: where a device does not compute in a format, it stores it and computes in the next wider one that it has.
+
+    >>> precision_of("fp16", frozenset({"fp32"})).compute, precision_of("fp16", frozenset({"fp32"})).activation_bytes
+    ('fp32', 2)
+    """
+    known = PRECISIONS[name] if name != "fp4" else _FP4
+    compute = next(f for f in (known.compute, *_FALLBACK[name], "fp32") if f in formats)
+    return replace(known, compute=compute)
+
+
+def with_stated_math(row: Row, precision: Precision, formats: frozenset[str] = frozenset()) -> Precision:
+    """Products in the format that a row states beside that of the storage: "fp16 storage, fp32 math"; else as they were.
+
+    "Tensor core math" of fp32 is TF32 on devices that have it, else fp16 (cuDNN's CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION, cuBLAS'
+    CUBLAS_TENSOR_OP_MATH on Volta).
+
+    >>> row = Row(line=2, cells={"precision": "fp16 storage, fp32 math (pseudo)"})
+    >>> with_stated_math(row, PRECISIONS["fp16"]).compute
+    'fp32'
+    >>> row = Row(line=2, cells={"precision": "fp32 inputs, tensor core math"})
+    >>> with_stated_math(row, PRECISIONS["fp32"], frozenset({"fp16", "fp32"})).compute
+    'fp16'
+    """
+    text = row.text("precision").lower()
+    found = _MATH.search(text)
+    if found:
+        return replace(precision, compute=found[1])
+    if _PSEUDO.search(text):
+        return replace(precision, compute="fp32")
+    if precision.compute == "fp32" and _TENSOR_CORES.search(text):
+        return replace(precision, compute=next((name for name in ("tf32", "fp16") if name in formats), "fp32"))
+    return precision

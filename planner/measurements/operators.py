@@ -1,0 +1,263 @@
+"""Operators of a profiled network as PyTorch prints them, with the bytes of their output (PipeDream's profiles).
+
+The output gives the size of the image: ``activation_bytes = batch x channels x height x width x 4``, square unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodel.device import Device
+from costmodel.layers import Layer
+from planner.measurements.kernel_rows import compared, kernel_outcomes, unit_of
+from planner.measurements.outcomes import Comparison, Outcome
+from planner.measurements.passes import LayerTimes, layer_of, layer_times, positive_ms
+from planner.measurements.preset import Preset
+from planner.measurements.tables import Row, RowSkipped
+
+__all__ = ["predict"]
+
+# Of PipeDream's sequence model; its CNNs state 128, and 256 for AlexNet.
+_GNMT_BATCH = 64
+_BYTES = 4.0  # profiles are in fp32
+_VIEWS = ("View", "Size", "__getitem__", "Input", "hidden")
+# Operator -> family that moves as much per element of the output.
+_ELEMENTWISE = {
+    **dict.fromkeys(
+        ("ReLU", "ReLU6", "LeakyReLU", "PReLU", "ELU", "SELU", "GELU", "SiLU", "Swish", "Hardswish", "Hardtanh", "Sigmoid", "Tanh"),
+        "activation",
+    ),
+    **dict.fromkeys(("Dropout", "Dropout2d", "AlphaDropout"), "dropout"),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), "softmax"),
+    "LayerNorm": "layer_norm",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Profiler:
+    """A program that times operators one by one from the host: its own time is part of what it reports."""
+
+    name: str
+    pattern: str  # finds it in the provenance of a row, in lower case
+    forward_s: float
+    backward_s: float
+
+
+# Fit to the four image networks of PipeDream's profiles, whose smallest operators take 0.25 ms forward and 20 us backward: the profiler
+# hooks every module in Python and synchronises (msr-fiddle/pipedream, profiler/torchmodules). The last stands for all others.
+_PROFILERS = (
+    _Profiler(name="pipedream", pattern=r"profiler/image", forward_s=250e-6, backward_s=20e-6),
+    _Profiler(name="", pattern="", forward_s=0.0, backward_s=0.0),
+)
+
+
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
+    """Predict rows of this kind, in the order given."""
+    outcomes = []
+    for outcome in kernel_outcomes(rows, preset, _one):
+        profiler = _profiler(outcome.row)
+        own = {f"{profiler.name}: forward_s", f"{profiler.name}: backward_s"} if profiler.name else set()
+        outcomes.append(replace(outcome, fitted=outcome.fitted | own) if outcome.is_scored else outcome)
+    return outcomes
+
+
+def _profiler(row: Row) -> _Profiler:
+    text = row.text("provenance").lower()
+    return next(profiler for profiler in _PROFILERS if re.search(profiler.pattern, text))
+
+
+def _one(row: Row, preset: Preset) -> tuple[tuple[Comparison, ...], Device]:
+    text = row.text("op")
+    name = text.split("(", maxsplit=1)[0].strip()
+    forward_s, backward_s = positive_ms(row, "fwd_ms"), positive_ms(row, "bwd_ms")
+    if name.startswith(_VIEWS):
+        raise RowSkipped("an input or a view: no kernel of the network")
+    if forward_s is None and backward_s is None:
+        raise RowSkipped("no measured time")
+    batch = _batch(row)
+    elements = (row.positive("activation_bytes") or 0.0) / _BYTES / batch
+    if elements < 1:
+        raise RowSkipped("activation_bytes is not stated")
+    unit = unit_of(row, preset)
+    peak = unit.peak_flop_per_s
+    times = [layer_times(layer, batch, unit.compute) for layer in _layers(name, text, elements)]
+    total = _sum(times)
+    # An image has three channels: the first convolution of a network, whose input asks for no gradient.
+    is_first = text.startswith("Conv2d(3,")
+    backward = total.backward_weight_s + (0.0 if is_first else total.backward_input_s)
+    host = _profiler(row)
+    return (
+        *compared("forward", total.forward_s + host.forward_s, forward_s, total.forward_flop, peak),
+        *compared(
+            "backward",
+            backward + host.backward_s,
+            backward_s,
+            total.backward_weight_flop + (0.0 if is_first else total.backward_input_flop),
+            peak,
+        ),
+    ), unit.device
+
+
+def _batch(row: Row) -> int:
+    found = re.search(r"\bGNMT (\d+)", row.text("batch"))
+    if row.text("net").lower() == "gnmt":
+        return int(found[1]) if found else _GNMT_BATCH
+    batch = row.count("batch")
+    if batch is None:
+        raise RowSkipped("no batch is stated")
+    return batch
+
+
+def _sum(times: Sequence[LayerTimes]) -> LayerTimes:
+    names = LayerTimes.__dataclass_fields__
+    return LayerTimes(**{name: sum(getattr(time, name) for time in times) for name in names})
+
+
+def _layers(name: str, text: str, elements: float) -> list[Layer]:
+    """The layers that an operator stands for.
+
+    Raises
+    ------
+    RowSkipped
+        No family does what it does.
+    """
+    builder = _BUILDERS.get(name)
+    if builder is not None:
+        return [builder(text, elements)]
+    if name in _ELEMENTWISE:
+        return [layer_of(_ELEMENTWISE[name], ((_flat(elements),),), ())]
+    if "LSTM" in name:
+        return _lstms(text, elements)
+    if "Linear(" in text:
+        return [_linear(text, elements)]
+    raise RowSkipped(f"operator {name} has no family", usable=True)
+
+
+def _convolution(text: str, elements: float) -> Layer:
+    inside, outside = _ints(text)[:2]
+    kernel, stride, padding = (
+        _pair(text, key, default) for key, default in (("kernel_size", 1), ("stride", 1), ("padding", 0))
+    )
+    rows, columns = _square(elements, outside)
+    shape = (
+        inside,
+        *(_extent(n, k, s, p) for n, k, s, p in zip((rows, columns), kernel, stride, padding, strict=True)),
+    )
+    params: tuple[tuple[str, Any], ...] = (
+        ("out_channels", outside),
+        ("kernel", kernel),
+        ("stride", stride),
+        ("padding", padding),
+        ("groups", int(found[1]) if (found := re.search(r"groups=(\d+)", text)) else 1),
+        ("bias", "bias=False" not in text),
+    )
+    return layer_of("convolution", (shape,), params)
+
+
+def _pool(text: str, elements: float) -> Layer:
+    """Channels are not printed: what is pooled counts, so one channel with all rows stands for many."""
+    kernel, stride, padding = (
+        _pair(text, key, default) for key, default in (("kernel_size", 2), ("stride", 2), ("padding", 0))
+    )
+    side = max(round(math.sqrt(elements)), 1)
+    rows, columns = side, max(round(elements / side), 1)
+    extents = (
+        max(_extent(rows, kernel[0], stride[0], 0), kernel[0]),
+        max(_extent(columns, kernel[1], stride[1], 0), kernel[1]),
+    )
+    params = (
+        ("kernel", kernel),
+        ("stride", stride),
+        ("padding", padding if max(padding) * 2 <= min(kernel) else 0),
+        ("mode", "average" if text.startswith("Avg") else "max"),
+    )
+    return layer_of("pool", ((1, *extents),), params)
+
+
+def _linear(text: str, elements: float) -> Layer:
+    inside, outside = _named(text, "in_features"), _named(text, "out_features")
+    positions = _flat(elements / outside)
+    shape = (inside,) if positions == 1 else (inside, positions)
+    return layer_of("linear", (shape,), (("out_features", outside), ("bias", "bias=False" not in text)))
+
+
+def _lstms(text: str, elements: float) -> list[Layer]:
+    """Every ``LSTM(inputs, hidden, ...)`` in the text; the output is that of the last, forward and backward states together."""
+    layers = []
+    for inside, hidden, rest in re.findall(r"LSTM\((\d+), (\d+)([^)]*)\)", text):
+        steps = _flat(elements / int(hidden) / 2) if "bidirectional" in text else _flat(elements / int(hidden))
+        params = (("hidden", int(hidden)), ("bidirectional", "bidirectional=True" in rest))
+        layers.append(layer_of("lstm", ((int(inside), steps),), params))
+    if not layers:
+        raise RowSkipped("operator LSTM states no sizes", usable=True)
+    return layers
+
+
+def _batch_norm(text: str, elements: float) -> Layer:
+    channels = _ints(text)[0]
+    return layer_of("batch_norm", ((channels, *_square(elements, channels)),), ())
+
+
+def _concat(text: str, elements: float) -> Layer:  # noqa: ARG001 - the same signature for all
+    return layer_of("concat", ((_flat(elements),),), ())
+
+
+def _add(text: str, elements: float) -> Layer:  # noqa: ARG001
+    return layer_of("add", ((_flat(elements),), (_flat(elements),)), ())
+
+
+def _embedding(text: str, elements: float) -> Layer:
+    rows, width = _ints(text)[:2]
+    return layer_of("embedding", ((1, _flat(elements / width)),), (("num_embeddings", rows), ("dim", width)))
+
+
+_BUILDERS: dict[str, Callable[[str, float], Layer]] = {
+    "Conv2d": _convolution,
+    "MaxPool2d": _pool,
+    "AvgPool2d": _pool,
+    "Linear": _linear,
+    "BatchNorm2d": _batch_norm,
+    "Concat": _concat,
+    "Add": _add,
+    "Embedding": _embedding,
+}
+
+
+def _ints(text: str) -> list[int]:
+    inside = text.partition("(")[2]
+    return [int(word) for word in re.findall(r"(?<![\w.=])(\d+)(?=[,)])", inside)]
+
+
+def _named(text: str, key: str) -> int:
+    found = re.search(rf"{key}=(\d+)", text)
+    if not found:
+        raise RowSkipped(f"operator states no {key}", usable=True)
+    return int(found[1])
+
+
+def _pair(text: str, key: str, default: int) -> tuple[int, int]:
+    """``kernel_size=(3, 3)`` or ``kernel_size=3``."""
+    found = re.search(rf"{key}=\(?(\d+)(?:, (\d+))?", text)
+    if not found:
+        return (default, default)
+    return (int(found[1]), int(found[2] or found[1]))
+
+
+def _square(elements: float, channels: int) -> tuple[int, int]:
+    """Rows and columns of an image with so many elements."""
+    positions = max(elements / channels, 1.0)
+    side = round(math.sqrt(positions))
+    return (side, max(round(positions / side), 1))
+
+
+def _extent(out: int, kernel: int, stride: int, padding: int) -> int:
+    """The smallest input that gives so many outputs."""
+    return max((out - 1) * stride + kernel - 2 * padding, 1)
+
+
+def _flat(elements: float) -> int:
+    return max(round(elements), 1)

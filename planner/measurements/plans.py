@@ -1,0 +1,221 @@
+"""Plan-level rows: a transformer on a cluster with degrees, batches and a step time (or a failure)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.framework import FrameworkProfile
+from costmodel.mesh.costs import TIME_PARTS, MeshCosts
+from costmodel.mesh.flops import model_flops_per_step
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.rules import RULES, NetworkShape, columns_of
+from costmodel.mesh.units import MeshError
+from planner.measurements.degrees import ImpossiblePlan
+from planner.measurements.facts import plausible_bytes
+from planner.measurements.fitted import fitted_links, fitted_of
+from planner.measurements.framework_plans import framework_fault, framework_plan, reported_bytes
+from planner.measurements.outcomes import TOO_LARGE, Comparison, MemoryComparison, Outcome, skipped
+from planner.measurements.preset import Preset
+from planner.measurements.questions import Question, asked, model_of
+from planner.measurements.tables import Row, RowSkipped
+from planner.measurements.throughputs import has_failed
+from planner.uncertainty.features import node_size, shares_of
+
+__all__ = ["predict"]
+
+# What lies outside has the wrong unit (ms for s, us for ms), in shares of the FLOPs at the peak: from half, since FLOPs are counted in more
+# ways than one (padding, words that are not predicted), to 100,000 times.
+_SHORTEST, _LONGEST = 0.5, 1e5
+
+
+def predict(rows: Sequence[Row], preset: Preset) -> list[Outcome]:
+    """Predict rows of this kind, in the order given."""
+    outcomes: dict[int, Outcome] = {}
+    groups: dict[Hashable, list[tuple[int, Question]]] = {}
+    for n, row in enumerate(rows):
+        meant = row.meaning = row.meaning or asked(row)
+        if isinstance(meant, ImpossiblePlan) and has_failed(row):
+            outcomes[n] = Outcome(row=row, failed=True, impossible=meant.reason)
+        elif isinstance(meant, RowSkipped):
+            outcomes[n] = skipped(row, meant.reason, usable=meant.usable, needs=meant.needs)
+        else:
+            groups.setdefault(meant.key, []).append((n, meant))
+    for members in groups.values():
+        try:
+            found = _answers([question for _, question in members], preset)
+        except OverflowError:
+            found = [skipped(question.row, TOO_LARGE, usable=False) for _, question in members]
+        outcomes.update((n, outcome) for (n, _), outcome in zip(members, found, strict=True))
+    return [outcomes[n] for n in range(len(rows))]
+
+
+def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
+    """Predict rows that share a model."""
+    first = questions[0]
+    try:
+        model = model_of(first, preset)
+    except MeshError as error:
+        return [skipped(question.row, str(error), usable=True) for question in questions]
+    # A table repeats its plans: each is costed once.
+    numbers: dict[MeshPlan, int] = {}
+    members = [[numbers.setdefault(plan, len(numbers)) for plan in question.plans] for question in questions]
+    plans = [framework_plan(first.profile, model, _cut(plan, model.num_blocks)) for plan in numbers]
+    batch = MeshBatch.from_plans([_checked(plan) for plan in plans])
+    broken = [
+        message or framework_fault(first.profile, model, plan)
+        for message, plan in zip(_broken(NetworkShape.of(first.graph, model.units, 1), batch), plans, strict=True)
+    ]
+    legal = np.flatnonzero([not message for message in broken])
+    costs, reported = _costs(model, first.profile, [plans[int(index)] for index in legal])
+    step_shares = [] if costs is None else _shares(costs, batch.workers[legal] / node_size(first.machine.cluster))
+    position = {int(index): k for k, index in enumerate(legal)}
+    flop = model_flops_per_step(model.workload)
+    peak = first.machine.device.peak(first.precision.compute)
+    fitted = fitted_of(first.machine.device, first.assumptions, first.profile, kinds=first.graph.kinds)
+    cluster = first.machine.cluster
+    outcomes = []
+    for question, indices in zip(questions, members, strict=True):
+        usable = question.machine.capacity_bytes * (1.0 - model.assumptions.memory_reserve)
+        kept = _choose(indices[: len(indices) // question.parts], position, costs, usable)
+        if kept is None:
+            outcomes.append(_impossible(question, broken[indices[0]]))
+            continue
+        assert costs is not None
+        chosen = kept if question.failed else _run(question, indices, position, costs, usable)
+        ideal_s = flop * question.global_batch / (plans[indices[0]].workers * peak)
+        memory = MemoryComparison(
+            predicted_bytes=float(costs.memory_bytes[kept]),
+            capacity_bytes=usable,
+            device_bytes=question.machine.capacity_bytes,
+            measured_bytes=plausible_bytes(question.row, question.measured_bytes, float(reported[kept])),
+            reported_bytes=float(reported[kept]),
+        )
+        plan, seconds = plans[int(legal[chosen])], float(costs.step_time_s[chosen])
+        used = fitted | fitted_links(cluster, plan.workers)
+        stated = _checked(plan)  # what the error bars can evaluate
+        outcomes.append(_outcome(question, seconds, memory, ideal_s, used, plan=stated, shares=step_shares[chosen]))
+    return outcomes
+
+
+def _costs(
+    model: MeshModel, profile: FrameworkProfile, plans: Sequence[MeshPlan]
+) -> tuple[MeshCosts | None, NDArray[np.float64]]:
+    """Costs of legal plans, and their memory as the framework reports it."""
+    if not plans:
+        return None, np.zeros(0)
+    own = any(plan.stage_blocks for plan in plans)
+    costs = model.evaluate_plans(plans) if own else model.evaluate(MeshBatch.from_plans(plans))
+    return costs, reported_bytes(profile, model, plans, costs.memory_bytes)
+
+
+def _cut(plan: MeshPlan, blocks: int) -> MeshPlan:
+    """The plan for a network of so many blocks.
+
+    Megatron counts embedding and loss among the layers of a pipeline where it is told to (account_for_embedding_in_pipeline_split):
+    Llama 3.1 405B has 126 blocks, and runs as 16 stages of 8 chunks. The first chunk, which holds the embedding, and the last, which holds
+    head and loss, go without a block then; where one of the two does, it is the last.
+    """
+    chunks = plan.pp * plan.vpp
+    if plan.vpp > 1 and blocks < chunks <= blocks + 2:
+        held = (0 if chunks == blocks + 2 else 1, *(1,) * (chunks - 2), 0)
+        plan = replace(plan, stage_blocks=held)
+    return replace(plan, recompute_blocks=min(plan.recompute_blocks, blocks))
+
+
+def _checked(plan: MeshPlan) -> MeshPlan:
+    """The plan as the rules know it, whose chunks all hold a block."""
+    if plan.vpp == 1 or not plan.stage_blocks or all(plan.stage_blocks):
+        return plan
+    fewer = max(min(sum(plan.stage_blocks) // plan.pp, plan.vpp), 1)
+    return replace(plan, stage_blocks=(), vpp=fewer, schedule=plan.schedule if fewer > 1 else "1f1b")
+
+
+def _broken(shape: NetworkShape, batch: MeshBatch) -> list[str]:
+    """What is wrong with each plan, the first rule that it breaks; empty where it is legal. The batch is checked when the plan is made."""
+    columns = columns_of(batch)
+    messages = [""] * len(batch)
+    for rule in RULES:
+        if rule.name == "batch":
+            continue
+        for n in np.flatnonzero(~np.broadcast_to(rule.test(shape, columns), len(batch))):
+            if not messages[n]:
+                values = {name: int(np.broadcast_to(column, len(batch))[n]) for name, column in columns.items()}
+                messages[n] = rule.message(shape, values)
+    return messages
+
+
+def _choose(
+    indices: Sequence[int], position: dict[int, int], costs: MeshCosts | None, usable_bytes: float
+) -> int | None:
+    """Row of the costs that a question means: of several the fastest that fits, or the smallest; None where none is legal."""
+    rows = [position[index] for index in indices if index in position]
+    if not rows or costs is None:
+        return None
+    fitting = [k for k in rows if costs.memory_bytes[k] <= usable_bytes]
+    if fitting:
+        return min(fitting, key=lambda k: float(costs.step_time_s[k]))
+    return min(rows, key=lambda k: float(costs.memory_bytes[k]))
+
+
+def _run(
+    question: Question, indices: Sequence[int], position: dict[int, int], costs: MeshCosts, usable_bytes: float
+) -> int:
+    """Row of the costs of a run that succeeded: of the first part that has a plan that fits, else of the last, whose ranks share most."""
+    size = len(indices) // question.parts
+    for first in range(0, len(indices), size):
+        chosen = _choose(indices[first : first + size], position, costs, usable_bytes)
+        if chosen is not None and (costs.memory_bytes[chosen] <= usable_bytes or first + size == len(indices)):
+            break
+    if first:
+        question.row.default("zero_stage", question.plans[first].zero_stage)
+    assert chosen is not None, "sharing is legal where replicas are"
+    return chosen
+
+
+def _impossible(question: Question, message: str) -> Outcome:
+    """A plan that breaks a rule: right where the run failed, else a gap of the cost model."""
+    if question.failed:
+        return Outcome(row=question.row, failed=True, impossible=message, ranking=question.ranking)
+    return skipped(question.row, f"the cost model takes the plan for impossible: {message}", usable=True)
+
+
+def _shares(costs: MeshCosts, nodes: NDArray[np.float64]) -> list[tuple[float, ...]]:
+    terms = {name: getattr(costs, name) for name in TIME_PARTS}
+    return [tuple(row) for row in shares_of(costs.step_time_s, terms, nodes).tolist()]
+
+
+def _outcome(
+    question: Question,
+    predicted_s: float,
+    memory: MemoryComparison,
+    ideal_s: float,
+    fitted: frozenset[str],
+    *,
+    plan: MeshPlan,
+    shares: tuple[float, ...],
+) -> Outcome:
+    if question.failed:
+        return Outcome(row=question.row, failed=True, memory=memory, ranking=question.ranking, fitted=fitted)
+    measured_s = question.measured_s
+    assert measured_s is not None
+    if not _SHORTEST * ideal_s <= measured_s <= _LONGEST * ideal_s:
+        word = (
+            "shorter than the peak of the devices allows"
+            if measured_s < ideal_s
+            else "100,000 times what the devices need"
+        )
+        return skipped(question.row, f"step time {word}: wrong unit?", usable=False)
+    comparison = Comparison(
+        what="step",
+        predicted_s=predicted_s,
+        measured_s=measured_s,
+        ideal_s=ideal_s,
+        shares=shares,
+        plan=plan,
+    )
+    return Outcome(row=question.row, comparisons=(comparison,), memory=memory, ranking=question.ranking, fitted=fitted)

@@ -1,0 +1,250 @@
+"""The page of `planner validate --html`: well-formed, self-contained, complete, safe with any text, and written whole or not at all."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli import run
+from planner.measurements.page import validation_page
+from planner.measurements.run import validate_files
+from planner.report.charts import Point, ratio_histogram, scatter
+from planner.report.page import Cell, page, table
+
+HEADER = "model,net,hidden,layers,heads,device,gpus,global_batch,micro_batch,tp,pp,dp,precision,seq,step_time_ms,oom,dataset_group"
+NASTY = "GPT <script>alert(1)</script> & \"x\" 'y' \x1b[31m"
+
+
+def row(tp: int, time_ms: str, *, oom: str = "", model: str = "GPT", group: str = "g") -> str:
+    quoted = '"' + model.replace('"', '""') + '"'
+    return f"{quoted},GPT,2048,24,16,a100-80gb,8,64,1,{tp},1,{8 // tp},bf16,2048,{time_ms},{oom},{group}"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> str:
+    path = tmp_path / "runs.csv"
+    lines = [row(1, "1000"), row(2, "1200"), row(4, "1500"), row(8, "2400"), row(1, "nan"), row(8, "", oom="OOM")]
+    path.write_text("\n".join([HEADER, *lines, row(2, "1300", model=NASTY)]) + "\n")
+    return str(path)
+
+
+def parsed(text: str) -> ET.Element:
+    """The page as XML: every element closed, every attribute quoted, nothing left unescaped."""
+    first, rest = text.split("\n", 1)
+    assert first == "<!DOCTYPE html>"
+    return ET.fromstring(rest)  # noqa: S314 - of our own making
+
+
+def texts(root: ET.Element, tag: str) -> list[str]:
+    return ["".join(element.itertext()) for element in root.iter(tag)]
+
+
+def made(runs: str, by: str | None = None) -> tuple[str, ET.Element]:
+    text = validation_page(validate_files([runs], by, with_rows=True), by)
+    return text, parsed(text)
+
+
+def test_everything_is_on_the_page(runs: str) -> None:
+    text, root = made(runs, "tp")
+    heads = texts(root, "h3")
+    assert heads == [
+        "By tp", "The largest ratios", "Skipped", "Failures that memory does not explain", "Taken by default",
+        "Constants that were fitted to measurements",
+    ]  # fmt: skip
+    titles = set(texts(root, "th"))
+    assert {"file", "tp", "MAPE", "tau", "regret", "OOM recall", "paleo MAPE", "paleo median", "paleo tau"} <= titles
+    cells = texts(root, "td")
+    assert "column step_time_ms holds no number" in cells
+    assert "predicted under half of the memory" in cells
+    assert "vocab" in cells
+    (score,) = validate_files([runs])
+    for figure in (score.score.times.mape, score.paleo.times.mape):
+        assert any(f'data-v="{figure}"' in line for line in text.splitlines())
+
+
+def test_it_needs_no_network_and_prints_in_both_colours(runs: str) -> None:
+    text, root = made(runs)
+    assert not re.search(r"https?:|src=|@import|url\(|href=", text)
+    assert {element.tag for element in root.iter()} & {"link", "img", "iframe", "object"} == set()
+    for rule in ("prefers-color-scheme:dark", "@media print", "max-width:560px", "overflow-x:auto"):
+        assert rule in text
+    assert root.find("head/meta[@name='viewport']") is not None
+    assert root.attrib["lang"] == "en"
+
+
+def test_texts_of_a_table_stay_texts(runs: str) -> None:
+    text, root = made(runs, "model")
+    assert len(list(root.iter("script"))) == 1  # the page's own
+    assert "\x1b" not in text
+    assert any("<script>alert(1)</script> & \"x\" 'y'" in cell for cell in texts(root, "td"))
+
+
+def test_every_time_is_a_point_with_a_title(runs: str) -> None:
+    _, root = made(runs)
+    circles = list(root.iter("circle"))
+    assert len(circles) == 5
+    titles = ["".join(circle.itertext()) for circle in circles]
+    assert any(title.startswith("line 2, step: predicted ") and "measured 1.00 s" in title for title in titles)
+
+
+def test_a_file_of_failures_has_no_charts(tmp_path: Path) -> None:
+    path = tmp_path / "failed.csv"
+    path.write_text(f"{HEADER}\n{row(8, '', oom='OOM')}\n")
+    text, root = made(str(path))
+    assert "There is no time to compare." in text
+    assert list(root.iter("svg")) == []
+
+
+# --- charts
+
+
+def drawn(chart: str) -> ET.Element:
+    return ET.fromstring(chart)  # noqa: S314 - of our own making
+
+
+def numbers(element: ET.Element, *names: str) -> list[float]:
+    return [float(element.attrib[name]) for name in names]
+
+
+def test_right_predictions_lie_on_the_line_and_the_others_on_their_side() -> None:
+    points = [
+        Point(measured_s=m, predicted_s=p, title="") for m, p in ((1, 1), (100, 100), (1, 1.2), (1, 0.8), (10, 1))
+    ]
+    root = drawn(scatter(points))
+    x1, y1, x2, y2 = numbers(
+        next(line for line in root.iter("line") if line.attrib["class"] == "same"), "x1", "y1", "x2", "y2"
+    )
+
+    def above(circle: ET.Element) -> float:
+        x, y = numbers(circle, "cx", "cy")
+        return y1 + (x - x1) / (x2 - x1) * (y2 - y1) - y  # SVG counts downwards
+
+    heights = [above(circle) for circle in root.iter("circle")]
+    assert heights[:2] == pytest.approx([0, 0], abs=0.2)
+    assert heights[2] > 5 > -5 > heights[3] > heights[4]
+    near = [numbers(line, "x1", "y1", "x2", "y2") for line in root.iter("line") if line.attrib["class"] == "near"]
+    slopes = [(b - d) / (c - a) for a, b, c, d in near]
+    assert slopes == pytest.approx([(y1 - y2) / (x2 - x1)] * 2, abs=0.01)  # parallel
+    offsets = [y1 - (b + (x1 - a) * (d - b) / (c - a)) for a, b, c, d in near]
+    assert offsets == pytest.approx(heights[2:4], abs=0.3)
+
+
+@pytest.mark.parametrize("times", [[1.0], [1e-9, 1e5], [3.0, 3.0001], [5e-324, 1e308]])
+def test_any_range_of_times_can_be_drawn(times: list[float]) -> None:
+    root = drawn(scatter([Point(measured_s=time, predicted_s=time, title="") for time in times]))
+    for circle in root.iter("circle"):
+        x, y = numbers(circle, "cx", "cy")
+        assert 0 < x < 480
+        assert 0 < y < 420
+    assert 4 <= len(list(root.iter("text"))) <= 2 * 7 + 2
+
+
+def test_the_histogram_counts_every_ratio_once() -> None:
+    ratios = [0.01, 0.5, 0.9, 1.0, 1.0, 1.1, 2.0, 50.0]
+    root = drawn(ratio_histogram(ratios, [0.1, 0.2]))
+    bars = ["".join(bar.itertext()) for bar in root.iter("rect")]
+    assert sum(int(text.split(" of ")[0]) for text in bars) == len(ratios)
+    assert bars[15] == "4 of 8 between 0.862 and 1.16 times the measured time"  # 31 bins to 100 times: e^(4.605 / 31)
+    assert bars[0] == "1 of 8 between 0 and 0.0135 times the measured time"
+    assert len([path for path in root.iter("path") if path.attrib["class"] == "other"]) == 1
+    assert math.isclose(sum(numbers(bar, "height")[0] for bar in root.iter("rect")) / 8, 362 / 4, rel_tol=0.01)
+
+
+# --- sorting
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_a_click_sorts_and_a_second_one_turns_round(tmp_path: Path) -> None:
+    """The page's own script, on a table made of plain objects."""
+    rows = [[Cell("b", "b"), Cell("n/a")], [Cell("a", "a"), Cell("10 %", 0.1)], [Cell("c", "c"), Cell("9 %", 0.09)]]
+    text = page("x", [table([("name", ""), ("error", "")], rows)])
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert script is not None
+    stage = """
+function el(o){o.attrs=o.attrs||{};o.getAttribute=k=>o.attrs[k]===undefined?null:o.attrs[k];o.setAttribute=(k,v)=>o.attrs[k]=v;
+o.removeAttribute=k=>delete o.attrs[k];return o}
+const data=[["b",undefined],["a","0.1"],["c","0.09"]];
+const body={rows:data.map(d=>({name:d[0],cells:d.map(v=>({dataset:v===undefined?{}:{v:v}}))})),
+ appendChild(r){this.rows.splice(this.rows.indexOf(r),1);this.rows.push(r)}};
+const ths=["text","number"].map((c,i)=>el({className:c,cellIndex:i}));
+const t={tBodies:[body],querySelectorAll:()=>ths};
+const spans=ths.map(h=>{h.closest=()=>t;return {parentNode:h}});
+const document={querySelectorAll:()=>spans};
+"""
+    play = """
+const order=()=>body.rows.map(r=>r.name).join("");const seen=[];
+spans[1].onclick();seen.push(order(),ths[1].attrs["aria-sort"]);spans[1].onclick();seen.push(order(),ths[1].attrs["aria-sort"]);
+let stopped=false;spans[0].onkeydown({key:"Enter",preventDefault(){stopped=true}});seen.push(order(),ths[0].attrs["aria-sort"],stopped,
+ ths[1].attrs["aria-sort"]===undefined);console.log(JSON.stringify(seen));
+"""
+    path = tmp_path / "play.js"
+    path.write_text(stage + script[1] + play)
+    out = subprocess.run(["node", str(path)], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert out.strip() == '["cab","ascending","acb","descending","abc","ascending",true,true]'
+
+
+# --- the command
+
+
+def test_the_command_writes_the_page_beside_its_answer(
+    runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "report.html"
+    assert run(["validate", runs, "--html", str(target), "--by", "tp", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("{")
+    assert f"wrote {target}" in err
+    first = target.read_text()
+    parsed(first)
+    assert run(["validate", runs, "--html", str(target), "--by", "tp", "--quiet"]) == 0
+    assert target.read_text() == first  # the same question, the same page
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "runs.csv"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere/report.html", "error: --html {0}/nowhere/report.html: cannot be written: there is no folder"),
+        ("folder.html", "error: --html {0}/folder.html: cannot be written: is a folder"),
+        ("runs.csv", "error: --html {0}/runs.csv: a page ends in .html"),
+        ("report", "error: --html {0}/report: a page ends in .html"),
+        ("table.html", "error: --html {0}/table.html: is one of the tables"),
+    ],
+)
+def test_a_page_that_cannot_be_written(
+    runs: str, tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "folder.html").mkdir()
+    shutil.copy(runs, tmp_path / "table.html")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert run(["validate", runs, str(tmp_path / "table.html"), "--html", str(tmp_path / name)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.startswith(message.format(tmp_path))) == ("", True), err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_no_answer_goes_over_a_table(runs: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = Path(runs).read_bytes()
+    assert run(["validate", runs, "-o", runs]) == 2
+    assert (
+        capsys.readouterr().err == f"error: --output {runs}: is an input of this command; choose another file\n"
+    )  # and no more
+    both: list[Any] = ["validate", runs, "--html", str(tmp_path / "a.html"), "-o", str(tmp_path / "a.html")]
+    assert run(both) == 2
+    assert "both name" in capsys.readouterr().err
+    assert Path(runs).read_bytes() == before
+
+
+def test_nothing_is_written_when_a_table_is_bad(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("a,b\n1,2\n")
+    assert run(["validate", str(bad), "--html", str(tmp_path / "report.html")]) == 2
+    capsys.readouterr()
+    assert list(tmp_path.iterdir()) == [bad]

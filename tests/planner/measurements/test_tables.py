@@ -1,0 +1,165 @@
+"""Reading tables: what a cell means, and every way in which a file can be no table."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from planner.errors import InputFileError
+from planner.measurements.kinds import KINDS, predict_by, predict_table, recognise, template
+from planner.measurements.preset import DEFAULT, PALEO
+from planner.measurements.tables import Row, RowSkipped, read_table
+
+
+def row(**cells: str) -> Row:
+    return Row(line=2, cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("8", 8.0),
+        ("-1 (all DP ranks)", -1.0),
+        ("10 (nominal)", 10.0),
+        ("1.5e3", 1500.0),
+        ("", None),
+        ("16GB", 16.0),
+        (".5", 0.5),
+    ],
+)
+def test_numbers_at_the_beginning_of_a_cell(text: str, value: float | None) -> None:
+    assert row(x=text).number("x") == value
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "n/a", "fast", "--", "1e999"])
+def test_cells_without_a_finite_number(text: str) -> None:
+    with pytest.raises(RowSkipped, match="column x holds no number"):
+        row(x=text).number("x")
+
+
+def test_counts_are_whole_and_positive() -> None:
+    assert row(x="0").count("x") is None  # nothing was measured
+    for text, message in (("2.5", "not a whole number"), ("-3", "negative")):
+        with pytest.raises(RowSkipped, match=message):
+            row(x=text).count("x")
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "table.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("a,a\n1,2\n", "two columns are called a"),
+        ("a,b\n1,2,3\n", r"table.csv:2:1: has 3 cells"),
+        (b"a\xff\n", "UTF-8"),
+        ('a,b\n"1,2\n', "no CSV"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(InputFileError, match=message):
+        read_table(written(tmp_path, text))
+
+
+@pytest.mark.parametrize("mark", [",", "\t"])
+def test_what_spreadsheets_call_unicode_text_is_read(tmp_path: Path, mark: str) -> None:
+    text = f"model{mark}hidden{mark}device\nGPT\u00e9{mark}2048{mark}a100-80gb\n"
+    (row,) = read_table(written(tmp_path, text.encode("utf-16"))).rows
+    assert (row.text("model"), row.count("hidden"), row.line) == ("GPT\u00e9", 2048, 2)
+
+
+def test_a_file_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="cannot be read"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(InputFileError, match="is a folder"):
+        read_table(tmp_path)
+
+
+def test_missing_columns_are_named_with_the_template(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, "device,precision,m,n\np100,fp32,1,2\n"))
+    with pytest.raises(
+        InputFileError, match=r"'gemm'.*missing columns: k, time_ms\. Template: device,precision,m,n,k,time_ms"
+    ):
+        recognise(table)
+
+
+def test_a_header_without_rows(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="no rows"):
+        predict_table(read_table(written(tmp_path, "device,precision,m,n,k,time_ms\n")))
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_template_is_a_table_of_its_kind_and_is_scored(tmp_path: Path, kind: object) -> None:
+    table = read_table(written(tmp_path, template(kind)))  # type: ignore[arg-type]
+    found, outcomes = predict_table(table)
+    assert found is kind
+    assert [outcome.skipped for outcome in outcomes] == [""]
+    assert outcomes[0].comparisons
+
+
+def test_cells_of_a_line_are_a_mapping(tmp_path: Path) -> None:
+    """Short lines lack their last cells; columns without a name are one."""
+    table = read_table(written(tmp_path, "a,,b,,c\n1,2,3,4,5\n6,7\n"))
+    whole, short = (row.cells for row in table.rows)
+    assert dict(whole) == {"a": "1", "": "4", "b": "3", "c": "5"}
+    assert dict(short) == {"a": "6"}
+    assert (len(whole), len(short)) == (4, 1)
+    assert (short.get("c"), short.get("c", ""), short.get("z", "-"), "b" in short) == (None, "", "-", False)
+    assert {**whole, "c": "9"}["c"] == "9"
+
+
+def test_many_rows_are_predicted_as_few_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from planner.measurements import kinds
+
+    rows = "".join(f"a100-80gb,fp16,{64 * n},512,512,0.{n}\n" for n in range(1, 10))
+    path = written(tmp_path, f"device,precision,m,n,k,time_ms\n{rows}")
+    whole = predict_table(read_table(path))[1]
+    shares: list[float] = []
+    monkeypatch.setattr(kinds, "_ROWS_AT_A_TIME", 4)
+    parts = predict_table(read_table(path), progress=shares.append)[1]
+    assert [outcome.comparisons for outcome in parts] == [outcome.comparisons for outcome in whole]
+    assert shares == [0.0, 4 / 9, 8 / 9]
+
+
+def test_what_rows_mean_is_found_out_once_and_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cost models at once say what each says alone, of repeated plans as of single ones."""
+    from planner.measurements import questions
+
+    header = "hidden,layers,heads,device,gpus,tp,global_batch,micro_batch,seq,step_time_ms"
+    lines = [f"2048,24,16,a100,8,{tp},64,2,2048,{time}" for tp, time in ((1, 2900), (2, 3000), (3, 3100), (2, 3200))]
+    path = written(tmp_path, "\n".join([header, *lines, ""]))
+    asked: list[int] = []
+    question = questions._question
+    monkeypatch.setattr(questions, "_question", lambda row: asked.append(row.line) or question(row))
+    table = read_table(path)
+    _, together = predict_by(table, (DEFAULT, PALEO))
+    assert asked == [2, 3, 4, 5]
+    assert all(row.meaning is None for row in table.rows)
+    for preset, found in zip((DEFAULT, PALEO), together, strict=True):
+        for line, outcome in zip(lines, found, strict=True):
+            alone = predict_table(read_table(written(tmp_path, f"{header}\n{line}\n")), preset)[1][0]
+            assert outcome.comparisons == alone.comparisons
+            assert outcome.skipped == alone.skipped
+            assert outcome.row.defaults == alone.row.defaults
+    assert together[0][2].skipped == "tp x pp x cp does not divide the GPUs"
+
+
+def test_rows_travel_to_other_processes(tmp_path: Path) -> None:
+    row = read_table(written(tmp_path, "m,n\n1,2\n")).rows[0]
+    row.meaning = object()
+    copy = pickle.loads(pickle.dumps(row))  # noqa: S301 - its own
+    assert (copy, copy.meaning, copy.text("n")) == (row, None, "2")
+
+
+def test_columns_spelled_by_people_are_read(tmp_path: Path) -> None:
+    table = read_table(written(tmp_path, "M,N,K,Device,Time (us)\n1,2,3,a100,4\n"))
+    assert table.columns == ("m", "n", "k", "device", "time_ms")
+    assert table.rows[0].number("time_ms") == 4e-3
+    assert predict_table(table)[0].name == "gemm"
