@@ -61,6 +61,11 @@ def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same fo
         problems.append(
             f"network {job.origin.model}: nanotron's file describes plain decoders of equal blocks; this is another network"
         )
+    elif other := _no_llama(job.network):
+        problems.append(
+            f"network {job.origin.model}: nanotron's file describes Llama's blocks (gated, RMSNorm, rotary positions, no biases); this one "
+            f"has {', '.join(other)}"
+        )
     elif plan.pp > 1 and plan.vpp == 1:
         loss, last = threshold_last(job.network.layers, plan.pp, _head(job.network))
         if loss != last:
@@ -73,6 +78,18 @@ def refusals(job: Job, version: str) -> list[str]:  # noqa: ARG001 - the same fo
             f"num_micro_batches {plan.num_micro_batches}: nanotron's 1f1b needs {plan.pp - 1} for {plan.pp} stages"
         )
     return problems
+
+
+def _no_llama(sizes: NetworkSizes) -> list[str]:
+    """What nanotron's Llama (src/nanotron/models/llama.py) would build otherwise, which changes the weights and the work."""
+    facts = {
+        "perceptrons without a gate": not sizes.has_glu,
+        sizes.norm: sizes.norm != "RMSNorm",
+        "learned positions": sizes.has_positions,
+        "biases": sizes.has_bias,
+        f"heads of {sizes.head_dim} features": sizes.head_dim * sizes.heads != sizes.hidden,
+    }
+    return [name for name, differs in facts.items() if differs]
 
 
 def _head(sizes: NetworkSizes) -> float:

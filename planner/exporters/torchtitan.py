@@ -115,6 +115,9 @@ def _settings(job: Job, account: Account, *, is_toml: bool) -> dict[str, dict[st
         account.left_to_user("precision", "torch.set_float32_matmul_precision('high') before training")
     account.left_to_user("optimizer", "Adam with the rates of your configuration")
     plan = job.plan
+    # trainer.py raises on CUDA graphs beside pipelines, and beside experts whose dispatcher waits for the device (commit f84224af0).
+    if not is_toml and (plan.pp > 1 or plan.ep > 1):
+        training["disable_cuda_graphs"] = True
     if plan.offload_optimizer and plan.zero_stage:
         training["enable_cpu_offload"] = True
         account.impossible(
@@ -160,7 +163,7 @@ def _parallelism(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]
         account.note("sequence_parallel", FIELDS["sequence_parallel"])
         if plan.etp > 1:
             account.impossible("etp", f"experts are not split by tensor: ep {plan.ep} alone is written")
-    settings |= _context(job, account, is_toml=is_toml) | _zero(job, account) | _pipeline(job, account)
+    settings |= _context(job, account, is_toml=is_toml) | _zero(job, account) | _pipeline(job, account, is_toml=is_toml)
     return settings
 
 
@@ -200,7 +203,7 @@ def _zero(job: Job, account: Account) -> dict[str, Any]:
     return {}
 
 
-def _pipeline(job: Job, account: Account) -> dict[str, Any]:
+def _pipeline(job: Job, account: Account, *, is_toml: bool) -> dict[str, Any]:
     plan = job.plan
     if plan.pp == 1:
         return {}
@@ -217,14 +220,16 @@ def _pipeline(job: Job, account: Account) -> dict[str, Any]:
         )
         return settings
     account.note("stage_blocks", FIELDS["stage_blocks"])
+    # Renamed by torchtitan commit 786e26f8e. A name that the model does not have leaves the last stage without its head, silently.
+    head = "output" if is_toml else "lm_head"
     account.left_to_user(
         "module_names",
-        "stages name tok_embeddings, layers.N, norm and output: change them where your model has others (lm_head)",
+        f"stages name tok_embeddings, layers.N, norm and {head}, as the bundled models do: change them where your model has others",
     )
     ends = [0, *itertools.accumulate(job.blocks)]
     parts = [[f"layers.{i}" for i in range(a, b)] for a, b in itertools.pairwise(ends)]
     parts[0].insert(0, "tok_embeddings")
-    parts[-1] += ["norm", "output"]
+    parts[-1] += ["norm", head]
     return settings | {"module_fqns_per_model_part": parts}
 
 

@@ -282,6 +282,29 @@ def test_networks_that_are_no_plain_decoders(
     assert ("torchtitan has no such model" in err) == (code == 2)
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("gpt2-124m", "perceptrons without a gate, LayerNorm, learned positions, biases"),
+        ("gpt3-13b", "learned positions"),
+        ("megatron-1t", "perceptrons without a gate"),
+        ("bloom-7b1", "perceptrons without a gate, LayerNorm"),
+        ("llama3-8b", None),
+        ("llama2-7b", None),
+    ],
+)
+def test_nanotron_has_llamas_only(
+    model: str, words: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # nanotron's models/llama.py: gate_up_proj, TritonRMSNorm, rotary embedding, every matrix without bias.
+    plan = tmp_path / "plan.yaml"
+    degrees = ("--dp-shard", "8", "--zero", "1")
+    assert run(["estimate", model, "--gpus", "8", "--batch", "64", *degrees, "-q", "--export", str(plan)]) == 0
+    code, _, err = _ask(capsys, str(plan), "--to", "nanotron", "-o", str(tmp_path / "run"))
+    assert code == (0 if words is None else 2), err
+    assert words is None or words in err
+
+
 def test_megatron_has_no_pipelines_for_t5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.yaml"
     command = [

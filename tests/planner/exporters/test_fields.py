@@ -166,7 +166,7 @@ def test_nanotron_refuses_pipelines_whose_loss_misses_the_last_stage() -> None:
     job = job_of(MeshPlan(pp=16, num_micro_batches=32))
     assert job.network is not None
     small = dataclasses.replace(
-        job, network=dataclasses.replace(job.network, layers=16, hidden=2048, ffn=8192, vocabulary=128256)
+        job, network=dataclasses.replace(job.network, layers=16, hidden=2048, heads=16, ffn=8192, vocabulary=128256)
     )
     with pytest.raises(UsageError, match="puts the loss on stage 14 and waits for it on stage 15"):
         make_export(small, "nanotron")

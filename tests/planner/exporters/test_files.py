@@ -199,6 +199,30 @@ def test_torchtitan_recipe_changes_the_configuration(tmp_path: Path, monkeypatch
     assert done.stdout.split() == ["8", "32", "7", str(4 * 32 * 8192), "20", "83"]
 
 
+@pytest.mark.parametrize(("version", "head"), [("2026-08", "lm_head"), ("v0.2.2", "output")])
+def test_torchtitan_pipelines_end_with_the_head_of_the_bundled_models(version: str, head: str) -> None:
+    # torchtitan/models/common: tok_embeddings, layers, norm, lm_head (b5bcd76c6); tok_embeddings, layers, norm, output (v0.2.2).
+    files = make_export(PIPELINE, "torchtitan", version).files
+    if version == "v0.2.2":
+        parts = tomllib.loads(files["planned.toml"])["parallelism"]["module_fqns_per_model_part"]
+    else:
+        text = files["planned.py"]
+        parts = ast.literal_eval(
+            text[text.index("module_fqns_per_model_part = ") :].partition("= ")[2].partition("]\n    c")[0] + "]"
+        )
+    assert parts[0][0] == "tok_embeddings"
+    assert parts[-1][-2:] == ["norm", head]
+
+
+def test_torchtitan_captures_no_graphs_where_it_refuses_them() -> None:
+    setting = "config.training.disable_cuda_graphs = True"
+    for job, is_refused in ((PIPELINE, True), (EXPERTS, True), (FSDP, False)):
+        assert (setting in make_export(job, "torchtitan").files["planned.py"]) == is_refused
+        assert (
+            "cuda_graphs" not in make_export(job, "torchtitan", "v0.2.2").files["planned.toml"]
+        )  # unknown to that version
+
+
 def test_torchtitan_batches() -> None:
     piped = tomllib.loads(make_export(PIPELINE, "torchtitan", "v0.2.2").files["planned.toml"])
     assert piped["training"]["local_batch_size"] == 32  # all micro-batches of a pipeline
