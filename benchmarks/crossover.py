@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from costmodel.evaluate import evaluate
+from costmodel.layerwise.evaluate import evaluate
 from planner.request import Request
 from planner.resolve import resolve
-from strategies.data_parallel import best_data_parallel
-from strategies.search import SearchSettings, search
+from strategies.layerwise.data_parallel import best_data_parallel
+from strategies.layerwise.search import SearchSettings, search
 
 BATCHES = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 GIGABYTES_PER_S = (1, 2, 4, 8, 16, 32, 64)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 import time
 
-from costmodel.splits import split_table
-from costmodel.tables import CostTables
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
 from planner.request import Request
 from planner.resolve import resolve
-from strategies.exhaustive import blocks, enumerate_uniform
-from strategies.space import Restriction, micro_batch_counts
+from strategies.layerwise.exhaustive import blocks, enumerate_uniform
+from strategies.layerwise.space import Restriction, micro_batch_counts
 
 
 def run(model: str, gpus: int, batch: int) -> tuple[int, float]:

@@ -9,8 +9,8 @@ import numpy as np
 from interval_rows import Rows
 from numpy.typing import NDArray
 
-from costmodel.constants import CONSTANTS
-from costmodel.uncertainty import FREEDOM, PARTS, ErrorModel, standard_deviations
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import FREEDOM, PARTS, ErrorModel, standard_deviations
 
 GROUPS = tuple(dict.fromkeys(constant.where for constant in CONSTANTS.values()))
 # Kinds of workload whatever the framework: what a new one may be like, from all rows, every file counted once.

@@ -28,12 +28,12 @@ from interval_strangers import STRANGERS, Stranger
 from interval_strangers import of_population as strangers_of
 from numpy.typing import NDArray
 
-from costmodel.rankings import probability_best, shortest_list
-from costmodel.uncertainty import (
+from costmodel.uncertainty.intervals import (
     ErrorModel,
     interval_score,
     sampled_log_errors,
 )
+from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.uncertainty.bars import LISTED_SHARE, SAME_WITHIN
 
 FOLDS = 10

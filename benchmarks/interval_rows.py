@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.constants import CONSTANTS
 from costmodel.framework import profile_of
-from costmodel.uncertainty import Candidates
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import Candidates
 from planner.measurements import training
 from planner.measurements.error_bars import software_of
 from planner.measurements.outcomes import Outcome

@@ -15,14 +15,14 @@ from interval_rows import FILES, Rows
 from interval_strangers import STRANGERS, scored
 from numpy.typing import NDArray
 
-from costmodel.constants import CONSTANTS
-from costmodel.rankings import probability_best, shortest_list
-from costmodel.uncertainty import (
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import (
     ErrorModel,
     interval_score,
     intervals,
     sampled_log_errors,
 )
+from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.measurements.kinds import recognise
 from planner.measurements.tables import read_table
 from planner.uncertainty.bars import SAME_WITHIN, near_list
@@ -205,7 +205,7 @@ def calibration_text(rows: Rows, fitted: Fitted, folder: Path, serving: Fitted, 
         "source:",
         "  note: >-",
         "    residuals of published training steps (vTrain, Ultra-Scale Playbook, llm-foundry, Megatron-LM, NeMo, InternEvo,",
-        "    tf_cnn_benchmarks, NVIDIA DeepLearningExamples; docs/accuracy.md, Error bars); prior_log_sd as in costmodel/constants.py",
+        "    tf_cnn_benchmarks, NVIDIA DeepLearningExamples; docs/accuracy.md); prior_log_sd as in costmodel/uncertainty/constants.py",
         f"  rows: {len(rows)}",
         f"  used: {len(rows)}",
         "  command: python benchmarks/intervals.py --write",

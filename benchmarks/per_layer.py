@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategies.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray, Limits
-from strategies.per_layer.search import Method, lower_bound, solve
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray, Limits
+from strategies.layerwise.per_layer.search import Method, lower_bound, solve
 
 PEAK_FLOPS = 40e12
 LAUNCH_S = 20e-6

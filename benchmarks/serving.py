@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from pages import put
 from serving_rows import figure_rows
 
-from costmodel.constants import CONSTANTS
-from costmodel.rankings import shortest_list
-from costmodel.uncertainty import interval_score, sampled_log_errors
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import interval_score, sampled_log_errors
+from costmodel.uncertainty.rankings import shortest_list
 from planner.calibration.files import load_calibration
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "inference.md"

@@ -29,12 +29,12 @@ from pathlib import Path
 import numpy as np
 from interval_rows import Rows
 
-from costmodel.constants import CONSTANTS
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.variants import SERVING_CONSTANTS
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
+from costmodel.uncertainty.constants import CONSTANTS
 from planner.loading import load_cluster, load_device, load_model
 from planner.request import Request
 from planner.uncertainty.bars import Knowledge, serving_knowledge

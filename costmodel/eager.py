@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 
 __all__ = ["loop_update_s", "weight_tensors"]
 
@@ -15,8 +15,8 @@ _CALL_S = 6e-6
 def weight_tensors(graph: Graph) -> int:
     """Tensors of trained weights as PyTorch counts them: a matrix, a bias, scale and shift of a normalisation.
 
-    >>> from costmodel.graph import Graph, LayerSpec
-    >>> from costmodel.layers.base import params_from
+    >>> from costmodel.network.graph import Graph, LayerSpec
+    >>> from costmodel.network.layers.base import params_from
     >>> image = LayerSpec(name="image", kind="input", params=params_from("input", {"shape": (3, 8, 8)}))
     >>> params = params_from("convolution", {"out_channels": 4, "kernel": 1, "norm": "batch"})
     >>> conv = LayerSpec(name="conv", kind="convolution", params=params, inputs=("image",))

@@ -8,7 +8,7 @@ A copy that is not prefetched lengthens the step; storage that is slower than th
 
 from __future__ import annotations
 
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
 
 __all__ = ["copy_s", "with_storage_s"]
 
@@ -29,8 +29,8 @@ def copy_s(batch_bytes: float, workers: int, cluster: Cluster) -> float:
     --------
     300 MB over a port of 12 GB/s alone, and where two share it.
 
-    >>> from costmodel.device import Device
-    >>> from costmodel.network import DeviceGroup, Level
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> board = Level(name="board", size=2, bandwidth_bytes_per_s=12e9, latency_s=0.0)
     >>> node = Level(name="node", size=2, bandwidth_bytes_per_s=6e9, latency_s=0.0, shared_by=2)

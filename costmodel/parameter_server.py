@@ -13,7 +13,7 @@ node. A pull cannot hide: the next step starts with it. A push hides behind the 
 
 from __future__ import annotations
 
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
 
 __all__ = ["exposed_server_s", "transfer_s"]
 
@@ -25,8 +25,8 @@ def transfer_s(weight_bytes: float, workers: int, cluster: Cluster) -> float:
     --------
     400 MB over links of 10 GB/s that four devices use at once and that reach 8 GB/s; two nodes swap half of it at 1 GB/s.
 
-    >>> from costmodel.device import Device
-    >>> from costmodel.network import DeviceGroup, Level
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> node = Level(name="node", size=4, bandwidth_bytes_per_s=10e9, latency_s=0.0, efficiency=0.8)
     >>> network = Level(name="network", size=None, bandwidth_bytes_per_s=0.25e9, latency_s=0.0, shared_by=4)

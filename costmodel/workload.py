@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from costmodel.compute import ComputeModel
-from costmodel.forks import gradient_passes
-from costmodel.graph import Graph
+from costmodel.kernels.compute import ComputeModel
+from costmodel.network.forks import gradient_passes
+from costmodel.network.graph import Graph
 from costmodel.precision import Optimizer, Precision
 
 __all__ = ["CONTEXT_BYTES", "Workload"]
@@ -35,7 +35,7 @@ class Workload:
         return -(-self.global_batch // num_micro_batches)
 
     def gradient_passes(self) -> tuple[float, ...]:
-        """Layer -> passes over its output in which the gradients of its readers are added up (`costmodel.forks`)."""
+        """Layer -> passes over its output in which the gradients of its readers are added up (`costmodel.network.forks`)."""
         return self.graph.once("gradient passes", lambda: gradient_passes(self.graph))
 
     def needs_gradient(self) -> tuple[bool, ...]:

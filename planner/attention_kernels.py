@@ -6,9 +6,9 @@ import re
 from dataclasses import replace
 from typing import Literal
 
-from costmodel.device import Device
-from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
 
 __all__ = ["Attention", "attention_of", "cluster_run_by", "with_attention"]
 

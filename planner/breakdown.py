@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from costmodel.layers import Layer, Shard
-from costmodel.network import Cluster
-from costmodel.pipeline_cost import pipeline_arrays, stage_times
-from costmodel.plan import Plan
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import SplitTable, shard_of, split_table
-from costmodel.tables import CostTables
+from costmodel.hardware.cluster import Cluster
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.pipeline import pipeline_arrays, stage_times
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import SplitTable, shard_of, split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.layers import Layer, Shard
 from costmodel.workload import Workload
 from planner.results import LayerCost
 from planner.wording import split_in_words

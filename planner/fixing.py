@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from costmodel.splits import Split
+from costmodel.layerwise.splits import Split
 from planner.errors import UnknownName, UsageError
 from planner.loading import LoadedModel
 from planner.request import Request
-from strategies.space import FAMILY_NAMES, Restriction, fixed_by_patterns
+from strategies.layerwise.space import FAMILY_NAMES, Restriction, fixed_by_patterns
 
 __all__ = ["parse_fix", "restriction_of"]
 

@@ -8,8 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from costmodel.graph import Graph, GraphError
-from costmodel.network import ClusterError
+from costmodel.hardware.cluster import ClusterError
+from costmodel.network.graph import Graph, GraphError
 from planner.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
 from planner.files.documents import Document, Location, parse_text
 from planner.files.network_faults import (
@@ -28,8 +28,8 @@ from planner.files.validation import validate
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from costmodel.device import Device
-    from costmodel.network import Cluster
+    from costmodel.hardware.cluster import Cluster
+    from costmodel.hardware.device import Device
     from planner.importers.documents import ImportedDocument
     from planner.report.blocks import Block
 

@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from costmodel.collective_registry import names_of
-from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.collective_registry import names_of
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from planner.calibration.files import LoadedCalibration, load_calibration
 from planner.errors import PlannerError, UnknownName, UsageError
 from planner.fixing import restriction_of
 from planner.loading import LoadedModel, load_cluster, load_device, load_model
 from planner.request import Request
-from strategies.space import Restriction
+from strategies.layerwise.space import Restriction
 
 __all__ = ["DEFAULT_CLUSTER", "calibration_of", "default_cluster", "look_up", "pick"]
 

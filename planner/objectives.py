@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.device import Device
-from costmodel.energy import DEFAULT_IDLE_SHARE, Power
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Device
+from costmodel.hardware.energy import DEFAULT_IDLE_SHARE, Power
 from planner.errors import UsageError
 from planner.report.numbers import energy_text, percent, significant
 from planner.request import Request
 from planner.results import Assumption
-from strategies.score import LAYER_OBJECTIVES
+from strategies.layerwise.score import LAYER_OBJECTIVES
 
 __all__ = ["BETTER", "check_layer_objective", "check_rates", "cost_text", "stated_rates"]
 

@@ -11,9 +11,9 @@ from planner.errors import UsageError
 from planner.request import Request, SpaceChoice
 
 if TYPE_CHECKING:
+    from costmodel.layerwise.plan import Plan
     from costmodel.mesh.plan import MeshPlan
     from costmodel.mixed.plan import MixedPlan
-    from costmodel.plan import Plan
     from planner.loading import Loaded
     from planner.mesh.results import MeshBreakdown
     from planner.mixed.results import MixedBreakdown

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from costmodel.energy import Power, money_of
-from costmodel.evaluate import CostBatch, evaluate
-from costmodel.known_costs import KnownCosts
-from costmodel.plan import Plan, family_of_plan
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, divisors
+from costmodel.hardware.energy import Power, money_of
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.evaluate import CostBatch, evaluate
+from costmodel.layerwise.plan import Plan, family_of_plan
+from costmodel.layerwise.splits import Split, divisors
 from planner.resolve import Resolved
 from planner.results import RankedPlan
 from planner.wording import plan_in_words
-from strategies.score import Score, score_of
+from strategies.layerwise.score import Score, score_of
 
 __all__ = ["layer_score", "rank"]
 

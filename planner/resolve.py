@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodel.compute import ComputeModel
-from costmodel.constants import cluster_with
-from costmodel.device import Device
-from costmodel.host import host_rates
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Device
+from costmodel.hardware.host import host_rates
+from costmodel.kernels.compute import ComputeModel
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.network import Cluster
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import divisors
+from costmodel.uncertainty.constants import cluster_with
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.assumptions import space_assumptions, stated_assumptions
@@ -28,7 +28,7 @@ from planner.mixed.options import lead_device
 from planner.objectives import check_layer_objective
 from planner.request import Request
 from planner.results import Assumption, Setting
-from strategies.space import Restriction
+from strategies.layerwise.space import Restriction
 
 __all__ = ["Resolved", "check_trainable", "resolve"]
 

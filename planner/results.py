@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from costmodel.plan import Plan
+from costmodel.layerwise.plan import Plan
 
 if TYPE_CHECKING:
-    from costmodel.links import LinkRow
+    from costmodel.hardware.links import LinkRow
     from planner.uncertainty.bars import ErrorBars
     from planner.uncertainty.sensitivity import Sensitivity
 

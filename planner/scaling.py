@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.evaluate import evaluate
-from costmodel.known_costs import KnownCosts
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.evaluate import evaluate
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import Split, divisors
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
-from costmodel.plan import Plan
-from costmodel.splits import Split, divisors
 from planner.errors import UsageError
 from planner.ranking import rank
 from planner.request import Request

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from costmodel.known_costs import KnownCosts
-from costmodel.plan import Plan
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.plan import Plan
 from costmodel.units import format_bytes, format_seconds, parse_quantity
 from planner.errors import NoFeasiblePlan, UsageError
 from planner.objectives import stated_rates
@@ -21,14 +21,14 @@ from planner.search_errors import SearchInterrupted, ended_early, no_plan_in_tim
 from planner.uncertainty.answers import layer_bars
 from planner.uncertainty.bars import COMPARED_PLANS, with_bars
 from planner.wording import plan_in_words
-from strategies.space import FAMILY_NAMES
+from strategies.layerwise.space import FAMILY_NAMES
 
 if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan
     from costmodel.mixed.plan import MixedPlan
     from planner.mesh.results import MeshBreakdown, MeshResult
     from planner.mixed.results import MixedBreakdown, MixedResult
-    from strategies.search import Candidate, Outcome, SearchSettings
+    from strategies.layerwise.search import Candidate, Outcome, SearchSettings
 
 __all__ = ["estimate", "explain", "optimize", "plan_of_family"]
 
@@ -67,7 +67,7 @@ def optimize(request: Request, progress: Progress | None = None) -> SearchResult
 def _optimize_layers(
     resolved: Resolved, progress: Progress | None, started: float, *, with_error_bars: bool = True
 ) -> SearchResult:
-    from strategies.search import search  # a mesh or a mixed cluster does without
+    from strategies.layerwise.search import search  # a mesh or a mixed cluster does without
 
     _check_fixed_batch(resolved)
     known = KnownCosts(resolved.workload, resolved.cluster)
@@ -184,7 +184,7 @@ def _check_splittable(resolved: Resolved) -> None:
 
 
 def _settings(resolved: Resolved) -> SearchSettings:
-    from strategies.search import SearchSettings
+    from strategies.layerwise.search import SearchSettings
 
     request = resolved.request
     return SearchSettings(
@@ -209,7 +209,7 @@ def plan_of_family(resolved: Resolved, workers: int, family: str | None) -> Plan
 
 def _plan_of_request(resolved: Resolved, workers: int | None = None) -> Plan:
     """Best plan on exactly the requested number of GPUs within the family and the fixes."""
-    from strategies.search import search
+    from strategies.layerwise.search import search
 
     count = workers or resolved.request.gpus
     settings = dataclasses.replace(_settings(resolved), top=1, worker_counts=(count,), max_workers=count)
@@ -235,7 +235,7 @@ def _result(
     resolved: Resolved, outcome: Outcome, known: KnownCosts, started: float
 ) -> tuple[SearchResult, tuple[RankedPlan, ...]]:
     """The answer, and the plans that error bars compare: all that the search kept, or those that are chosen to differ."""
-    from strategies.data_parallel import best_data_parallel
+    from strategies.layerwise.data_parallel import best_data_parallel
 
     shown = outcome.candidates[: resolved.request.top]
     chosen = _diverse(resolved, outcome, started) if resolved.request.diverse else outcome.candidates
@@ -323,7 +323,7 @@ def _notes(resolved: Resolved, outcome: Outcome) -> list[str]:
 
 def _diverse(resolved: Resolved, outcome: Outcome, started: float) -> list[Candidate]:
     """Best plan of every family, each found by its own exact search; one time limit and one Ctrl-C end them all."""
-    from strategies.search import search
+    from strategies.layerwise.search import search
 
     whole = _settings(resolved)
     found: dict[str, Candidate] = {}

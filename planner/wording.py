@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from costmodel.graph import Graph
-from costmodel.plan import Plan, runs
-from costmodel.splits import Split
+from costmodel.layerwise.plan import Plan, runs
+from costmodel.layerwise.splits import Split
+from costmodel.network.graph import Graph
 
 __all__ = ["plan_in_words", "split_in_words"]
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.per_layer.problem import FloatArray, IntArray
+from strategies.layerwise.per_layer.problem import FloatArray, IntArray
 
 __all__ = [
     "LinearProgram",

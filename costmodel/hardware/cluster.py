@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.device import Device
-from costmodel.host import Host
+from costmodel.hardware.device import Device
+from costmodel.hardware.host import Host
 
 __all__ = ["Cluster", "ClusterError", "DeviceGroup", "GroupSpan", "Level", "span"]
 

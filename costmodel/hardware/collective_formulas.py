@@ -1,7 +1,7 @@
 """Formulas of the collective algorithms. To add one, write a function here and decorate it; their order breaks ties.
 
 Symbols, per level of the cluster: c units joined, latency a, G the bandwidth with which all ranks of the group in one unit together
-leave it, P that of one rank alone (`costmodel.network.GroupSpan`); n ranks and a message of B bytes. On one level G = P is the
+leave it, P that of one rank alone (`costmodel.hardware.cluster.GroupSpan`); n ranks and a message of B bytes. On one level G = P is the
 bandwidth of a device.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.collective_registry import Traffic, collective
+from costmodel.hardware.collective_registry import Traffic, collective
 
 FloatArray = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""The registry of collective algorithms; the formulas are in `costmodel.collective_formulas`."""
+"""The registry of collective algorithms; the formulas are in `costmodel.hardware.collective_formulas`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.network import GroupSpan
+from costmodel.hardware.cluster import GroupSpan
 
 __all__ = ["COLLECTIVES", "OPERATIONS", "Collective", "CollectiveError", "Formula", "Traffic", "collective", "names_of"]
 

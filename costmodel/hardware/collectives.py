@@ -1,14 +1,14 @@
 """Time of collective operations: latency and bandwidth (alpha-beta: R. Hockney, Parallel Computing 20, 1994), at any group size.
 
 Symbols: n ranks, a message of B bytes, and per level of the cluster, innermost first: c units joined, latency a, and
-G, the bandwidth with which all ranks of the group in one unit together leave it (`costmodel.network.GroupSpan`), the other groups
+G, the bandwidth with which all ranks of the group in one unit together leave it (`costmodel.hardware.cluster.GroupSpan`), the other groups
 communicating too. On one level G is the bandwidth of a device. All links are full duplex.
 
 Whose B it is: all_reduce, the vector that every rank has; all_gather, the gathered tensor; reduce_scatter, the tensor before it is
 reduced; all_to_all, what one rank holds (it keeps 1/n of it); point_to_point, what is sent.
 
 A group of one rank takes exactly no time, and so does an empty message. The formulas are
-in `costmodel.collective_formulas`.
+in `costmodel.hardware.collective_formulas`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel import collective_formulas  # noqa: F401 - registers the algorithms
-from costmodel.collective_registry import (
+from costmodel.hardware import collective_formulas  # noqa: F401 - registers the algorithms
+from costmodel.hardware.cluster import Cluster, GroupSpan
+from costmodel.hardware.collective_registry import (
     COLLECTIVES,
     OPERATIONS,
     Collective,
@@ -29,7 +30,6 @@ from costmodel.collective_registry import (
     collective,
     names_of,
 )
-from costmodel.network import Cluster, GroupSpan
 
 __all__ = [
     "ALL_REDUCE_NAMES",
@@ -81,8 +81,8 @@ def collective_s(
 
     Examples
     --------
-    >>> from costmodel.device import Device
-    >>> from costmodel.network import DeviceGroup, Level, span
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level, span
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> level = Level(name="l", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-6)
     >>> cluster = Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(level,))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
 
 __all__ = ["DEFAULT_LAUNCH_OVERHEAD_S", "FORMATS", "Device", "DeviceError"]
 
@@ -51,7 +51,7 @@ class Device:
     busy_power_w : float or None
         What the device draws while it computes; None where nobody has stated it.
     idle_power_w : float or None
-        What it draws while it waits; None where nobody has stated it (`costmodel.energy` has a default).
+        What it draws while it waits; None where nobody has stated it (`costmodel.hardware.energy` has a default).
 
     Raises
     ------
@@ -68,7 +68,7 @@ class Device:
     >>> k20.peak("bf16")
     Traceback (most recent call last):
         ...
-    costmodel.device.DeviceError: device 'k20' has no peak rate for bf16; it has fp32
+    costmodel.hardware.device.DeviceError: device 'k20' has no peak rate for bf16; it has fp32
     """
 
     name: str

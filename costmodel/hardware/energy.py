@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.device import Device
-from costmodel.host import Host
+from costmodel.hardware.device import Device
+from costmodel.hardware.host import Host
 
 if TYPE_CHECKING:
     from costmodel.mesh.costs import MeshCosts

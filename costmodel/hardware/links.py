@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.network import Cluster, Level, span
+from costmodel.hardware.cluster import Cluster, Level, span
 
 __all__ = ["LinkRow", "link_level", "link_rows"]
 
@@ -45,8 +45,8 @@ def link_level(cluster: Cluster, group: int, stride: int) -> tuple[Level, float]
 
     Examples
     --------
-    >>> from costmodel.device import Device
-    >>> from costmodel.network import DeviceGroup
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
     >>> fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=10e9, latency_s=5e-6)

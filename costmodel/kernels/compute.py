@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
-from costmodel.layers import Layer, Shard
-from costmodel.layers.base import FloatArray
+from costmodel.network.layers import Layer, Shard
+from costmodel.network.layers.base import FloatArray
 
 __all__ = ["ComputeModel", "CostModelError", "PassTimes"]
 
@@ -70,7 +70,7 @@ class ComputeModel(Protocol):
         ...
 
     def sum_s(self, layer: Layer, elements: FloatArray) -> FloatArray:
-        """Time to add up the gradients of a layer's output, where that moves so many elements (`costmodel.forks`)."""
+        """Time to add up the gradients of a layer's output, where that moves so many elements (`costmodel.network.forks`)."""
         ...
 
     def is_free(self, layer: Layer) -> bool:

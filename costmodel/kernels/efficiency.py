@@ -1,4 +1,4 @@
-"""Constants of how close kernels come to the peaks of a device, and where they come from; `costmodel.kernel_time` is what they are of."""
+"""Constants of how close kernels come to the peaks of a device (`costmodel.kernels.kernel_time`), and where they come from."""
 
 from __future__ import annotations
 

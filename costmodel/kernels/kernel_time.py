@@ -15,7 +15,7 @@ kernels for tiles below a least side f, so that m + m0 is max(m, f) + m0 there: 
 recurrent cells run kernels made for thin matrices.
 
 Every size enters through an increasing function that is not negative at 0 and adds up to no less in pieces (concave, or the larger of
-itself and a constant), so more work never takes less time and pieces never take less than the whole. `costmodel.efficiency` has the
+itself and a constant), so more work never takes less time and pieces never take less than the whole. `costmodel.kernels.efficiency` has the
 numbers and their sources.
 """
 
@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.device import Device
-from costmodel.efficiency import NARROW_FORMATS, EfficiencyError
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import NARROW_FORMATS, EfficiencyError
 
 __all__ = ["kernel_time_s"]
 
@@ -120,8 +120,8 @@ def kernel_time_s(
     --------
     A device that computes 1 TFLOP/s and reads 100 GB/s without any loss:
 
-    >>> from costmodel.device import Device
-    >>> from costmodel.efficiency import Efficiency
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.kernels.efficiency import Efficiency
     >>> ideal = Efficiency(
     ...     matmul_fraction=1, vector_fraction=1, memory_fraction=1, tile_half=0, depth_half=0, fill_outputs=0
     ... )

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.compute import PassTimes
-from costmodel.device import Device
-from costmodel.kernel_time import kernel_time_s
-from costmodel.layers import Kernel, Layer, LayerWork, Shard
-from costmodel.layers.base import FloatArray, Fusable, PassWork
+from costmodel.hardware.device import Device
+from costmodel.kernels.compute import PassTimes
+from costmodel.kernels.kernel_time import kernel_time_s
+from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
+from costmodel.network.layers.base import FloatArray, Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
 
 __all__ = ["EAGER", "ImageSoftware", "RooflineCompute"]
@@ -54,7 +54,7 @@ class RooflineCompute:
     counts_norm: bool = True
 
     def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
-        """Time the three passes; see `costmodel.compute.ComputeModel.pass_times`."""
+        """Time the three passes; see `costmodel.kernels.compute.ComputeModel.pass_times`."""
         return self.work_times(layer, layer.family.work(layer, shard), shard, needs_input_gradient=needs_input_gradient)
 
     def work_times(self, layer: Layer, work: LayerWork, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers.base import FloatArray
+from costmodel.network.layers.base import FloatArray
 
 __all__ = ["CHEAPEST", "CostBatch", "PlanBatch", "concatenate"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costmodel.layer_costs import cost_layers
-from costmodel.network import Cluster
-from costmodel.splits import SplitTable
-from costmodel.tables import CostTables
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.layer_costs import cost_layers
+from costmodel.layerwise.splits import SplitTable
+from costmodel.layerwise.tables import CostTables
 from costmodel.workload import Workload
 
 __all__ = ["KnownCosts"]

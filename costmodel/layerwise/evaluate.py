@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.batches import CHEAPEST, CostBatch, PlanBatch, concatenate
-from costmodel.folding import fold
-from costmodel.known_costs import KnownCosts
-from costmodel.layers.base import FloatArray
-from costmodel.network import Cluster
-from costmodel.pipeline_cost import evaluate_pipelines
-from costmodel.plan import Plan
-from costmodel.splits import split_table
-from costmodel.tables import CostTables
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.batches import CHEAPEST, CostBatch, PlanBatch, concatenate
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.folding import fold
+from costmodel.layerwise.pipeline import evaluate_pipelines
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.layers.base import FloatArray
 from costmodel.workload import Workload
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Cost tables folded for plans in which many layers share one choice: what such a plan gathers from, by the million.
 
-How the exposed exchange folds is said in `costmodel.evaluate`.
+How the exposed exchange folds is said in `costmodel.layerwise.evaluate`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.batches import CostBatch, PlanBatch
-from costmodel.layers.base import FloatArray
-from costmodel.tables import CostTables
+from costmodel.layerwise.batches import CostBatch, PlanBatch
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.layers.base import FloatArray
 
 __all__ = ["FoldedTables", "fold"]
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.collectives import all_reduce_s, cheapest_s, point_to_point_s
-from costmodel.layers import InnerExchange, Layer, Shard
-from costmodel.layers.base import FloatArray
-from costmodel.layers.epilogue import reduced_fraction
-from costmodel.layers.shape_only import share_of_output
-from costmodel.network import Cluster, GroupSpan, span
-from costmodel.splits import SplitTable, legal_splits, shard_of
+from costmodel.hardware.cluster import Cluster, GroupSpan, span
+from costmodel.hardware.collectives import all_reduce_s, cheapest_s, point_to_point_s
+from costmodel.layerwise.splits import SplitTable, legal_splits, shard_of
+from costmodel.network.layers import InnerExchange, Layer, Shard
+from costmodel.network.layers.base import FloatArray
+from costmodel.network.layers.epilogue import reduced_fraction
+from costmodel.network.layers.shape_only import share_of_output
 from costmodel.workload import Workload
 
 __all__ = ["LayerCosts", "LayerStack", "Spans", "cost_layers", "recost_layers", "taken"]

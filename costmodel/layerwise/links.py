@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from costmodel.links import LinkRow, link_rows
-from costmodel.network import Cluster
-from costmodel.plan import Plan
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.links import LinkRow, link_rows
+from costmodel.layerwise.plan import Plan
 
 __all__ = ["layer_links"]
 

@@ -28,12 +28,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.collectives import point_to_point_s
-from costmodel.layers.base import FloatArray
-from costmodel.network import Cluster, span
-from costmodel.plan import Plan, Stage
-from costmodel.splits import Split
-from costmodel.tables import CostTables
+from costmodel.hardware.cluster import Cluster, span
+from costmodel.hardware.collectives import point_to_point_s
+from costmodel.layerwise.plan import Plan, Stage
+from costmodel.layerwise.splits import Split
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.layers.base import FloatArray
 
 __all__ = [
     "PipelineArrays",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.graph import Graph
-from costmodel.splits import Split
+from costmodel.layerwise.splits import Split
+from costmodel.network.graph import Graph
 
 __all__ = ["Plan", "Stage", "family_of_plan", "plan_key"]
 

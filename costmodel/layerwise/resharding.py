@@ -5,8 +5,8 @@ channelwise needs, on each worker, a block of a (b', i', h') grid, whole along w
 an all-to-all into a (b', i', h')-grid share followed by an all-gather over the o' copies; the gradient comes back by the adjoint, a
 reduce-scatter over the copies and an all-to-all.
 
-A worker receives what it needs and does not hold. Ranks are in the order of `costmodel.splits` in every layout: samples and rows in
-pieces of neighbouring indices, so that of W workers the one that is worst off already has
+A worker receives what it needs and does not hold. Ranks are in the order of `costmodel.layerwise.splits` in every layout: samples and rows
+in pieces of neighbouring indices, so that of W workers the one that is worst off already has
 
     k = 1 / (lcm(b, b') lcm(h, h') n)   of the tensor, and nothing if b != b' and both heights are split,
     n = c i' / max(1, gcd(c, o' i') / o')   with c = o i
@@ -27,11 +27,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.collectives import cheapest_s
-from costmodel.layers import Layer
-from costmodel.layers.base import FloatArray
-from costmodel.network import Cluster, GroupSpan, span
-from costmodel.splits import SplitTable
+from costmodel.hardware.cluster import Cluster, GroupSpan, span
+from costmodel.hardware.collectives import cheapest_s
+from costmodel.layerwise.splits import SplitTable
+from costmodel.network.layers import Layer
+from costmodel.network.layers.base import FloatArray
 
 __all__ = ["EdgeGeometry", "LayoutPairs", "PlacedPairs", "edge_geometry", "edge_times", "gather_times", "place"]
 

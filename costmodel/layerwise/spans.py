@@ -2,7 +2,7 @@
 
 Without stages all workers do the same, so there is one track. Gradients are exchanged one after the other, last layer first, while the last
 micro-batch goes back; they share the links with the moves of activations, so they pause meanwhile (as the judge counts it, see
-`costmodel.evaluate`). With stages the pipeline is simulated (`costmodel.timeline`).
+`costmodel.layerwise.evaluate`). With stages the pipeline is simulated (`costmodel.timeline`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from costmodel.network import Cluster
-from costmodel.pipeline_cost import pipeline_arrays, stage_times
-from costmodel.plan import Plan
-from costmodel.splits import split_table
-from costmodel.tables import CostTables
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.pipeline import pipeline_arrays, stage_times
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
 from costmodel.timeline import STREAMS, TimelineInput, simulate
 from costmodel.tracks import Tracks, TrackSpan
 from costmodel.workload import Workload

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import Layer, Shard
+from costmodel.network.layers import Layer, Shard
 
 __all__ = ["Split", "SplitTable", "divisors", "factorisations", "legal_splits", "shard_of", "split_table"]
 

@@ -1,6 +1,6 @@
 """Cost tables: every layer under every split, and every move between two layers, costed once.
 
-A plan's cost is then gathers and algebra over these tables (`costmodel.evaluate`), and a search's input is the same tables
+A plan's cost is then gathers and algebra over these tables (`costmodel.layerwise.evaluate`), and a search's input is the same tables
 (`strategies`), so what is searched is what is judged.
 """
 
@@ -13,11 +13,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layer_costs import LayerCosts, LayerStack, Spans, cost_layers, recost_layers, taken
-from costmodel.layers.base import FloatArray
-from costmodel.network import Cluster
-from costmodel.resharding import EdgeGeometry, PlacedPairs, edge_geometry, edge_times, place
-from costmodel.splits import SplitTable
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.layer_costs import LayerCosts, LayerStack, Spans, cost_layers, recost_layers, taken
+from costmodel.layerwise.resharding import EdgeGeometry, PlacedPairs, edge_geometry, edge_times, place
+from costmodel.layerwise.splits import SplitTable
+from costmodel.network.layers.base import FloatArray
 from costmodel.workload import Workload
 
 __all__ = ["CostTables", "EdgeCost", "LayerCosts"]

@@ -10,13 +10,13 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from costmodel.device import FORMATS, Device
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import FORMATS, Device
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.shares import RowKeys
 from costmodel.mesh.tables import unit_table
 from costmodel.mesh.units import Units
-from costmodel.network import Cluster
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
 __all__ = ["unit_weights"]

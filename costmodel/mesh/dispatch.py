@@ -12,10 +12,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers.mixture import MixtureParams
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.plan import MeshBatch
 from costmodel.mesh.unit_table import UnitTable
+from costmodel.network.layers.mixture import MixtureParams
 
 __all__ = ["free_draws", "reached", "sent_bytes"]
 

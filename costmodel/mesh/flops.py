@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.layers import ATTENTION, Layer, Shard
-from costmodel.layers.base import PassWork
+from costmodel.network.layers import ATTENTION, Layer, Shard
+from costmodel.network.layers.base import PassWork
 from costmodel.workload import Workload
 
 __all__ = ["FLOP_CONVENTION", "model_flops_per_step"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.graph import Graph
 from costmodel.mesh.units import UnitKind
+from costmodel.network.graph import Graph
 from costmodel.workload import Workload
 
 __all__ = ["GradientFlow", "flow_of", "is_repeated"]

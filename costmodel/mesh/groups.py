@@ -4,8 +4,8 @@ Ranks are numbered by an order such as tp-cp-dp-pp, the first dimension being ne
 dimensions covers a range of ranks in which its members are spread evenly: exactly so where the dimensions follow each
 other in the order, on average otherwise.
 
-Collectives are those that libraries run (`costmodel.collectives.library_s`): every formula is ``a + b B + c sqrt(B)`` for a message of
-B bytes, with c > 0 where pieces are handed on from stage to stage, so a group needs three numbers per algorithm, found once
+Collectives are those that libraries run (`costmodel.hardware.collectives.library_s`): every formula is ``a + b B + c sqrt(B)`` for a
+message of B bytes, with c > 0 where pieces are handed on from stage to stage, so a group needs three numbers per algorithm, found once
 by asking the formulas.
 """
 
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.collectives import collective_s, names_of
+from costmodel.hardware.cluster import Cluster, span
+from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import ORDERS
-from costmodel.network import Cluster, span
 
 __all__ = ["GroupTimes", "strides"]
 
@@ -93,8 +93,8 @@ class GroupTimes:
 
     Examples
     --------
-    >>> from costmodel.device import Device
-    >>> from costmodel.network import DeviceGroup, Level
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> level = Level(name="l", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0)
     >>> groups = GroupTimes(cluster=Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(level,)))
@@ -152,11 +152,11 @@ class GroupTimes:
         Parameters
         ----------
         operation : str
-            One of `costmodel.collectives.OPERATIONS`.
+            One of `costmodel.hardware.collectives.OPERATIONS`.
         group : array (n,)
             From `find`.
         message_bytes : array (n,) or (n, m)
-            As `costmodel.collectives` counts it for the operation.
+            As `costmodel.hardware.collectives` counts it for the operation.
 
         Returns
         -------

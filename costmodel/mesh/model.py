@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.balance import unit_weights
 from costmodel.mesh.cores import Cores, build_cores, core_columns, end_columns, mesh_strides
@@ -34,7 +35,6 @@ from costmodel.mesh.step import step_costs, step_times, step_totals
 from costmodel.mesh.tables import unit_column, unit_table
 from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitRows, UnitTable
 from costmodel.mesh.units import MeshError, Units, fold
-from costmodel.network import Cluster
 from costmodel.workload import Workload
 
 __all__ = ["MeshModel"]

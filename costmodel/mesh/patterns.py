@@ -11,13 +11,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 
-from costmodel.graph import Graph
-from costmodel.layers import ATTENTION, Layer
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.layouts import WHOLE, Layout, transfers
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.mesh.roles import CHANNELWISE, WHOLE_INPUTS, LayerRole, Move, roles_of
 from costmodel.mesh.units import MeshError, UnitKind, Units
-from costmodel.splits import divisors
+from costmodel.network.graph import Graph
+from costmodel.network.layers import ATTENTION, Layer
 
 __all__ = [
     "check_splits",

@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.graph import Graph
-from costmodel.layers import ATTENTION
 from costmodel.mesh.layouts import Transfer
 from costmodel.mesh.units import UnitKind
+from costmodel.network.graph import Graph
+from costmodel.network.layers import ATTENTION
 
 __all__ = ["CHANNELWISE", "WHOLE_INPUTS", "LayerRole", "Move", "Role", "roles_of"]
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.efficiency import NARROW_FORMATS
-from costmodel.graph import Graph
-from costmodel.layers import ATTENTION, Layer, Shard
+from costmodel.kernels.efficiency import NARROW_FORMATS
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.flows import is_repeated
 from costmodel.mesh.roles import LayerRole
 from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.units import UnitKind
+from costmodel.network.graph import Graph
+from costmodel.network.layers import ATTENTION, Layer, Shard
 from costmodel.workload import Workload
 
 __all__ = ["SavedFacts", "add_saved", "add_saved_inputs", "add_saved_layer", "saved_facts"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import Layer, Shard
 from costmodel.mesh.keys import combined
 from costmodel.mesh.roles import LayerRole
 from costmodel.mesh.units import UnitKind
+from costmodel.network.layers import Layer, Shard
 
 __all__ = ["RowKeys", "rows_held", "shard_of"]
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.cores import Cores
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.keys import rows_of
 from costmodel.mesh.layout_arrays import weigh
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
 __all__ = ["StepEnd", "gradient_passes_s", "gradient_width"]

@@ -1,7 +1,7 @@
 """Costs of one unit of every kind on one rank, by how a rank's share is cut: rows of (tp, sequence parallel, cp, ep, etp, micro-batch).
 
 Everything that a plan costs is gathered from these rows. Times come from the layer families through the compute preset, as in
-`costmodel.tables`; nothing here knows what a layer computes.
+`costmodel.layerwise.tables`; nothing here knows what a layer computes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.compute import ComputeModel, PassTimes
-from costmodel.efficiency import NARROW_FORMATS
-from costmodel.graph import Graph
-from costmodel.layers import ATTENTION, Layer, LayerWork, Shard
+from costmodel.hardware.cluster import Cluster
+from costmodel.kernels.compute import ComputeModel, PassTimes
+from costmodel.kernels.efficiency import NARROW_FORMATS
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.flows import GradientFlow, flow_of
 from costmodel.mesh.groups import GroupTimes
@@ -35,8 +35,8 @@ from costmodel.mesh.unfused import (
 from costmodel.mesh.unit_messages import add_attention_messages, add_dispatch, add_tensor_parallel
 from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitTable
 from costmodel.mesh.units import UnitKind, Units
-from costmodel.network import Cluster
-from costmodel.roofline import RooflineCompute
+from costmodel.network.graph import Graph
+from costmodel.network.layers import ATTENTION, Layer, LayerWork, Shard
 from costmodel.workload import Workload
 
 __all__ = ["add_layer", "unit_column", "unit_roles", "unit_table"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import ATTENTION, Layer, Shard
-from costmodel.layers.base import PassWork
-from costmodel.layers.mixture import MixtureParams
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.shares import rows_held
+from costmodel.network.layers import ATTENTION, Layer, Shard
+from costmodel.network.layers.base import PassWork
+from costmodel.network.layers.mixture import MixtureParams
 
 __all__ = ["expert_bytes", "expert_kernels", "expert_repeats", "fp8_bytes", "softmax_kernels", "unfused_bytes"]
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import Layer, Shard
-from costmodel.layers.base import positions_of
 from costmodel.mesh.dispatch import free_draws
 from costmodel.mesh.flows import GradientFlow
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, Move
 from costmodel.mesh.shares import RowKeys, rows_held
+from costmodel.network.layers import Layer, Shard
+from costmodel.network.layers.base import positions_of
 from costmodel.workload import Workload
 
 __all__ = ["add_attention_messages", "add_dispatch", "add_moves", "add_tensor_parallel"]

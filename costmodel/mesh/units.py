@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 
 __all__ = ["MeshError", "UnitKind", "Units", "fold", "mesh_fault"]
 

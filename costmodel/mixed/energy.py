@@ -1,13 +1,13 @@
-"""Money and energy of a step over several kinds of devices, every group at its own price and power (`costmodel.energy`)."""
+"""Money and energy of a step over several kinds of devices, every group at its own price and power (`costmodel.hardware.energy`)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costmodel.energy import Power, money_of
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.energy import Power, money_of
 from costmodel.mixed.evaluate import StageReport
 from costmodel.mixed.plan import MixedPlan
-from costmodel.network import Cluster
 
 __all__ = ["mixed_energy_j", "mixed_money"]
 

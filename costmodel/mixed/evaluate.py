@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import SCHEDULES
 from costmodel.mesh.schedule import ChunkRuns, flush_s
@@ -22,7 +23,6 @@ from costmodel.mixed.model import NO_OTHER_ASSUMPTIONS, MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan
 from costmodel.mixed.rules import broken_mixed_rules
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
-from costmodel.network import Cluster
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import Workload
 

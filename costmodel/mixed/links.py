@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.hardware.cluster import Cluster, Level
 from costmodel.mesh.units import MeshError
 from costmodel.mixed.plan import group_names
-from costmodel.network import Cluster, Level
 
 __all__ = ["Crossing", "MixedError", "all_reduce_across_s", "check_groups", "crossing", "group_cluster", "group_ranges"]
 
@@ -92,7 +92,7 @@ class Crossing:
     bytes_per_s: float  # of each of the messages
 
     def send_s(self, message_bytes: FloatArray | float) -> FloatArray:
-        """One message each: B/P + a, as `costmodel.collective_formulas` has it for neighbours."""
+        """One message each: B/P + a, as `costmodel.hardware.collective_formulas` has it for neighbours."""
         message = np.asarray(message_bytes, dtype=np.float64)
         return np.where(message > 0, message / self.bytes_per_s + self.latency_s, 0.0)
 
@@ -105,7 +105,7 @@ def all_reduce_across_s(
 ) -> FloatArray:
     """All-reduce of one rank per member over one link: the cheaper of a ring and of recursive doubling.
 
-    ``min(2 (n - 1)/n (B/P + n a), ceil(log2 n) (B/P + a))``, the formulas of `costmodel.collective_formulas` on one level.
+    ``min(2 (n - 1)/n (B/P + n a), ceil(log2 n) (B/P + a))``, the formulas of `costmodel.hardware.collective_formulas` on one level.
 
     >>> float(all_reduce_across_s(1e9, 4, 1e9, 0.0))  # ring: 2 x 3/4 of 1 s
     1.5

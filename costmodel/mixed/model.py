@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.hardware.cluster import Cluster
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.groups import GroupTimes, strides
 from costmodel.mesh.model import MeshModel
@@ -19,9 +21,7 @@ from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mesh.units import Units, fold
 from costmodel.mixed.links import Crossing, MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_names
-from costmodel.network import Cluster
 from costmodel.precision import PRECISIONS, Precision
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
 __all__ = ["MixedModel"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
 
 __all__ = ["MIXED_ORDERS", "MixedPipeline", "MixedPlan", "MixedStage", "describe", "group_names"]
 
@@ -98,8 +98,8 @@ def describe(plan: MixedPlan, cluster: Cluster) -> str:
 
     Examples
     --------
-    >>> from costmodel.device import Device
-    >>> from costmodel.network import DeviceGroup, Level
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level
     >>> fast, slow = (Device(name=n, peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11) for n in "ab")
     >>> cluster = Cluster(name="c", groups=(DeviceGroup(device=fast), DeviceGroup(device=slow)),
     ...     levels=(Level(name="l", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-6),))

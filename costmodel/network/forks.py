@@ -1,13 +1,13 @@
 """Tensors that several layers read: their gradients are added up before the backward pass goes on.
 
-An addition passes its gradient on as it is, to all of its inputs, but `costmodel.layers.elementwise.Add` charges as many passes backward
-as forward: they stand for the sum where its branches part. What is left are branches that are joined otherwise (Inception, DenseNet,
-SqueezeNet), or more of them than an addition joins (Inception-ResNet).
+An addition passes its gradient on as it is, to all of its inputs, but `costmodel.network.layers.elementwise.Add` charges as many passes
+backward as forward: they stand for the sum where its branches part. What is left are branches that are joined otherwise (Inception,
+DenseNet, SqueezeNet), or more of them than an addition joins (Inception-ResNet).
 """
 
 from __future__ import annotations
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 
 __all__ = ["gradient_passes"]
 
@@ -21,8 +21,8 @@ def gradient_passes(graph: Graph) -> tuple[float, ...]:
 
     Examples
     --------
-    >>> from costmodel.graph import LayerSpec
-    >>> from costmodel.layers.base import params_from
+    >>> from costmodel.network.graph import LayerSpec
+    >>> from costmodel.network.layers.base import params_from
     >>> def layer(name: str, kind: str, *inputs: str, **params: object) -> LayerSpec:
     ...     return LayerSpec(name=name, kind=kind, params=params_from(kind, params), inputs=inputs)
     >>> def joined(kind: str) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from costmodel.layers import Layer, ShapeError, family_of
+from costmodel.network.layers import Layer, ShapeError, family_of
 
 __all__ = ["Graph", "GraphError", "GraphProblem", "LayerSpec"]
 
@@ -49,7 +49,7 @@ class Graph:
 
     Examples
     --------
-    >>> from costmodel.layers.base import params_from
+    >>> from costmodel.network.layers.base import params_from
     >>> specs = [LayerSpec(name="data", kind="input", params=params_from("input", {"shape": (3, 32, 32)})),
     ...          LayerSpec(name="fc", kind="linear", params=params_from("linear", {"out_features": 10}), inputs=("data",))]
     >>> Graph.build("tiny", specs).weight_count  # 3*32*32*10 + 10

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layers import Layer, Shard
-from costmodel.layers.base import FloatArray
-from costmodel.layers.shape_only import share_of_output
-from costmodel.layers.window import pair
+from costmodel.network.layers import Layer, Shard
+from costmodel.network.layers.base import FloatArray
+from costmodel.network.layers.shape_only import share_of_output
+from costmodel.network.layers.window import pair
 from costmodel.paleo.convolution import algorithm_calls, gemm_calls
 from costmodel.paleo.elementary import FLOAT_BYTES, Call, Calls
 from costmodel.paleo.geometry import (

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.compute import ComputeModel, CostModelError, PassTimes
-from costmodel.device import Device
-from costmodel.layers import Layer, Shard
-from costmodel.layers.base import FloatArray
+from costmodel.hardware.device import Device
+from costmodel.kernels.compute import ComputeModel, CostModelError, PassTimes
+from costmodel.network.layers import Layer, Shard
+from costmodel.network.layers.base import FloatArray
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.paleo.elementary import Parts, Rates
 from costmodel.paleo.kinds import FREE_KINDS, KINDS, Algorithms, update_calls
@@ -120,7 +120,7 @@ class PaleoCompute:
         return (None if chosen is None else tuple(chosen), self._reads_input(layer), other)
 
     def pass_times(self, layer: Layer, shard: Shard, *, needs_input_gradient: bool) -> PassTimes:
-        """Time the three passes; see `costmodel.compute.ComputeModel.pass_times`."""
+        """Time the three passes; see `costmodel.kernels.compute.ComputeModel.pass_times`."""
         if self.extensions is not None and self.is_extension(layer):
             return self.extensions.pass_times(layer, shard, needs_input_gradient=needs_input_gradient)
         parts = self.pass_parts(layer, shard, needs_input_gradient=needs_input_gradient)

@@ -12,10 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.collectives import all_reduce_s
-from costmodel.graph import Graph
-from costmodel.layers.base import FloatArray
-from costmodel.network import Cluster, DeviceGroup, Level, span
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level, span
+from costmodel.hardware.collectives import all_reduce_s
+from costmodel.layerwise.splits import shard_of
+from costmodel.network.graph import Graph
+from costmodel.network.layers.base import FloatArray
 from costmodel.paleo.elementary import FLOAT_BYTES, Rates
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.partition import (
@@ -27,7 +28,6 @@ from costmodel.paleo.partition import (
     hybrid_layers,
     partition,
 )
-from costmodel.splits import shard_of
 
 __all__ = [
     "SCHEMES",
@@ -42,7 +42,7 @@ __all__ = [
     "training_hours",
 ]
 
-# PALEO's exchange schemes, by their names in `costmodel.collectives`.
+# PALEO's exchange schemes, by their names in `costmodel.hardware.collectives`.
 SCHEMES: tuple[str, ...] = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
 
 

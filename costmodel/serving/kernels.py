@@ -1,6 +1,6 @@
 """Kernels of one pass of a layer on one rank: rows of new tokens, of prompts being read and of sequences being decoded.
 
-Every layer but attention and the mixture of experts sees rows only, so the families of `costmodel.layers` say what they do, at one
+Every layer but attention and the mixture of experts sees rows only, so the families of `costmodel.network.layers` say what they do, at one
 position per row. Attention of new tokens reads cached keys and values, and few tokens do not wake all experts: both are written out here.
 """
 
@@ -12,9 +12,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import Kernel, Layer, Shape
-from costmodel.layers.attention import pairs_of_positions
-from costmodel.layers.sequence import GLU_FLOP, GLU_PASSES
+from costmodel.network.layers import Kernel, Layer, Shape
+from costmodel.network.layers.attention import pairs_of_positions
+from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
 from costmodel.serving.workload import ServingWorkload
 
 __all__ = [

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layers import ATTENTION, Layer
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.keys import combined
 from costmodel.mesh.layout_arrays import LayoutArrays, stack_layouts, weigh
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
 from costmodel.mesh.units import Units, fold
-from costmodel.network import Cluster
+from costmodel.network.layers import ATTENTION, Layer
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.costs import SERVING_MEMORY_PARTS, ServingCosts
 from costmodel.serving.kernels import PassKeys

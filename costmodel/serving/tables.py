@@ -7,14 +7,14 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.device import Device
-from costmodel.kernel_time import kernel_time_s
-from costmodel.layers import ATTENTION, Kernel, Layer, Shard
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Device
+from costmodel.kernels.kernel_time import kernel_time_s
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.roles import LayerRole, roles_of
 from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.units import UnitKind, Units
-from costmodel.network import Cluster
+from costmodel.network.layers import ATTENTION, Kernel, Layer, Shard
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.kernels import (
     LOGIT_BYTES,

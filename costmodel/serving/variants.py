@@ -1,13 +1,13 @@
-"""The same model with some named constants (`costmodel.constants`) multiplied by factors: what error bars vary."""
+"""The same model with some named constants (`costmodel.uncertainty.constants`) multiplied by factors: what error bars vary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.constants import cluster_with
 from costmodel.mesh.groups import GroupTimes
 from costmodel.serving.model import ServingModel
+from costmodel.uncertainty.constants import cluster_with
 
 __all__ = ["SERVING_CONSTANTS", "serving_model_with"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 from costmodel.workload import CONTEXT_BYTES
 
 __all__ = ["KV_FORMATS", "WEIGHT_FORMATS", "ServingError", "ServingWorkload", "WeightFormat", "encoder_layers"]
@@ -104,7 +104,7 @@ class ServingWorkload:
     def decode_context(self) -> float:
         """Earlier positions that a decoding pass reads per sequence, on average: pass j of 1 .. output - 1 sees the first + j.
 
-        >>> from costmodel.graph import Graph
+        >>> from costmodel.network.graph import Graph
         >>> ServingWorkload(graph=Graph(name="g", layers=(), edges=()), prompt_tokens=100, output_tokens=3).decode_context
         101.5
         """

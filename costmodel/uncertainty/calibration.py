@@ -9,10 +9,10 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.constants import ConstantError, assumptions_with, check_name
 from costmodel.framework import profile_of
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.uncertainty import ErrorModel
+from costmodel.uncertainty.constants import ConstantError, assumptions_with, check_name
+from costmodel.uncertainty.intervals import ErrorModel
 
 __all__ = ["CalibratedConstant", "Calibration"]
 

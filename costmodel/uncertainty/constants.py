@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
-from costmodel.device import Device
-from costmodel.efficiency import Efficiency
+from costmodel.hardware.cluster import Cluster, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.network import Cluster, Level
 
 __all__ = [
     "CONSTANTS",
@@ -242,7 +242,7 @@ def with_constants(
 
     Examples
     --------
-    >>> from costmodel.network import DeviceGroup
+    >>> from costmodel.hardware.cluster import DeviceGroup
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
     >>> fabric = Level(name="fabric", size=4, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
@@ -257,7 +257,7 @@ def with_constants(
 def stated_values(name: str, cluster: Cluster, assumptions: MeshAssumptions) -> dict[str, float]:
     """What a constant multiplies, by field (of the first group's device; of links by level), for reports.
 
-    >>> from costmodel.network import DeviceGroup
+    >>> from costmodel.hardware.cluster import DeviceGroup
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
     >>> cluster = Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(node,))

@@ -2,10 +2,10 @@
 
     log(measured / predicted) = shared + effects d + shares u + plan
 
-``d`` are the errors of the named constants (`costmodel.constants`), which change every plan through ``effects``, the derivatives of
-its log step time; ``u`` are errors of the parts of a step (a collective costs more than its formula says), which change a plan by the
-share that the part has of its step; ``shared`` is common to all plans of a question (the same network, machine and software) and
-``plan`` an error of its own that similar plans share: plans with like degrees, and plans that run most of their step alike. All are
+``d`` are the errors of the named constants (`costmodel.uncertainty.constants`), which change every plan through ``effects``, the
+derivatives of its log step time; ``u`` are errors of the parts of a step (a collective costs more than its formula says), which change a
+plan by the share that the part has of its step; ``shared`` is common to all plans of a question (the same network, machine and software)
+and ``plan`` an error of its own that similar plans share: plans with like degrees, and plans that run most of their step alike. All are
 as likely up as down. Shared errors widen an interval and cancel in a ranking, whose errors have the tails of Student's t.
 
 Everything here is numbers in, numbers out; `ErrorModel` is what a calibration says about the last three.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from costmodel.calibration import Calibration
+from costmodel.uncertainty.calibration import Calibration
 from planner.files.resources import resolve
 from planner.loading import load_document
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from costmodel.framework import profile_of
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
 from planner.errors import PlannerError, UsageError
 from planner.files.resources import bundled
 from planner.loading import load_cluster, load_device

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from costmodel.constants import CONSTANTS, assumptions_with, cluster_with, stated_values
 from costmodel.framework import profile_of
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
+from costmodel.uncertainty.constants import CONSTANTS, assumptions_with, cluster_with, stated_values
 from planner.attention_kernels import cluster_run_by
 from planner.calibration.documents import result_document
 from planner.calibration.run import Calibrated, Errors, Finding

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration import CalibratedConstant, Calibration
-from costmodel.constants import CONSTANTS
+from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
+from costmodel.uncertainty.constants import CONSTANTS
 from planner.calibration.cross_validation import LeftOut, cross_validate
 from planner.calibration.fit import Data, Fit, Prior, Start, fit, jacobian
 from planner.calibration.machine import Machinery

@@ -26,7 +26,7 @@ COMPLETED: dict[str, str] = {
     "--objective": "strategies.mesh.settings:OBJECTIVES",
     "--space": "planner.commands.question:SPACES",
     "--family": "planner.commands.question:FAMILIES",
-    "--collective": "costmodel.collectives:names_of:all_reduce",
+    "--collective": "costmodel.hardware.collectives:names_of:all_reduce",
     "--cost-model": "roofline paleo",
     "--solver": "auto program elimination",
     "--format": "planner.commands.output:FORMATS",

@@ -25,9 +25,9 @@ from planner.serving.commands import answer_plan, answer_plan_file, serving_requ
 from planner.serving.options import QUESTION_OPTIONS, takes_serving_options
 
 if TYPE_CHECKING:
+    from costmodel.layerwise.plan import Plan
     from costmodel.mesh.plan import MeshPlan
     from costmodel.mixed.plan import MixedPlan
-    from costmodel.plan import Plan
     from planner.loading import Loaded
     from planner.mesh.results import MeshBreakdown
     from planner.mixed.results import MixedBreakdown

@@ -18,13 +18,13 @@ from planner.errors import did_you_mean
 from planner.request import CostModelName, Mode, Request, SolverName, SpaceChoice
 
 if TYPE_CHECKING:
-    from costmodel.network import Cluster
+    from costmodel.hardware.cluster import Cluster
 
 __all__ = ["FAMILIES", "SPACES", "command_line_of", "output_of", "request_from", "size_of", "whole_cluster"]
 
 SPACES = ("auto", "mesh", "layers")
 
-# Regions of the space, as costmodel.plan.family_of_plan names them.
+# Regions of the space, as costmodel.layerwise.plan.family_of_plan names them.
 FAMILIES = ("one-device", "data", "model", "hybrid", "pipeline", "spatial", "mixed")
 _MAX_TOP = 10_000
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from costmodel.graph import Graph
+from costmodel.layerwise.plan import Plan
 from costmodel.mesh.plan import MeshPlan
-from costmodel.plan import Plan
+from costmodel.network.graph import Graph
 from costmodel.serving.plan import ServingPlan
 
 if TYPE_CHECKING:

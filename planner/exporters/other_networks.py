@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from costmodel.graph import Graph
-from costmodel.layers import Layer
+from costmodel.network.graph import Graph
+from costmodel.network.layers import Layer
 
 __all__ = ["OtherNetwork", "other_network_of"]
 

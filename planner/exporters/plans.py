@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.plan import MeshPlan
-from costmodel.network import Cluster
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import UsageError
 from planner.exporters import targets_that_take

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from costmodel.graph import LayerSpec
-from costmodel.layers import FAMILIES
+from costmodel.network.graph import LayerSpec
+from costmodel.network.layers import FAMILIES
 from planner.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.files.input_names import MAX_NESTING, InputNames

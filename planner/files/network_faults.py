@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.graph import Graph, GraphError, GraphProblem
+from costmodel.network.graph import Graph, GraphError, GraphProblem
 from planner.errors import FileProblem, InputFileError
 from planner.files.documents import Document, Location, parse_document
 

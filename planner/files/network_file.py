@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from costmodel.graph import Graph
-from costmodel.layers import Layer
+from costmodel.network.graph import Graph
+from costmodel.network.layers import Layer
 from planner.errors import FileProblem, InputFileError
 from planner.loading import LoadedModel, load_model
 from planner.report.yaml_text import yaml_text

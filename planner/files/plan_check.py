@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.plan import Plan, Stage
-from costmodel.splits import Split, SplitTable, legal_splits
+from costmodel.layerwise.plan import Plan, Stage
+from costmodel.layerwise.splits import Split, SplitTable, legal_splits
 from planner.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.plan_file import plan_problem
 
 if TYPE_CHECKING:
-    from costmodel.graph import Graph
+    from costmodel.network.graph import Graph
     from planner.files.documents import Document, Location
     from planner.schema.plan import PlanDocument
 
@@ -181,7 +181,7 @@ class _Checker:
             self._note(("layers", name), message)
 
     def _check_collective(self, name: str, i: int) -> None:
-        from costmodel.collectives import names_of
+        from costmodel.hardware.collectives import names_of
 
         collective = self.document.layers[name].collective
         if collective is None:

@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.splits import Split
+from costmodel.layerwise.splits import Split
 from planner.errors import FileProblem
 from planner.files.resources import Kind, bundled, bundled_name
 from planner.request import Request

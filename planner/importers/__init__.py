@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from costmodel.graph import Graph, GraphProblem
-from costmodel.layers import Layer
+from costmodel.network.graph import Graph, GraphProblem
+from costmodel.network.layers import Layer
 from planner.errors import FileProblem, InputFileError
 from planner.report.yaml_text import yaml_text
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.layers import Layer, Shape, ShapeError, family_of, params_from
+from costmodel.network.layers import Layer, Shape, ShapeError, family_of, params_from
 
 __all__ = ["Draft", "DraftError", "Drafts", "clean_name"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layers import family_of
+from costmodel.network.layers import family_of
 from planner.importers.drafts import Draft, clean_name
 
 __all__ = ["Run", "network_layers", "runs_of"]

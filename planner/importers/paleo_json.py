@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.graph import Graph, GraphError, GraphProblem, LayerSpec
+from costmodel.network.graph import Graph, GraphError, GraphProblem, LayerSpec
 from planner.importers import ImportedNetwork, ImportFailed
 from planner.importers.paleo_layers import LayerReader, Problem
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from costmodel.layers import Layer, family_of, params_from, shape_text
+from costmodel.network.layers import Layer, family_of, params_from, shape_text
 from planner.errors import did_you_mean
 from planner.importers.registry import registering
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.collectives import OPERATIONS, library_s
-from costmodel.network import Cluster, span
+from costmodel.hardware.cluster import Cluster, span
+from costmodel.hardware.collectives import OPERATIONS, library_s
 from planner.measurements.fitted import fitted_links
 from planner.measurements.hardware import Links, Machine, machine_of
 from planner.measurements.outcomes import TOO_LARGE, Comparison, Outcome, skipped

@@ -10,19 +10,19 @@ from functools import cache
 
 import numpy as np
 
-from costmodel.collectives import ALL_REDUCE_NAMES
 from costmodel.eager import loop_update_s
-from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
-from costmodel.graph import Graph
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.input_pipeline import copy_s, with_storage_s
+from costmodel.kernels.roofline import ImageSoftware
+from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
 from costmodel.mesh.flops import model_flops_per_step
-from costmodel.network import Cluster
+from costmodel.network.graph import Graph
 from costmodel.parameter_server import exposed_server_s
 from costmodel.precision import OPTIMIZERS
-from costmodel.roofline import ImageSoftware
-from costmodel.splits import split_table
 from costmodel.stragglers import slowest_of
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.measurements.degrees import devices_of
 from planner.measurements.facts import measured_bytes, plausible_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from costmodel.device import Device
+from costmodel.hardware.device import Device
 from planner.measurements import layer_logs
 from planner.measurements.kernel_rows import compared, kernel_outcomes, unit_of
 from planner.measurements.outcomes import Comparison, Outcome

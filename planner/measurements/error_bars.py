@@ -15,9 +15,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.constants import CONSTANTS
 from costmodel.framework import profile_of
-from costmodel.uncertainty import INTERVAL_SHARE, Candidates, interval_score, intervals
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, interval_score, intervals
 from planner.measurements.hardware import device_name
 from planner.measurements.outcomes import Outcome
 from planner.measurements.ranking import LEAST_ROWS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["ExpertShape", "agrees", "check_count", "experts_of", "is_particular", "stack_of", "widths_of"]

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import fields
 from functools import cache
 
-from costmodel.device import Device
-from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.framework import FrameworkProfile
-from costmodel.layers import ATTENTION
+from costmodel.hardware.cluster import Cluster, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.network import Cluster, Level
+from costmodel.network.layers import ATTENTION
 
 __all__ = ["fitted_in", "fitted_links", "fitted_of"]
 
@@ -38,7 +38,7 @@ def fitted_in(source: str, names: Iterable[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-# Constants of the kernels of some layers only (costmodel/kernel_time.py), by the families that have them.
+# Constants of the kernels of some layers only (costmodel/kernels/kernel_time.py), by the families that have them.
 _CONVOLUTIONS = frozenset(("convolution", "deconvolution"))
 _ONLY = {
     **dict.fromkeys(

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 
-from costmodel.device import Device
+from costmodel.hardware.cluster import Cluster, Level
+from costmodel.hardware.device import Device
 from costmodel.mixed.links import group_cluster
-from costmodel.network import Cluster, Level
 from costmodel.precision import PRECISIONS, Precision
 from planner.attention_kernels import Attention, attention_of, with_attention
 from planner.errors import PlannerError, did_you_mean

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from costmodel.roofline import EAGER, ImageSoftware
+from costmodel.kernels.roofline import EAGER, ImageSoftware
 from planner.measurements.hardware import format_of
 from planner.measurements.tables import Row
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from costmodel.compute import ComputeModel, CostModelError
-from costmodel.device import Device
-from costmodel.layers import ShapeError
+from costmodel.hardware.device import Device
+from costmodel.kernels.compute import ComputeModel, CostModelError
+from costmodel.network.layers import ShapeError
 from costmodel.precision import Precision
 from planner.measurements.fitted import fitted_of
 from planner.measurements.hardware import Links, format_of, machine_of, precision_of, with_stated_math

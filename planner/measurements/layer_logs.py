@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from costmodel.device import Device
-from costmodel.layers import Layer
+from costmodel.hardware.device import Device
+from costmodel.network.layers import Layer
 from planner.measurements import convnets
 from planner.measurements.kernel_rows import compared, kernel_outcomes, unit_of
 from planner.measurements.outcomes import Comparison, Outcome

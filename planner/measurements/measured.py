@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from costmodel.device import Device
-from costmodel.layers import ATTENTION, Layer
+from costmodel.hardware.device import Device
+from costmodel.network.layers import ATTENTION, Layer
 from planner.measurements.kernel_rows import compared, kernel_outcomes, unit_of
 from planner.measurements.outcomes import Comparison, Outcome, skipped
 from planner.measurements.passes import layer_of, layer_times, positive_ms

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from planner.measurements.experts import ExpertShape, agrees, experts_of, is_particular, widths_of
 from planner.measurements.facts import cuts_vocabulary, has_dropout, yes_or_no
 from planner.measurements.positions import bundled_transformer, positions_stated

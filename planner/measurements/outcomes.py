@@ -23,7 +23,7 @@ class Comparison:
     predicted_s: float
     measured_s: float
     ideal_s: float  # FLOPs over the peak of the devices (bytes over the links for collectives): the baseline before its efficiency
-    # Of the parts of a step (costmodel.uncertainty.PARTS); empty where they are not known.
+    # Of the parts of a step (costmodel.uncertainty.intervals.PARTS); empty where they are not known.
     shares: tuple[float, ...] = ()
     plan: MeshPlan | None = None
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.compute import ComputeModel
-from costmodel.layers import Layer, Shard, family_of
-from costmodel.layers.base import PassWork, Shape, params_from
+from costmodel.kernels.compute import ComputeModel
+from costmodel.network.layers import Layer, Shard, family_of
+from costmodel.network.layers.base import PassWork, Shape, params_from
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["LayerTimes", "layer_of", "layer_times", "pass_flop", "positive_ms", "through_input"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.device import Device
+from costmodel.hardware.device import Device
 from planner.measurements.kernel_rows import Unit, compared, kernel_outcomes, unit_of
 from planner.measurements.outcomes import Comparison, Outcome
 from planner.measurements.preset import Preset

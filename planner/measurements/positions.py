@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
-from costmodel.graph import Graph, GraphError, LayerSpec
+from costmodel.network.graph import Graph, GraphError, LayerSpec
 from planner.measurements.tables import Row, RowSkipped
 
 __all__ = ["bundled_transformer", "positions_of", "positions_stated"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodel.compute import ComputeModel
-from costmodel.constants import assumptions_with, device_with, links_with
-from costmodel.device import Device
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import Device
+from costmodel.kernels.compute import ComputeModel
+from costmodel.kernels.roofline import EAGER, ImageSoftware, RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.network import Cluster
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
-from costmodel.roofline import EAGER, ImageSoftware, RooflineCompute
+from costmodel.uncertainty.constants import assumptions_with, device_with, links_with
 
 __all__ = ["DEFAULT", "PALEO", "Preset"]
 
@@ -31,7 +31,7 @@ class Preset:
     efficiency, assumed : tuple of (str, float)
         Constants of `Efficiency` (of every device) and of `MeshAssumptions` in place of the bundled ones: trials of a fit.
     constants : tuple of (str, float)
-        Factors by name (`costmodel.constants`), as a calibration has them.
+        Factors by name (`costmodel.uncertainty.constants`), as a calibration has them.
     """
 
     name: str

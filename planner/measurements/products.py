@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.device import Device
+from costmodel.hardware.device import Device
 from planner.measurements.kernel_rows import Unit, compared, kernel_outcomes, unit_of
 from planner.measurements.outcomes import Comparison, Outcome
 from planner.measurements.passes import layer_of, layer_times, positive_ms

@@ -8,10 +8,10 @@ from functools import cache
 from itertools import product
 
 from costmodel.framework import FrameworkProfile, profile_of
-from costmodel.graph import Graph
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
+from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, Optimizer, Precision
 from costmodel.workload import Workload
 from planner.measurements.degrees import batches_of, degrees_of, shared_samples

@@ -75,7 +75,7 @@ def validate_files(
     by : str, optional
         Column by whose text the rows of each file are scored apart, too.
     constants : mapping of str to float, optional
-        Factors of a calibration (`costmodel.constants`); the ``paleo`` preset has none.
+        Factors of a calibration (`costmodel.uncertainty.constants`); the ``paleo`` preset has none.
     with_rows : bool
         Keep every measured time and its predictions.
     progress : function of (message, share done), optional

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration import Calibration
-from costmodel.constants import CONSTANTS
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.model import MeshModel
-from costmodel.roofline import RooflineCompute
-from costmodel.uncertainty import PARTS, Candidates, intervals
+from costmodel.uncertainty.calibration import Calibration
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import PARTS, Candidates, intervals
 from planner.measurements import convnets, questions
 from planner.measurements.error_bars import Judge, Software, alternatives, judged, software_of
 from planner.measurements.outcomes import Outcome

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
 from costmodel.mesh.rules import RULES, NetworkShape, Rule
-from costmodel.splits import divisors
 from planner.errors import UsageError
 from planner.mesh.fixed import flags_of, given_text, only
 from planner.mesh.flags import flag_of

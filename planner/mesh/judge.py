@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.energy import Power, money_of, plans_energy_j
-from costmodel.graph import Graph
-from costmodel.host import USABLE_SHARE
+from costmodel.hardware.energy import Power, money_of, plans_energy_j
+from costmodel.hardware.host import USABLE_SHARE
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS, MeshCosts
 from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
@@ -19,7 +19,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
 from costmodel.mesh.units import MeshError
-from costmodel.splits import divisors
+from costmodel.network.graph import Graph
 from costmodel.units import format_bytes
 from planner.errors import UsageError
 from planner.mesh.results import RankedMeshPlan
@@ -28,7 +28,7 @@ from planner.objectives import check_rates, stated_rates
 from planner.report.numbers import percent
 from planner.resolve import Resolved
 from planner.results import Assumption
-from strategies import score
+from strategies.layerwise import score
 from strategies.mesh.search import search_model
 from strategies.mesh.settings import MeshOutcome, MeshSettings
 

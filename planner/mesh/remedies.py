@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
-from costmodel.splits import divisors
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import NoFeasiblePlan
 from planner.mesh.fixed import flags_of, without

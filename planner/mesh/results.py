@@ -10,7 +10,7 @@ from costmodel.mesh.plan import MeshPlan
 from planner.results import Assumption, Setting
 
 if TYPE_CHECKING:
-    from costmodel.links import LinkRow
+    from costmodel.hardware.links import LinkRow
     from planner.uncertainty.bars import ErrorBars
     from planner.uncertainty.sensitivity import Sensitivity
     from strategies.mesh.block_search import SplitCheck

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-from costmodel.energy import Power
+from costmodel.hardware.energy import Power
 from costmodel.mesh.plan import MeshPlan
 from costmodel.units import format_bytes, parse_quantity
 from planner.errors import NoFeasiblePlan

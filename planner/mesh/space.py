@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from costmodel.graph import Graph
-from costmodel.layers import ATTENTION
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
+from costmodel.network.graph import Graph
+from costmodel.network.layers import ATTENTION
 from planner.errors import UsageError
 from planner.mesh.flags import flag_of
 from planner.mixed.options import check_mixed

@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mixed.model import MixedModel
-from costmodel.network import Cluster
 from planner.errors import UsageError
 from planner.mesh.contradictions import smallest_set, too_many_gpus
 from planner.mesh.fixed import fixed_by, flags_of, given_text, only

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.constants import CONSTANTS, with_constants
 from costmodel.mixed.evaluate import cost_plans
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
+from costmodel.uncertainty.constants import CONSTANTS, with_constants
 from planner.errors import NoFeasiblePlan
 from planner.mesh.fixed import fixed_by
 from planner.mesh.wording import compared_parts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.plan import MIXED_ORDERS
-from costmodel.splits import divisors
 from planner.mesh.fixed import fixed_by, given_text
 from planner.mesh.flags import flag_of
 from planner.request import Request

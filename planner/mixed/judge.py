@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.energy import Power
+from costmodel.hardware.energy import Power
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.units import MeshError

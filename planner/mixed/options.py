@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.graph import Graph
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
+from costmodel.network.graph import Graph
 from planner.errors import UsageError
 from planner.request import Request
 

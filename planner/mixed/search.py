@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from costmodel.energy import Power, plans_energy_j
+from costmodel.hardware.energy import Power, plans_energy_j
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
 from costmodel.units import format_bytes, parse_quantity

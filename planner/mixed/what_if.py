@@ -9,13 +9,13 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from costmodel.hardware.cluster import DeviceGroup
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.evaluate import StageReport, cost_plans, passes_s, stage_reports
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.mixed.rules import broken_mixed_rules
-from costmodel.network import DeviceGroup
 from planner.mesh.wording import TIME_WORDS
 from planner.mixed.judge import MixedJudge
 

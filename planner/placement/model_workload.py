@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.constants import cluster_with
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables, LayerCosts
 from costmodel.precision import OPTIMIZERS, PRECISIONS, default_precision
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import split_table
-from costmodel.tables import CostTables, LayerCosts
+from costmodel.uncertainty.constants import cluster_with
 from costmodel.workload import Workload
 from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import load_calibration

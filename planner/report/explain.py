@@ -15,7 +15,7 @@ from planner.report.parts import comparison_table, parts_table
 from planner.report.ranking import gap_text, ranking_table
 from planner.report.uncertainty import bars_facts, sensitivity_blocks
 from planner.results import Breakdown, LayerCost, RankedPlan
-from strategies.score import is_per_device
+from strategies.layerwise.score import is_per_device
 
 __all__ = ["estimate_report", "explain_report"]
 

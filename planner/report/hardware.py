@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from costmodel.device import Device
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
 from costmodel.units import format_bytes, format_bytes_per_s, format_flop_per_s, format_seconds
 from planner.report.blocks import Block, Column, Facts, Sentence, Table
 

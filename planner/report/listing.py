@@ -95,7 +95,7 @@ _FACTS = {
 
 def collective_rows() -> list[dict[str, Any]]:
     """Every algorithm of every operation, in the order that breaks ties."""
-    from costmodel.collectives import COLLECTIVES
+    from costmodel.hardware.collectives import COLLECTIVES
 
     return [
         {

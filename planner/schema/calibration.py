@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from costmodel.calibration import CalibratedConstant, Calibration
-from costmodel.constants import CONSTANTS
-from costmodel.uncertainty import ErrorModel
+from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import ErrorModel
 from planner.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail
 
@@ -38,12 +38,12 @@ LogSd = Annotated[float, Field(ge=0.0, le=10.0), BeforeValidator(_number)]
 Correlation = Annotated[float, Field(ge=-1.0, le=1.0), BeforeValidator(_number)]
 Error = Annotated[float, Field(ge=0.0), BeforeValidator(_number)]
 Count = Annotated[int, Field(strict=True, ge=0)]
-# The names of costmodel.uncertainty.PARTS.
+# The names of costmodel.uncertainty.intervals.PARTS.
 Part = Literal["compute", "layer_communication", "stage_transfer", "gradient_exchange", "bubble", "stages_over_nodes"]
 
 
 class ConstantEntry(FileModel):
-    """One constant of `costmodel.constants.CONSTANTS`: a factor on what device, cluster and framework state."""
+    """One constant of `costmodel.uncertainty.constants.CONSTANTS`: a factor on what device, cluster and framework state."""
 
     value: Factor = Field(default=1.0, description="the factor; 1 is the bundled model")
     log_sd: LogSd | None = Field(
@@ -72,7 +72,7 @@ class ConstantEntry(FileModel):
 
 
 class ErrorModelEntry(FileModel):
-    """Errors of one kind of workload (`costmodel.uncertainty.ErrorModel`); written by ``benchmarks/intervals.py``."""
+    """Errors of one kind of workload (`costmodel.uncertainty.intervals.ErrorModel`); written by ``benchmarks/intervals.py``."""
 
     rows: Count = Field(default=0, description="rows that it was fitted to")
     shared_log_sd: LogSd = Field(description="of all plans of a question alike")
@@ -125,7 +125,7 @@ class ResidualEntry(FileModel):
         "where absent",
     )
     by_part: dict[Name, LogSd] = Field(
-        default_factory=dict, description="of the parts of a step (costmodel.uncertainty)"
+        default_factory=dict, description="of the parts of a step (costmodel.uncertainty.intervals)"
     )
     by_kind: dict[Name, LogSd] = Field(default_factory=dict, description="of the rows of each kind of table")
     kinds: dict[Name, ErrorModelEntry] = Field(

@@ -8,9 +8,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from costmodel.device import Device
-from costmodel.host import Host, HostError
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.hardware.host import Host, HostError
 from planner.schema.common import MAX_INTEGER, FileModel, Name, Text, fail
 from planner.schema.quantity import Bandwidth, Bytes, Fraction, Power, Price, Seconds, Sources, check_sources
 

@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from costmodel.device import DEFAULT_LAUNCH_OVERHEAD_S, Device, DeviceError
-from costmodel.efficiency import DEFAULT_EFFICIENCY, Efficiency
+from costmodel.hardware.device import DEFAULT_LAUNCH_OVERHEAD_S, Device, DeviceError
+from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY, Efficiency
 from planner.schema.common import FileModel, Name, Text, fail
 from planner.schema.quantity import (
     Bandwidth,
@@ -38,7 +38,7 @@ class Peaks(FileModel):
 
 
 class EfficiencyEntry(FileModel):
-    """Constants of the efficiency model that differ from the defaults; see `costmodel.efficiency.Efficiency`."""
+    """Constants of the efficiency model that differ from the defaults; see `costmodel.kernels.efficiency.Efficiency`."""
 
     matmul_fraction: Fraction = DEFAULT_EFFICIENCY.matmul_fraction
     lane_fraction: Fraction = DEFAULT_EFFICIENCY.lane_fraction
@@ -86,7 +86,7 @@ class EfficiencyEntry(FileModel):
 
 
 class PowerEntry(FileModel):
-    """What a device draws; `costmodel.energy` makes joules of it."""
+    """What a device draws; `costmodel.hardware.energy` makes joules of it."""
 
     busy: Power = Field(description="while it computes: the board's thermal design power is an upper bound, '700 W'")
     idle: Power | None = Field(

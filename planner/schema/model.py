@@ -44,7 +44,7 @@ A block may have ``branches`` (and ``join``) in place of ``layers``.
 *Training in part.* Every entry may be ``frozen: true`` (no gradient, no optimizer state; on a block's use: all layers inside), and a
 linear layer may have ``lora_rank: 16``: its weights are frozen and an adapter of that rank is trained beside them.
 
-A layer type is added in ``costmodel/layers`` and appears here by itself: its parameters, their ranges and meanings are read from
+A layer type is added in ``costmodel/network/layers`` and appears here by itself: its parameters, their ranges and meanings are read from
 the family's ``Params`` dataclass.
 """
 
@@ -59,7 +59,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from costmodel.layers import FAMILIES, LayerFamily
+from costmodel.network.layers import FAMILIES, LayerFamily
 from planner.errors import did_you_mean
 from planner.schema.common import MAX_INTEGER, FileModel, Name, Reference, Text, fail, field_type
 from planner.schema.lazy_union import LazyUnion
@@ -95,7 +95,7 @@ _SYNONYMS = {
 
 _GROUP_KEYS = ("block", "branches")
 
-# Keys of every layer that say how it is trained; fields of `costmodel.graph.LayerSpec`.
+# Keys of every layer that say how it is trained; fields of `costmodel.network.graph.LayerSpec`.
 TRAINING_KEYS = ("frozen", "lora_rank")
 
 _TITLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./@+-]{0,63}")

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.graph import Graph
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.units import MeshError
-from costmodel.network import Cluster
+from costmodel.network.graph import Graph
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.costs import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS
 from costmodel.serving.model import ServingModel

@@ -16,7 +16,7 @@ from planner.sweeping.here import answers_here
 from planner.sweeping.question import key_of, to_plain
 
 if TYPE_CHECKING:
-    from costmodel.network import Cluster
+    from costmodel.hardware.cluster import Cluster
 
 __all__ = ["DEFAULT_MOST_GPUS", "plan_of", "size_training"]
 

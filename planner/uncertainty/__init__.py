@@ -1,1 +1,1 @@
-"""Error bars in the answers: hands plans to `costmodel.uncertainty` and describes what it says."""
+"""Error bars in the answers: hands plans to `costmodel.uncertainty.intervals` and describes what it says."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.known_costs import KnownCosts
-from costmodel.roofline import RooflineCompute
-from costmodel.uncertainty import Candidates
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.uncertainty.intervals import Candidates
 from planner.mesh.space import is_transformer
 from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, where_needed, without_model
 from planner.uncertainty.effects import Times, constants_of, effects_of, layer_times, mesh_times

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.calibration import Calibration
-from costmodel.constants import CONSTANTS
 from costmodel.framework import profile_of
-from costmodel.rankings import probability_best, shortest_list
-from costmodel.uncertainty import (
+from costmodel.uncertainty.calibration import Calibration
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import (
     Candidates,
     ErrorModel,
     intervals,
     sampled_log_errors,
 )
+from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.calibration.files import load_calibration
 from planner.request import Request
 
@@ -52,7 +52,7 @@ _T = TypeVar("_T", bound=Any)
 COMPARED_PLANS = 8
 # Plans whose times differ by less are equal: either both are on a list, or none is.
 _EQUAL_TIME = 1e-4
-# Chance that the list to benchmark is meant to hold the best; see also `costmodel.uncertainty.ErrorModel.listed_share`.
+# Chance that the list to benchmark is meant to hold the best; see also `costmodel.uncertainty.intervals.ErrorModel.listed_share`.
 LISTED_SHARE = 0.9
 # A plan slower than the best by less than this is as good: repeated runs of one plan differ by more (by a median of 15 % in the largest
 # sweep of docs/accuracy.md, nanotron on H100).

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.constants import CONSTANTS, cluster_with, with_constants
-from costmodel.evaluate import evaluate
-from costmodel.known_costs import KnownCosts
-from costmodel.layers import ATTENTION
-from costmodel.network import Cluster
-from costmodel.plan import Plan
-from costmodel.roofline import RooflineCompute
+from costmodel.hardware.cluster import Cluster
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.evaluate import evaluate
+from costmodel.layerwise.plan import Plan
+from costmodel.network.layers import ATTENTION
+from costmodel.uncertainty.constants import CONSTANTS, cluster_with, with_constants
 from costmodel.workload import Workload
 from planner.uncertainty.features import node_size
 

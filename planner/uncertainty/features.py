@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.known_costs import KnownCosts
-from costmodel.network import Cluster
-from costmodel.plan import Plan
-from costmodel.splits import split_table
-from costmodel.uncertainty import part_shares
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import split_table
+from costmodel.uncertainty.intervals import part_shares
 
 if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan  # plans per layer do without
@@ -22,7 +22,8 @@ __all__ = ["TIME_TERMS", "layer_mixture", "layer_times_s", "mesh_coordinates", "
 
 FloatArray = NDArray[np.float64]
 
-# Part of a step (costmodel.uncertainty.PARTS) -> terms of the cost model that belong to it, of meshes, of splits per layer and of serving.
+# Part of a step (costmodel.uncertainty.intervals.PARTS) -> terms of the cost model that belong to it, of meshes, of splits per layer and
+# of serving.
 TIME_TERMS: Mapping[str, tuple[str, ...]] = {
     "layer_communication": (
         "tp_exposed_s",
@@ -46,8 +47,8 @@ _DEGREES = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "workers")
 def node_size(cluster: Cluster) -> int:
     """Devices of a node: of the innermost levels that join up to 16.
 
-    >>> from costmodel.device import Device
-    >>> from costmodel.network import DeviceGroup, Level
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level
     >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
     >>> node = Level(name="node", size=8, bandwidth_bytes_per_s=100e9, latency_s=1e-6)
     >>> fabric = Level(name="fabric", size=4, bandwidth_bytes_per_s=10e9, latency_s=5e-6)
@@ -63,7 +64,7 @@ def node_size(cluster: Cluster) -> int:
 
 
 def shares_of(step_time_s: ArrayLike, terms: Mapping[str, ArrayLike], nodes: ArrayLike) -> FloatArray:
-    """Shares of the parts of steps, from the terms of a cost model by name; see `costmodel.uncertainty.part_shares`."""
+    """Shares of the parts of steps, from the terms of a cost model by name; see `costmodel.uncertainty.intervals.part_shares`."""
     step = np.asarray(step_time_s, dtype=np.float64)
     parts = {
         part: sum((np.asarray(terms[name], dtype=np.float64) for name in names if name in terms), np.zeros_like(step))

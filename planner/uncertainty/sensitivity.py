@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from costmodel.constants import CONSTANTS, stated_values
-from costmodel.known_costs import KnownCosts
+from costmodel.hardware.cluster import Cluster
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.cache import KnownCosts
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.network import Cluster
 from costmodel.overtaking import overtaking
-from costmodel.roofline import RooflineCompute
+from costmodel.uncertainty.constants import CONSTANTS, stated_values
 from planner.mesh.space import is_transformer
 from planner.uncertainty.answers import layer_weights, mesh_weights
 from planner.uncertainty.bars import Knowledge, knowledge_of

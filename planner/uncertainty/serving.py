@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.variants import SERVING_CONSTANTS, serving_model_with
-from costmodel.uncertainty import Candidates, intervals
+from costmodel.uncertainty.intervals import Candidates, intervals
 from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, serving_knowledge, where_needed
 from planner.uncertainty.effects import constants_of, effects_of
 from planner.uncertainty.features import node_size, shares_of

@@ -2,16 +2,16 @@
 
 Notes
 -----
-The score of a choice is ``sum_i base_i + sum_e move_e + lag`` (`strategies.per_layer.problem`), and the lag is the largest over the
-layers j of ``exchange_j + sum_{i<j} (exchange_i - hide_i)``: the gradient of layer j leaves when its backward pass ends, and the layers in
-front of it, whose backward passes come after, hide what they can and add theirs. So for every j
+The score of a choice is ``sum_i base_i + sum_e move_e + lag`` (`strategies.layerwise.per_layer.problem`), and the lag is the largest over
+the layers j of ``exchange_j + sum_{i<j} (exchange_i - hide_i)``: the gradient of layer j leaves when its backward pass ends, and the
+layers in front of it, whose backward passes come after, hide what they can and add theirs. So for every j
 
     score >= sum_{i<j} (base_i + exchange_i - hide_i) + (base_j + exchange_j) + sum_{i>j} base_i + sum_e move_e
 
 and what is left is a sum over the layers, each at its cheapest (a Lagrangian relaxation with all of the weight on one path; the
-elimination of `strategies.per_layer.lagrangian` finds better weights, one worker count at a time). Of a move only the gather over the
-consumer's output channels counts, which is the consumer's alone. Memory is ignored. No term is negative, since a layer's own backward pass
-is part of its base; so layers that are left out, or not looked at yet, leave a bound.
+elimination of `strategies.layerwise.per_layer.lagrangian` finds better weights, one worker count at a time). Of a move only the gather
+over the consumer's output channels counts, which is the consumer's alone. Memory is ignored. No term is negative, since a layer's own
+backward pass is part of its base; so layers that are left out, or not looked at yet, leave a bound.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layer_costs import LayerCosts, cost_layers
-from costmodel.network import Cluster
-from costmodel.resharding import gather_times
-from costmodel.splits import SplitTable, legal_splits
-from costmodel.tables import CostTables
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.layer_costs import LayerCosts, cost_layers
+from costmodel.layerwise.resharding import gather_times
+from costmodel.layerwise.splits import SplitTable, legal_splits
+from costmodel.layerwise.tables import CostTables
 from costmodel.workload import Workload
-from strategies.build import allowed_splits, base_s
-from strategies.score import STEP_TIME, Score
-from strategies.space import Restriction
+from strategies.layerwise.build import allowed_splits, base_s
+from strategies.layerwise.score import STEP_TIME, Score
+from strategies.layerwise.space import Restriction
 
 __all__ = ["lower_bounds", "memory_extremes", "screened_bounds"]
 

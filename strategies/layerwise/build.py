@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.layer_costs import LayerCosts
-from costmodel.plan import Plan
-from costmodel.tables import CostTables
-from strategies.per_layer.problem import ChoiceProblem, Edge
-from strategies.score import STEP_TIME, Score
-from strategies.space import Restriction
+from costmodel.layerwise.layer_costs import LayerCosts
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.tables import CostTables
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge
+from strategies.layerwise.score import STEP_TIME, Score
+from strategies.layerwise.space import Restriction
 
 __all__ = ["LayerChoice", "allowed_splits", "base_s", "choice_problem"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.evaluate import CHEAPEST, PlanBatch, evaluate_on
-from costmodel.known_costs import KnownCosts
-from costmodel.network import Cluster
-from costmodel.plan import Plan
-from costmodel.splits import Split, divisors, split_table
-from costmodel.tables import CostTables
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, evaluate_on
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import Split, divisors, split_table
+from costmodel.layerwise.tables import CostTables
 from costmodel.workload import Workload
-from strategies.score import STEP_TIME, Score
+from strategies.layerwise.score import STEP_TIME, Score
 
 __all__ = ["best_data_parallel", "data_parallel_plan"]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.folding import fold
-from costmodel.plan import Plan
-from costmodel.splits import divisors, factorisations
-from costmodel.tables import CostTables
-from strategies.score import STEP_TIME, Score
-from strategies.space import Restriction, uniform_batches, uniform_columns
+from costmodel.layerwise.folding import fold
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import divisors, factorisations
+from costmodel.layerwise.tables import CostTables
+from strategies.layerwise.score import STEP_TIME, Score
+from strategies.layerwise.space import Restriction, uniform_batches, uniform_columns
 
 __all__ = ["UniformPlans", "blocks", "enumerate_uniform"]
 

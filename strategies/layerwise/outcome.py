@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from strategies.per_layer.search import Method
-from strategies.pool import Candidate
-from strategies.score import STEP_TIME, Score
-from strategies.space import Restriction
+from strategies.layerwise.per_layer.search import Method
+from strategies.layerwise.pool import Candidate
+from strategies.layerwise.score import STEP_TIME, Score
+from strategies.layerwise.space import Restriction
 
 __all__ = ["Outcome", "SearchSettings"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.evaluate import batch_of, evaluate, evaluate_on
-from costmodel.known_costs import KnownCosts
-from costmodel.plan import Plan, family_of_plan, plan_key
-from costmodel.tables import CostTables
-from strategies.score import STEP_TIME, Score
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.evaluate import batch_of, evaluate, evaluate_on
+from costmodel.layerwise.plan import Plan, family_of_plan, plan_key
+from costmodel.layerwise.tables import CostTables
+from strategies.layerwise.score import STEP_TIME, Score
 
 __all__ = ["Candidate", "Pool"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodel.energy import Power
+from costmodel.hardware.energy import Power
 
 __all__ = ["LAYER_OBJECTIVES", "STEP_TIME", "Score", "is_per_device", "score_of"]
 

@@ -1,6 +1,6 @@
 """The search over the whole stated space: uniform plans by enumeration, every worker count by the exact per-layer solvers, pipelines.
 
-What is returned is judged by `costmodel.evaluate`; what is not solved is bounded, and the bounds make the proof.
+What is returned is judged by `costmodel.layerwise.evaluate`; what is not solved is bounded, and the bounds make the proof.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from costmodel.known_costs import KnownCosts
-from costmodel.network import Cluster
-from costmodel.splits import SplitTable, factorisations, split_table
-from costmodel.tables import CostTables
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.splits import SplitTable, factorisations, split_table
+from costmodel.layerwise.tables import CostTables
 from costmodel.workload import Workload
-from strategies.bounds import lower_bounds, memory_extremes, screened_bounds
-from strategies.build import LayerChoice, choice_problem
-from strategies.exhaustive import blocks, enumerate_uniform
-from strategies.outcome import Outcome, SearchSettings
-from strategies.per_layer.confirmation import is_confirmed
-from strategies.per_layer.problem import Limits, Solution, Status
-from strategies.per_layer.search import solve
-from strategies.pipeline.search import replica_table, search_pipelines
-from strategies.pool import Candidate, Pool
-from strategies.space import count_layer_plans, count_pipelines, micro_batch_counts
+from strategies.layerwise.bounds import lower_bounds, memory_extremes, screened_bounds
+from strategies.layerwise.build import LayerChoice, choice_problem
+from strategies.layerwise.exhaustive import blocks, enumerate_uniform
+from strategies.layerwise.outcome import Outcome, SearchSettings
+from strategies.layerwise.per_layer.confirmation import is_confirmed
+from strategies.layerwise.per_layer.problem import Limits, Solution, Status
+from strategies.layerwise.per_layer.search import solve
+from strategies.layerwise.pipeline.search import replica_table, search_pipelines
+from strategies.layerwise.pool import Candidate, Pool
+from strategies.layerwise.space import count_layer_plans, count_pipelines, micro_batch_counts
 
 __all__ = ["Candidate", "Outcome", "SearchSettings", "search"]
 

@@ -4,7 +4,7 @@ The space, for up to N workers and global batch B:
 
 * every worker count w = 1 ... N and every number of micro-batches m that divides B;
 * per layer, every ordered factorisation of w into batch x output channels x input channels x height whose degrees do not exceed the
-  extents they divide (`costmodel.splits.legal_splits`), and for every gradient exchange a collective;
+  extents they divide (`costmodel.layerwise.splits.legal_splits`), and for every gradient exchange a collective;
 * pipelines: the layers in topological order cut into 2 <= S <= m contiguous stages, stage s on r_s replicas with sum r_s = w, data
   parallel inside a stage (with fewer micro-batches than stages some stage is always idle).
 
@@ -22,11 +22,11 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.evaluate import PlanBatch
-from costmodel.graph import Graph
-from costmodel.layers import Layer
-from costmodel.splits import SplitTable, divisors, legal_splits
-from costmodel.tables import CostTables
+from costmodel.layerwise.evaluate import PlanBatch
+from costmodel.layerwise.splits import SplitTable, divisors, legal_splits
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.graph import Graph
+from costmodel.network.layers import Layer
 
 __all__ = [
     "FAMILY_NAMES",
@@ -79,7 +79,7 @@ class Restriction:
         return keep
 
     def _family_mask(self, layer: Layer, table: SplitTable) -> BoolArray:
-        """Supersets of the families, layer by layer; `costmodel.plan.family_of_plan` decides."""
+        """Supersets of the families, layer by layer; `costmodel.layerwise.plan.family_of_plan` decides."""
         workers = table.workers
         whole_batch = table.batch == workers
         whole_channels = table.out_channels * table.in_channels == workers

@@ -22,9 +22,9 @@ from costmodel.mesh.layouts import Layout
 from costmodel.mesh.patterns import home_of, layout_held, layout_needed, moves_between, sources_of
 from costmodel.mesh.plan import LayerSplit
 from costmodel.mesh.roles import Move
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits, objective_s
+from strategies.layerwise.per_layer.search import solve
 from strategies.mesh.block_options import LayerCosts, UnitPrices, layer_costs
-from strategies.per_layer.problem import ChoiceProblem, Edge, Limits, objective_s
-from strategies.per_layer.search import solve
 
 __all__ = ["UnitProblem", "UnitSplit", "split_unit", "unit_problem"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.energy import least_computing_s
+from costmodel.hardware.energy import least_computing_s
 from costmodel.mesh.keys import combined
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from strategies.mesh.memory_bound import Families

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.energy import least_computing_s, mesh_energy_j
+from costmodel.hardware.energy import least_computing_s, mesh_energy_j
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel

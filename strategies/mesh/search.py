@@ -25,11 +25,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.keys import rows_of
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
-from costmodel.network import Cluster
 from costmodel.workload import Workload
 from strategies.mesh.cells import CellBounds, pieces_of
 from strategies.mesh.counting import PlanCount

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from costmodel.energy import Power
+from costmodel.hardware.energy import Power
 from costmodel.mesh.plan import ORDERS, MeshPlan
 
 __all__ = ["OBJECTIVES", "Bounds", "MeshCandidate", "MeshOutcome", "MeshRestriction", "MeshSettings", "NearestMiss"]
 
 # What is minimised: seconds per step, or device-seconds per token (step time x devices in use), or money per token, or joules per step
-# (`costmodel.energy`). Tokens per second, and the share of the peak that is used (MFU), rank like the first two.
+# (`costmodel.hardware.energy`). Tokens per second, and the share of the peak that is used (MFU), rank like the first two.
 OBJECTIVES: tuple[str, ...] = (
     "step_time",
     "tokens_per_s",

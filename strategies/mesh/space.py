@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds
-from costmodel.splits import divisors
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
 __all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "selected"]

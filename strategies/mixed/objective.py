@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.energy import Power
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.energy import Power
 from costmodel.mixed.energy import mixed_energy_j
 from costmodel.mixed.evaluate import StageReport
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
-from costmodel.network import Cluster
 from strategies.mixed.families import Family
 
 __all__ = ["MIXED_OBJECTIVES", "Weights", "is_time"]

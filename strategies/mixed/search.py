@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mixed.evaluate import cost_plans, stage_reports
 from costmodel.mixed.links import MixedError, group_ranges
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, group_names
-from costmodel.network import Cluster
 from costmodel.precision import Precision
 from costmodel.workload import Workload
 from strategies.mixed.apart import PartShape, SideBySide

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.rules import is_legal
-from costmodel.splits import divisors
 from strategies.mesh.settings import Bounds
 from strategies.serving.settings import MOST_BATCH, MOST_PROMPT_TOKENS, ServingSettings
 

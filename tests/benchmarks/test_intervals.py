@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from costmodel.constants import CONSTANTS
-from costmodel.rankings import probability_best, shortest_list
-from costmodel.uncertainty import PARTS, intervals, sampled_log_errors
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import PARTS, intervals, sampled_log_errors
+from costmodel.uncertainty.rankings import probability_best, shortest_list
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 FloatArray = NDArray[np.float64]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.constants import CONSTANTS
-from costmodel.uncertainty import PARTS, intervals
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import PARTS, intervals
 from planner.loading import load_device, load_model
 from tests.planner.serving.test_published_serving import PUBLISHED
 

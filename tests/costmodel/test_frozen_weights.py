@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.device import Device
-from costmodel.efficiency import Efficiency
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import Efficiency
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables, LayerCosts
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import split_table
-from costmodel.tables import CostTables, LayerCosts
 from costmodel.workload import Workload
 
 DEVICE = Device(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.device import Device
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
 from costmodel.parameter_server import exposed_server_s, transfer_s
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)

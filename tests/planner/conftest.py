@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from costmodel.graph import Graph
-from costmodel.plan import Plan
-from costmodel.splits import Split
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import Split
+from costmodel.network.graph import Graph
 from planner.cli import run
 from planner.loading import load_model
 from planner.request import Request

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from costmodel.layers import Layer
+from costmodel.network.layers import Layer
 from planner.loading import LoadedModel, load_model
 from tests.planner.published_families import FAMILIES
 

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from costmodel.plan import plan_key
+from costmodel.layerwise.plan import plan_key
 from planner.request import Request
 from planner.resolve import resolve
 from planner.results import SearchResult
 from planner.scaling import scale
 from planner.search import estimate, optimize
-from strategies.search import SearchSettings, search
+from strategies.layerwise.search import SearchSettings, search
 
 ONE_WEIRD_TRICK = Request(
     model="alexnet-cuda-convnet2",

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from costmodel.collectives import all_reduce_s, cheapest_s
-from costmodel.device import Device
-from costmodel.network import Cluster, span
+from costmodel.hardware.cluster import Cluster, span
+from costmodel.hardware.collectives import all_reduce_s, cheapest_s
+from costmodel.hardware.device import Device
 from planner.schema.cluster import ClusterFile
 from planner.schema.device import DeviceFile
 

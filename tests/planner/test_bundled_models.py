@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.graph import Graph
-from costmodel.layers import Shape
-from costmodel.layers.window import pair
+from costmodel.network.graph import Graph
+from costmodel.network.layers import Shape
+from costmodel.network.layers.window import pair
 from planner.files.resources import bundled
 from planner.loading import LoadedModel, load_model
 

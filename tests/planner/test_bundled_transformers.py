@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.graph import Graph
-from costmodel.layers import Layer, Shard
+from costmodel.network.graph import Graph
+from costmodel.network.layers import Layer, Shard
 from planner.files.resources import bundled
 from planner.loading import load_model
 from tests.planner.bundled_counts import RELEASED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.energy import Power
+from costmodel.hardware.energy import Power
 from planner.cli import run
 from planner.files.resources import bundled
 from planner.loading import load_cluster, load_device

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from costmodel.graph import Graph
-from costmodel.layers.window import pair
+from costmodel.network.graph import Graph
+from costmodel.network.layers.window import pair
 from planner.loading import load_model
 
 KINDS = {

@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.graph import Graph
-from costmodel.plan import Plan, Stage
-from costmodel.splits import Split, legal_splits, split_table
+from costmodel.layerwise.plan import Plan, Stage
+from costmodel.layerwise.splits import Split, legal_splits, split_table
+from costmodel.network.graph import Graph
 from planner.errors import InputFileError
 from planner.files.documents import parse_document
 from planner.files.plan_check import plan_from_document

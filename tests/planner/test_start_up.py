@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel import layer_costs
-from costmodel.layer_costs import LayerCosts
+from costmodel.layerwise import layer_costs
+from costmodel.layerwise.layer_costs import LayerCosts
 from planner.request import Request
 from planner.search import optimize
 

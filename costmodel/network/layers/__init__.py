@@ -1,6 +1,6 @@
 """Layer families: shapes, weights, splits and work. To add one, add a file here and import it below."""
 
-from costmodel.layers import (
+from costmodel.network.layers import (
     attention,
     convolution,
     dot_product,
@@ -15,7 +15,7 @@ from costmodel.layers import (
     sequence,
     shape_only,
 )
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FAMILIES,
     InnerExchange,
     Kernel,

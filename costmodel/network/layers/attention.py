@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FloatArray,
     InnerExchange,
     Kernel,
@@ -25,7 +25,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.dot_product import (
+from costmodel.network.layers.dot_product import (
     DotProductAttention,
     Sizes,
     check_features,

@@ -220,7 +220,7 @@ def positions_of(shape: Shape, shard: Shard) -> FloatArray:
     return np.ceil(math.prod(shape[1:]) / shard.sequence)
 
 
-# What kind of kernel it is (`costmodel.kernel_time.kernel_time_s`).
+# What kind of kernel it is (`costmodel.kernels.kernel_time.kernel_time_s`).
 # Kernels that some software leaves out, since the kernel beside them does their work: an activation forward, a bias (its addition and its
 # gradient), the gradient of an activation behind a normalisation, a concatenation.
 Fusable = Literal["", "activation", "bias", "normalised gradient", "concatenation", "gradient sum"]
@@ -232,7 +232,7 @@ class Kernel:
     """One device kernel: floating-point operations, elements moved through memory, and the matrix it multiplies.
 
     ``gemm`` = (m, n, k) for kernels that run on the matrix units; None for element-wise ones. ``tiling`` says what kind of kernel
-    multiplies (`costmodel.kernel_time.kernel_time_s`).
+    multiplies (`costmodel.kernels.kernel_time.kernel_time_s`).
     """
 
     flop: FloatArray

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FloatArray,
     InnerExchange,
     Kernel,
@@ -24,9 +24,9 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.epilogue import Activation, Norm, epilogue_saved, image_epilogue, reduced_fraction
-from costmodel.layers.shape_only import share_of_output
-from costmodel.layers.window import Padding, Size2, Window, input_rows, pair, window
+from costmodel.network.layers.epilogue import Activation, Norm, epilogue_saved, image_epilogue, reduced_fraction
+from costmodel.network.layers.shape_only import share_of_output
+from costmodel.network.layers.window import Padding, Size2, Window, input_rows, pair, window
 
 __all__ = ["Convolution", "ConvolutionParams", "Deconvolution", "DeconvolutionParams"]
 

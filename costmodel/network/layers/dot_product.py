@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FloatArray,
     Kernel,
     Layer,
@@ -132,7 +132,7 @@ def _written_out_passes(size: Sizes, *, has_dropout: bool) -> tuple[PassWork, Pa
     """Scores, softmax, dropout and context as kernels of their own: every pair is computed, written and read, mask or not.
 
     Rows of queries, keys and values begin at multiples of a head: where that is no multiple of 8 features (16 bytes), the products
-    do not run on matrix units (`costmodel.kernel_time.kernel_time_s`).
+    do not run on matrix units (`costmodel.kernels.kernel_time.kernel_time_s`).
     """
     scores = size.scores
     is_aligned = size.score_dim % _ALIGNED == 0 and size.value_dim % _ALIGNED == 0

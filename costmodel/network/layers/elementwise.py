@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FloatArray,
     InnerExchange,
     Kernel,
@@ -22,7 +22,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.shape_only import NoParams, share_of_output
+from costmodel.network.layers.shape_only import NoParams, share_of_output
 
 __all__ = ["ActivationLayer", "Add", "BatchNorm", "BatchNormParams", "Dropout", "LocalResponseNorm", "Softmax"]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.layers.base import FloatArray, Kernel, Shard
+from costmodel.network.layers.base import FloatArray, Kernel, Shard
 
 __all__ = ["Activation", "Norm", "epilogue_kernels", "epilogue_saved", "image_epilogue", "reduced_fraction"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FloatArray,
     Kernel,
     Layer,
@@ -25,7 +25,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.shape_only import share_of_output
+from costmodel.network.layers.shape_only import share_of_output
 
 __all__ = [
     "AssumedFree",

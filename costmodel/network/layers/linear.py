@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FloatArray,
     InnerExchange,
     Kernel,
@@ -24,7 +24,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.epilogue import Activation, Norm, epilogue_kernels, epilogue_saved, reduced_fraction
+from costmodel.network.layers.epilogue import Activation, Norm, epilogue_kernels, epilogue_saved, reduced_fraction
 
 __all__ = ["Embedding", "EmbeddingParams", "Linear", "LinearParams"]
 

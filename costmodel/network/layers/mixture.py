@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FloatArray,
     InnerExchange,
     Kernel,
@@ -23,7 +23,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.sequence import GLU_FLOP, GLU_PASSES
+from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
 
 __all__ = ["Mixture", "MixtureParams"]
 

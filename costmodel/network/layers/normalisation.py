@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     InnerExchange,
     Kernel,
     Layer,
@@ -20,7 +20,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.shape_only import NoParams, share_of_output
+from costmodel.network.layers.shape_only import NoParams, share_of_output
 
 __all__ = ["LayerNorm", "LayerNormParams", "RmsNorm"]
 

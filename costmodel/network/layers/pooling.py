@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     InnerExchange,
     Kernel,
     Layer,
@@ -21,7 +21,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.window import Padding, Size2, input_rows, window
+from costmodel.network.layers.window import Padding, Size2, input_rows, window
 
 __all__ = ["GlobalPool", "GlobalPoolParams", "Pool", "PoolParams"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     FloatArray,
     Kernel,
     Layer,
@@ -22,8 +22,14 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.dot_product import DotProductAttention, Sizes, check_features, held_heads, pairs_of_positions
-from costmodel.layers.shape_only import share_of_output
+from costmodel.network.layers.dot_product import (
+    DotProductAttention,
+    Sizes,
+    check_features,
+    held_heads,
+    pairs_of_positions,
+)
+from costmodel.network.layers.shape_only import share_of_output
 
 __all__ = ["RelativeAttention", "RelativeAttentionParams", "SegmentMemory", "SegmentMemoryParams"]
 

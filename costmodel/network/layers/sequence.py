@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     Kernel,
     Layer,
     LayerFamily,
@@ -21,7 +21,7 @@ from costmodel.layers.base import (
     register,
     shape_text,
 )
-from costmodel.layers.shape_only import share_of_output
+from costmodel.network.layers.shape_only import share_of_output
 
 __all__ = [
     "GLU_FLOP",

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.layers.base import (
+from costmodel.network.layers.base import (
     Kernel,
     Layer,
     LayerFamily,

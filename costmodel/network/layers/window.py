@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.layers.base import FloatArray, Shape, ShapeError, shape_text
+from costmodel.network.layers.base import FloatArray, Shape, ShapeError, shape_text
 
 __all__ = ["Padding", "Size2", "Window", "input_rows", "pair", "window"]
 

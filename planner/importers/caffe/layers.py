@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from costmodel.layers import Shape, shape_text
-from costmodel.layers.window import window
+from costmodel.network.layers import Shape, shape_text
+from costmodel.network.layers.window import window
 from planner.importers.caffe import weights  # noqa: F401 - registers its types
 from planner.importers.caffe.context import IGNORED, READERS, V1_TYPES, Blob, Context, square, types
 from planner.importers.caffe.fields import Fields

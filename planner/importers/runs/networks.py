@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from planner.errors import UsageError
 
 if TYPE_CHECKING:
-    from costmodel.graph import Graph
+    from costmodel.network.graph import Graph
 
 __all__ = ["check_network", "sizes_of_network"]
 

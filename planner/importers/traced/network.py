@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodel.layers import Shape
+from costmodel.network.layers import Shape
 from planner.importers.drafts import Drafts
 from planner.importers.traced.views import BATCH, Atom, Dims, View, canonical_dims, merged
 

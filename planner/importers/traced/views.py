@@ -1,7 +1,7 @@
 """Views: which elements of a layer's output a tensor's dimensions run over.
 
-A dimension is a product of atoms, and an atom runs over a part of one axis of the layer's output (channels first, `costmodel.graph`) in
-equal steps. Splitting, merging and permuting dimensions rearranges atoms; no element moves.
+A dimension is a product of atoms, and an atom runs over a part of one axis of the layer's output (channels first,
+`costmodel.network.graph`) in equal steps. Splitting, merging and permuting dimensions rearranges atoms; no element moves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from costmodel.layers import Shape
+from costmodel.network.layers import Shape
 
 __all__ = ["BATCH", "REPEATED", "Atom", "Dims", "View", "canonical_dims", "merged", "split_dims"]
 

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from costmodel.plan import Plan
-from costmodel.splits import split_table
-from costmodel.tables import CostTables
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
 from planner.report.figures.views import AnswerView, PlanView
 from planner.resolve import Resolved
 

@@ -189,8 +189,8 @@ def _layer_candidates(request: Request, view: AnswerView, counts: Sequence[int],
 
 def tracks_of(resolved: Resolved, plan: object) -> Tracks:
     """The step of one plan, event by event."""
+    from costmodel.layerwise.plan import Plan
     from costmodel.mesh.plan import MeshPlan
-    from costmodel.plan import Plan
 
     if isinstance(plan, MeshPlan):
         from costmodel.mesh.spans import mesh_tracks
@@ -198,7 +198,7 @@ def tracks_of(resolved: Resolved, plan: object) -> Tracks:
 
         return mesh_tracks(make_judge(resolved).model, plan)
     if isinstance(plan, Plan):
-        from costmodel.layer_spans import layer_tracks
+        from costmodel.layerwise.spans import layer_tracks
 
         return layer_tracks(resolved.workload, resolved.cluster, plan)
     from costmodel.mixed.plan import MixedPlan

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strategies.per_layer.problem import ChoiceProblem, Limits, Status
-from strategies.per_layer.search import solve
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Limits, Status
+from strategies.layerwise.per_layer.search import solve
 
 __all__ = ["is_confirmed"]
 

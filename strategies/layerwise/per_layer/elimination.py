@@ -7,7 +7,7 @@ the best cost of its choice as a table over its remaining neighbours; a chain ne
 inception blocks over two. The bucket tree is then walked back for min-marginals: for every option of every node, the
 least total cost of a choice that contains it.
 
-Three levels of reuse: :class:`~strategies.per_layer.structure.Structure` depends on the graph only,
+Three levels of reuse: :class:`~strategies.layerwise.per_layer.structure.Structure` depends on the graph only,
 :class:`Elimination` on the pair costs, and a run on the node costs, which a Lagrangian method changes many times.
 """
 
@@ -19,9 +19,9 @@ from functools import reduce
 
 import numpy as np
 
-from strategies.per_layer.minplus import Partition, group_min, min_plus
-from strategies.per_layer.problem import ChoiceProblem, FloatArray, IntArray
-from strategies.per_layer.structure import Step, Structure
+from strategies.layerwise.per_layer.minplus import Partition, group_min, min_plus
+from strategies.layerwise.per_layer.problem import ChoiceProblem, FloatArray, IntArray
+from strategies.layerwise.per_layer.structure import Step, Structure
 
 __all__ = ["Elimination", "TooWideError"]
 
@@ -94,8 +94,8 @@ class Elimination:
     --------
     Two nodes that prefer different options, and a cost of 5 when they differ: agreeing is best.
 
-    >>> from strategies.per_layer.problem import Edge
-    >>> from strategies.per_layer.structure import Structure
+    >>> from strategies.layerwise.per_layer.problem import Edge
+    >>> from strategies.layerwise.per_layer.structure import Structure
     >>> same = np.array([[0.0, 5.0], [5.0, 0.0]])
     >>> two, zero = np.array([0, 1]), np.zeros(2)
     >>> p = ChoiceProblem(base_s=(np.array([1.0, 3.0]), np.array([4.0, 2.0])), hide_s=(zero, zero),

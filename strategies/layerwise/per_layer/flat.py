@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray
 
 __all__ = ["Evaluation", "FlatTables", "restrict"]
 
@@ -29,7 +29,7 @@ class Evaluation:
 class FlatTables:
     """Node tables end to end, with the cost of a choice and of all options under multipliers.
 
-    The lag of :mod:`strategies.per_layer.problem` unrolls to a maximum over the node ``j`` whose exchange is waited for:
+    The lag of :mod:`strategies.layerwise.per_layer.problem` unrolls to a maximum over the node ``j`` whose exchange is waited for:
 
         lag = max_j path_j,   path_j = exchange_j + sum_{i < j} (exchange_i - hide_i)
     """

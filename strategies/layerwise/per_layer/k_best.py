@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.per_layer.flat import FlatTables
-from strategies.per_layer.labels import LabelSet, pareto
-from strategies.per_layer.layers import Layer, LayeredGraph
-from strategies.per_layer.problem import FloatArray, IntArray
+from strategies.layerwise.per_layer.flat import FlatTables
+from strategies.layerwise.per_layer.labels import LabelSet, pareto
+from strategies.layerwise.per_layer.layers import Layer, LayeredGraph
+from strategies.layerwise.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["best_choices"]
 

@@ -2,7 +2,7 @@
 
 Notes
 -----
-A label is a choice for the nodes at and after a cut: its state in the :class:`~strategies.per_layer.layers.LayeredGraph`,
+A label is a choice for the nodes at and after a cut: its state in the :class:`~strategies.layerwise.per_layer.layers.LayeredGraph`,
 its additive cost, its lag and its memory. However the rest is chosen, the final cost is
 
     additive + rest + max(own, lag + net)
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.per_layer.flat import FlatTables
-from strategies.per_layer.lagrangian import Multipliers
-from strategies.per_layer.layers import Layer, LayeredGraph
-from strategies.per_layer.problem import FloatArray, IntArray
+from strategies.layerwise.per_layer.flat import FlatTables
+from strategies.layerwise.per_layer.lagrangian import Multipliers
+from strategies.layerwise.per_layer.layers import Layer, LayeredGraph
+from strategies.layerwise.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["CompletionBound", "LabelSet", "OutOfTimeError", "expand", "pareto", "search_labels"]
 

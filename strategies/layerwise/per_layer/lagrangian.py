@@ -2,7 +2,7 @@
 
 Notes
 -----
-The cost of a choice is ``additive + max_j path_j`` (:mod:`strategies.per_layer.flat`). For weights ``w_j >= 0`` that sum
+The cost of a choice is ``additive + max_j path_j`` (:mod:`strategies.layerwise.per_layer.flat`). For weights ``w_j >= 0`` that sum
 to 1 and a price ``p >= 0`` per byte,
 
     additive + sum_j w_j path_j + p (memory - capacity)
@@ -22,9 +22,9 @@ from typing import Protocol
 
 import numpy as np
 
-from strategies.per_layer.flat import Evaluation, FlatTables
-from strategies.per_layer.master import solve_master
-from strategies.per_layer.problem import FloatArray, IntArray
+from strategies.layerwise.per_layer.flat import Evaluation, FlatTables
+from strategies.layerwise.per_layer.master import solve_master
+from strategies.layerwise.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["DualAscent", "Minimiser", "Multipliers"]
 

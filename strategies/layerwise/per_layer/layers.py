@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.per_layer.elimination import TooWideError
-from strategies.per_layer.minplus import Partition
-from strategies.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray
+from strategies.layerwise.per_layer.elimination import TooWideError
+from strategies.layerwise.per_layer.minplus import Partition
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray
 
 __all__ = ["Layer", "LayeredGraph"]
 

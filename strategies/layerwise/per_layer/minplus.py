@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strategies.per_layer.problem import FloatArray, IntArray
+from strategies.layerwise.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["Partition", "group_min", "min_plus"]
 

@@ -8,7 +8,7 @@ picks as its marginals; ``lag[i]`` >= 0 for every node. With ``x``, ``h`` the ex
     minimise  sum base pick + sum cost pair + lag[0]
     lag[i] >= x[i],   lag[i] >= x[i] - h[i] + lag[i + 1],   sum memory pick <= capacity
 
-The minimum of ``lag[0]`` is the recursion of :mod:`strategies.per_layer.problem`. Given the picks, the pairs and lags are
+The minimum of ``lag[0]`` is the recursion of :mod:`strategies.layerwise.per_layer.problem`. Given the picks, the pairs and lags are
 determined, so rounding the picks gives a choice, which is judged by its definition, not by the solver.
 
 The solver's tolerances (1e-9) are absolute. Times are scaled so that a greedy choice costs 1e5, and a claimed bound is
@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategies.per_layer.flat import restrict
-from strategies.per_layer.problem import (
+from strategies.layerwise.per_layer.flat import restrict
+from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
     Edge,
     FloatArray,

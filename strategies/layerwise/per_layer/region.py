@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.per_layer.elimination import Elimination
-from strategies.per_layer.flat import Evaluation, FlatTables, restrict
-from strategies.per_layer.lagrangian import Multipliers
-from strategies.per_layer.problem import ChoiceProblem, FloatArray, IntArray
-from strategies.per_layer.structure import Structure, structure_of
+from strategies.layerwise.per_layer.elimination import Elimination
+from strategies.layerwise.per_layer.flat import Evaluation, FlatTables, restrict
+from strategies.layerwise.per_layer.lagrangian import Multipliers
+from strategies.layerwise.per_layer.problem import ChoiceProblem, FloatArray, IntArray
+from strategies.layerwise.per_layer.structure import Structure, structure_of
 
 __all__ = ["Forest", "Region", "spanning_forest"]
 

@@ -22,14 +22,22 @@ from typing import Literal
 
 import numpy as np
 
-from strategies.per_layer.elimination import Elimination, TooWideError
-from strategies.per_layer.flat import Evaluation, FlatTables
-from strategies.per_layer.k_best import best_choices
-from strategies.per_layer.labels import CompletionBound, OutOfTimeError, search_labels
-from strategies.per_layer.lagrangian import DualAscent, Minimiser
-from strategies.per_layer.layers import LayeredGraph
-from strategies.per_layer.problem import ChoiceProblem, FloatArray, IntArray, Limits, Solution, Status, objective_s
-from strategies.per_layer.region import Region, spanning_forest
+from strategies.layerwise.per_layer.elimination import Elimination, TooWideError
+from strategies.layerwise.per_layer.flat import Evaluation, FlatTables
+from strategies.layerwise.per_layer.k_best import best_choices
+from strategies.layerwise.per_layer.labels import CompletionBound, OutOfTimeError, search_labels
+from strategies.layerwise.per_layer.lagrangian import DualAscent, Minimiser
+from strategies.layerwise.per_layer.layers import LayeredGraph
+from strategies.layerwise.per_layer.problem import (
+    ChoiceProblem,
+    FloatArray,
+    IntArray,
+    Limits,
+    Solution,
+    Status,
+    objective_s,
+)
+from strategies.layerwise.per_layer.region import Region, spanning_forest
 
 __all__ = ["Method", "lower_bound", "solve"]
 
@@ -106,7 +114,7 @@ def solve(problem: ChoiceProblem, limits: Limits, *, method: Method = "auto") ->
     ('optimal', (5.0,), [1, 1])
     """
     if method == "program":
-        from strategies.per_layer.program import solve_program  # the elimination never needs a solver library
+        from strategies.layerwise.per_layer.program import solve_program  # the elimination never needs a solver library
 
         return solve_program(problem, limits)
     return _Search(problem, limits, may_use_program=method == "auto").run()
@@ -363,7 +371,7 @@ class _Search:
         """Leave a region that is complete up to ``top`` to the integer program."""
         if not self.may_use_program:
             raise OutOfTimeError
-        from strategies.per_layer.program import solve_program
+        from strategies.layerwise.per_layer.program import solve_program
 
         self.method = "elimination+program"
         cutoff = min(self.highest(), top)

@@ -1,8 +1,8 @@
 """Contiguous pipeline stages with replicas and micro-batches, chosen exactly by dynamic programming."""
 
-from strategies.pipeline.bounds import pipeline_lower_bound
-from strategies.pipeline.front import FrontTable, build_front
-from strategies.pipeline.problem import (
+from strategies.layerwise.pipeline.bounds import pipeline_lower_bound
+from strategies.layerwise.pipeline.front import FrontTable, build_front
+from strategies.layerwise.pipeline.problem import (
     InvalidPartitionError,
     PartitionProblem,
     PipelinePlan,
@@ -11,7 +11,7 @@ from strategies.pipeline.problem import (
     stage_memory_bytes,
     stage_times_s,
 )
-from strategies.pipeline.solve import solve_pipeline
+from strategies.layerwise.pipeline.solve import solve_pipeline
 
 __all__ = [
     "FrontTable",

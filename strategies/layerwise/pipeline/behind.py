@@ -14,9 +14,10 @@ a threshold C:
     sum of t in front + m t_s + g_s + X_0 < C
 
 The stages in front count at their least (G of a front table with a single level), and so do the transfers that are not known yet. As
-``m t_s + g_s`` does not fall with c while D + c stays the same (`strategies.pipeline.sweep`), Q and the least transfer c stand for D and c.
+``m t_s + g_s`` does not fall with c while D + c stays the same (`strategies.layerwise.pipeline.sweep`), Q and the least transfer c stand
+for D and c.
 
-Depths are put together in levels (`strategies.pipeline.levels`).
+Depths are put together in levels (`strategies.layerwise.pipeline.levels`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import time
 
 import numpy as np
 
-from strategies.pipeline.bounds import Tables, workers_behind, workers_needed
-from strategies.pipeline.levels import Levels, most_behind_s, through_cut
-from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem
-from strategies.pipeline.rows import RowTable, reduce_groups
+from strategies.layerwise.pipeline.bounds import Tables, workers_behind, workers_needed
+from strategies.layerwise.pipeline.levels import Levels, most_behind_s, through_cut
+from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from strategies.layerwise.pipeline.rows import RowTable, reduce_groups
 
 __all__ = ["BehindTable", "build_behind"]
 

@@ -2,7 +2,7 @@
 
 Notes
 -----
-With ``T`` the objective of `strategies.pipeline.problem`, every stage s of every plan satisfies
+With ``T`` the objective of `strategies.layerwise.pipeline.problem`, every stage s of every plan satisfies
 
     T >= m t_s + X_s + sum_{j<s} F_j                (1)
     T >= m t_s + sum_{j<s} t_j + X_0                (2)
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem
 
 __all__ = [
     "SAFETY",

@@ -6,8 +6,8 @@ Samples are dealt out whole, so with 128 samples in a micro-batch a stage on 65 
 gradients over more of them. Row k is dominated by row k' if, with ``r_k' < r_k``, every entry of k' is at most that of k: times and bytes
 of every layer, the transfers to and from every other row, and those from k' to k' against those from k to k. (Bytes do not matter where
 all layers in one stage fit with k'.) Then every stage on ``r_k`` replicas of any plan can have ``r_k'`` instead. The objective is the
-longest path through a schedule (`strategies.pipeline.problem`), so it does not grow, and the stages fit. Rows are left out one by one, each
-against those that are left, so whatever is left out in the end can be replaced by what is not.
+longest path through a schedule (`strategies.layerwise.pipeline.problem`), so it does not grow, and the stages fit. Rows are left out one
+by one, each against those that are left, so whatever is left out in the end can be replaced by what is not.
 
 This proves that no plan is below a cutoff if none without dominated rows is. The best plans, and all of the K best, may still have such
 rows, where they cost the same or hardly more: with a plan below the cutoff the whole problem is to be solved.
@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.pipeline_cost import farther_takes_longer, stage_arrays
-from costmodel.tables import CostTables
-from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from costmodel.layerwise.pipeline import farther_takes_longer, stage_arrays
+from costmodel.layerwise.tables import CostTables
+from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem
 
 __all__ = ["distinct_replicas", "in_units", "undominated_rows", "without_dominated"]
 

@@ -2,7 +2,7 @@
 
 Notes
 -----
-A plan whose stages behind a cut are known has ``T >= V + c + sum of t in front + X_0`` (see `strategies.pipeline.sweep`). The
+A plan whose stages behind a cut are known has ``T >= V + c + sum of t in front + X_0`` (see `strategies.layerwise.pipeline.sweep`). The
 last two terms are bounded from below by a dynamic program from the first layer to the last, over (cut i, replicas k of the
 stage that ends there, workers w in front, stages behind d):
 
@@ -12,7 +12,7 @@ stage that ends there, workers w in front, stages behind d):
 and ``X_k(0, i)``, the first stage's own exchange and update, in place of G for j = 0. A stage takes part only if its layers fit the memory
 with ``min(m, d + 1)`` micro-batches in flight, and if on its own it leaves the plan below a threshold C:
 
-    sum of t in front + m t_s + X_0 < C       (2) of `strategies.pipeline.bounds`
+    sum of t in front + m t_s + X_0 < C       (2) of `strategies.layerwise.pipeline.bounds`
 
 There the transfer into the stage in front (known in the minimum only) and the gradient over cut i (not known yet) count at
 their least.
@@ -21,16 +21,16 @@ What the stages in front leave to those behind is bounded by the same recursion.
 
     g_s(D_s) < C - X_0 - sum of t in front - m t_s
 
-and g increases with D, so ``D + c`` of a cut is at most (`strategies.pipeline.levels` solves for D)
+and g increases with D, so ``D + c`` of a cut is at most (`strategies.layerwise.pipeline.levels` solves for D)
 
     Y[i, k, w, d] = max_j  min( D_s + c at their most,  Z[j, k, w - r_k, d + 1] - t_k(j, i) )
     Z[j, k, w, d] = max_k' Y[j, k', w, d] - cut_forward[k', k, j] - cut_backward[k', k, j]
 
-Stages for which this is not above the least ``D + c`` that layers i.. can have (`strategies.pipeline.behind`) take part in neither. A stage
-in front is late if those behind it take long, so both together exclude far more than ``m t_s`` alone. Since Y falls at least half as
-fast as C, ``T >= C - 2 (Y - D - c)``.
+Stages for which this is not above the least ``D + c`` that layers i.. can have (`strategies.layerwise.pipeline.behind`) take part in
+neither. A stage in front is late if those behind it take long, so both together exclude far more than ``m t_s`` alone. Since Y falls at
+least half as fast as C, ``T >= C - 2 (Y - D - c)``.
 
-Depths may be put together in a few levels (`strategies.pipeline.levels`), which only lowers H and raises Y.
+Depths may be put together in a few levels (`strategies.layerwise.pipeline.levels`), which only lowers H and raises Y.
 
 Q counts at most so many workers behind, so one table serves every smaller cluster, and every lower threshold.
 """
@@ -42,11 +42,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.pipeline.behind import BehindTable, build_behind
-from strategies.pipeline.bounds import SAFETY, Tables, build_tables, stage_starts, workers_behind, workers_needed
-from strategies.pipeline.levels import Levels, depth_levels, most_behind_s, through_cut
-from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem
-from strategies.pipeline.rows import RowTable, TableFullError, reduce_groups
+from strategies.layerwise.pipeline.behind import BehindTable, build_behind
+from strategies.layerwise.pipeline.bounds import (
+    SAFETY,
+    Tables,
+    build_tables,
+    stage_starts,
+    workers_behind,
+    workers_needed,
+)
+from strategies.layerwise.pipeline.levels import Levels, depth_levels, most_behind_s, through_cut
+from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from strategies.layerwise.pipeline.rows import RowTable, TableFullError, reduce_groups
 
 __all__ = ["FrontTable", "build_front"]
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from strategies.pipeline.problem import FloatArray, IntArray
+from strategies.layerwise.pipeline.problem import FloatArray, IntArray
 
 __all__ = ["undominated"]
 

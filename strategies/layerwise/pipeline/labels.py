@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.pipeline.problem import FloatArray, IntArray, PartitionProblem, PipelinePlan
+from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem, PipelinePlan
 
 __all__ = ["Labels", "Trail", "join"]
 
@@ -16,7 +16,7 @@ __all__ = ["Labels", "Trail", "join"]
 class Labels:
     """Struct of arrays."""
 
-    value: FloatArray  # (n, 7 + TURNS): D, V, E, H, c, f, b, D_k as `strategies.pipeline.sweep` defines them
+    value: FloatArray  # (n, 7 + TURNS): D, V, E, H, c, f, b, D_k as `strategies.layerwise.pipeline.sweep` defines them
     bound: FloatArray  # (n,): no completion costs less
     state: IntArray  # (n, 3): row of the stage that ends at the cut, workers left, depth
     parent: IntArray  # (n,): index into the trail

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.pipeline.problem import FloatArray, IntArray
+from strategies.layerwise.pipeline.problem import FloatArray, IntArray
 
 __all__ = ["Levels", "depth_levels", "most_behind_s", "through_cut"]
 
@@ -54,7 +54,7 @@ def most_behind_s(
 ) -> tuple[FloatArray, FloatArray]:
     """Offsets (a, b) with which a stage leaves ``D <= min(slack + a, (slack + b) / 2)`` to the sum of t behind it.
 
-    The detour ``g(D) <= slack`` of `strategies.pipeline.problem` solved for D, where slack is what ``m t`` and the stages in
+    The detour ``g(D) <= slack`` of `strategies.layerwise.pipeline.problem` solved for D, where slack is what ``m t`` and the stages in
     front leave of the step. With w = depth, lo and t the smaller and the sum of F and B:
 
         m >= w + 2:  g = max(0, D - w F) + max(0, D - w B)   D <= min(slack + w lo, (slack + w t) / 2)

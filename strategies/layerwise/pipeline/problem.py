@@ -18,7 +18,7 @@ ICML 2021, section 2.2; Megatron-LM, SC21, section 2.2): stage s runs ``S-1-s`` 
 backward in turn, then the remaining backwards. It holds at most ``min(m, S-s)`` micro-batches at a time.
 
 **Step.** Stage s exchanges and updates after its last backward pass, for ``X_s = sum exchange_s + update_s``. With the last backward pass
-of stage s at ``E_s``, the longest path through the schedule in closed form (`costmodel.pipeline_cost.last_backward_s`, exact),
+of stage s at ``E_s``, the longest path through the schedule in closed form (`costmodel.layerwise.pipeline.last_backward_s`, exact),
 
     T = max_s [ E_s + X_s ]
 
@@ -36,7 +36,8 @@ longer. With
     g_s = G_s(F_s) + G_s(B_s)                                 if m >= w + 2
     g_s = max(0, D_s - (m-1) min(F_s, B_s))                   otherwise
 
-For stages of equal F and equal B this is exact. `strategies.pipeline.sweep` follows more of them, and the judge has the last word.
+For stages of equal F and equal B this is exact. `strategies.layerwise.pipeline.sweep` follows more of them, and the judge has the last
+word.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.pipeline_cost import last_backward_s
-from strategies.per_layer.problem import Status
+from costmodel.layerwise.pipeline import last_backward_s
+from strategies.layerwise.per_layer.problem import Status
 
 __all__ = [
     "InvalidPartitionError",

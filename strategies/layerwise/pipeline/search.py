@@ -9,20 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.graph import Graph
-from costmodel.known_costs import KnownCosts
-from costmodel.pipeline_cost import PipelineArrays, pipeline_arrays
-from costmodel.plan import Plan, Stage
-from costmodel.splits import Split, SplitTable, split_table
-from costmodel.tables import CostTables
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.pipeline import PipelineArrays, pipeline_arrays
+from costmodel.layerwise.plan import Plan, Stage
+from costmodel.layerwise.splits import Split, SplitTable, split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.graph import Graph
 from costmodel.workload import Workload
-from strategies.per_layer.problem import Limits, Status
-from strategies.pipeline.bounds import pipeline_lower_bound
-from strategies.pipeline.dominance import distinct_replicas, in_units, without_dominated
-from strategies.pipeline.front import FrontTable, build_front
-from strategies.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
-from strategies.pipeline.solve import FRONT_LEVELS, solve_pipeline
-from strategies.score import STEP_TIME, Score
+from strategies.layerwise.per_layer.problem import Limits, Status
+from strategies.layerwise.pipeline.bounds import pipeline_lower_bound
+from strategies.layerwise.pipeline.dominance import distinct_replicas, in_units, without_dominated
+from strategies.layerwise.pipeline.front import FrontTable, build_front
+from strategies.layerwise.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
+from strategies.layerwise.pipeline.solve import FRONT_LEVELS, solve_pipeline
+from strategies.layerwise.score import STEP_TIME, Score
 
 __all__ = ["PipelineOutcome", "least_computing_s", "quick_bounds", "replica_table", "search_pipelines"]
 
@@ -271,8 +271,8 @@ def _chain(graph: Graph) -> list[int]:
 def quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
     """Bound the pipelines of every worker count from below, without transfers and exchanges.
 
-    A stage handles m micro-batches, the first of which passed the layers before it: bound (2) of `strategies.pipeline.bounds`. A stage
-    slows down for all of its layers, and the slowest of W workers has at least their mean, since
+    A stage handles m micro-batches, the first of which passed the layers before it: bound (2) of `strategies.layerwise.pipeline.bounds`. A
+    stage slows down for all of its layers, and the slowest of W workers has at least their mean, since
     ``sum_s r_s t_s >= sum_l min_r r t_l(r)`` and ``sum_s r_s = W``:
 
         step >= max_l [ sum_{i<=l} t_i + (m - 1) t_l ],   t_l = min over r < W of t_l(r)

@@ -2,10 +2,10 @@
 
 Notes
 -----
-`strategies.pipeline.sweep` has the states and bounds of one pass, which finds the plans of least lower bound; as many as it takes to prove
-that no other costs less than those wanted. Its bounds are the stronger the lower the threshold is. Together with
-a table of `strategies.pipeline.front`, a cutoff from other plans mostly leaves no label at all. Where it leaves too many, a beam looks for
-better plans, and the search then guesses the best cost from below (`_Search.solve`).
+`strategies.layerwise.pipeline.sweep` has the states and bounds of one pass, which finds the plans of least lower bound; as many as it
+takes to prove that no other costs less than those wanted. Its bounds are the stronger the lower the threshold is. Together with
+a table of `strategies.layerwise.pipeline.front`, a cutoff from other plans mostly leaves no label at all. Where it leaves too many, a beam
+looks for better plans, and the search then guesses the best cost from below (`_Search.solve`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 
 import numpy as np
 
-from strategies.per_layer.problem import Limits, Status
-from strategies.pipeline.bounds import SAFETY, pipeline_lower_bound, proves_none_below
-from strategies.pipeline.front import FrontTable, build_front
-from strategies.pipeline.problem import PartitionProblem, PipelineSolution
-from strategies.pipeline.sweep import Sweep
+from strategies.layerwise.per_layer.problem import Limits, Status
+from strategies.layerwise.pipeline.bounds import SAFETY, pipeline_lower_bound, proves_none_below
+from strategies.layerwise.pipeline.front import FrontTable, build_front
+from strategies.layerwise.pipeline.problem import PartitionProblem, PipelineSolution
+from strategies.layerwise.pipeline.sweep import Sweep
 
 __all__ = ["FRONT_LEVELS", "solve_pipeline"]
 

@@ -8,7 +8,7 @@ behind the cut, of which no more than m - 1 make a difference. A label is a choi
     D    sum of t_j
     D_k  the same without the last k stages, for k < d (k = 1..`TURNS`)
     f, b the longest way from the cut down to a stage and the forward (backward) passes until it has something to do, at the slowest
-         stage on the way: the sums in the brackets of X and Y of `costmodel.pipeline_cost`
+         stage on the way: the sums in the brackets of X and Y of `costmodel.layerwise.pipeline`
     V    longest path through the schedule of the stages behind the cut
     E    the same to the end of the last exchange and update
     H    from the last micro-batch's arrival at the cut to the end of the last exchange and update
@@ -24,7 +24,7 @@ A stage in front of the cut with F, B (c included), t = F + B and X turns these 
 Each is the length of some path, so E of a whole plan is a lower bound on its step, and mostly equal to it: left out are paths that turn
 more than `TURNS` stages before the last, and those that stay at one stage but spend passes at a slower one in front of it. Plans are
 entered with the judge's figure. If a pass keeps the K best labels of a state by E, it finds the K plans of least E, so once the K-th E
-reaches the worst plan wanted the search is over; otherwise it asks for more of them (`strategies.pipeline.solve`).
+reaches the worst plan wanted the search is over; otherwise it asks for more of them (`strategies.layerwise.pipeline.solve`).
 
 All of it increases with all of the values, so a label could be dropped when another one of its state is no worse in any. It even may be
 when that one is no worse in V + c, D + c, D_k + c, f + c, b + c, E, H and c: with D + c fixed, V' and E' do not fall as c grows,
@@ -39,10 +39,10 @@ A label is also dropped when no completion can beat the best known plan or the c
     T >= q + max(0, D - u q / 2 m, 2 D - u q / m)   for the stage in front with the largest q = m t + X
 
 (``q >= worker-seconds of q / workers left``; u = most stages that can be behind it; the last term only if u <= m - 2; it is
-``m t + X + g`` of `strategies.pipeline.problem` with ``t <= q / m``, and increases with q as u < m), and by (3) of
-`strategies.pipeline.bounds`. The stages in front must also exist: N[i] workers, as defined there, must be left. Where this is not enough,
-the sum of t in front, and the most that D + c may be, come from `strategies.pipeline.front`. That table is far stronger where transfers
-or the memory matter.
+``m t + X + g`` of `strategies.layerwise.pipeline.problem` with ``t <= q / m``, and increases with q as u < m), and by (3) of
+`strategies.layerwise.pipeline.bounds`. The stages in front must also exist: N[i] workers, as defined there, must be left. Where this is
+not enough, the sum of t in front, and the most that D + c may be, come from `strategies.layerwise.pipeline.front`. That table is far
+stronger where transfers or the memory matter.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from bisect import insort
 
 import numpy as np
 
-from strategies.per_layer.problem import Limits
-from strategies.pipeline.bounds import (
+from strategies.layerwise.per_layer.problem import Limits
+from strategies.layerwise.pipeline.bounds import (
     SAFETY,
     build_tables,
     mixed_bounds,
@@ -61,10 +61,10 @@ from strategies.pipeline.bounds import (
     stage_starts,
     workers_needed,
 )
-from strategies.pipeline.front import FrontTable
-from strategies.pipeline.frontier import undominated
-from strategies.pipeline.labels import Labels, Trail, join
-from strategies.pipeline.problem import (
+from strategies.layerwise.pipeline.front import FrontTable
+from strategies.layerwise.pipeline.frontier import undominated
+from strategies.layerwise.pipeline.labels import Labels, Trail, join
+from strategies.layerwise.pipeline.problem import (
     FloatArray,
     IntArray,
     PartitionProblem,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from costmodel.device import Device
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.device import Device
-from costmodel.network import Cluster, ClusterError, DeviceGroup, Level, span
+from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level, span
+from costmodel.hardware.device import Device
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
 OTHER = Device(name="e", peak_flop_per_s={"fp32": 2e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 
-from costmodel.collectives import (
+from costmodel.hardware.cluster import span
+from costmodel.hardware.collectives import (
     ALL_REDUCE_NAMES,
     all_reduce_s,
     cheapest_s,
     collective_s,
 )
-from costmodel.network import span
-from tests.costmodel.collective_cases import cluster
+from tests.costmodel.hardware.collective_cases import cluster
 
 # --- A simulator of rounds of messages. A rank's data is piece -> set of ranks whose contribution is in it; a message is
 # (source, destination, {piece: contributions}); contributions that arrive must be new, or replace (broadcast) what is there.

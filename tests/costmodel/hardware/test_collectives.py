@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.collectives import (
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level, span
+from costmodel.hardware.collectives import (
     ALL_REDUCE_NAMES,
     COLLECTIVES,
     CollectiveError,
@@ -23,8 +24,7 @@ from costmodel.collectives import (
     names_of,
     point_to_point_s,
 )
-from costmodel.network import Cluster, DeviceGroup, Level, span
-from tests.costmodel.collective_cases import DEVICE, cluster
+from tests.costmodel.hardware.collective_cases import DEVICE, cluster
 
 # --- What libraries run.
 

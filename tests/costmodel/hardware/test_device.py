@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.device import FORMATS, Device, DeviceError
+from costmodel.hardware.device import FORMATS, Device, DeviceError
 
 GOOD: dict[str, Any] = {
     "name": "d",

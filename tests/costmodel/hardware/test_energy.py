@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.device import Device, DeviceError
-from costmodel.energy import DEFAULT_IDLE_SHARE, Power, least_computing_s, money_of, plans_energy_j, recomputing_s
-from costmodel.host import Host, HostError
+from costmodel.hardware.device import Device, DeviceError
+from costmodel.hardware.energy import (
+    DEFAULT_IDLE_SHARE,
+    Power,
+    least_computing_s,
+    money_of,
+    plans_energy_j,
+    recomputing_s,
+)
+from costmodel.hardware.host import Host, HostError
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of

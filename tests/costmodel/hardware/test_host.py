@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.host import USABLE_SHARE, Host, HostError, host_rates
+from costmodel.hardware.host import USABLE_SHARE, Host, HostError, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
 
 DGX_A100 = Host(

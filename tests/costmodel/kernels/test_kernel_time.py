@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.device import Device, DeviceError
-from costmodel.efficiency import Efficiency, EfficiencyError
-from costmodel.kernel_time import kernel_time_s
+from costmodel.hardware.device import Device, DeviceError
+from costmodel.kernels.efficiency import Efficiency, EfficiencyError
+from costmodel.kernels.kernel_time import kernel_time_s
 
 A100 = Device(
     name="a100",

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.compute import PassTimes
-from costmodel.device import Device
-from costmodel.efficiency import DEFAULT_EFFICIENCY
-from costmodel.layers import Layer, Shard, family_of
-from costmodel.layers.base import params_from
+from costmodel.hardware.device import Device
+from costmodel.kernels.compute import PassTimes
+from costmodel.kernels.efficiency import DEFAULT_EFFICIENCY
+from costmodel.kernels.roofline import EAGER, ImageSoftware, RooflineCompute
+from costmodel.network.layers import Layer, Shard, family_of
+from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import EAGER, ImageSoftware, RooflineCompute
 
 A100 = Device(
     name="a100",

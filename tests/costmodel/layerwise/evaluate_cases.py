@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.device import Device
-from costmodel.evaluate import PlanBatch
-from costmodel.graph import Graph
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import PlanBatch
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.loading import load_model
-from tests.costmodel.small_networks import network
+from tests.costmodel.network.small_networks import network
 
 DEVICE = Device(
     name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9, clock_hz=1e9

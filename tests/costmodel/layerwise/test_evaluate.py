@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, batch_of, concatenate, evaluate, evaluate_on
-from costmodel.folding import fold
-from costmodel.plan import Plan, Stage
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, split_table
-from costmodel.tables import CostTables
-from tests.costmodel.evaluate_cases import CLUSTER, PARTS, SMALL, random_batch, workload
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, batch_of, concatenate, evaluate, evaluate_on
+from costmodel.layerwise.folding import fold
+from costmodel.layerwise.plan import Plan, Stage
+from costmodel.layerwise.splits import Split, split_table
+from costmodel.layerwise.tables import CostTables
+from tests.costmodel.layerwise.evaluate_cases import CLUSTER, PARTS, SMALL, random_batch, workload
 
 
 def written_out(tables: CostTables, batch: PlanBatch) -> list[Plan]:

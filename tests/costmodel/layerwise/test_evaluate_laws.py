@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.evaluate import CostBatch, PlanBatch, evaluate, evaluate_on
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
+from costmodel.layerwise.evaluate import CostBatch, PlanBatch, evaluate, evaluate_on
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import Split, split_table
+from costmodel.layerwise.tables import CostTables
 from costmodel.paleo.model import PaleoCompute
-from costmodel.plan import Plan
-from costmodel.splits import Split, split_table
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
-from tests.costmodel.evaluate_cases import CLUSTER, CONV, DEVICE, PARTS, SMALL, build, random_batch, workload
+from tests.costmodel.layerwise.evaluate_cases import CLUSTER, CONV, DEVICE, PARTS, SMALL, build, random_batch, workload
 
 MODELS = (
     "alexnet", "alexnet-cuda-convnet2", "alexnet-torchvision", "dcgan-discriminator", "dcgan-generator", "gnmt", "googlenet",

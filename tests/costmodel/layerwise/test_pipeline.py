@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.device import Device
-from costmodel.evaluate import CostBatch, evaluate
-from costmodel.graph import Graph
-from costmodel.layer_spans import layer_tracks
-from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.pipeline_cost import PipelineArrays, last_backward_s, pipeline_arrays
-from costmodel.plan import Plan, Stage
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import CostBatch, evaluate
+from costmodel.layerwise.pipeline import PipelineArrays, last_backward_s, pipeline_arrays
+from costmodel.layerwise.plan import Plan, Stage
+from costmodel.layerwise.spans import layer_tracks
+from costmodel.layerwise.splits import Split, split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, split_table
-from costmodel.tables import CostTables
 from costmodel.timeline import TimelineInput, simulate
 from costmodel.workload import Workload
 from planner.loading import load_model
-from strategies.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
-from tests.costmodel.small_networks import network
+from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
+from tests.costmodel.network.small_networks import network
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(

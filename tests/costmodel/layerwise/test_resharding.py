@@ -8,12 +8,12 @@ import math
 import numpy as np
 import pytest
 
-from costmodel.device import Device
-from costmodel.layers import Layer, Shape
-from costmodel.layers.base import params_from
-from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.resharding import EdgeGeometry, edge_geometry, edge_times, gather_times, place
-from costmodel.splits import Split, factorisations, split_table
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.layerwise.resharding import EdgeGeometry, edge_geometry, edge_times, gather_times, place
+from costmodel.layerwise.splits import Split, factorisations, split_table
+from costmodel.network.layers import Layer, Shape
+from costmodel.network.layers.base import params_from
 
 # Seconds are bytes: no latency, one byte per second, one byte per element.
 UNIT = Cluster(

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.evaluate import evaluate
-from costmodel.layer_spans import layer_tracks
-from costmodel.plan import Plan
-from costmodel.splits import Split
+from costmodel.layerwise.evaluate import evaluate
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.spans import layer_tracks
+from costmodel.layerwise.splits import Split
 from costmodel.tracks import Tracks
 from planner.errors import PlannerError
 from planner.request import Request

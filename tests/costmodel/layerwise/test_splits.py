@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.layers import Layer, Shape, family_of
-from costmodel.layers.base import params_from
-from costmodel.splits import Split, divisors, factorisations, legal_splits, shard_of, split_table
+from costmodel.layerwise.splits import Split, divisors, factorisations, legal_splits, shard_of, split_table
+from costmodel.network.layers import Layer, Shape, family_of
+from costmodel.network.layers.base import params_from
 
 
 def layer(kind: str, *shapes: Shape, **values: Any) -> Layer:

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.device import Device
-from costmodel.efficiency import Efficiency
-from costmodel.graph import Graph
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import Efficiency
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.splits import Split, split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, split_table
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
-from tests.costmodel.small_networks import network
+from tests.costmodel.network.small_networks import network
 
 # 1 TFLOP/s and 100 GB/s without losses; links of 1 GB/s without latency.
 DEVICE = Device(

@@ -9,16 +9,16 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from costmodel.device import Device
-from costmodel.efficiency import Efficiency
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
 # Nothing hides behind anything and nothing is lost: times are bytes over bandwidth, memory is tensors.

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.graph import Graph
 from costmodel.mesh.plan import LayerSplit, MeshPlan
+from costmodel.network.graph import Graph
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.layers.mixture import MixtureParams
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.mesh.dispatch import free_draws, reached
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.network.layers.mixture import MixtureParams
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 

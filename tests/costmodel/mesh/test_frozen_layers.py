@@ -10,8 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.graph import Graph
-from costmodel.layers import Layer
 from costmodel.mesh.breakdown import stage_rows
 from costmodel.mesh.flops import model_flops_per_step
 from costmodel.mesh.model import MeshModel
@@ -20,6 +18,8 @@ from costmodel.mesh.roles import roles_of
 from costmodel.mesh.shares import RowKeys, shard_of
 from costmodel.mesh.spans import mesh_tracks
 from costmodel.mesh.units import fold
+from costmodel.network.graph import Graph
+from costmodel.network.layers import Layer
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, workload_of
 

@@ -10,12 +10,12 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from costmodel.hardware.cluster import Cluster
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from costmodel.network import Cluster
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from tests.costmodel.mesh import plans as make
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.network import Cluster, DeviceGroup, Level
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 

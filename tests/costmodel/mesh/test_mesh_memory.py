@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.graph import Graph
 from costmodel.mesh.breakdown import stage_rows
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
+from costmodel.network.graph import Graph
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, workload_of
 

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from costmodel.evaluate import evaluate
+from costmodel.layerwise.evaluate import evaluate
 from costmodel.mesh.breakdown import layer_rows, stage_rows
 from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel

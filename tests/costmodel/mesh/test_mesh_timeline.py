@@ -9,11 +9,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from costmodel.collectives import collective_s, names_of
+from costmodel.hardware.cluster import span
+from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.network import span
 from costmodel.timeline import Timeline, TimelineInput, simulate
 from tests.costmodel.mesh import plans as make
 

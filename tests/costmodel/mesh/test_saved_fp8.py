@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.device import Device
+from costmodel.hardware.cluster import Cluster, DeviceGroup
+from costmodel.hardware.device import Device
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.network import Cluster, DeviceGroup
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, workload_of
 

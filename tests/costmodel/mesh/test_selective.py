@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.graph import Graph, LayerSpec
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.network.graph import Graph, LayerSpec
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.device import Device
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
@@ -22,9 +22,9 @@ from costmodel.mixed.links import MixedError, all_reduce_across_s, check_groups,
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage, describe, group_names
 from costmodel.mixed.rules import broken_mixed_rules
-from costmodel.network import Cluster, ClusterError, DeviceGroup, Level
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
 NODE = Level(name="node", size=4, bandwidth_bytes_per_s=100e9, latency_s=2e-6, efficiency=0.8)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 
 # Name, kind, names of the inputs, parameters.
 LayerRow = tuple[str, str, tuple[str, ...], dict[str, Any]]

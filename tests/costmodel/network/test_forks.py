@@ -8,18 +8,18 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from costmodel.device import Device
-from costmodel.efficiency import Efficiency
-from costmodel.forks import _joins, gradient_passes
-from costmodel.graph import Graph
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import Efficiency
+from costmodel.kernels.roofline import EAGER, ImageSoftware, RooflineCompute
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.forks import _joins, gradient_passes
+from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import EAGER, ImageSoftware, RooflineCompute
-from costmodel.splits import split_table
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.loading import load_model
-from tests.costmodel.small_networks import network
+from tests.costmodel.network.small_networks import network
 
 # Reads 100 GB/s without any loss.
 DEVICE = Device(

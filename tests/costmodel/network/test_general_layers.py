@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.layers import Layer, Shape, ShapeError, Shard, family_of, params_from
+from costmodel.network.layers import Layer, Shape, ShapeError, Shard, family_of, params_from
 
 
 def layer(kind: str, *shapes: Shape, **values: object) -> Layer:

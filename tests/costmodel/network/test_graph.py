@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.graph import Graph, GraphError, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.network.graph import Graph, GraphError, LayerSpec
+from costmodel.network.layers.base import params_from
 
 
 def spec(name: str, kind: str, inputs: tuple[str, ...] = (), **values: Any) -> LayerSpec:

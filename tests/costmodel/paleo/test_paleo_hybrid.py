@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.compute import CostModelError
-from costmodel.device import Device
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.hardware.device import Device
+from costmodel.kernels.compute import CostModelError
+from costmodel.layerwise.splits import shard_of
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.paleo.elementary import Rates
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.partition import (
@@ -26,7 +27,6 @@ from costmodel.paleo.partition import (
     partition,
 )
 from costmodel.paleo.scaling import Link, data_parallel_rows, hybrid_step, model_parallel_bounds
-from costmodel.splits import shard_of
 
 DEVICE = Device(
     name="d",

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.compute import CostModelError
-from costmodel.device import Device
-from costmodel.layers import FAMILIES, Layer, family_of
-from costmodel.layers.base import params_from
+from costmodel.hardware.device import Device
+from costmodel.kernels.compute import CostModelError
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.splits import shard_of, split_table
+from costmodel.network.layers import FAMILIES, Layer, family_of
+from costmodel.network.layers.base import params_from
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.paleo.elementary import Rates
 from costmodel.paleo.kinds import FREE_KINDS, KINDS
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.partition import batch_table
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import shard_of, split_table
 
 CLOCK_HZ = 1e9
 DEVICE = Device(

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.compute import CostModelError
-from costmodel.device import Device
-from costmodel.graph import Graph
-from costmodel.layers import Layer, Shard, family_of
-from costmodel.layers.base import params_from
+from costmodel.hardware.device import Device
+from costmodel.kernels.compute import CostModelError
+from costmodel.layerwise.splits import shard_of
+from costmodel.network.graph import Graph
+from costmodel.network.layers import Layer, Shard, family_of
+from costmodel.network.layers.base import params_from
 from costmodel.paleo.convolution import fft_calls, gemm_calls
 from costmodel.paleo.elementary import Calls, Rates
 from costmodel.paleo.geometry import Plain, convolution_passes
@@ -28,7 +29,6 @@ from costmodel.paleo.scaling import (
     hybrid_step,
     training_hours,
 )
-from costmodel.splits import shard_of
 from planner.importers.paleo_json import convert
 
 TOLERANCE = 1e-9

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from costmodel.device import Device
-from costmodel.efficiency import Efficiency
-from costmodel.graph import Graph
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import Efficiency
+from costmodel.network.graph import Graph
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.costs import ServingCosts
 from costmodel.serving.model import ServingModel

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import Layer, params_from
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import Layer, params_from
 from costmodel.serving.kernels import (
     PassKeys,
     attention_kernels,

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.efficiency import Efficiency
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.kernels.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.rules import NetworkShape
 from costmodel.mesh.shares import RowKeys
 from costmodel.mesh.tables import unit_table
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.serving.costs import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingCosts
 from costmodel.serving.kernels import PassKeys
 from costmodel.serving.plan import ServingBatch, ServingPlan

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel.calibration import CalibratedConstant, Calibration
-from costmodel.constants import ConstantError
 from costmodel.framework import profile_of
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
+from costmodel.uncertainty.constants import ConstantError
 
 
 def test_a_calibration_gives_factors_and_a_covariance() -> None:

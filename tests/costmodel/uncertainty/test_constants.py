@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.constants import (
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import Efficiency
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.uncertainty.constants import (
     CONSTANTS,
     ConstantError,
     assumptions_with,
@@ -18,10 +22,6 @@ from costmodel.constants import (
     stated_values,
     with_constants,
 )
-from costmodel.device import Device
-from costmodel.efficiency import Efficiency
-from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.network import Cluster, DeviceGroup, Level
 
 DEVICE = Device(
     name="d",

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from costmodel.rankings import probability_best, shortest_list
-from costmodel.uncertainty import (
+from costmodel.uncertainty.intervals import (
     PARTS,
     Candidates,
     ErrorModel,
@@ -23,6 +22,7 @@ from costmodel.uncertainty import (
     similarity,
     standard_deviations,
 )
+from costmodel.uncertainty.rankings import probability_best, shortest_list
 
 FloatArray = NDArray[np.float64]
 NOTHING = ErrorModel(shared_log_sd=0.0, plan_log_sd=0.0)

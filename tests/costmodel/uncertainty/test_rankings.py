@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.rankings import probability_best, shortest_list
+from costmodel.uncertainty.rankings import probability_best, shortest_list
 
 times = st.integers(2, 6).flatmap(
     lambda n: st.lists(st.lists(st.floats(0.5, 2.0), min_size=n, max_size=n), min_size=1, max_size=30)

@@ -1,4 +1,4 @@
-"""Tables made from known constants, by the trial presets of the validation, which know nothing of `costmodel.constants`."""
+"""Tables made from known constants, by the trial presets of the validation, which know nothing of `costmodel.uncertainty.constants`."""
 
 from __future__ import annotations
 

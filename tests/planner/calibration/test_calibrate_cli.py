@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from costmodel.constants import CONSTANTS
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.uncertainty.constants import CONSTANTS
 from planner.cli import run
 from planner.loading import load_device
 from planner.measurements.kinds import KINDS

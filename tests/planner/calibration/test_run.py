@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.constants import CONSTANTS
 from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.uncertainty.constants import CONSTANTS
 from planner.attention_kernels import attention_of
 from planner.calibration.documents import calibration_text, result_document
 from planner.calibration.files import load_calibration

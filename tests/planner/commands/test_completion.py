@@ -122,6 +122,6 @@ def test_help_loads_no_command() -> None:
 
 
 def test_every_collective_that_may_be_named_is_offered() -> None:
-    from costmodel.collectives import names_of
+    from costmodel.hardware.collectives import names_of
 
     assert words_from(COMPLETED["--collective"]) == list(names_of("all_reduce"))

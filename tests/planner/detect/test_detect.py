@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
 from planner.cli import run
 from planner.detect.files import machine_files
 from planner.detect.machine import detect

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.device import Device
-from costmodel.efficiency import Efficiency
-from costmodel.evaluate import evaluate
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.efficiency import Efficiency
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import evaluate
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import Split
 from costmodel.mesh.plan import MeshPlan
-from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.plan import Plan
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split
 from costmodel.workload import Workload
 from planner.exporters.job import LayerJob, Nodes
-from tests.costmodel.small_networks import network
+from tests.costmodel.network.small_networks import network
 from tests.planner.exporters.jobs import origin
 
 # Links of 1 byte/s without latency: a time is the number of bytes that the busiest rank sends.

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.layerwise.plan import Stage
+from costmodel.layerwise.splits import Split, factorisations
 from costmodel.mesh.plan import MeshPlan
-from costmodel.plan import Stage
-from costmodel.splits import Split, factorisations
 from planner.errors import UsageError
 from planner.exporters.export import make_export
 from planner.exporters.torch_dtensor.layers import mesh_shape

@@ -50,7 +50,7 @@ def start(folder: Path, world: int, program: Path = RANKS) -> list[dict[str, Any
 # Cases that send more than predicted, by at most this factor, and why.
 MORE = {
     # From channels x 4 to batch x 2, channels x 2 the cost model lets every rank keep half of its block. Where ranks lie in the order of
-    # the mesh, half of the ranks keep none (costmodel.resharding: exact only where one degree alone changes).
+    # the mesh, half of the ranks keep none (costmodel.layerwise.resharding: exact only where one degree alone changes).
     "grid": 1.05,
     "channels-of-convolutions": 1.2,
     # Collectives take equal shares, so unequal ones are filled up to the largest: 3, 3, 2 samples of 8 are sent as 9.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 from planner.errors import InputFileError, UsageError
 from planner.files.network_file import network_text
 from planner.loading import LoadedModel, load_model

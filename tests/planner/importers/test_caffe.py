@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 from planner.cli import run
 from planner.errors import InputFileError
 from planner.files.network_file import import_network

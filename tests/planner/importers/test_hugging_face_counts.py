@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.graph import Graph
+from costmodel.network.graph import Graph
 from planner.files.expansion import expand
 from planner.files.validation import validate
 from planner.importers.documents import document_of

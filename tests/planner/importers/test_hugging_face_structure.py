@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from costmodel.graph import Graph
 from costmodel.mesh.roles import roles_of
 from costmodel.mesh.units import fold
+from costmodel.network.graph import Graph
 from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from costmodel.graph import GraphProblem
+from costmodel.network.graph import GraphProblem
 from planner.errors import InputFileError
 from planner.importers import ImportedNetwork, ImportFailed, importer_of, network_text
 from planner.importers.paleo_json import convert, detect

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import planner
-from costmodel.layers import Layer, Shard
+from costmodel.network.layers import Layer, Shard
 from planner.cli import run
 from planner.errors import InputFileError, UsageError
 from planner.files.network_file import import_network

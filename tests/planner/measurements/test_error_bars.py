@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
-from costmodel.constants import CONSTANTS
-from costmodel.uncertainty import PARTS
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import PARTS
 from planner.calibration.files import load_calibration
 from planner.cli import run
 from planner.files.resources import resolve

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from costmodel.efficiency import Efficiency
 from costmodel.framework import profile_of
+from costmodel.kernels.efficiency import Efficiency
 from planner.loading import load_device
 from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
 from planner.measurements.kinds import recognise

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from planner.loading import load_cluster
 from planner.measurements.facts import gradient_bytes

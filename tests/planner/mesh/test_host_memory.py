@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.host import USABLE_SHARE, Host
+from costmodel.hardware.host import USABLE_SHARE, Host
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Union
 import pytest
 from pydantic import BaseModel, Discriminator, Tag, TypeAdapter, ValidationError
 
-from costmodel.layers import FAMILIES
+from costmodel.network.layers import FAMILIES
 from planner.schema import json_schema
 from planner.schema.lazy_union import LazyUnion, WholeJsonSchema
 

@@ -13,8 +13,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers import FAMILIES, params_from
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers import FAMILIES, params_from
 from planner.loading import load_model
 from planner.schema import DOCUMENTS, json_schema
 from planner.schema.model import layer_model

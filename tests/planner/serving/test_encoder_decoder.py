@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.graph import Graph
 from costmodel.mesh.rules import NetworkShape
+from costmodel.network.graph import Graph
 from costmodel.serving.breakdown import serving_layer_rows
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingPlan

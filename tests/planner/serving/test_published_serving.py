@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.kernel_time import kernel_time_s
+from costmodel.kernels.kernel_time import kernel_time_s
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingPlan

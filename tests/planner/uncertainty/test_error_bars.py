@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.constants import CONSTANTS
-from costmodel.device import Device
-from costmodel.known_costs import KnownCosts
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import Split
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
-from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.plan import Plan
-from costmodel.splits import Split
-from costmodel.uncertainty import PARTS, Candidates, ErrorModel, similarity
+from costmodel.uncertainty.constants import CONSTANTS
+from costmodel.uncertainty.intervals import PARTS, Candidates, ErrorModel, similarity
 from planner.calibration.files import load_calibration
 from planner.mesh.judge import make_judge
 from planner.mesh.results import MeshResult

@@ -18,7 +18,7 @@ from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingPlan
 from costmodel.serving.variants import SERVING_CONSTANTS
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
-from costmodel.uncertainty import intervals, standard_deviations
+from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.loading import load_cluster, load_model
 from planner.request import Request
 from planner.uncertainty.bars import Knowledge, serving_knowledge

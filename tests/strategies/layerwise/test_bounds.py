@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.energy import Power
-from costmodel.evaluate import batch_of, evaluate_on
-from costmodel.layer_costs import cost_layers
-from costmodel.splits import split_table
-from costmodel.tables import CostTables
+from costmodel.hardware.energy import Power
+from costmodel.layerwise.evaluate import batch_of, evaluate_on
+from costmodel.layerwise.layer_costs import cost_layers
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
 from costmodel.workload import Workload
-from strategies.bounds import lower_bounds, screened_bounds
-from strategies.build import allowed_splits, base_s, choice_problem
-from strategies.per_layer.problem import Limits, Status
-from strategies.per_layer.search import solve
-from strategies.score import STEP_TIME, Score, score_of
-from strategies.search import Outcome, SearchSettings, search
-from strategies.space import Restriction
-from tests.costmodel.small_networks import network
-from tests.strategies.test_build import CLUSTER, bundled, random_graph, workload
+from strategies.layerwise.bounds import lower_bounds, screened_bounds
+from strategies.layerwise.build import allowed_splits, base_s, choice_problem
+from strategies.layerwise.per_layer.problem import Limits, Status
+from strategies.layerwise.per_layer.search import solve
+from strategies.layerwise.score import STEP_TIME, Score, score_of
+from strategies.layerwise.search import Outcome, SearchSettings, search
+from strategies.layerwise.space import Restriction
+from tests.costmodel.network.small_networks import network
+from tests.strategies.layerwise.test_build import CLUSTER, bundled, random_graph, workload
 
 ENERGY = score_of("energy", Power(busy_w=220.0, idle_w=40.0, host_w=50.0))
 SCORES = [STEP_TIME, ENERGY, Score(per_device=True)]
@@ -152,8 +152,8 @@ def test_screening_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch)
     )
 
     def answer(first: int, screened_splits: int) -> Outcome:
-        monkeypatch.setattr("strategies.search._FIRST_COUNTS", first)
-        monkeypatch.setattr("strategies.search._SCREENED_SPLITS", screened_splits)
+        monkeypatch.setattr("strategies.layerwise.search._FIRST_COUNTS", first)
+        monkeypatch.setattr("strategies.layerwise.search._SCREENED_SPLITS", screened_splits)
         return search(case, CLUSTER, asked)
 
     plain, quick = answer(64, 10**9), answer(3, 0)

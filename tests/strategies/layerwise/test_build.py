@@ -12,23 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.device import Device
-from costmodel.evaluate import evaluate
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import evaluate
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.paleo.model import PaleoCompute
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import split_table
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.loading import load_model
-from strategies.bounds import lower_bounds, memory_extremes
-from strategies.build import LayerChoice, choice_problem
-from strategies.per_layer.problem import memory_bytes, objective_s
-from strategies.space import Restriction, fixed_by_patterns
+from strategies.layerwise.bounds import lower_bounds, memory_extremes
+from strategies.layerwise.build import LayerChoice, choice_problem
+from strategies.layerwise.per_layer.problem import memory_bytes, objective_s
+from strategies.layerwise.space import Restriction, fixed_by_patterns
 
 DEVICE = Device(
     name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9, clock_hz=1e9

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.device import Device
-from costmodel.evaluate import evaluate
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
-from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.plan import Plan
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import evaluate
+from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.splits import Split, divisors
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, divisors
 from costmodel.workload import Workload
-from strategies.data_parallel import best_data_parallel
+from strategies.layerwise.data_parallel import best_data_parallel
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.energy import Power
+from costmodel.hardware.energy import Power
+from strategies.layerwise.score import LAYER_OBJECTIVES, STEP_TIME, Score, score_of
 from strategies.mesh.settings import OBJECTIVES
-from strategies.score import LAYER_OBJECTIVES, STEP_TIME, Score, score_of
 
 times = st.floats(min_value=1e-6, max_value=1e3)
 

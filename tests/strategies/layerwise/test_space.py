@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.device import Device
-from costmodel.folding import fold
-from costmodel.graph import Graph
-from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.plan import Plan, family_of_plan
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.folding import fold
+from costmodel.layerwise.plan import Plan, family_of_plan
+from costmodel.layerwise.splits import Split, legal_splits, split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, legal_splits, split_table
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.loading import load_model
-from strategies.space import (
+from strategies.layerwise.space import (
     FAMILY_NAMES,
     Restriction,
     count_layer_plans,
@@ -35,7 +35,7 @@ from strategies.space import (
     uniform_batches,
     uniform_columns,
 )
-from tests.costmodel.small_networks import network
+from tests.costmodel.network.small_networks import network
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.device import Device
-from costmodel.energy import Power
-from costmodel.evaluate import CHEAPEST, CostBatch, PlanBatch, concatenate, evaluate, evaluate_on
-from costmodel.network import Cluster, DeviceGroup, Level
-from costmodel.plan import Plan, Stage, plan_key
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.hardware.energy import Power
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, concatenate, evaluate, evaluate_on
+from costmodel.layerwise.plan import Plan, Stage, plan_key
+from costmodel.layerwise.splits import Split, divisors, split_table
+from costmodel.layerwise.tables import CostTables
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import Split, divisors, split_table
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
-from strategies.pipeline.search import least_computing_s, quick_bounds
-from strategies.score import score_of
-from strategies.search import SearchSettings, search
-from strategies.space import Restriction
-from tests.costmodel.small_networks import network
+from strategies.layerwise.pipeline.search import least_computing_s, quick_bounds
+from strategies.layerwise.score import score_of
+from strategies.layerwise.search import SearchSettings, search
+from strategies.layerwise.space import Restriction
+from tests.costmodel.network.small_networks import network
 
 # Slow arithmetic: the samples decide, and memory caps bite in all regions of the space.
 DEVICE = Device(

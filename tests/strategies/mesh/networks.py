@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-from costmodel.device import Device
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 
 

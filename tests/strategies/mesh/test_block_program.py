@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.patterns import split_options, standard_splits
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.units import UnitKind
-from costmodel.network import Cluster
 from planner.mesh.judge import make_judge
 from planner.request import Request
 from planner.resolve import resolve

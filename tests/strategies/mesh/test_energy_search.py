@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.energy import Power, least_computing_s, mesh_energy_j
+from costmodel.hardware.energy import Power, least_computing_s, mesh_energy_j
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.device import Device
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from strategies.mesh.compositions import all_shares
 from strategies.mesh.refine import refine, refine_top, refinement

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, permutations, product
 
-from costmodel.device import Device
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import params_from
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.evaluate import cost_plans
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, MixedStage
-from costmodel.network import Cluster, DeviceGroup, Level
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
 from costmodel.workload import Workload
 from strategies.mesh.settings import Bounds
 from strategies.mixed.settings import MixedSettings

@@ -11,11 +11,11 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mixed.energy import mixed_energy_j, mixed_money
 from costmodel.mixed.evaluate import cost_plans, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
-from costmodel.network import Cluster
 from strategies.mixed.objective import Weights
 from strategies.mixed.search import search_mixed
 from tests.strategies.mixed.mixed_problems import all_plans, random_case, tp_degrees

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
@@ -14,7 +15,6 @@ from costmodel.mixed.evaluate import cost_plans, stage_reports
 from costmodel.mixed.links import MixedError, group_cluster
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import describe
-from costmodel.network import Cluster, DeviceGroup, Level
 from planner.loading import load_cluster
 from strategies.mesh.settings import Bounds
 from strategies.mixed.families import partitions

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.rules import NetworkShape
-from costmodel.network import Cluster
 from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan

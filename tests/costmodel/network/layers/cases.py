@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layers import Kernel, Layer, LayerWork, Shape, family_of
-from costmodel.layers.base import PassWork, params_from
-from costmodel.splits import Split, SplitTable, shard_of, split_table
+from costmodel.layerwise.splits import Split, SplitTable, shard_of, split_table
+from costmodel.network.layers import Kernel, Layer, LayerWork, Shape, family_of
+from costmodel.network.layers.base import PassWork, params_from
 
 
 def layer(kind: str, *shapes: Shape, **values: Any) -> Layer:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from costmodel.graph import Graph, GraphError, LayerSpec
-from costmodel.layers import Shape
-from costmodel.layers.base import params_from
-from tests.costmodel.layers.transformer_cases import flop, layer, saved, work
+from costmodel.network.graph import Graph, GraphError, LayerSpec
+from costmodel.network.layers import Shape
+from costmodel.network.layers.base import params_from
+from tests.costmodel.network.layers.transformer_cases import flop, layer, saved, work
 
 
 @pytest.mark.parametrize(

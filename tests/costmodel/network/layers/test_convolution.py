@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.device import Device
-from costmodel.kernel_time import kernel_time_s
-from costmodel.layers import ShapeError
-from costmodel.layers.base import PassWork, Tiling
-from costmodel.splits import Split
-from tests.costmodel.layers.cases import gemm_flop, gemms, layer, passes, work_of
+from costmodel.hardware.device import Device
+from costmodel.kernels.kernel_time import kernel_time_s
+from costmodel.layerwise.splits import Split
+from costmodel.network.layers import ShapeError
+from costmodel.network.layers.base import PassWork, Tiling
+from tests.costmodel.network.layers.cases import gemm_flop, gemms, layer, passes, work_of
 
 
 def flop(alternatives: PassWork) -> float:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers import FAMILIES, Shape, ShapeError
-from costmodel.layers.base import params_from
-from costmodel.splits import Split, shard_of, split_table
-from tests.costmodel.layers.cases import flop, gemm_flop, gemms, layer, passes, work_of
+from costmodel.layerwise.splits import Split, shard_of, split_table
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers import FAMILIES, Shape, ShapeError
+from costmodel.network.layers.base import params_from
+from tests.costmodel.network.layers.cases import flop, gemm_flop, gemms, layer, passes, work_of
 
 
 def test_linear_flattens_images_and_keeps_sequences() -> None:

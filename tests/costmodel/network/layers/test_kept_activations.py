@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from costmodel.graph import Graph
-from tests.costmodel.layers.transformer_cases import gpt_block, layer, saved
+from costmodel.network.graph import Graph
+from tests.costmodel.network.layers.transformer_cases import gpt_block, layer, saved
 
 
 def kept_bytes(graph: Graph, batch: int, tp: dict[str, int]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.costmodel.layers.transformer_cases import flop, layer, moved, products, saved, work
+from tests.costmodel.network.layers.transformer_cases import flop, layer, moved, products, saved, work
 
 
 def test_operations_of_a_mixture() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.layers import ShapeError
-from tests.costmodel.layers.transformer_cases import flop, layer, moved, saved, work
+from costmodel.network.layers import ShapeError
+from tests.costmodel.network.layers.transformer_cases import flop, layer, moved, saved, work
 
 HEADS, DIM, WIDTH, MEMORY, OWN = 4, 8, 24, 5, 7
 KEYS = MEMORY + OWN

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.layers import Layer
-from costmodel.splits import Split
-from tests.costmodel.layers.cases import flop, layer, passes, work_of
+from costmodel.layerwise.splits import Split
+from costmodel.network.layers import Layer
+from tests.costmodel.network.layers.cases import flop, layer, passes, work_of
 
 # -- shares -----------------------------------------------------------------------------------------------------------------
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.device import Device
-from costmodel.layers import Kernel, Layer, LayerWork, Shape, ShapeError, Shard
-from costmodel.layers.attention import pairs_of_positions
+from costmodel.hardware.device import Device
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.splits import legal_splits, split_table
+from costmodel.network.layers import Kernel, Layer, LayerWork, Shape, ShapeError, Shard
+from costmodel.network.layers.attention import pairs_of_positions
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import legal_splits, split_table
-from tests.costmodel.layers.transformer_cases import flop, gpt_block, layer, moved, products, saved, shard, work
+from tests.costmodel.network.layers.transformer_cases import flop, gpt_block, layer, moved, products, saved, shard, work
 
 # -- operations ---------------------------------------------------------------------------------------------------------------------
 

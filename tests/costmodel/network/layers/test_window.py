@@ -7,8 +7,8 @@ import itertools
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.layers.window import window
-from tests.costmodel.layers.cases import layer
+from costmodel.network.layers.window import window
+from tests.costmodel.network.layers.cases import layer
 
 
 def _slide(extent: int, kernel: int, stride: int, pad: int, *, ceil_mode: bool) -> int:

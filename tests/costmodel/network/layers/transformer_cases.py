@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers import Kernel, Layer, LayerWork, Shape, Shard, family_of
-from costmodel.layers.base import PassWork, params_from
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers import Kernel, Layer, LayerWork, Shape, Shard, family_of
+from costmodel.network.layers.base import PassWork, params_from
 
 
 def layer(kind: str, *shapes: Shape, frozen: bool = False, lora_rank: int = 0, **values: Any) -> Layer:

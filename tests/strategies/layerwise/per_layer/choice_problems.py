@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from strategies.per_layer.problem import ChoiceProblem, Edge, IntArray, memory_bytes, objective_s
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, IntArray, memory_bytes, objective_s
 
 TOLERANCE = 1e-9
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.per_layer import confirmation
-from strategies.per_layer.confirmation import is_confirmed
-from tests.strategies.per_layer.choice_problems import brute_force, random_problem
+from strategies.layerwise.per_layer import confirmation
+from strategies.layerwise.per_layer.confirmation import is_confirmed
+from tests.strategies.layerwise.per_layer.choice_problems import brute_force, random_problem
 
 
 @pytest.mark.parametrize("seed", range(12))

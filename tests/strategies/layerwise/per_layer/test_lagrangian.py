@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.per_layer.elimination import Elimination
-from strategies.per_layer.flat import FlatTables, restrict
-from strategies.per_layer.lagrangian import DualAscent, Multipliers
-from strategies.per_layer.master import solve_master
-from strategies.per_layer.problem import memory_bytes, objective_s
-from strategies.per_layer.structure import Structure
-from tests.strategies.per_layer.choice_problems import TOLERANCE, brute_force, random_problem
+from strategies.layerwise.per_layer.elimination import Elimination
+from strategies.layerwise.per_layer.flat import FlatTables, restrict
+from strategies.layerwise.per_layer.lagrangian import DualAscent, Multipliers
+from strategies.layerwise.per_layer.master import solve_master
+from strategies.layerwise.per_layer.problem import memory_bytes, objective_s
+from strategies.layerwise.per_layer.structure import Structure
+from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, brute_force, random_problem
 
 
 @pytest.mark.parametrize("seed", range(40))

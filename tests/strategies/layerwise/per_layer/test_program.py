@@ -12,10 +12,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategies.per_layer.problem import ChoiceProblem, Edge, Limits, Status
-from strategies.per_layer.program import solve_program
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits, Status
+from strategies.layerwise.per_layer.program import solve_program
 from strategies.solvers import LinearProgram, ProgramStatus, solve_linear_program
-from tests.strategies.per_layer.choice_problems import TOLERANCE, best_by_key, brute_force, key_of, random_problem
+from tests.strategies.layerwise.per_layer.choice_problems import (
+    TOLERANCE,
+    best_by_key,
+    brute_force,
+    key_of,
+    random_problem,
+)
 
 SOLVER_TOLERANCE = 1e-6  # relative, generous: 1e-9 per node and edge
 
@@ -120,13 +126,13 @@ def test_statuses_of_linear_programs() -> None:
 
 def test_importing_is_light() -> None:
     code = (
-        "import sys, strategies.per_layer.program, strategies.per_layer.search\n"
+        "import sys, strategies.layerwise.per_layer.program, strategies.layerwise.per_layer.search\n"
         "assert not any(m.startswith('ortools') for m in sys.modules)\n"
-        "from strategies.per_layer.problem import ChoiceProblem, Limits\n"
+        "from strategies.layerwise.per_layer.problem import ChoiceProblem, Limits\n"
         "import numpy as np\n"
         "z = np.zeros(1)\n"
         "p = ChoiceProblem(base_s=(z + 1,), hide_s=(z,), exchange_s=(z,), memory_bytes=(z,))\n"
-        "strategies.per_layer.program.solve_program(p, Limits())\n"
+        "strategies.layerwise.per_layer.program.solve_program(p, Limits())\n"
         "assert 'pandas' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

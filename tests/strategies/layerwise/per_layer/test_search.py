@@ -10,10 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.per_layer import elimination, layers, search
-from strategies.per_layer.problem import ChoiceProblem, Edge, Limits, Solution, Status, memory_bytes, objective_s
-from strategies.per_layer.search import lower_bound, solve
-from tests.strategies.per_layer.choice_problems import TOLERANCE, best_by_key, brute_force, key_of, random_problem
+from strategies.layerwise.per_layer import elimination, layers, search
+from strategies.layerwise.per_layer.problem import (
+    ChoiceProblem,
+    Edge,
+    Limits,
+    Solution,
+    Status,
+    memory_bytes,
+    objective_s,
+)
+from strategies.layerwise.per_layer.search import lower_bound, solve
+from tests.strategies.layerwise.per_layer.choice_problems import (
+    TOLERANCE,
+    best_by_key,
+    brute_force,
+    key_of,
+    random_problem,
+)
 
 SHAPES = ["chain", "branching", "dense"]
 

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.collectives import ALL_REDUCE_NAMES
-from costmodel.evaluate import CHEAPEST, PlanBatch, evaluate_on
-from costmodel.graph import Graph, LayerSpec
-from costmodel.layers.base import Layer, params_from
-from costmodel.network import Cluster
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, evaluate_on
+from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import CostTables
+from costmodel.network.graph import Graph, LayerSpec
+from costmodel.network.layers.base import Layer, params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
-from costmodel.roofline import RooflineCompute
-from costmodel.splits import split_table
-from costmodel.tables import CostTables
 from costmodel.workload import Workload
 from planner.files.resources import bundled
 from planner.loading import load_cluster, load_model
-from strategies.build import LayerChoice, choice_problem
-from strategies.per_layer.problem import Limits, Solution, Status
-from strategies.per_layer.search import solve
-from strategies.space import Restriction
+from strategies.layerwise.build import LayerChoice, choice_problem
+from strategies.layerwise.per_layer.problem import Limits, Solution, Status
+from strategies.layerwise.per_layer.search import solve
+from strategies.layerwise.space import Restriction
 
 MOST_PLANS = 40_000
 CASES = 40  # per seed

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.known_costs import KnownCosts
-from costmodel.network import Cluster, Level
-from costmodel.pipeline_cost import farther_takes_longer
-from strategies.pipeline.dominance import distinct_replicas, in_units, undominated_rows, without_dominated
-from strategies.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
-from strategies.pipeline.search import PipelineOutcome, replica_table, search_pipelines
-from strategies.pool import Pool
-from tests.strategies.pipeline.test_solve import random_problem
-from tests.strategies.test_build import CLUSTER, bundled, random_graph, workload
+from costmodel.hardware.cluster import Cluster, Level
+from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.pipeline import farther_takes_longer
+from strategies.layerwise.pipeline.dominance import distinct_replicas, in_units, undominated_rows, without_dominated
+from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
+from strategies.layerwise.pipeline.search import PipelineOutcome, replica_table, search_pipelines
+from strategies.layerwise.pool import Pool
+from tests.strategies.layerwise.pipeline.test_solve import random_problem
+from tests.strategies.layerwise.test_build import CLUSTER, bundled, random_graph, workload
 
 
 def least(problem: PartitionProblem) -> float:
@@ -175,14 +175,16 @@ def test_smaller_problems_first_change_no_answer(seed: int, cluster: Cluster, mo
             return [c.step_time_s for c in pool.best() if c.step_time_s < cutoff], outcome
 
         with monkeypatch.context() as plain:
-            plain.setattr("strategies.pipeline.search._UNITS", ())
-            plain.setattr("strategies.pipeline.search.distinct_replicas", lambda tables, replicas, *_: list(replicas))
-            plain.setattr("strategies.pipeline.search.without_dominated", lambda problem: problem)
+            plain.setattr("strategies.layerwise.pipeline.search._UNITS", ())
+            plain.setattr(
+                "strategies.layerwise.pipeline.search.distinct_replicas", lambda tables, replicas, *_: list(replicas)
+            )
+            plain.setattr("strategies.layerwise.pipeline.search.without_dominated", lambda problem: problem)
             whole, proof = run(float("inf"))
         assert len(whole) == 3
         for cutoff in (0.9 * whole[0], 1.0001 * whole[0], 1.0001 * whole[2], float("inf")):
             with monkeypatch.context() as units:
-                units.setattr("strategies.pipeline.search._UNITS", (4, 6))
+                units.setattr("strategies.layerwise.pipeline.search._UNITS", (4, 6))
                 found, outcome = run(cutoff)
             expected = [step_s for step_s in whole if step_s < cutoff]
             assert found[: len(expected)] == pytest.approx(expected, rel=1e-9)

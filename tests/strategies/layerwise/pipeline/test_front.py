@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from strategies.per_layer.problem import Limits, Status
-from strategies.pipeline import (
+from strategies.layerwise.per_layer.problem import Limits, Status
+from strategies.layerwise.pipeline import (
     PartitionProblem,
     PipelinePlan,
     build_front,
@@ -18,9 +18,9 @@ from strategies.pipeline import (
     stage_memory_bytes,
     stage_times_s,
 )
-from strategies.pipeline.behind import build_behind
-from strategies.pipeline.bounds import SAFETY, build_tables, stage_starts
-from strategies.pipeline.levels import depth_levels
+from strategies.layerwise.pipeline.behind import build_behind
+from strategies.layerwise.pipeline.bounds import SAFETY, build_tables, stage_starts
+from strategies.layerwise.pipeline.levels import depth_levels
 
 INF = float("inf")
 
@@ -66,9 +66,9 @@ def plans_of(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
 
 def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small problems take every pass that large ones take."""
-    monkeypatch.setattr("strategies.pipeline.sweep._CHUNK", 7)
+    monkeypatch.setattr("strategies.layerwise.pipeline.sweep._CHUNK", 7)
     for name, value in (("_FIRST", 2), ("_PROBE", 10), ("_BEAM", 2)):
-        monkeypatch.setattr(f"strategies.pipeline.solve.{name}", value)
+        monkeypatch.setattr(f"strategies.layerwise.pipeline.solve.{name}", value)
 
 
 @pytest.mark.parametrize("copies", [1, 4, 10])
@@ -171,7 +171,7 @@ def test_tight_memory_with_many_micro_batches(seed: int, m: int, monkeypatch: py
     rng = np.random.default_rng(100 * m + seed)
     if seed % 2:
         small_passes(monkeypatch)
-        monkeypatch.setattr("strategies.pipeline.solve.FRONT_LEVELS", 2)
+        monkeypatch.setattr("strategies.layerwise.pipeline.solve.FRONT_LEVELS", 2)
     fewer, proved = 0, 0
     for _ in range(6):
         problem = replace(realistic(rng), num_micro_batches=m, memory_capacity_bytes=INF)
@@ -232,7 +232,7 @@ def test_table_of_another_problem_is_not_used() -> None:
 
 def test_label_limit_ends_the_search_with_a_valid_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     small_passes(monkeypatch)
-    monkeypatch.setattr("strategies.pipeline.sweep._MOST_PENDING", 20)
+    monkeypatch.setattr("strategies.layerwise.pipeline.sweep._MOST_PENDING", 20)
     rng = np.random.default_rng(2)
     stopped = 0
     for _ in range(15):
@@ -255,9 +255,9 @@ def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.Monke
     problem = realistic(np.random.default_rng(4))
     assert build_front(problem, INF, deadline=-1.0) is None
     with monkeypatch.context() as patch:
-        patch.setattr("strategies.pipeline.front._MOST_ENTRIES", 10)
+        patch.setattr("strategies.layerwise.pipeline.front._MOST_ENTRIES", 10)
         assert build_front(problem, INF) is None
-    monkeypatch.setattr("strategies.pipeline.rows._MOST_ENTRIES", 10)
+    monkeypatch.setattr("strategies.layerwise.pipeline.rows._MOST_ENTRIES", 10)
     assert build_front(problem, INF) is None
     small_passes(monkeypatch)
     assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)

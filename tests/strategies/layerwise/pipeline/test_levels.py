@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.pipeline.levels import depth_levels, most_behind_s, through_cut
+from strategies.layerwise.pipeline.levels import depth_levels, most_behind_s, through_cut
 
 
 def detour_s(below: float, forward: float, backward: float, depth: int, m: int) -> float:
-    """``g`` as `strategies.pipeline.problem` defines it."""
+    """``g`` as `strategies.layerwise.pipeline.problem` defines it."""
     if m >= depth + 2:
         return max(0.0, below - depth * forward) + max(0.0, below - depth * backward)
     return max(0.0, below - (m - 1) * min(forward, backward))

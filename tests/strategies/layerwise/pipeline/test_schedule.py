@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.per_layer.problem import Limits
-from strategies.pipeline import PartitionProblem, PipelinePlan, objective_s
-from strategies.pipeline.sweep import TURNS, Sweep
+from strategies.layerwise.per_layer.problem import Limits
+from strategies.layerwise.pipeline import PartitionProblem, PipelinePlan, objective_s
+from strategies.layerwise.pipeline.sweep import TURNS, Sweep
 
 
 def simulate(forward_s: np.ndarray, backward_s: np.ndarray, m: int) -> dict[tuple[str, int, int], float]:
@@ -79,7 +79,7 @@ def test_objective_is_the_simulated_step(spread: str) -> None:
 
 @pytest.mark.parametrize("spread", ["mild", "wide", "independent"])
 def test_bound_of_the_notes_never_exceeds_the_step(spread: str) -> None:
-    """The path that the bounds of the package follow, as `strategies.pipeline.problem` states it."""
+    """The path that the bounds of the package follow, as `strategies.layerwise.pipeline.problem` states it."""
     rng = np.random.default_rng(61)
     exact = 0
     for _ in range(400):

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.per_layer.problem import Limits, Status
-from strategies.pipeline import (
+from strategies.layerwise.per_layer.problem import Limits, Status
+from strategies.layerwise.pipeline import (
     InvalidPartitionError,
     PartitionProblem,
     PipelinePlan,
@@ -21,7 +21,7 @@ from strategies.pipeline import (
     stage_memory_bytes,
     stage_times_s,
 )
-from strategies.pipeline.frontier import undominated
+from strategies.layerwise.pipeline.frontier import undominated
 
 INF = float("inf")
 
@@ -121,10 +121,10 @@ def test_equals_brute_force_on_longer_chains() -> None:
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_small_chunks_beam_and_probe_change_nothing(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strategies.pipeline.sweep._CHUNK", 3)
-    monkeypatch.setattr("strategies.pipeline.solve._FIRST", 2)
-    monkeypatch.setattr("strategies.pipeline.solve._PROBE", 5)
-    monkeypatch.setattr("strategies.pipeline.solve._BEAM", 2)
+    monkeypatch.setattr("strategies.layerwise.pipeline.sweep._CHUNK", 3)
+    monkeypatch.setattr("strategies.layerwise.pipeline.solve._FIRST", 2)
+    monkeypatch.setattr("strategies.layerwise.pipeline.solve._PROBE", 5)
+    monkeypatch.setattr("strategies.layerwise.pipeline.solve._BEAM", 2)
     rng = np.random.default_rng(5)
     for _ in range(60):
         problem = random_problem(rng)
@@ -207,7 +207,7 @@ def test_keyboard_interrupt_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("strategies.pipeline.sweep.undominated", interrupt)
+    monkeypatch.setattr("strategies.layerwise.pipeline.sweep.undominated", interrupt)
     with pytest.raises(KeyboardInterrupt):
         solve_pipeline(even_chain())
 
