@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from pages import measurements, put
 
+from costmodel.arrays import BoolArray, FloatArray
 from planner.measurements import (
     collective_rows,
     convnets,
@@ -40,7 +40,6 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 BEGIN = "<!-- kernels: python benchmarks/accuracy_kernels.py --write -->"
 END = "<!-- end of the kernels -->"
 
-FloatArray = NDArray[np.float64]
 Predictor = Callable[[Sequence[Row], Preset], list[Outcome]]
 
 KERNELS: Mapping[str, tuple[str, Predictor]] = {
@@ -299,7 +298,7 @@ def _profiler_left_out(rows: Sequence[Row]) -> FloatArray:
     for group in sorted(set(net.tolist())):
         inside = net == group
 
-        def off(point: tuple[float, float], rows_in: NDArray[np.bool_] = ~inside) -> float:
+        def off(point: tuple[float, float], rows_in: BoolArray = ~inside) -> float:
             shifted = predicted + np.where(forward, *point)
             return float(np.abs(shifted / measured - 1.0)[rows_in].mean())
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from interval_rows import Rows
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import FREEDOM, PARTS, ErrorModel, standard_deviations
 
@@ -32,8 +32,6 @@ PRIOR_LOG_SD = 0.5
 EVIDENCE = 500.0
 # Neighbouring plans (one doubling of one degree) have errors that differ by 0.8 of what strangers' do: root(1 - 1/e), as in vTrain.
 SIMILARITY_STEPS = 1.0
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

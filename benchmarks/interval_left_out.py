@@ -10,24 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from interval_fit import (
-    POPULATIONS,
-    PRIOR_LOG_SD,
-    Fitted,
-    FloatArray,
-    IntArray,
-    deviations,
-    fit,
-    model_of,
-    of_population,
-    quantile,
-    weights,
-)
+from interval_fit import POPULATIONS, PRIOR_LOG_SD, Fitted, deviations, fit, model_of, of_population, quantile, weights
 from interval_rows import FILES, Rows
 from interval_strangers import STRANGERS, Stranger
 from interval_strangers import of_population as strangers_of
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.uncertainty.intervals import (
     ErrorModel,
     interval_score,
@@ -73,7 +62,7 @@ class Unseen:
     log_chance: FloatArray
     needed: FloatArray
 
-    def without(self, out: NDArray[np.bool_]) -> Unseen:
+    def without(self, out: BoolArray) -> Unseen:
         """Less some rows, whole questions at a time."""
         place = np.cumsum(~out) - 1
         kept = ~out[self.best]
@@ -215,7 +204,7 @@ def _standard(found: Unseen) -> tuple[FloatArray, FloatArray]:
 def _with_quantiles(
     model: ErrorModel,
     found: Unseen,
-    mine: NDArray[np.bool_],
+    mine: BoolArray,
     power: float,
     tail: float,
     own: float,
@@ -239,7 +228,7 @@ def _with_quantiles(
     return replace(model, typical_log_sd=typical, sharpness=sharpness, low=low, high=high)
 
 
-def _for_rankings(found: Unseen, asked: NDArray[np.bool_], group: NDArray[np.str_], power: float) -> dict[str, float]:
+def _for_rankings(found: Unseen, asked: BoolArray, group: NDArray[np.str_], power: float) -> dict[str, float]:
     """Scale of the errors that plans do not share, and share of the draws that a list must cover.
 
     Questions count by the power of the number in their file (see `weights`). The scale is the likeliest by what was measured best, a

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.framework import profile_of
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import Candidates
@@ -35,7 +36,6 @@ FILES = (
 )
 STEP = 0.1  # of the logarithm of a constant, for derivatives
 PROBED = 12  # rows of a file that show whether a constant does anything at all
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Rows:
     kind: NDArray[np.str_]
     group: NDArray[np.str_]  # rows that are left out together
     device: NDArray[np.str_]
-    question: NDArray[np.int64]
+    question: IntArray
     predicted_s: FloatArray
     measured_s: FloatArray
     shares: FloatArray
@@ -61,7 +61,7 @@ class Rows:
         """log(measured / predicted)."""
         return np.asarray(np.log(self.measured_s / self.predicted_s))
 
-    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
+    def take(self, index: IntArray | BoolArray) -> Rows:
         """Some of the rows."""
         return Rows(**{name: getattr(self, name)[index] for name in self.__dataclass_fields__})
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from costmodel.arrays import FloatArray
+
 # Residuals that stand for a source: its quantiles at the middles of so many equal shares.
 POINTS = 20
 _MIDDLES = np.array([NormalDist().inv_cdf((n + 0.5) / POINTS) for n in range(POINTS)])

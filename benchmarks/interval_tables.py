@@ -13,8 +13,8 @@ from interval_fit import POPULATIONS, Fitted, model_of, quantile, weights
 from interval_left_out import Folds, Unseen, of_anybody, questions
 from interval_rows import FILES, Rows
 from interval_strangers import STRANGERS, scored
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import (
     ErrorModel,
@@ -26,8 +26,6 @@ from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.measurements.kinds import recognise
 from planner.measurements.tables import read_table
 from planner.uncertainty.bars import SAME_WITHIN, near_list
-
-FloatArray = NDArray[np.float64]
 
 
 def bounds(found: Folds) -> tuple[FloatArray, FloatArray]:
@@ -42,7 +40,7 @@ def bounds(found: Folds) -> tuple[FloatArray, FloatArray]:
     return low, high
 
 
-def one_width(rows: Rows, fold: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+def one_width(rows: Rows, fold: IntArray) -> tuple[FloatArray, FloatArray]:
     """The same with the quantiles of all residuals outside the fold, whatever the row."""
     low, high, weight = np.zeros(len(rows)), np.zeros(len(rows)), weights(rows)
     for k in np.unique(fold):
@@ -262,7 +260,7 @@ def _devices(rows: Rows, kind: str) -> tuple[str, ...]:
     return () if kind in POPULATIONS else tuple(np.unique(rows.device[_mine(rows, kind)]).tolist())
 
 
-def _mine(rows: Rows, kind: str) -> NDArray[np.bool_]:
+def _mine(rows: Rows, kind: str) -> BoolArray:
     if kind in POPULATIONS:
         return np.asarray((rows.kind == "images") == (kind == "images"))
     return np.asarray(rows.kind == kind)

@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.commands import run
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
@@ -38,9 +38,6 @@ from planner.mesh.search import settings_of
 from planner.request import Request
 from planner.resolve import resolve
 from strategies.mesh.space import Columns, MeshSpace, batch_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 QUESTION = Request(model="gpt3-175b", gpus=512, cluster="dgx-a100")
 _CELLS = 4  # neighbouring cells per draw

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray, Limits
+from costmodel.arrays import FloatArray, IntArray
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits
 from strategies.layerwise.per_layer.search import Method, lower_bound, solve
 
 PEAK_FLOPS = 40e12

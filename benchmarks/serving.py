@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from interval_fit import Fitted, FloatArray, IntArray, fit, model_of, quantile, weights
+from interval_fit import Fitted, fit, model_of, quantile, weights
 from interval_left_out import Folds, calibrated_apart, questions, unseen
 from interval_rows import Rows
 from interval_tables import bounds, kind_lines
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from pages import put
 from serving_rows import figure_rows
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import interval_score, sampled_log_errors
 from costmodel.uncertainty.rankings import shortest_list

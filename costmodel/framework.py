@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import Literal
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.tolerances import EQUAL
 
 __all__ = ["FRAMEWORKS", "MOST_CONSTANTS", "FrameworkProfile", "profile_of", "threshold_blocks", "threshold_last"]
 
 # A profile with more than these would describe data, not a framework.
 MOST_CONSTANTS = 4
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +308,6 @@ def _threshold_places(count: int, stages: int, head: float) -> list[int]:
         done += cost
         share = total * (places[-1] + 1) / stages
         # Blocks end a stage where they reach its share, but for the rounding of the head's cost; what follows them has to pass it.
-        ends = done >= share * (1.0 - _ROUNDING) and places[-1] < stages - 1 if position <= count else done > share
+        ends = done >= share * (1.0 - EQUAL) and places[-1] < stages - 1 if position <= count else done > share
         places.append(places[-1] + ends)
     return places

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray
+from costmodel.tolerances import EQUAL
 
 __all__ = ["Overtaking", "overtaking"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,4 +93,4 @@ def _first_overtaking(
 
 def _winner(times: FloatArray, best: int) -> int | None:
     first = int(np.argmin(times))
-    return first if times[first] < times[best] * (1.0 - 1e-9) else None
+    return first if times[first] < times[best] * (1.0 - EQUAL) else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodel.tolerances import EQUAL
 from planner.errors import UsageError
 from planner.request import Request, SpaceChoice
 
@@ -50,8 +51,6 @@ OVERRIDES = (
     "price_per_hour",
     "power_w",
 )
-# Relative difference up to which a plan file's stated times are what the cost model says.
-_SAME_PREDICTION = 1e-9
 
 
 def plan_question(
@@ -137,7 +136,7 @@ def plan_warnings(document: PlanDocument | None, breakdown: Breakdown | MeshBrea
         return []
     warnings = _changed_files(document, breakdown.setting)
     stated, now = document.prediction.step_time_s, breakdown.ranked.step_time_s
-    if not warnings and stated is not None and abs(stated - now) > _SAME_PREDICTION * now:
+    if not warnings and stated is not None and abs(stated - now) > EQUAL * now:
         warnings.append(f"the plan file states a step of {stated:.6g} s; it takes {now:.6g} s")
     return warnings
 
@@ -191,5 +190,5 @@ def serving_prediction(
     estimate: ServingEstimate = ask(request, plan)
     warnings = _changed_files(loaded.content, estimate.setting)
     if not (warnings or is_changed or changes):
-        warnings = stated_differently(loaded.content, estimate.ranked, _SAME_PREDICTION)
+        warnings = stated_differently(loaded.content, estimate.ranked, EQUAL)
     return request, estimate, warnings

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.plan import Plan
+from costmodel.tolerances import PROOF_SLACK
 from costmodel.units import format_bytes, format_seconds, parse_quantity
 from planner.errors import NoFeasiblePlan, UsageError
 from planner.objectives import stated_rates
@@ -35,8 +36,6 @@ __all__ = ["estimate", "explain", "optimize", "plan_of_family"]
 Progress = Callable[[str, float], None]
 
 _DEFAULT_TIME_LIMIT_S = 60.0
-# Bounds of floating-point solvers are compared with this relative slack.
-_PROOF_SLACK = 1e-9
 
 
 def optimize(request: Request, progress: Progress | None = None) -> SearchResult | MeshResult | MixedResult:
@@ -249,14 +248,14 @@ def _result(
     plans = compared if resolved.request.diverse else compared[: len(shown)]
     extra = iter(ranked[len(chosen) :])
     bound = min(outcome.bound, best)
-    proven = bound >= best * (1 - _PROOF_SLACK)
+    proven = bound >= best * (1 - PROOF_SLACK)
     last = shown[-1].score
     result = SearchResult(
         setting=resolved.setting,
         objective=resolved.request.objective or "step_time",
         plans=plans,
         proven_optimal=proven,
-        proven_top=proven and outcome.rest_bound >= last * (1 - _PROOF_SLACK) and not resolved.request.diverse,
+        proven_top=proven and outcome.rest_bound >= last * (1 - PROOF_SLACK) and not resolved.request.diverse,
         bound_s=_bound_s(resolved, best if proven else bound, plans[0].step_time_s),
         gap=0.0 if proven else (best - bound) / best,
         space_size=outcome.space_size,

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strategies.layerwise.per_layer.problem import FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import SOLVER_TOLERANCE
 
 __all__ = [
     "LinearProgram",
@@ -34,9 +34,6 @@ __all__ = [
     "solve_linear_program",
     "solve_relaxation",
 ]
-
-# HiGHS's tolerances on rows, reduced costs and integrality; absolute, so callers scale their numbers.
-TOLERANCE = 1e-9
 
 
 class SolverError(RuntimeError):
@@ -59,7 +56,7 @@ class LinearProgram:
     cost: FloatArray  # (variables,)
     lower: FloatArray
     upper: FloatArray
-    integer: NDArray[np.bool_]
+    integer: BoolArray
     row_lower: FloatArray  # (rows,)
     row_upper: FloatArray
     entry_row: IntArray  # (entries,), any order, no (row, column) twice
@@ -129,7 +126,7 @@ def solve_linear_program(program: LinearProgram, *, time_limit_s: float, relativ
         seconds = max(time_limit_s, 0.0)
         parameters.time_limit.FromNanoseconds(int(seconds * 1e9))
     for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance", "mip_feasibility_tolerance"):
-        parameters.highs.double_options[option] = TOLERANCE
+        parameters.highs.double_options[option] = SOLVER_TOLERANCE
     parameters.highs.bool_options["log_to_console"] = False
     interrupter = _interrupter()
 

@@ -75,6 +75,21 @@ def test_folders_of_tests_mirror_the_sources(package: str) -> None:
     assert not {name for name in folders if not (ROOT / package / name / "__init__.py").is_file()}
 
 
+@pytest.mark.parametrize("package", sorted(ALLOWED))
+def test_array_types_and_tolerances_are_named_once(package: str) -> None:
+    """`FloatArray = ...` and `1 + 1e-9` stand in `costmodel/arrays.py` and `costmodel/tolerances.py`, and nowhere else."""
+    homes = {ROOT / "costmodel" / "arrays.py", ROOT / "costmodel" / "tolerances.py"}
+    for path in set(sources(package)) - homes:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                assert node.targets[0].id not in {"FloatArray", "IntArray", "BoolArray"}, place
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+                one, small = node.left, node.right
+                if isinstance(one, ast.Constant) and one.value == 1 and isinstance(small, ast.Constant):
+                    assert not (isinstance(small.value, float) and 0 < small.value <= 1e-9), place
+
+
 def test_solver_library_is_known_in_one_place() -> None:
     users = {
         path.relative_to(ROOT).as_posix()

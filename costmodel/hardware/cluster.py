@@ -11,14 +11,13 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import BoolArray, FloatArray
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 
 __all__ = ["Cluster", "ClusterError", "DeviceGroup", "GroupSpan", "Level", "span"]
-
-FloatArray = NDArray[np.float64]
 
 
 class ClusterError(ValueError):
@@ -243,7 +242,7 @@ class GroupSpan:
     single_bytes_per_s: FloatArray
 
     @property
-    def is_spanned(self) -> NDArray[np.bool_]:
+    def is_spanned(self) -> BoolArray:
         """Whether the group communicates over a level."""
         return self.fan_out > 1.0
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.collective_registry import Traffic, collective
-
-FloatArray = NDArray[np.float64]
 
 
 def _ceil_log2(count: FloatArray) -> FloatArray:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import GroupSpan
 
 __all__ = ["COLLECTIVES", "OPERATIONS", "Collective", "CollectiveError", "Formula", "Traffic", "collective", "names_of"]
 
-FloatArray = NDArray[np.float64]
 
 OPERATIONS: tuple[str, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
 

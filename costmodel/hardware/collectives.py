@@ -17,8 +17,9 @@ import difflib
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware import collective_formulas  # noqa: F401 - registers the algorithms
 from costmodel.hardware.cluster import Cluster, GroupSpan
 from costmodel.hardware.collective_registry import (
@@ -46,7 +47,6 @@ __all__ = [
     "point_to_point_s",
 ]
 
-FloatArray = NDArray[np.float64]
 
 # Default algorithms in the order that breaks ties.
 ALL_REDUCE_NAMES: tuple[str, ...] = names_of("all_reduce", by_default=True)

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 
@@ -39,7 +40,6 @@ __all__ = [
     "recomputing_s",
 ]
 
-FloatArray = NDArray[np.float64]
 
 # A waiting device against a computing one, where its file does not say (an assumption): boards without work draw about a tenth to a
 # seventh of their thermal design power, and one that waits inside a collective still runs its kernel.

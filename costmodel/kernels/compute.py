@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
+from costmodel.arrays import FloatArray
 from costmodel.network.layers import Layer, Shard
-from costmodel.network.layers.base import FloatArray
 
 __all__ = ["ComputeModel", "CostModelError", "PassTimes"]
 

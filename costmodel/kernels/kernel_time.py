@@ -24,14 +24,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
 from costmodel.kernels.efficiency import NARROW_FORMATS, EfficiencyError
 
 __all__ = ["kernel_time_s"]
 
-FloatArray = NDArray[np.float64]
 
 _SIXTEEN_BITS = frozenset({"fp16", "bf16"})
 # Algorithms that run outside the matrix cores, and the fraction that applies to them.

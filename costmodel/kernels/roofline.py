@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
 from costmodel.kernels.compute import PassTimes
 from costmodel.kernels.kernel_time import kernel_time_s
 from costmodel.network.layers import Kernel, Layer, LayerWork, Shard
-from costmodel.network.layers.base import FloatArray, Fusable, PassWork
+from costmodel.network.layers.base import Fusable, PassWork
 from costmodel.precision import Optimizer, Precision
 
 __all__ = ["EAGER", "ImageSoftware", "RooflineCompute"]

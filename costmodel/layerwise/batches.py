@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from costmodel.network.layers.base import FloatArray
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["CHEAPEST", "CostBatch", "PlanBatch", "concatenate"]
 
-IntArray = NDArray[np.int64]
 
 # Collective index that stands for "the cheapest for this message".
 CHEAPEST = -1

@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.batches import CHEAPEST, CostBatch, PlanBatch, concatenate
 from costmodel.layerwise.cache import KnownCosts
@@ -29,7 +29,6 @@ from costmodel.layerwise.pipeline import evaluate_pipelines
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
-from costmodel.network.layers.base import FloatArray
 from costmodel.workload import Workload
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan
 
 __all__ = ["CHEAPEST", "CostBatch", "PlanBatch", "batch_of", "concatenate", "evaluate", "evaluate_on"]
-
-IntArray = NDArray[np.int64]
 
 
 @overload

@@ -12,14 +12,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.layerwise.batches import CostBatch, PlanBatch
 from costmodel.layerwise.tables import CostTables
-from costmodel.network.layers.base import FloatArray
 
 __all__ = ["FoldedTables", "fold"]
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 _Scalar = TypeVar("_Scalar", np.float64, np.bool_)
 
 

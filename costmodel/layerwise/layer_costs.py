@@ -11,21 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster, GroupSpan, span
 from costmodel.hardware.collectives import all_reduce_s, cheapest_s, point_to_point_s
 from costmodel.layerwise.splits import SplitTable, legal_splits, shard_of
 from costmodel.network.layers import InnerExchange, Layer, Shard
-from costmodel.network.layers.base import FloatArray
 from costmodel.network.layers.epilogue import reduced_fraction
 from costmodel.network.layers.shape_only import share_of_output
 from costmodel.workload import Workload
 
 __all__ = ["LayerCosts", "LayerStack", "Spans", "cost_layers", "recost_layers", "taken"]
-
-BoolArray = NDArray[np.bool_]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,14 +26,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import point_to_point_s
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split
 from costmodel.layerwise.tables import CostTables
-from costmodel.network.layers.base import FloatArray
 
 __all__ = [
     "PipelineArrays",
@@ -45,8 +44,6 @@ __all__ = [
     "stage_arrays",
     "stage_times",
 ]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,17 +25,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster, GroupSpan, span
 from costmodel.hardware.collectives import cheapest_s
 from costmodel.layerwise.splits import SplitTable
 from costmodel.network.layers import Layer
-from costmodel.network.layers.base import FloatArray
 
 __all__ = ["EdgeGeometry", "LayoutPairs", "PlacedPairs", "edge_geometry", "edge_times", "gather_times", "place"]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

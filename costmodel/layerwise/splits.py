@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.network.layers import Layer, Shard
 
 __all__ = ["Split", "SplitTable", "divisors", "factorisations", "legal_splits", "shard_of", "split_table"]
-
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

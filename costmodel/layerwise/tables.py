@@ -11,18 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.layer_costs import LayerCosts, LayerStack, Spans, cost_layers, recost_layers, taken
 from costmodel.layerwise.resharding import EdgeGeometry, PlacedPairs, edge_geometry, edge_times, place
 from costmodel.layerwise.splits import SplitTable
-from costmodel.network.layers.base import FloatArray
 from costmodel.workload import Workload
 
 __all__ = ["CostTables", "EdgeCost", "LayerCosts"]
 
-IntArray = NDArray[np.int64]
 
 # Fields of a workload that change costs other than the times of a device.
 _WORK = ("precision", "optimizer", "training", "collectives")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["DEFAULT_ASSUMPTIONS", "MeshAssumptions"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def _assumption(default: float, doc: str, source: str) -> float:

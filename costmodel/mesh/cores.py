@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.groups import GroupTimes, strides
 from costmodel.mesh.handover import handover_s
 from costmodel.mesh.keys import combined, rows_of
@@ -20,15 +20,12 @@ from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import ChunkRuns, flush_s
 from costmodel.mesh.slack import rank_slack_s
 from costmodel.mesh.unit_table import UnitTable
+from costmodel.tolerances import ROUNDING
 
 __all__ = ["CORE_FIELDS", "Cores", "build_cores", "core_columns", "end_columns", "mesh_strides", "pipeline_s"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _INTERLEAVED, _ZERO_BUBBLE = SCHEDULES.index("interleaved"), SCHEDULES.index("zero_bubble")
-# Sums in another order differ in the last digits.
-_SLACK = 1 - 1e-12
 
 # What a core fixes; the rest of a plan says how dp is divided and what waits on the host.
 CORE_FIELDS: tuple[str, ...] = (
@@ -73,7 +70,7 @@ class Cores:
     rank_slack_s: FloatArray
     run_share: FloatArray  # (c, R) of the blocks of a chunk that is recomputed
     rank_again: FloatArray  # (c, Q, K) units of a rank that are recomputed
-    is_block: NDArray[np.bool_]  # (K,)
+    is_block: BoolArray  # (K,)
 
     def __len__(self) -> int:
         return len(self.flush_s)
@@ -110,7 +107,7 @@ def build_cores(
     groups: GroupTimes,
     rows: Callable[[MeshBatch], UnitTable],
     *,
-    is_block: NDArray[np.bool_],
+    is_block: BoolArray,
     activation_bytes: int,
     exact: bool,
 ) -> Cores:
@@ -246,7 +243,7 @@ def pipeline_s(
 
 
 def _one_rank_s(
-    splits_backward: NDArray[np.bool_],
+    splits_backward: BoolArray,
     m: IntArray,
     last: IntArray,
     runs: ChunkRuns,
@@ -270,7 +267,7 @@ def _one_rank_s(
     alone = forwards + m * busy_s
     through = forwards + m * (busy_s - inner) + gradients + np.minimum(first_weight, inner)
     paths = np.where(splits_backward[:, None], np.maximum(alone, through), alone + gradients)
-    return np.asarray(np.max(np.where(last >= 0, paths, 0.0), axis=1) * _SLACK)
+    return np.asarray(np.max(np.where(last >= 0, paths, 0.0), axis=1) * (1 - ROUNDING))
 
 
 def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-import numpy as np
-from numpy.typing import NDArray
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["MEMORY_PARTS", "TIME_PARTS", "MeshCosts"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Fields of MeshCosts that add up to step_time_s, in the order of reports.
 TIME_PARTS: tuple[str, ...] = (

@@ -10,17 +10,14 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.plan import MeshBatch
 from costmodel.mesh.unit_table import UnitTable
 from costmodel.network.layers.mixture import MixtureParams
 
 __all__ = ["free_draws", "reached", "sent_bytes"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def reached(places: FloatArray, draws: FloatArray) -> FloatArray:

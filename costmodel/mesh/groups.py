@@ -14,23 +14,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster, span
 from costmodel.hardware.collectives import collective_s, names_of
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import ORDERS
+from costmodel.tolerances import EQUAL
 
 __all__ = ["GroupTimes", "strides"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 # Messages whose times give the three numbers: one that takes only latency, one of a size at which volume counts, and four times that.
 _NO_BYTES, _PROBE_BYTES = 1e-30, 1e9
-# A term of the root that rounding alone explains, relative to the time of the probe.
-_ROUNDING = 1e-9
 # Dimensions (a, b) -> for every order, whether a comes before b.
 _BEFORE = {
     (a, b): np.array([text.index(a) < text.index(b) for text in ORDERS])
@@ -213,6 +209,6 @@ class GroupTimes:
             # a + b B + c sqrt(B) at B and 4 B, less a: b B + c sqrt(B) and 4 b B + 2 c sqrt(B).
             slope = np.maximum((four_times - latency_s) - 2.0 * (once - latency_s), 0.0) / (2.0 * _PROBE_BYTES)
             rest = once - latency_s - slope * _PROBE_BYTES
-            root = np.where(rest > _ROUNDING * once, rest, 0.0) / np.sqrt(_PROBE_BYTES)
+            root = np.where(rest > EQUAL * once, rest, 0.0) / np.sqrt(_PROBE_BYTES)
             result.append((latency_s, slope, root))
         return result

@@ -27,14 +27,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.keys import combined
 
 __all__ = ["interleaved_s"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _NEVER = -1e300  # no path leads here
 _GROUPS = 4  # groups of pp micro-batches followed one by one

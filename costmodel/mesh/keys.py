@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import IntArray
+
 __all__ = ["combined", "rows_of", "stacked"]
 
-IntArray = NDArray[np.int64]
 
 _T = TypeVar("_T", bound=np.generic)
 

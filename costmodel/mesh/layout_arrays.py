@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.keys import rows_of
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mesh.stages import Layout
 
 __all__ = ["LayoutArrays", "recomputed_share", "recomputed_units", "stack_layouts", "weigh"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _FULL = RECOMPUTE.index("full")
 
@@ -121,7 +119,7 @@ def recomputed_units(layouts: LayoutArrays, recompute: IntArray, blocks: IntArra
 
 def recomputed_share(
     units: FloatArray,
-    is_block: NDArray[np.bool_],
+    is_block: BoolArray,
     recompute: IntArray,
     blocks: IntArray,
     own_blocks: IntArray | None = None,

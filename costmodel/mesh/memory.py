@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.costs import MEMORY_PARTS
@@ -22,12 +22,11 @@ from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.schedule import in_flight
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.unit_table import UnitTable
+from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 
 __all__ = ["CoreMemory", "RankMemory"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _FULL, _SELECTIVE = RECOMPUTE.index("full"), RECOMPUTE.index("selective")
 _GPIPE = SCHEDULES.index("gpipe")
@@ -77,7 +76,7 @@ class CoreMemory:
     host_share_bytes: (
         FloatArray  # (c, 1) room for a rank on the host of its node; infinite where nothing is known of it
     )
-    exists: NDArray[np.bool_]  # (c, Q)
+    exists: BoolArray  # (c, Q)
 
     @classmethod
     def build(
@@ -88,7 +87,7 @@ class CoreMemory:
         row: IntArray,
         layouts: LayoutArrays,
         batch: MeshBatch,
-        is_block: NDArray[np.bool_],
+        is_block: BoolArray,
         host: Host | None = None,
     ) -> CoreMemory:
         """Gather what the units of every rank need.
@@ -122,7 +121,7 @@ class CoreMemory:
         row: IntArray,
         layouts: LayoutArrays,
         batches: Sequence[MeshBatch],
-        is_block: NDArray[np.bool_],
+        is_block: BoolArray,
         host: Host | None = None,
     ) -> list[CoreMemory]:
         """The same of plans that differ in nothing but what they recompute: one for each of the batches."""
@@ -310,7 +309,7 @@ class CoreMemory:
         over = none + share * whole - capacity_bytes
         needed = np.where(over > 0, over / np.maximum(whole, 1.0), 0.0)
         # The sums are in another order than those of `divided`: what is even to nine digits is for the caller to check.
-        needed = np.where(needed > 1.0 + 1e-9, np.inf, np.ceil(needed * blocks - 1e-9))
+        needed = np.where(needed > 1.0 + EQUAL, np.inf, np.ceil(needed * blocks - EQUAL))
         return np.asarray(
             np.minimum(np.max(np.where(self.exists[index], needed, 0.0), axis=1), 2.0**31), dtype=np.int64
         )
@@ -332,7 +331,7 @@ def _without_room(state: FloatArray, activations: FloatArray, room: FloatArray) 
 
 
 def _buffers(
-    assumptions: MeshAssumptions, table: UnitTable, row: IntArray, batch: MeshBatch, is_block: NDArray[np.bool_]
+    assumptions: MeshAssumptions, table: UnitTable, row: IntArray, batch: MeshBatch, is_block: BoolArray
 ) -> FloatArray:
     """Communication buffers: gathered positions, stage inputs and outputs, gradient buckets, tokens on their way to experts. (c,)."""
     entering = np.max(np.where(is_block, table.entering_bytes, 0.0), axis=1)[row]
@@ -352,7 +351,7 @@ class _Saved:
         table: UnitTable,
         row: IntArray,
         layouts: LayoutArrays,
-        is_block: NDArray[np.bool_],
+        is_block: BoolArray,
         alive: FloatArray,
         *,
         is_training: bool,

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.balance import unit_weights
@@ -38,9 +38,6 @@ from costmodel.mesh.units import MeshError, Units, fold
 from costmodel.workload import Workload
 
 __all__ = ["MeshModel"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 # Assumptions about what is made of the rows of the tables: the rows themselves know nothing of them.
@@ -140,7 +137,7 @@ class MeshModel:
         return self.units.num_blocks
 
     @property
-    def is_block(self) -> NDArray[np.bool_]:
+    def is_block(self) -> BoolArray:
         """Kind of unit -> whether it is a repeated block."""
         return np.array([kind.is_block for kind in self.units.kinds])
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.mesh.assumptions import MeshAssumptions
 
 __all__ = ["hidden_s", "one_way_s", "shown_s"]
-
-FloatArray = NDArray[np.float64]
 
 
 def one_way_s(assumptions: MeshAssumptions, activation_bytes: FloatArray) -> FloatArray:

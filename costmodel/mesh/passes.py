@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.dispatch import sent_bytes
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_share, weigh
@@ -19,8 +19,6 @@ from costmodel.mesh.unit_table import UnitTable
 
 __all__ = ["ChunkPasses", "UnitPasses", "alone_share", "chunk_passes", "time_before", "unit_passes"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _RING, _ALL_GATHER = CP_KINDS.index("ring"), CP_KINDS.index("all_gather")
 _SELECTIVE, _FULL = RECOMPUTE.index("selective"), RECOMPUTE.index("full")
@@ -64,7 +62,7 @@ def unit_passes(
     stride: dict[str, IntArray],
     groups: GroupTimes,
     *,
-    is_block: NDArray[np.bool_],
+    is_block: BoolArray,
     alone: FloatArray | None = None,
 ) -> UnitPasses:
     """Add the communication inside the units.
@@ -261,7 +259,7 @@ def chunk_passes(
     layouts: LayoutArrays,
     batch: MeshBatch,
     transfer_s: FloatArray,
-    is_block: NDArray[np.bool_],
+    is_block: BoolArray,
 ) -> ChunkPasses:
     """Times of chunks, what they receive included.
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import IntArray
 
 __all__ = ["CP_KINDS", "MESH_COLUMNS", "ORDERS", "RECOMPUTE", "SCHEDULES", "LayerSplit", "MeshBatch", "MeshPlan"]
 
-IntArray = NDArray[np.int64]
 
 # Names of the categories; a batch holds their positions in these tuples.
 SCHEDULES: tuple[str, ...] = ("gpipe", "1f1b", "interleaved", "zero_bubble")

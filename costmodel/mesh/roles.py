@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import IntArray
 from costmodel.mesh.layouts import Transfer
 from costmodel.mesh.units import UnitKind
 from costmodel.network.graph import Graph
@@ -22,7 +22,6 @@ from costmodel.network.layers import ATTENTION
 
 __all__ = ["CHANNELWISE", "WHOLE_INPUTS", "LayerRole", "Move", "Role", "roles_of"]
 
-IntArray = NDArray[np.int64]
 
 # column: output features split; row: input features split, output reduced; channel: a share of the channels (heads); whole: all
 # channels (of a share of the positions under sequence parallelism); vocabulary: rows of the embedding table; experts: a mixture with

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
 from costmodel.mesh.roles import roles_of
 from costmodel.mesh.units import Units
@@ -19,8 +19,6 @@ from costmodel.network.layers import ATTENTION
 
 __all__ = ["RULES", "NetworkShape", "Rule", "broken_rules", "columns_of", "holds", "nearby"]
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Columns = Mapping[str, IntArray]
 
 _ALL_TO_ALL, _FULL = CP_KINDS.index("all_to_all"), RECOMPUTE.index("full")

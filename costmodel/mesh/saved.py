@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.kernels.efficiency import NARROW_FORMATS
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.flows import is_repeated
@@ -20,7 +20,6 @@ from costmodel.workload import Workload
 
 __all__ = ["SavedFacts", "add_saved", "add_saved_inputs", "add_saved_layer", "saved_facts"]
 
-FloatArray = NDArray[np.float64]
 
 # Of a norm that is written out, in bytes per element beyond its input in 16 bits: that in fp32 (4), and the normalised one (2).
 _NORM_KEPT = 4.0 + 2.0 - 2.0

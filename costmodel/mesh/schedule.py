@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.interleaved import interleaved_s
 from costmodel.mesh.keys import rows_of
 from costmodel.mesh.plan import SCHEDULES
@@ -15,9 +15,6 @@ from costmodel.mesh.zero_bubble import zero_bubble_s
 
 __all__ = ["ChunkRuns", "flush_s", "in_flight", "schedule_is_legal", "waiting_for_weight"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _GPIPE, _1F1B, _INTERLEAVED, _ZERO_BUBBLE = (
     SCHEDULES.index(n) for n in ("gpipe", "1f1b", "interleaved", "zero_bubble")

@@ -10,16 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.groups import GroupTimes
 from costmodel.mesh.plan import MeshBatch
 
 __all__ = ["CopyGroups", "CopyTimes", "Division", "copy_groups", "exposed_exchange"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

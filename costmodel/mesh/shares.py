@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.keys import combined
 from costmodel.mesh.roles import LayerRole
 from costmodel.mesh.units import UnitKind
 from costmodel.network.layers import Layer, Shard
 
 __all__ = ["RowKeys", "rows_held", "shard_of"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

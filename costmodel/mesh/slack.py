@@ -13,15 +13,13 @@ part of their times.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.passes import time_before
 from costmodel.mesh.plan import SCHEDULES
 
 __all__ = ["rank_slack_s"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.cores import Cores, mesh_strides
 from costmodel.mesh.layout_arrays import stack_layouts
 from costmodel.mesh.model import MeshModel
@@ -25,7 +25,6 @@ from costmodel.tracks import Tracks, TrackSpan, nested
 
 __all__ = ["mesh_tracks"]
 
-FloatArray = NDArray[np.float64]
 
 _NOTHING = np.zeros(1, dtype=np.int64)
 _KINDS = {"F": "forward", "B": "backward", "W": "weight gradient"}
@@ -173,7 +172,7 @@ def _returned(cores: Cores) -> FloatArray:
     return np.where(cores.chunks.backward_s[0] > 0, np.maximum(following, inside), 0.0)
 
 
-def _ends(end: StepEnd, plan: MeshPlan, place: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _ends(end: StepEnd, plan: MeshPlan, place: IntArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Exposed exchange and update of every pipeline rank."""
     if not end.workload.training:
         return (), ()

@@ -15,14 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.units import MeshError, Units
+from costmodel.tolerances import ROUNDING
 
 __all__ = ["Layout", "balanced_blocks", "layout_of"]
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +150,7 @@ def _unequal_blocks(loads: Sequence[float], chunks: int, front: float, back: flo
     worst = load[0].copy()
     for _ in range(chunks - 1):
         worst = np.min(np.maximum(worst[:, None], load), axis=0)
-    limit = worst[count] * (1 + 1e-12)
+    limit = worst[count] * (1 + ROUNDING)
     square = np.where(load <= limit, load**2, np.inf)
     best, back_pointers = square[0].copy(), []
     for _ in range(chunks - 1):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.cores import Cores, pipeline_s
 from costmodel.mesh.costs import MEMORY_PARTS, MeshCosts
 from costmodel.mesh.groups import GroupTimes
@@ -23,15 +23,13 @@ from costmodel.mesh.schedule import flush_s
 from costmodel.mesh.sharding import CopyTimes, Division
 from costmodel.mesh.slack import rank_slack_s
 from costmodel.mesh.step_end import StepEnd, gradient_width
+from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 
 __all__ = ["ChunkGathering", "chunk_gathering", "offload_waits_s", "step_costs", "step_times", "step_totals"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
-_ROUNDING = 1e-12
 
 
 def step_costs(
@@ -85,7 +83,7 @@ def step_costs(
         ep_exposed_s=picked["ep_s"],
         pp_exposed_s=picked["transfer_s"],
         dp_exposed_s=gather_s + totals.exchange_s,
-        bubble_s=np.where(np.abs(bubble) > _ROUNDING * totals.flush_s, bubble, 0.0),
+        bubble_s=np.where(np.abs(bubble) > ROUNDING * totals.flush_s, bubble, 0.0),
         # Not below 0 by the rounding of differences.
         host_s=np.maximum(
             m * weigh(cores.layouts.rank_units, cores.passes.host_wait_s, cores.pass_of)[index, slowest], 0.0
@@ -302,7 +300,7 @@ def _gathering(workload: Workload, cores: Cores, times: CopyTimes, core: IntArra
 
 
 def _unit_exchanges(
-    workload: Workload, cores: Cores, times: CopyTimes, unit: IntArray, is_cut: NDArray[np.bool_]
+    workload: Workload, cores: Cores, times: CopyTimes, unit: IntArray, is_cut: BoolArray
 ) -> tuple[FloatArray, FloatArray]:
     """Time to gather the weights of every kind of unit, and to scatter its gradients: (n, K) each."""
     table, width = cores.table, workload.precision.weight_bytes

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.cores import Cores
 from costmodel.mesh.groups import GroupTimes
@@ -20,9 +20,6 @@ from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
 from costmodel.workload import Workload
 
 __all__ = ["StepEnd", "gradient_passes_s", "gradient_width"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def gradient_width(workload: Workload, groups: GroupTimes) -> float:
@@ -102,7 +99,7 @@ class StepEnd:
         return [tails[place] for place in on_host]
 
     @property
-    def exists(self) -> NDArray[np.bool_]:
+    def exists(self) -> BoolArray:
         """Which kinds of ranks there are: (n, Q)."""
         return rows_of(self.cores.layouts.rank_first[:, self.ranks], self.index) >= 0
 

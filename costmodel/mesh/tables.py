@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.compute import ComputeModel, PassTimes
 from costmodel.kernels.efficiency import NARROW_FORMATS
@@ -41,8 +41,6 @@ from costmodel.workload import Workload
 
 __all__ = ["add_layer", "unit_column", "unit_roles", "unit_table"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # The largest of a unit's layers counts, not their sum.
 _LARGEST = frozenset({"widest_bytes"})

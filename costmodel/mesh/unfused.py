@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.shares import rows_held
 from costmodel.network.layers import ATTENTION, Layer, Shard
@@ -13,7 +13,6 @@ from costmodel.network.layers.mixture import MixtureParams
 
 __all__ = ["expert_bytes", "expert_kernels", "expert_repeats", "fp8_bytes", "softmax_kernels", "unfused_bytes"]
 
-FloatArray = NDArray[np.float64]
 
 # A gated activation in two kernels, in elements of its output: forward both are 5 (activation 1 read, 1 written; product 2 and 1) in place
 # of 3; backward the product is 6 (two gradients, 2 and 1 each), the activation 3, and joining both halves 4, in place of 5.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.mesh.dispatch import free_draws
 from costmodel.mesh.flows import GradientFlow
 from costmodel.mesh.groups import GroupTimes
@@ -18,7 +18,6 @@ from costmodel.workload import Workload
 
 __all__ = ["add_attention_messages", "add_dispatch", "add_moves", "add_tensor_parallel"]
 
-FloatArray = NDArray[np.float64]
 
 # Numbers per position that the loss over a split vocabulary adds up, in a collective each: the maximum, the sum, and the label's logit
 # (Megatron-LM, megatron/mpu/cross_entropy.py, _VocabParallelCrossEntropy).

@@ -6,12 +6,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["UNIT_COLUMNS", "UnitRows", "UnitTable"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["zero_bubble_s"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _ROWS = 2048  # plans at a time: tables that stay in a core's cache
 

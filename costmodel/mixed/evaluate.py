@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.plan import SCHEDULES
@@ -39,8 +39,6 @@ __all__ = [
     "tail_s",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _1F1B = SCHEDULES.index("1f1b")
 
@@ -80,7 +78,7 @@ class MixedCosts:
     optimizer_s: FloatArray
     memory_bytes: FloatArray  # of the stage that is fullest for its device
     capacity_bytes: FloatArray  # of that device
-    fits: NDArray[np.bool_]
+    fits: BoolArray
 
 
 def pipeline_flush_s(num_micro_batches: int | IntArray, forward_s: FloatArray, backward_s: FloatArray) -> FloatArray:

@@ -11,15 +11,13 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.mesh.units import MeshError
 from costmodel.mixed.plan import group_names
 
 __all__ = ["Crossing", "MixedError", "all_reduce_across_s", "check_groups", "crossing", "group_cluster", "group_ranges"]
-
-FloatArray = NDArray[np.float64]
 
 
 class MixedError(MeshError):

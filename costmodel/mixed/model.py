@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
@@ -26,7 +26,6 @@ from costmodel.workload import Workload
 
 __all__ = ["MixedModel"]
 
-FloatArray = NDArray[np.float64]
 
 NO_OTHER_ASSUMPTIONS = MeshAssumptions()
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.costs import MEMORY_PARTS
 from costmodel.mesh.groups import strides
 from costmodel.mesh.keys import combined
@@ -26,9 +27,6 @@ from costmodel.mesh.step_end import gradient_passes_s
 from costmodel.mixed.links import all_reduce_across_s
 
 __all__ = ["StageCosts", "StageRows", "cost_stages"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +189,7 @@ def _batch(rows: StageRows, index: IntArray) -> MeshBatch:
     )
 
 
-def _layouts(rows: StageRows, is_block: NDArray[np.bool_]) -> LayoutArrays:
+def _layouts(rows: StageRows, is_block: BoolArray) -> LayoutArrays:
     """One run and one rank per row."""
     units = rows.units[:, None, :]
     blocks = units[:, :, is_block].sum(axis=2, keepdims=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.network.layers.base import FloatArray
+from costmodel.arrays import FloatArray
 from costmodel.paleo.elementary import FLOAT_BYTES, Call, Calls
 from costmodel.paleo.geometry import Plain
 

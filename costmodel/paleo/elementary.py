@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
-from costmodel.network.layers.base import FloatArray
 
 __all__ = ["FLOAT_BYTES", "Call", "Calls", "Parts", "Rates"]
 

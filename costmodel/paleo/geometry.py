@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.network.layers import Layer, Shard
-from costmodel.network.layers.base import FloatArray
 from costmodel.network.layers.window import pair
 
 __all__ = ["Axis", "Plain", "convolution_axes", "convolution_passes", "deconvolution_axes", "deconvolution_passes"]

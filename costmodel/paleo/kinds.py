@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.network.layers import Layer, Shard
-from costmodel.network.layers.base import FloatArray
 from costmodel.network.layers.shape_only import share_of_output
 from costmodel.network.layers.window import pair
 from costmodel.paleo.convolution import algorithm_calls, gemm_calls

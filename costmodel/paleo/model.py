@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.device import Device
 from costmodel.kernels.compute import ComputeModel, CostModelError, PassTimes
 from costmodel.network.layers import Layer, Shard
-from costmodel.network.layers.base import FloatArray
 from costmodel.paleo.convolution import ALGORITHMS
 from costmodel.paleo.elementary import Parts, Rates
 from costmodel.paleo.kinds import FREE_KINDS, KINDS, Algorithms, update_calls

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.kernels.compute import CostModelError
 from costmodel.layerwise.splits import SplitTable
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
-from costmodel.network.layers.base import FloatArray
 from costmodel.paleo.elementary import FLOAT_BYTES, Rates
 
 __all__ = ["Node", "batch_table", "channel_table", "critical_path", "fetch_s", "hybrid_layers", "partition"]

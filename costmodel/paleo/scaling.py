@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level, span
 from costmodel.hardware.collectives import all_reduce_s
 from costmodel.layerwise.splits import shard_of
 from costmodel.network.graph import Graph
-from costmodel.network.layers.base import FloatArray
 from costmodel.paleo.elementary import FLOAT_BYTES, Rates
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.partition import (

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-import numpy as np
-from numpy.typing import NDArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 
 __all__ = ["SERVING_MEMORY_PARTS", "TPOT_PARTS", "TTFT_PARTS", "ServingCosts"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Fields that add up to tpot_s.
 TPOT_PARTS: tuple[str, ...] = (
@@ -75,6 +72,6 @@ class ServingCosts:
     sequence_bytes: FloatArray  # keys and values of one sequence on that stage's device
     stage: IntArray  # the stage that needs most memory
 
-    def take(self, index: IntArray | slice | NDArray[np.bool_]) -> ServingCosts:
+    def take(self, index: IntArray | slice | BoolArray) -> ServingCosts:
         """A selection of the plans."""
         return ServingCosts(**{item.name: getattr(self, item.name)[index] for item in fields(self)})

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.network.layers import Kernel, Layer, Shape
 from costmodel.network.layers.attention import pairs_of_positions
 from costmodel.network.layers.sequence import GLU_FLOP, GLU_PASSES
@@ -31,8 +31,6 @@ __all__ = [
     "sampling_kernel",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Tokens are chosen from fp32 logits (vLLM converts them before its sampler, TensorRT-LLM's decoder works on them).
 LOGIT_BYTES = 4.0
@@ -89,7 +87,7 @@ class WeightedKernel:
     kernel: Kernel
     weights: FloatArray
     cached: FloatArray
-    runs: NDArray[np.bool_]
+    runs: BoolArray
     routed: bool = False
 
 

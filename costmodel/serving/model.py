@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.keys import combined
 from costmodel.mesh.layout_arrays import LayoutArrays, stack_layouts, weigh
@@ -26,9 +26,6 @@ from costmodel.serving.tables import UnitSizes, UnitTimer
 from costmodel.serving.workload import ServingError, ServingWorkload
 
 __all__ = ["ServingModel", "check_generates", "passes_of"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def check_generates(workload: ServingWorkload) -> None:
@@ -264,7 +261,7 @@ def _transfer_s(model: ServingModel, batch: ServingBatch, keys: PassKeys) -> Flo
     return model.timer.exchange_s("point_to_point", pair, batch.tp * batch.sharing, message)
 
 
-def _is_mixed(model: ServingModel, batch: ServingBatch) -> NDArray[np.bool_]:
+def _is_mixed(model: ServingModel, batch: ServingBatch) -> BoolArray:
     """Whether chunks of prompts travel with the tokens of the sequences being decoded; whole prompts travel alone."""
     return np.asarray((batch.prefill_chunk > 0) & (batch.max_batch > 1) & (model.workload.decode_passes > 0))
 
@@ -327,7 +324,7 @@ def _cycle(
     prefill: _Pass,
     ttft_s: FloatArray,
     pieces: IntArray,
-    mixed: NDArray[np.bool_],
+    mixed: BoolArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Time in which every place of a replica serves one request: as the slowest stage is busy, and as one request needs.
 
@@ -357,7 +354,7 @@ def _waiting_s(
     decode: _Pass,
     prefill: _Pass,
     pieces: IntArray,
-    mixed: NDArray[np.bool_],
+    mixed: BoolArray,
 ) -> FloatArray:
     """Time of a cycle in which replicas wait for others that read prompts, which share experts and so run pass by pass with them.
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import BoolArray, IntArray
 
 __all__ = ["ServingBatch", "ServingPlan"]
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -90,7 +89,7 @@ class ServingBatch:
         """One of the plans."""
         return ServingPlan(**{item.name: int(getattr(self, item.name)[n]) for item in fields(self)})
 
-    def take(self, index: IntArray | slice | NDArray[np.bool_]) -> ServingBatch:
+    def take(self, index: IntArray | slice | BoolArray) -> ServingBatch:
         """A selection of the plans."""
         return ServingBatch(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
 

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.mesh.rules import RULES, Columns, NetworkShape, Rule
 from costmodel.serving.plan import ServingBatch, ServingPlan
 
 __all__ = ["SERVING_RULES", "broken_serving_rules", "is_legal"]
 
-BoolArray = NDArray[np.bool_]
 
 # Rules of the mesh that read nothing but degrees that serving has.
 _DEGREES = frozenset({"tp", "pp", "vpp", "ep", "etp"})
@@ -69,7 +68,7 @@ SERVING_RULES: tuple[Rule, ...] = (
 )
 
 
-def _columns(batch: ServingBatch) -> dict[str, NDArray[np.int64]]:
+def _columns(batch: ServingBatch) -> dict[str, IntArray]:
     return {**{item.name: getattr(batch, item.name) for item in fields(batch)}, "vpp": np.ones_like(batch.tp)}
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.kernels.kernel_time import kernel_time_s
@@ -32,8 +32,6 @@ from costmodel.serving.workload import ServingWorkload
 
 __all__ = ["PassTable", "UnitSizes", "UnitTimer", "own_rows"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Layers whose matrices are stored in the format of the weights; the others keep that of the activations.
 _QUANTISED = frozenset({"linear", "moe"})
@@ -247,7 +245,7 @@ class UnitTimer:
         sent_s = gathers * self._gather_s(layer, keys) + (1.0 - gathers) * (trade + shared)
         return (1.0 - self.assumptions.ep_overlap) * sent_s
 
-    def _in_node(self, keys: PassKeys) -> NDArray[np.bool_]:
+    def _in_node(self, keys: PassKeys) -> BoolArray:
         """Whether the ranks that share experts are inside one node, in which tokens can be gathered."""
         node = self.groups.cluster.levels[0].size if self.groups.cluster.levels else None
         fits = 0 if node is None or node > _MOST_IN_NODE else node
@@ -345,7 +343,7 @@ def _row_keys(keys: PassKeys, rows: FloatArray) -> RowKeys:
     )
 
 
-def _family_kernels(layer: Layer, shard: Shard, runs: NDArray[np.bool_]) -> list[WeightedKernel]:
+def _family_kernels(layer: Layer, shard: Shard, runs: BoolArray) -> list[WeightedKernel]:
     """Forward pass of a layer that knows rows only; its matrix products read weights of inputs x outputs."""
     forward = layer.family.work(layer, shard).forward
     assert len(forward) <= 1, f"{layer.kind}: alternatives are for convolutions"

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.framework import profile_of
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import ConstantError, assumptions_with, check_name
 from costmodel.uncertainty.intervals import ErrorModel
 
 __all__ = ["CalibratedConstant", "Calibration"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

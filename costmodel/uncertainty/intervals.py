@@ -19,7 +19,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray
+from costmodel.tolerances import ROUNDING
 
 __all__ = [
     "FREEDOM",
@@ -36,7 +39,6 @@ __all__ = [
     "standard_deviations",
 ]
 
-FloatArray = NDArray[np.float64]
 
 # Share of measurements that an interval is meant to hold.
 INTERVAL_SHARE = 0.8
@@ -50,8 +52,6 @@ PARTS: tuple[str, ...] = (
     "bubble",
     "stages_over_nodes",
 )
-# Of eigenvalues next to the largest: smaller ones are none.
-_ROUNDING = 1e-12
 # A tenth of a normal distribution lies beyond so many standard deviations.
 _TENTH = 1.2816
 # Degrees of freedom of Student's t in the fit and in the draws: errors of published runs have heavy tails.
@@ -378,5 +378,5 @@ def _root(covariance: FloatArray) -> FloatArray:
     So plans alike in everything have the same error on every machine, not one by the other's rounding.
     """
     values, vectors = np.linalg.eigh(covariance)
-    known = np.where(values > _ROUNDING * values.max(initial=0.0), values, 0.0)
+    known = np.where(values > ROUNDING * values.max(initial=0.0), values, 0.0)
     return np.asarray((vectors * np.sqrt(known)) @ vectors.T)

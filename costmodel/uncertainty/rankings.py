@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import EQUAL, ROUNDING
 
 __all__ = ["probability_best", "shortest_list"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
-# Of logarithms of times: smaller differences are none.
-_ROUNDING = 1e-12
 
 
 def probability_best(log_times: FloatArray) -> FloatArray:
@@ -23,7 +19,7 @@ def probability_best(log_times: FloatArray) -> FloatArray:
     [0.625, 0.375]
     """
     least = log_times.min(axis=1, keepdims=True)
-    first = log_times <= least + _ROUNDING
+    first = log_times <= least + ROUNDING
     return np.asarray((first / first.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
@@ -59,9 +55,9 @@ def shortest_list(
         covered = log_times <= log_times.min(axis=1, keepdims=True) + math.log1p(tolerance)
     else:
         covered = np.zeros((draws, n), dtype=np.bool_)
-        first = log_times <= log_times.min(axis=1, keepdims=True) + _ROUNDING
+        first = log_times <= log_times.min(axis=1, keepdims=True) + ROUNDING
         covered[np.arange(draws), first.argmax(axis=1)] = True
-    needed = math.ceil(share * draws - 1e-9)
+    needed = math.ceil(share * draws - EQUAL)
     chosen = _greedy(covered, needed, [])
     if len(chosen) > 2 and tolerance > 0:
         chosen = _pair(covered, needed) or chosen
@@ -71,7 +67,7 @@ def shortest_list(
     return np.array(chosen, dtype=np.int64)
 
 
-def _pair(covered: NDArray[np.bool_], needed: int) -> list[int]:
+def _pair(covered: BoolArray, needed: int) -> list[int]:
     """The two plans that cover most draws, where these are enough."""
     count = covered.sum(axis=0)
     able = np.flatnonzero(count >= needed - count.max())  # with the best other one
@@ -84,7 +80,7 @@ def _pair(covered: NDArray[np.bool_], needed: int) -> list[int]:
     return sorted((int(able[a]), int(able[b]))) if union[a, b] >= needed else []
 
 
-def _greedy(covered: NDArray[np.bool_], needed: int, start: list[int]) -> list[int]:
+def _greedy(covered: BoolArray, needed: int, start: list[int]) -> list[int]:
     """Add the plan that covers most draws that are open until enough are covered."""
     chosen = list(start)
     open_draws = ~covered[:, chosen].any(axis=1)

@@ -6,13 +6,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from planner.calibration.fit import Data, Fit, Predict, Prior, refit
 
 __all__ = ["LeftOut", "cross_validate", "folds_of"]
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +27,7 @@ class LeftOut:
     log_predicted: FloatArray
 
 
-def folds_of(groups: Sequence[Hashable], most: int, seed: int) -> NDArray[np.int64]:
+def folds_of(groups: Sequence[Hashable], most: int, seed: int) -> IntArray:
     """The fold of every row: groups stay together, in an order drawn from the seed, the largest first to the emptiest fold.
 
     >>> folds_of(["a", "a", "b", "c"], 2, seed=0).tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])

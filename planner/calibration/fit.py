@@ -21,15 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from planner.calibration.levels import Levels, levels_of
 
 __all__ = ["Data", "Fit", "Prior", "Start", "fit", "jacobian", "refit", "scales_of"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 # Logarithms of the factors -> logarithms of the predicted times.
 Predict = Callable[[FloatArray], FloatArray]
 

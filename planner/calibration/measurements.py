@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.framework import profile_of
 from planner.attention_kernels import attention_of
 from planner.calibration.fit import Data
@@ -23,8 +23,6 @@ from planner.measurements.tables import Row, Table, read_table
 
 __all__ = ["Measurements", "TableUse", "read_measurements"]
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 # Of longer tables, evenly spaced rows are fitted to: every row is predicted some fifty times.
 _MOST_ROWS = 3000
@@ -95,9 +93,9 @@ class Measurements:
     batches: tuple[_Batch, ...]
     log_measured: FloatArray
     log_bundled: FloatArray
-    table: NDArray[np.int64]
-    row: NDArray[np.int64]
-    part: NDArray[np.int64]
+    table: IntArray
+    row: IntArray
+    part: IntArray
     parts: tuple[str, ...]
     group: tuple[Hashable, ...]
     grouped_by: str

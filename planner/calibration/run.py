@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray
 from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
 from costmodel.uncertainty.constants import CONSTANTS
 from planner.calibration.cross_validation import LeftOut, cross_validate
@@ -21,7 +21,6 @@ from planner.measurements.metrics import ErrorSummary, error_summary
 
 __all__ = ["Calibrated", "Errors", "Finding", "calibrate"]
 
-FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]
 
 # A constant is determined where the measurements say at least as much about it as the prior: half of the variance is gone.
@@ -351,7 +350,7 @@ def _calibrated(
     by_kind = {kind: _spread(residual[measured.part == n]) for n, kind in enumerate(measured.parts)}
     training = np.isin(measured.part, [n for n, kind in enumerate(measured.parts) if kind in _TRAINING])
 
-    def errors(label: str, rows: NDArray[np.bool_]) -> Errors:
+    def errors(label: str, rows: BoolArray) -> Errors:
         return Errors(
             name=label,
             times=int(np.count_nonzero(rows)),
@@ -396,7 +395,7 @@ def _calibrated(
     )
 
 
-def _summary(measured: Measurements, log_predicted: FloatArray, rows: NDArray[np.bool_]) -> ErrorSummary:
+def _summary(measured: Measurements, log_predicted: FloatArray, rows: BoolArray) -> ErrorSummary:
     predicted, times = np.exp(log_predicted[rows]), np.exp(measured.log_measured[rows])
     return error_summary(predicted, times, np.zeros(len(times)))
 
@@ -412,7 +411,7 @@ def _of_one(measured: Measurements, fell_back: str) -> str:
     )
 
 
-def _networks(measured: Measurements, rows: NDArray[np.bool_]) -> int:
+def _networks(measured: Measurements, rows: BoolArray) -> int:
     """Different networks among some of the times."""
     return len({network for network, chosen in zip(measured.network, rows.tolist(), strict=True) if chosen})
 

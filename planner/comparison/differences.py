@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from costmodel.tolerances import EQUAL
 from planner.comparison.items import FIRST_TOKEN_TERMS, TIME_TERMS, Item, memory_terms
 from planner.errors import UsageError
 
@@ -17,14 +18,12 @@ Basis = Literal["step", "sample", "token"]
 _WORK = ("model", "model file", "global batch", "sequence length", "adapters")
 # Hashes say whether files are the same, and say nothing to people.
 _HASHES = {"model file": "model", "cluster file": "cluster"}
-# Relative: sums of floats in different orders.
-_NOISE = 1e-9
 
 
 def _less(value: float, first: float) -> float:
     """A difference, where it is more than the noise of the two."""
     difference = value - first
-    return difference if abs(difference) > _NOISE * max(abs(value), abs(first)) else 0.0
+    return difference if abs(difference) > EQUAL * max(abs(value), abs(first)) else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +220,7 @@ def _rows(
         for key, name in words.items()
     ]
     largest = max((abs(value) for row in rows for value in row.values if value is not None), default=0.0)
-    return tuple(row for row in rows if any(abs(value or 0.0) > _NOISE * largest for value in row.values))
+    return tuple(row for row in rows if any(abs(value or 0.0) > EQUAL * largest for value in row.values))
 
 
 def _memory(items: Sequence[Item]) -> tuple[Row, ...]:

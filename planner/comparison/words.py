@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from costmodel.tolerances import EQUAL
 from planner.comparison.differences import Comparison, Row
 from planner.report.numbers import byte_text, duration_text, significant
 from planner.report.optimize import ratio_text
@@ -38,8 +39,6 @@ _DEVICE_TERMS = frozenset({"compute_s", "recompute_s", "optimizer_s", "decode_co
 _LEAST = 0.01
 _MOST_TERMS = 3
 _MOST_CAUSES = 3
-# Times this close are the same.
-_SAME = 1e-9
 
 
 def per_words(comparison: Comparison) -> str:
@@ -63,7 +62,7 @@ def why(comparison: Comparison, n: int) -> str:
     items, scores = comparison.items, comparison.scores
     first, other = items[0], items[n]
     low, high = sorted((scores[0], scores[n]))
-    if high - low <= _SAME * high:
+    if high - low <= EQUAL * high:
         return f"{other.label} is as fast as {first.label}." + _trade(comparison, n, 0, is_equal=True)
     fast, slow = (n, 0) if scores[n] < scores[0] else (0, n)
     words = f"{_better(comparison, items[fast].label, ratio_text(high / low), items[slow].label)}: "

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.framework import profile_of
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import INTERVAL_SHARE, Candidates, interval_score, intervals
@@ -26,7 +26,6 @@ from planner.uncertainty.features import mesh_coordinates
 
 __all__ = ["BarScore", "Judge", "Software", "alternatives", "bar_score", "judged", "software_of"]
 
-FloatArray = NDArray[np.float64]
 # Profile of the framework of a row, whether it runs a network for images, and the device.
 Software = tuple[str, bool, str]
 

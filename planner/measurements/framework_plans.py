@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.framework import FrameworkProfile, threshold_blocks, threshold_last
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.layout_arrays import stack_layouts
@@ -58,8 +58,8 @@ def _matrix_weights(model: MeshModel, kind: UnitKind) -> int:
 
 
 def reported_bytes(
-    profile: FrameworkProfile, model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: NDArray[np.float64]
-) -> NDArray[np.float64]:
+    profile: FrameworkProfile, model: MeshModel, plans: Sequence[MeshPlan], fullest_bytes: FloatArray
+) -> FloatArray:
     """Memory as the log of a framework has it, (n,).
 
     Parameters

@@ -6,14 +6,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray
+from costmodel.tolerances import ROUNDING
 
 __all__ = ["ErrorSummary", "absolute_errors", "best_factor", "error_summary"]
-
-FloatArray = NDArray[np.float64]
-
-# Relative errors below this are those of the arithmetic, a few thousand times 2^-52.
-_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,4 +105,4 @@ def _skill(errors: FloatArray, measured: FloatArray, ideal: FloatArray, factor: 
     baseline = absolute_errors(scale * ideal[known], measured[known])
     of_baseline = float(np.mean(baseline))
     # A baseline that is exact but for rounding leaves nothing to be better than: one row, whose own factor it may be.
-    return 1.0 - float(np.mean(errors[known])) / of_baseline if of_baseline > _ROUNDING else None
+    return 1.0 - float(np.mean(errors[known])) / of_baseline if of_baseline > ROUNDING else None

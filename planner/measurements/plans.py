@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.framework import FrameworkProfile
 from costmodel.mesh.costs import TIME_PARTS, MeshCosts
 from costmodel.mesh.flops import model_flops_per_step
@@ -104,7 +104,7 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
 
 def _costs(
     model: MeshModel, profile: FrameworkProfile, plans: Sequence[MeshPlan]
-) -> tuple[MeshCosts | None, NDArray[np.float64]]:
+) -> tuple[MeshCosts | None, FloatArray]:
     """Costs of legal plans, and their memory as the framework reports it."""
     if not plans:
         return None, np.zeros(0)
@@ -184,7 +184,7 @@ def _impossible(question: Question, message: str) -> Outcome:
     return skipped(question.row, f"the cost model takes the plan for impossible: {message}", usable=True)
 
 
-def _shares(costs: MeshCosts, nodes: NDArray[np.float64]) -> list[tuple[float, ...]]:
+def _shares(costs: MeshCosts, nodes: FloatArray) -> list[tuple[float, ...]]:
     terms = {name: getattr(costs, name) for name in TIME_PARTS}
     return [tuple(row) for row in shares_of(costs.step_time_s, terms, nodes).tolist()]
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["LEAST_ROWS", "RankingSummary", "kendall_tau", "pair_accuracy", "preferred", "ranking_summary", "regret"]
 
-FloatArray = NDArray[np.float64]
 
 # Fewer alternatives than this say nothing about a ranking.
 LEAST_ROWS = 3
@@ -44,12 +45,12 @@ def _pair_counts(predicted: ArrayLike, measured: ArrayLike) -> tuple[int, int, i
     return pairs - tied[0] - tied[1] + tied[2] - 2 * discordant, pairs - tied[0], pairs - tied[1]
 
 
-def _equal_pairs(values: NDArray[np.int64]) -> int:
+def _equal_pairs(values: IntArray) -> int:
     counts = np.unique(values, return_counts=True)[1]
     return int(np.sum(counts * (counts - 1) // 2))
 
 
-def _inversions(values: NDArray[np.int64]) -> int:
+def _inversions(values: IntArray) -> int:
     """Pairs out of order, of whole numbers from 0: those that differ first in one binary digit, digit by digit.
 
     >>> _inversions(np.array([2, 0, 1, 1]))
@@ -124,7 +125,7 @@ def regret(predicted: ArrayLike, measured: ArrayLike, top: int = 1) -> float:
     return picked / float(np.min(real))
 
 
-def preferred(predicted: ArrayLike, fits: ArrayLike) -> NDArray[np.float64]:
+def preferred(predicted: ArrayLike, fits: ArrayLike) -> FloatArray:
     """Places of plans as the planner ranks them: those predicted to fit by their time, then the others by theirs; equal ones share one.
 
     >>> preferred([2.0, 1.0, 3.0, 3.0], [True, False, True, True]).tolist()

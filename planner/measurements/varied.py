@@ -7,8 +7,8 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.model import MeshModel
 from costmodel.uncertainty.calibration import Calibration
@@ -24,7 +24,6 @@ from planner.uncertainty.effects import constants_of, effects_of, mesh_times
 
 __all__ = ["effects", "judge_of"]
 
-FloatArray = NDArray[np.float64]
 
 # Constants are varied for so much of a file: rows, networks on their machines (0.1 s each), questions with alternatives (10 ms each), and
 # alternatives of one (whose errors are drawn together). Of larger files evenly spaced questions stand for all.

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import IntArray
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.plan import CP_KINDS, RECOMPUTE, SCHEDULES
 from costmodel.mesh.rules import RULES, NetworkShape, Rule
@@ -32,7 +32,6 @@ __all__ = [
     "too_many_gpus",
 ]
 
-IntArray = NDArray[np.int64]
 
 # Values of a bounded degree that are tried to say why none of them works, and sentences that say it.
 _MOST_VALUES = 1024

@@ -11,6 +11,7 @@ import numpy as np
 
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
+from costmodel.tolerances import EQUAL
 from costmodel.units import format_bytes, format_seconds
 from planner.errors import NoFeasiblePlan
 from planner.mesh.fixed import flags_of, without
@@ -27,7 +28,6 @@ __all__ = ["no_mesh_plan", "remedy"]
 # Searches for a way out are short: each at most so long, and so many doublings of the GPUs.
 _WALL_S = 5.0
 _DOUBLINGS = 8
-_ROUNDING = 1e-9
 
 
 def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome) -> Exception:
@@ -51,7 +51,7 @@ def _miss(judge: MeshJudge, settings: MeshSettings, miss: NearestMiss | None) ->
     """The plan that comes closest. The search takes hosts for endless to find it; where they are not, what is missing there is said."""
     have = judge.resolved.setting.memory_capacity_bytes
     ranked = None if miss is None else judge.rank([miss.plan])[0]
-    beyond = ranked is None or miss is None or ranked.memory_bytes_per_gpu > miss.memory_bytes * (1 + _ROUNDING)
+    beyond = ranked is None or miss is None or ranked.memory_bytes_per_gpu > miss.memory_bytes * (1 + EQUAL)
     short = host_miss(judge, settings) if beyond and judge.resolved.cluster.host is not None else None
     if short is not None or ranked is None or miss is None:
         return (

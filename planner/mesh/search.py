@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from costmodel.hardware.energy import Power
 from costmodel.mesh.plan import MeshPlan
+from costmodel.tolerances import PROOF_SLACK
 from costmodel.units import format_bytes, parse_quantity
 from planner.errors import NoFeasiblePlan
 from planner.mesh.batches import batch_notes
@@ -37,8 +38,6 @@ Progress = Callable[[str, float], None]
 _DEFAULT_TIME_LIMIT_S = 60.0
 # Refinement ends by a count; this is for machines that are slower than any.
 _REFINEMENT_S = 5.0
-# Scores are sums of floats in different orders: equal up to this.
-_PROOF_SLACK = 1e-9
 # A plan with stages of its own is harder to run: it is shown if it is better by more than this.
 _WORTH_SHOWING = 1e-4
 # A plan with splits of its own inside the blocks is a trainer to be written.
@@ -174,7 +173,7 @@ def _result(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome, star
     best = plans[0]
     score = outcome.candidates[0].score
     ratio = min(outcome.bound_score / score, 1.0)
-    proven = ratio >= 1 - _PROOF_SLACK
+    proven = ratio >= 1 - PROOF_SLACK
     wall_s = time.monotonic() - started
     data = None if outcome.interrupted else _best_data_parallel(judge, settings, best)
     return MeshResult(

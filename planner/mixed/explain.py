@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.mixed.evaluate import cost_plans
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
+from costmodel.tolerances import PROOF_SLACK
 from costmodel.uncertainty.constants import CONSTANTS, with_constants
 from planner.errors import NoFeasiblePlan
 from planner.mesh.fixed import fixed_by
@@ -18,7 +19,7 @@ from planner.mesh.wording import compared_parts
 from planner.mixed.judge import MixedJudge, make_mixed_judge
 from planner.mixed.remedies import no_mixed_plan, searched
 from planner.mixed.results import MixedBreakdown, RankedMixedPlan
-from planner.mixed.search import PROOF_SLACK, breakdown_of, settings_of
+from planner.mixed.search import breakdown_of, settings_of
 from planner.mixed.what_if import step_bound, what_if
 from planner.objectives import BETTER
 from planner.report.numbers import percent
@@ -30,7 +31,6 @@ from planner.uncertainty.sensitivity import SENSITIVITY_PLANS, Sensitivity, sens
 
 __all__ = ["explain_mixed"]
 
-FloatArray = NDArray[np.float64]
 Progress = Callable[[str, float], None]
 
 

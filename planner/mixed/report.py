@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from costmodel.tolerances import EQUAL
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
 from planner.mixed.documents import mixed_breakdown_document, mixed_record, mixed_search_document
 from planner.mixed.results import GroupBaseline, MixedBreakdown, MixedResult, RankedMixedPlan
@@ -27,9 +28,6 @@ from planner.report.uncertainty import bars_columns, bars_facts
 from strategies.mixed.objective import is_time
 
 __all__ = ["estimate_blocks", "mixed_estimate_report", "mixed_search_report"]
-
-# A baseline this close to the best is the best.
-_SAME = 1e-9
 
 
 def mixed_search_report(result: MixedResult) -> Report:
@@ -136,7 +134,7 @@ def _versus(best: RankedMixedPlan, baseline: GroupBaseline, objective: str) -> s
         else:
             words[1] = f"with a plan of this space {words[1]}"
     ratio = baseline.score / best.score
-    if abs(ratio - 1) <= _SAME:
+    if abs(ratio - 1) <= EQUAL:
         return f"as {'fast' if better == 'faster' else 'good'} as {alone}: the best plan uses no other group"
     worse = "slower" if better == "faster" else "worse"
     compared = f"{ratio_text(ratio)}x {better}" if ratio > 1 else f"{ratio_text(1 / ratio)}x {worse}"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from costmodel.hardware.energy import Power, plans_energy_j
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
+from costmodel.tolerances import PROOF_SLACK
 from costmodel.units import format_bytes, parse_quantity
 from planner.errors import UsageError
 from planner.mesh.fixed import fixed_by
@@ -26,13 +27,11 @@ from strategies.mesh.settings import MeshSettings
 from strategies.mixed.objective import is_time
 from strategies.mixed.settings import MixedOutcome, MixedSettings
 
-__all__ = ["PROOF_SLACK", "breakdown_of", "estimate_mixed", "optimize_mixed", "settings_of"]
+__all__ = ["breakdown_of", "estimate_mixed", "optimize_mixed", "settings_of"]
 
 Progress = Callable[[str, float], None]
 
 _DEFAULT_TIME_LIMIT_S = 60.0
-# Sums of floats in different orders: equal up to this.
-PROOF_SLACK = 1e-9
 # A look at one group with all kinds of plans, for comparison.
 _ALONE_S = 3.0
 

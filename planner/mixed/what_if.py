@@ -16,6 +16,7 @@ from costmodel.mixed.links import group_cluster
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
 from costmodel.mixed.rules import broken_mixed_rules
+from costmodel.tolerances import EQUAL
 from planner.mesh.wording import TIME_WORDS
 from planner.mixed.judge import MixedJudge
 
@@ -132,7 +133,7 @@ def _judged(judge: MixedJudge, model: MixedModel, plan: MixedPlan, words: str, k
     over = {
         report.group
         for report in stage_reports(model, plan)
-        if report.memory_bytes > judge.capacity_bytes[report.group] * (1 + 1e-9)
+        if report.memory_bytes > judge.capacity_bytes[report.group] * (1 + EQUAL)
     }
     return WhatIf(change=words, kind=kind, step_time_s=step, gain=now_s / step - 1.0, fits=not over)
 

@@ -14,10 +14,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from costmodel.tolerances import EQUAL
+
 __all__ = ["CheckedDevice", "CheckedPlacement", "check_latency", "check_throughput"]
 
-# Sums in another order differ by rounding; more than this share of a capacity is an overflow.
-_ROUNDING = 1e-9
 _SHOWN = 8
 
 
@@ -295,7 +295,7 @@ def _memory_violations(workload: _Workload, devices: Iterable[CheckedDevice]) ->
     return [
         f"{device.name} holds {device.memory_bytes:,.0f} bytes, its memory {workload.memory_of(device.name):,.0f}"
         for device in devices
-        if device.name.startswith("acc") and device.memory_bytes > workload.memory_of(device.name) * (1 + _ROUNDING)
+        if device.name.startswith("acc") and device.memory_bytes > workload.memory_of(device.name) * (1 + EQUAL)
     ]
 
 

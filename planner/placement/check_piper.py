@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CheckedPiper", "CheckedStage", "check_piper"]
+from costmodel.tolerances import EQUAL
 
-_ROUNDING = 1e-9
+__all__ = ["CheckedPiper", "CheckedStage", "check_piper"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def check_piper(content: Mapping[str, Any], stages: Sequence[Mapping[str, Any]])
             violations.append(f"stage {i + 1}: {d} copies do not divide {batches} micro-batches")
         in_flight = math.ceil(sum(later["data_parallel"] for later in stages[i:]) / d)
         checked.append(_stage(content, nodes, stage, i, stage_of, in_flight, batches, violations))
-        if checked[-1].memory_bytes > float(content["maxMemoryPerDevice"]) * (1 + _ROUNDING):
+        if checked[-1].memory_bytes > float(content["maxMemoryPerDevice"]) * (1 + EQUAL):
             violations.append(
                 f"stage {i + 1} holds {checked[-1].memory_bytes:,.0f} bytes per device, more than there are"
             )

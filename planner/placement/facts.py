@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from costmodel.tolerances import EQUAL
 from planner.placement.request import PlaceRequest
 from planner.report.numbers import Unit, percent, significant, time_unit
 from planner.report.optimize import ratio_text
@@ -73,7 +74,7 @@ def times_text(other: float, value: float, words: TimeWords | None = None) -> st
     '1.50 times faster than 3.00000'
     """
     shown = (words or TimeWords()).text(other)
-    if value <= 0 or abs(other - value) <= 1e-9 * other:
+    if value <= 0 or abs(other - value) <= EQUAL * other:
         return f"as fast as {shown}"
     ratio = other / value
     return (

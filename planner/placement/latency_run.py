@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.tolerances import EQUAL
 from planner.errors import InputFileError, LimitReached, NoFeasiblePlan, UsageError
 from planner.placement.answers import LatencyAnswer
 from planner.placement.check import check_latency
@@ -140,4 +141,4 @@ def _judge(loaded: LoadedWorkload, result: PlacementResult, request: PlaceReques
         num_subgraphs=request.num_subgraphs or 1,
     )
     assert not checked.violations, checked.violations[0]
-    assert np.isclose(checked.objective, result.objective, rtol=1e-9), "the checker computes another objective"
+    assert np.isclose(checked.objective, result.objective, rtol=EQUAL), "the checker computes another objective"

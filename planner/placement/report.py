@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.tolerances import PRINTED_COST
 from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
 from planner.placement.facts import TimeWords, bound_facts, free_facts, times_text
 from planner.placement.latency_report import latency_report
@@ -20,8 +21,6 @@ __all__ = ["RESULT_VERSION", "check_report", "place_report"]
 
 RESULT_VERSION = 1
 _DIGITS = 6
-# Claims and recomputed values may differ by this, relatively: what costs of one output may in the public format.
-_AGREEMENT = 1e-6
 # With more devices than this those without operators are not listed one by one.
 _MOST_LISTED = 10_000
 _CONTIGUITY = {
@@ -273,9 +272,9 @@ def check_report(
     """What the checker says of a placement file; ``sha256`` is that of the workload it was judged by."""
     name, claimed, bound = claim.path.name, claim.claimed, claim.bound
     problems = list(violations)
-    if claimed is not None and not abs(claimed - objective) <= _AGREEMENT * max(abs(objective), 1e-300):
+    if claimed is not None and not abs(claimed - objective) <= PRINTED_COST * max(abs(objective), 1e-300):
         problems.append(f"the file claims {claimed!r}, the checker computes {objective!r}")
-    if bound is not None and bound > objective * (1 + _AGREEMENT):
+    if bound is not None and bound > objective * (1 + PRINTED_COST):
         problems.append(f"the file claims a bound of {bound!r}, above its own objective of {objective!r}")
     same = None if claim.workload_sha256 is None or sha256 is None else claim.workload_sha256 == sha256
     note = "" if same is not False else "the workload is not the file that the placement was made for (another SHA-256)"

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.arrays import IntArray
+from costmodel.tolerances import EQUAL
 from planner.errors import InputFileError, LimitReached, NoFeasiblePlan, UsageError
 from planner.files.resources import bundled_name
 from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
@@ -28,7 +30,7 @@ from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.loads import device_loads
 from strategies.placement.piper import solve_piper
-from strategies.placement.problem import IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 from strategies.placement.spare import without_spare_devices
 
 __all__ = ["place"]
@@ -186,7 +188,7 @@ def _judge(loaded: LoadedWorkload, result: PlacementResult, contiguity: str) -> 
     device_of = assignment_of(loaded.problem, result.placement)
     checked = check_throughput(loaded.content, device_of, contiguity=contiguity)
     assert not checked.violations, checked.violations[0]
-    assert np.isclose(checked.objective, result.objective, rtol=1e-9), "the checker computes another objective"
+    assert np.isclose(checked.objective, result.objective, rtol=EQUAL), "the checker computes another objective"
     return "chain" if checked.is_chain else "convex" if checked.is_convex else "none"
 
 
@@ -217,7 +219,7 @@ def _place_piper(file: JsonFile, request: PlaceRequest, clock: Clock) -> PiperAn
     stages: list[Mapping[str, Any]] = piper_stages(loaded.problem, result.plan)
     checked = check_piper(loaded.content, stages)
     assert not checked.violations, checked.violations[0]
-    assert np.isclose(checked.objective, result.objective, rtol=1e-9), "the checker computes another objective"
+    assert np.isclose(checked.objective, result.objective, rtol=EQUAL), "the checker computes another objective"
     return PiperAnswer(
         request=request, problem=loaded.problem, result=result, sha256=loaded.sha256, content=loaded.content
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from costmodel.tolerances import ROUNDING
 from planner.objectives import cost_text
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import breakdown_document, layer_totals, ranked_record
@@ -125,7 +126,7 @@ def _comparison_blocks(breakdown: Breakdown) -> list[Block]:
     best, ranked = breakdown.best, breakdown.ranked
     if best is None:
         return []
-    if ranked.gap <= 1e-12 and ranked.memory_bytes_per_gpu <= ranked.memory_capacity_bytes:
+    if ranked.gap <= ROUNDING and ranked.memory_bytes_per_gpu <= ranked.memory_capacity_bytes:
         return [Sentence("This is the best plan of the stated space.", strong=True)]
     unit = time_unit(best.step_time_s)
     rows = [(term, a, b) for term, a, b in breakdown.comparison if a > 0 or b > 0]

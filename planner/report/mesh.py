@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from costmodel.tolerances import ROUNDING
 from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
 from planner.objectives import BETTER, cost_text
@@ -40,9 +41,6 @@ __all__ = [
     "mesh_search_report",
     "objective_columns",
 ]
-
-# Parts below this share of their sum are rounding errors.
-_NOISE = 1e-12
 
 
 def mesh_search_report(result: MeshResult) -> Report:
@@ -245,10 +243,10 @@ def comparison_blocks(breakdown: MeshBreakdown | MixedBreakdown) -> list[Block]:
     best, ranked = breakdown.best, breakdown.ranked
     if best is None:
         return []
-    if ranked.gap <= 1e-12 and ranked.fits:
+    if ranked.gap <= ROUNDING and ranked.fits:
         return [Sentence("No plan of the stated space is better.", strong=True)]
     unit = time_unit(best.step_time_s)
-    noise = _NOISE * ranked.step_time_s
+    noise = ROUNDING * ranked.step_time_s
     # What one plan does not have at all is a zero, not the rest of a rounded sum.
     cleaned = [(term, a if a > noise else 0.0, b if b > noise else 0.0) for term, a, b in breakdown.comparison]
     rows = [(term, a, b) for term, a, b in cleaned if a > 0 or b > 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from costmodel.tolerances import ROUNDING
 from planner.report.blocks import Column, Table
 from planner.report.numbers import Unit, percent, significant
 from planner.report.optimize import assumed
@@ -11,9 +12,6 @@ from planner.report.waterfall import waterfall
 from planner.results import Assumption, Setting
 
 __all__ = ["assumed_facts", "comparison_table", "parts_table"]
-
-# Parts below this share of their sum are rounding errors.
-_NOISE = 1e-12
 
 
 def parts_table(
@@ -40,7 +38,7 @@ def parts_table(
     title, name, term : str
         Of the column of values, of the sum, and of the column of words.
     """
-    rows = [(words[key], float(value)) for key, value in parts.items() if value > _NOISE * total]
+    rows = [(words[key], float(value)) for key, value in parts.items() if value > ROUNDING * total]
     values = [value for _, value in rows]
     return Table(
         columns=(

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.cache import KnownCosts
 from costmodel.uncertainty.intervals import Candidates
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["layer_bars", "layer_weights", "mesh_bars", "mesh_weights", "parts_bars"]
 
-FloatArray = NDArray[np.float64]
 
 _OF_ONE_KIND = "of steps on one kind of device, since no published run mixes several"
 _OF_TRAINING = "of training steps, since no published forward pass is in the fit"

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.framework import profile_of
 from costmodel.uncertainty.calibration import Calibration
 from costmodel.uncertainty.constants import CONSTANTS
@@ -43,7 +44,6 @@ __all__ = [
     "without_model",
 ]
 
-FloatArray = NDArray[np.float64]
 _T = TypeVar("_T", bound=Any)
 
 # Plans that are compared, however many are shown, so that chances do not depend on --top. More would be more of the same: plans within a
@@ -337,7 +337,7 @@ def bars_of(candidates: Candidates, knowledge: Knowledge, *, seed: int = 0, weig
     )
 
 
-def near_list(log_times: FloatArray, share: float, recommended: int = 0) -> tuple[NDArray[np.int64], float]:
+def near_list(log_times: FloatArray, share: float, recommended: int = 0) -> tuple[IntArray, float]:
     """Few plans of which one is within a tolerance of the best, and the tolerance: the least for which `NEAR_PLANS` are enough.
 
     Parameters
@@ -365,7 +365,7 @@ def near_list(log_times: FloatArray, share: float, recommended: int = 0) -> tupl
     return near, within
 
 
-def with_equals(chosen: NDArray[np.int64], log_times: FloatArray) -> NDArray[np.int64]:
+def with_equals(chosen: IntArray, log_times: FloatArray) -> IntArray:
     """A list in the order of the ranks, with the plans that take as long as one of it.
 
     >>> with_equals(np.array([2, 0]), np.log([1.0, 1.1, 1.2, 1.2, 1.3])).tolist()

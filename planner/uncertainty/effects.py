@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.cache import KnownCosts
@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # plans per layer do without
 
 __all__ = ["Times", "constants_of", "effects_of", "layer_times", "mesh_times"]
 
-FloatArray = NDArray[np.float64]
 # Step times of all plans with one constant multiplied by a factor.
 Times = Callable[[str, float], FloatArray]
 

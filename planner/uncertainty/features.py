@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.plan import Plan
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["TIME_TERMS", "layer_mixture", "layer_times_s", "mesh_coordinates", "node_size", "shares_of"]
 
-FloatArray = NDArray[np.float64]
 
 # Part of a step (costmodel.uncertainty.intervals.PARTS) -> terms of the cost model that belong to it, of meshes, of splits per layer and
 # of serving.

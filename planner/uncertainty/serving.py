@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.network.graph import Graph
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["QUANTITIES", "serving_bars", "serving_candidates", "serving_coordinates", "serving_kind"]
 
-FloatArray = NDArray[np.float64]
 
 # What is measured of a server: time to the first token, mean time per token after it, seconds per token of all replicas. The time of a
 # request is as sure as the last: a place of a full server makes one request after the other.

@@ -19,13 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.layer_costs import LayerCosts, cost_layers
 from costmodel.layerwise.resharding import gather_times
 from costmodel.layerwise.splits import SplitTable, legal_splits
 from costmodel.layerwise.tables import CostTables
+from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.build import allowed_splits, base_s
 from strategies.layerwise.score import STEP_TIME, Score
@@ -33,12 +34,9 @@ from strategies.layerwise.space import Restriction
 
 __all__ = ["lower_bounds", "memory_extremes", "screened_bounds"]
 
-BoolArray = NDArray[np.bool_]
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Sums are compared with those of solvers and of the judge, which add in another order.
-_SAFETY = 1.0 - 1e-12
+_SAFETY = 1.0 - ROUNDING
 
 
 def lower_bounds(tables: CostTables, restriction: Restriction, score: Score = STEP_TIME) -> FloatArray:

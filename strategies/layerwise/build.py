@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.layerwise.layer_costs import LayerCosts
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.tables import CostTables
@@ -15,9 +15,6 @@ from strategies.layerwise.score import STEP_TIME, Score
 from strategies.layerwise.space import Restriction
 
 __all__ = ["LayerChoice", "allowed_splits", "base_s", "choice_problem"]
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +48,9 @@ def base_s(costs: LayerCosts, num_micro_batches: int, score: Score) -> FloatArra
     return score.step_weight * step_s + score.computing_weight * (m * kernels + costs.update_s)
 
 
-def allowed_splits(tables: CostTables, restriction: Restriction) -> list[NDArray[np.bool_]]:
+def allowed_splits(tables: CostTables, restriction: Restriction) -> list[BoolArray]:
     """Legal and allowed splits per layer; layers that share costs and fixes share the mask."""
-    masks: dict[tuple[int, str | None], NDArray[np.bool_]] = {}
+    masks: dict[tuple[int, str | None], BoolArray] = {}
     keys = []
     for layer, costs in zip(tables.workload.graph.layers, tables.layers, strict=True):
         key = (id(costs), layer.name if layer.name in restriction.fixed else None)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from costmodel.arrays import FloatArray
 from costmodel.hardware.energy import Power
 
 __all__ = ["LAYER_OBJECTIVES", "STEP_TIME", "Score", "is_per_device", "score_of"]
 
-FloatArray = NDArray[np.float64]
 
 _BY_STEP = ("step_time", "tokens_per_s")
 _BY_DEVICE = ("tokens_per_s_per_gpu", "gpu_hours", "money", "energy")

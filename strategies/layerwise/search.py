@@ -14,6 +14,7 @@ from costmodel.hardware.cluster import Cluster
 from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.splits import SplitTable, factorisations, split_table
 from costmodel.layerwise.tables import CostTables
+from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import lower_bounds, memory_extremes, screened_bounds
 from strategies.layerwise.build import LayerChoice, choice_problem
@@ -40,8 +41,6 @@ _FIRST_COUNTS = 64
 _SCREENED_SPLITS = 4096
 # A family that hides behind more plans of other families than this on one worker count is left open there, with its bound.
 _MOST_SOLUTIONS = 1280
-# Two step times within this relative distance are the same number computed in another order.
-_TIE = 1e-12
 
 
 def search(
@@ -169,7 +168,7 @@ class _Run:
 
     def _is_open(self, workers: int) -> bool:
         """Whether plans of a worker count may be of interest, as far as is known."""
-        return self.floors.get(workers, 0.0) <= self.pool.cutoff * (1 + _TIE)
+        return self.floors.get(workers, 0.0) <= self.pool.cutoff * (1 + ROUNDING)
 
     def _bound_away(self, worker_counts: Sequence[int]) -> None:
         """Record the worker counts that need not be looked at; `floors` holds for more micro-batches, too."""
@@ -242,7 +241,7 @@ class _Run:
         position = 0
         while position < len(open_counts):
             bound, _ = open_counts[position]
-            if bound > self.pool.cutoff * (1 + _TIE):
+            if bound > self.pool.cutoff * (1 + ROUNDING):
                 for rest, _ in open_counts[position:]:
                     self.outcome.searched["bounded"] += 1
                     self.rests.append(rest)
@@ -266,7 +265,7 @@ class _Run:
         size = 0
         for bound, w in open_counts[position : position + 8]:
             pairs = tensors * len(factorisations(w, 3)) * len(factorisations(w, 4))
-            if bound > self.pool.cutoff * (1 + _TIE) or (group and size + pairs > _GROUP_PAIRS):
+            if bound > self.pool.cutoff * (1 + ROUNDING) or (group and size + pairs > _GROUP_PAIRS):
                 break
             if pairs > _MOST_PAIRS:
                 break
@@ -277,7 +276,7 @@ class _Run:
     def _solve_one(self, tables: CostTables, workers: int, bound: float) -> None:
         settings = self.settings
         cutoff = self.pool.cutoff
-        if bound > cutoff * (1 + _TIE):
+        if bound > cutoff * (1 + ROUNDING):
             self.outcome.searched["bounded"] += 1
             self.bounds.append(bound)
             self.rests.append(bound)
@@ -294,7 +293,7 @@ class _Run:
             limits = Limits(
                 wall_s=max(self.remaining_s(), 0.0),
                 gap=settings.gap,
-                cutoff_s=self.pool.cutoff / factor * (1 + 1e-9),
+                cutoff_s=self.pool.cutoff / factor * (1 + EQUAL),
                 num_solutions=wanted,
                 seed=settings.seed,
             )

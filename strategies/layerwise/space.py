@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.layerwise.evaluate import PlanBatch
 from costmodel.layerwise.splits import SplitTable, divisors, legal_splits
 from costmodel.layerwise.tables import CostTables
@@ -38,8 +38,6 @@ __all__ = [
     "uniform_columns",
 ]
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 FAMILY_NAMES = ("one-device", "data", "model", "hybrid", "spatial", "mixed", "pipeline")
 

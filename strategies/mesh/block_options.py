@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.flows import flow_of
 from costmodel.mesh.groups import GroupTimes
@@ -29,7 +29,6 @@ from costmodel.mesh.units import UnitKind
 
 __all__ = ["LayerCosts", "UnitPrices", "layer_costs"]
 
-FloatArray = NDArray[np.float64]
 Total = dict[str, FloatArray]
 
 # Layers that are not split over the tensor-parallel ranks: experts have groups of their own, an input lies on the device anyway.

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.layouts import Layout
 from costmodel.mesh.patterns import home_of, layout_held, layout_needed, moves_between, sources_of
 from costmodel.mesh.plan import LayerSplit
@@ -28,8 +28,6 @@ from strategies.mesh.block_options import LayerCosts, UnitPrices, layer_costs
 
 __all__ = ["UnitProblem", "UnitSplit", "split_unit", "unit_problem"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # A matrix cannot read what is not gathered for it; larger than any step.
 _NEVER_S = 1e6

@@ -18,6 +18,7 @@ from costmodel.mesh.patterns import standard_splits
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.units import UnitKind
+from costmodel.tolerances import EQUAL
 from strategies.mesh.block_options import UnitPrices
 from strategies.mesh.block_program import split_unit, unit_problem
 from strategies.mesh.settings import MeshCandidate, MeshOutcome
@@ -30,8 +31,6 @@ _AIMS = ((1.0, 0.0), (1.0, 1.0), (0.5, 0.0), (0.0, 0.0))
 _ROW = ("tp", "sequence_parallel", "cp", "ep", "etp", "micro_batch")
 # Plans of a search that are looked at; each takes about 0.1 s.
 _MOST_PLANS = 2
-# Rounding of sums in another order, relative.
-_ROUNDING = 1e-9
 
 Splits = tuple[LayerSplit, ...]
 
@@ -93,7 +92,7 @@ def split_plan(model: MeshModel, plan: MeshPlan, capacity_bytes: float) -> Split
     search = _Search(model, plan, capacity_bytes)
     search.run()
     fits = bool(given.memory_bytes[0] <= capacity_bytes)
-    is_better = search.best_s < (step_time_s * (1.0 - _ROUNDING) if fits else float("inf"))
+    is_better = search.best_s < (step_time_s * (1.0 - EQUAL) if fits else float("inf"))
     return SplitCheck(
         plan=plan,
         step_time_s=step_time_s,
@@ -151,9 +150,7 @@ def split_top(
             if other.plan != candidate.plan and tuple(getattr(other.plan, name) for name in _ROW) == row:
                 plan = replace(other.plan, block_splits=check.best.block_splits)
                 costs = model.evaluate_plans([plan])
-                if costs.memory_bytes[0] <= capacity_bytes and costs.step_time_s[0] < other.step_time_s * (
-                    1 - _ROUNDING
-                ):
+                if costs.memory_bytes[0] <= capacity_bytes and costs.step_time_s[0] < other.step_time_s * (1 - EQUAL):
                     found.append((plan, float(costs.step_time_s[0]), other.score / other.step_time_s))
     candidates = [MeshCandidate(plan=p, score=scale * time, step_time_s=time) for p, time, scale in found]
     return sorted(candidates, key=lambda c: (c.score, c.plan)), checks

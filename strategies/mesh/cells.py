@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.energy import least_computing_s
 from costmodel.mesh.keys import combined
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
+from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_bound import Families
 from strategies.mesh.plans import PlanJudge
 from strategies.mesh.space import Columns, batch_of, selected
@@ -28,15 +29,12 @@ from strategies.mesh.ways import Ways
 
 __all__ = ["CellBounds", "pieces_of", "workers_of"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _NONE = RECOMPUTE.index("none")
 # What decides the work of a micro-batch, but for the layout of the experts.
 _WORK = ("tp", "sequence_parallel", "cp", "cp_kind", "micro_batch")
 _PAIR = ("ep", "etp")
 _WORK_ROW = "_work"
-_SLACK = 1 - 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +145,7 @@ class CellBounds:
             last = np.maximum(pp - 1 - (pp * most - count), 0)
             each = m * block_s
             np.maximum(bound, most * each + np.minimum(last * forward_s, each), out=bound)
-        return self.judge.score(bound, workers_of(cells), m * computing_s / pp) * _SLACK
+        return self.judge.score(bound, workers_of(cells), m * computing_s / pp) * (1 - EQUAL)
 
 
 def workers_of(cells: Columns) -> IntArray:

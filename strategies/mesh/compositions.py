@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["all_shares", "count_cuts", "cuts", "least_bottleneck"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def count_cuts(loads: FloatArray, limit: float) -> FloatArray:

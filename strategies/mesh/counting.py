@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import IntArray
 from costmodel.mesh.keys import combined
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from strategies.mesh.space import Columns, MeshSpace, distinct
 
 __all__ = ["PlanCount"]
 
-IntArray = NDArray[np.int64]
 
 _FULL, _INTERLEAVED = RECOMPUTE.index("full"), SCHEDULES.index("interleaved")
 

@@ -15,27 +15,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.keys import combined, rows_of
 from costmodel.mesh.layout_arrays import weigh
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
 from costmodel.mesh.sharding import copy_groups
 from costmodel.mesh.step_end import gradient_width
+from costmodel.tolerances import EQUAL
 from strategies.mesh.pipeline_bound import PipelineTimes
 from strategies.mesh.space import MeshSpace, batch_of, selected
 
 __all__ = ["LeastGathering"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
 # What decides which ranks share weights.
 _SHAPE = ("tp", "cp", "dp", "pp", "ep", "etp")
 _STAGE = 3
-_ROUNDING = 1e-9
 # Operation and kind of weights: gathering those outside experts and those of experts, scattering gradients of either.
 _EXCHANGES = (("all_gather", 0), ("all_gather", 1), ("reduce_scatter", 0), ("reduce_scatter", 1))
 
@@ -99,7 +97,7 @@ class LeastGathering:
         if not self.shards.shape[1]:
             return np.full((len(rows), times.busy_s.shape[1]), np.inf)
         known = self.shards[shape]
-        place = np.count_nonzero((known > 0) & (known < least[:, None] * (1.0 - _ROUNDING)), axis=1)
+        place = np.count_nonzero((known > 0) & (known < least[:, None] * (1.0 - EQUAL)), axis=1)
         enough = place < np.count_nonzero(known, axis=1)
         laws = np.where(enough, self.laws[:, :, shape, np.where(enough, place, 0)], 0.0)[..., None]  # (4, 2, n, 1)
         model, table, passes, unit = self.space.model, times.table, times.passes, times.pass_of[rows]

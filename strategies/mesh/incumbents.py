@@ -9,17 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.keys import combined
 from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.tolerances import EQUAL
 from strategies.mesh.settings import MeshCandidate
 
 __all__ = ["DISTINCT", "KEY", "Incumbents", "key_of"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 # Fields that make two plans different to a user.
 KEY: tuple[str, ...] = (
@@ -52,9 +50,6 @@ def key_of(plan: MeshPlan) -> tuple[object, ...]:
     True
     """
     return tuple(getattr(plan, name) for name in KEY)
-
-
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +109,7 @@ class Incumbents:
         first, group = combined(*columns)
         keys = zip(*(column[first].tolist() for column in columns), strict=True)
         best = np.array([self._leading_score.get(key, np.inf) for key in keys])
-        open_rows[rows] = score[rows] <= best[group] * (1.0 + _ROUNDING)
+        open_rows[rows] = score[rows] <= best[group] * (1.0 + EQUAL)
         return open_rows
 
     def _leading(self, batch: MeshBatch, score: FloatArray) -> IntArray:
@@ -127,7 +122,7 @@ class Incumbents:
         _, group = combined(*(getattr(batch, name)[rows] for name in self.distinct))
         best = np.full(int(group.max()) + 1, np.inf)
         np.minimum.at(best, group, score[rows])
-        rows = rows[score[rows] <= best[group] * (1.0 + _ROUNDING)]
+        rows = rows[score[rows] <= best[group] * (1.0 + EQUAL)]
         return rows[np.argsort(score[rows], kind="stable")]
 
     def _trim(self) -> None:
@@ -146,7 +141,7 @@ class Incumbents:
         for key, row in ordered:
             if row.group not in leading and len(leading) == self.top:
                 continue
-            if row.score <= leading.setdefault(row.group, row.score) * (1.0 + _ROUNDING):
+            if row.score <= leading.setdefault(row.group, row.score) * (1.0 + EQUAL):
                 kept[key] = row
         self._rows, self._leading_score = kept, leading
         scores = list(leading.values())
@@ -163,7 +158,7 @@ class Incumbents:
         rows = [row for _, row in ordered]
         result: list[_Row] = []
         while rows:
-            tied = [row for row in rows if row.score <= rows[0].score * (1.0 + _ROUNDING)]
+            tied = [row for row in rows if row.score <= rows[0].score * (1.0 + EQUAL)]
             result += sorted(tied, key=lambda row: row.memory_bytes)
             rows = rows[len(tied) :]
         if self.distinct is not None:

@@ -23,25 +23,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
+from costmodel.tolerances import EQUAL
 from strategies.mesh.compositions import all_shares, count_cuts, cuts, least_bottleneck
 from strategies.mesh.stage_tables import StageTables
 
 __all__ = ["BestLayout", "LayoutSearch"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Layouts judged at a time.
 _PIECE = 256
 # Steps of the search block by block: chunks that blocks are taken from, ways to divide recomputation over the chunks of a rank.
 _SOURCES = 6
 _SHARES = 4
-# Rounding of sums in another order, relative.
-_ROUNDING = 1e-9
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +104,7 @@ class LayoutSearch:
             bound = max(bound, 2.0 * total * m / (plan.pp + 1))
         else:
             bound = max(bound, m * total / plan.pp)
-        return bound * (1.0 - _ROUNDING)
+        return bound * (1.0 - EQUAL)
 
     def prove(self, best: BestLayout, deadline: float, most_layouts: int) -> float:
         """Judge all layouts that may be better than the best; returns a bound on all layouts, at most the best step found."""

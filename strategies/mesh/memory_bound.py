@@ -12,16 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.keys import combined
 from strategies.mesh.space import Columns, MeshSpace, batch_of, selected
 from strategies.mesh.ways import Ways
 
 __all__ = ["Families", "families_of_cells"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _SHAPE = ("tp", "sequence_parallel", "cp", "pp")
 _CLASSES = ("several", "deep")
@@ -55,7 +53,7 @@ class Families:
         rows |= {name: np.zeros(len(rows["tp"]), dtype=np.int64) for name in _ONLY}
         return cls(rows=rows, least_bytes=_least_bytes(ways, rows))
 
-    def take(self, mask: NDArray[np.bool_] | IntArray) -> Families:
+    def take(self, mask: BoolArray | IntArray) -> Families:
         """A selection."""
         return Families(rows=selected(self.rows, mask), least_bytes=self.least_bytes[mask])
 
@@ -142,7 +140,7 @@ def _shapes(space: MeshSpace) -> Columns:
     return _joined(pieces) if pieces else {name: np.zeros(0, dtype=np.int64) for name in (*_SHAPE, "dp", *_CLASSES)}
 
 
-def _extremes(replicas: Columns, pps: IntArray, mask: NDArray[np.bool_], several: int, deep: int) -> Columns:
+def _extremes(replicas: Columns, pps: IntArray, mask: BoolArray, several: int, deep: int) -> Columns:
     """The largest dp, the smallest and the fewest micro-batches of every pp that has any in the mask (pp, replicas)."""
     rows = np.flatnonzero(mask.any(axis=1))
     mask = mask[rows]

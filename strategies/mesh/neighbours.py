@@ -7,14 +7,13 @@ share a layer (tp, sequence parallelism, cp and its kind), replicas or micro-bat
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import IntArray
 from costmodel.mesh.plan import MeshBatch
 from strategies.mesh.space import Columns, MeshSpace, selected
 
 __all__ = ["CELL", "neighbours"]
 
-IntArray = NDArray[np.int64]
 
 # What fixes a cell, the number of micro-batches beside it.
 CELL = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "dp", "pp", "num_micro_batches")

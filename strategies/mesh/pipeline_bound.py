@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.cores import Cores, mesh_strides, pipeline_s
 from costmodel.mesh.handover import handover_s
 from costmodel.mesh.keys import combined, rows_of
@@ -20,9 +20,6 @@ from costmodel.mesh.unit_table import UnitTable
 
 __all__ = ["PipelineTimes", "worthy_times"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 # What decides the passes of a unit, given the best order.
 _PASS_FIELDS = ("tp", "sequence_parallel", "cp", "cp_kind", "ep", "etp", "micro_batch", "recompute")

@@ -14,14 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.energy import least_computing_s, mesh_energy_j
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.mesh.sharding import Division
+from costmodel.tolerances import EQUAL
 from strategies.mesh.incumbents import Incumbents
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
@@ -29,14 +30,10 @@ from strategies.mesh.ways import Way, Ways
 
 __all__ = ["PlanJudge"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _FULL = RECOMPUTE.index("full")
 _RADIX = 1 << 40
 _PAIRS = 8_192  # plans and ways to run them, tried at a time
-_SLACK = 1 - 1e-9
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +57,7 @@ class PlanJudge:
 
     def goal(self) -> float:
         """Score that a plan must beat to matter."""
-        return self.incumbents.worst * _SLACK * (1.0 - self.settings.gap)
+        return self.incumbents.worst * (1 - EQUAL) * (1.0 - self.settings.gap)
 
     @property
     def is_energy(self) -> bool:
@@ -107,7 +104,7 @@ class PlanJudge:
         floors = floors_s[core, :, stage]
         least = self.least_score(np.min(floors, axis=1), batch)
         second = batch.zero_stage == 2
-        hopeful = (least < self.goal()) & self.incumbents.open(batch, least * _SLACK)
+        hopeful = (least < self.goal()) & self.incumbents.open(batch, least * (1 - EQUAL))
         first = np.flatnonzero(~second & hopeful)
         plain = self._run_best_way(batch.take(first), core[first], flush_s[core[first]], floors[first])
         # ZeRO-2 moves what ZeRO-1 moves and reduces more often: it is not faster, unless ZeRO-1 adds up whole gradients.
@@ -136,7 +133,7 @@ class PlanJudge:
         plain_s = self._least_s(plain, core)
         plain_score = self.least_score(plain_s, batch)
         # What is too slow without saving memory stays so.
-        left = np.flatnonzero((plain_score < self.goal()) & self.incumbents.open(batch, plain_score * _SLACK))
+        left = np.flatnonzero((plain_score < self.goal()) & self.incumbents.open(batch, plain_score * (1 - EQUAL)))
         if self.ways.plain in self.ways.each and len(left):
             fits = self._memory_bytes(plain.take(left), core[left]) <= self.settings.capacity_bytes
             self._keep(plain.take(left[fits]))
@@ -163,7 +160,7 @@ class PlanJudge:
                 continue
             base = least[way[1]]
             tail = np.maximum(base - flush_s, 0.0)
-            bound = np.where(below_three, floors[:, v] + tail, np.maximum(floors[:, v], base)) * _SLACK
+            bound = np.where(below_three, floors[:, v] + tail, np.maximum(floors[:, v], base)) * (1 - EQUAL)
             scores[v] = self.score(bound, workers, computing)
         # Many at a time, but no more than a kind of them, and the quick ones first: they set the goal for the others.
         for kind in sorted({_kind(way) for way in ways}):

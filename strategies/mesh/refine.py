@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
+from costmodel.tolerances import EQUAL
 from strategies.mesh.incumbents import KEY
 from strategies.mesh.layout_search import BestLayout, LayoutSearch
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
@@ -24,8 +25,6 @@ _MOST_PIPELINES = 2
 _MOST_CHUNKS = 10_000
 # What plans of one pipeline may differ in.
 _DIVISION = frozenset({"dp_replicate", "dp_shard", "zero_stage"})
-# Rounding of sums in another order, relative.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ def refine(model: MeshModel, plan: MeshPlan, capacity_bytes: float, wall_s: floa
     given = model.evaluate_plans([plan])
     fits = bool(given.memory_bytes[0] <= capacity_bytes)
     before = float(given.step_time_s[0]) if fits else float("inf")
-    return found.plan if found.step_time_s < before * (1.0 - _ROUNDING) else None
+    return found.plan if found.step_time_s < before * (1.0 - EQUAL) else None
 
 
 def refinement(
@@ -170,7 +169,7 @@ def refine_top(
         found = refinement(
             model, plan, settings.capacity_bytes, left, recompute=kinds, most_layouts=most // 2, most_judged=most
         )
-        if found.plan is not None and found.step_time_s < candidate.step_time_s * (1.0 - _ROUNDING):
+        if found.plan is not None and found.step_time_s < candidate.step_time_s * (1.0 - EQUAL):
             # Every objective is proportional to the step at a given number of workers.
             score = candidate.score * found.step_time_s / candidate.step_time_s
             refined.append(MeshCandidate(plan=found.plan, score=score, step_time_s=found.step_time_s))

@@ -23,13 +23,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.keys import rows_of
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
+from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 from strategies.mesh.cells import CellBounds, pieces_of
 from strategies.mesh.counting import PlanCount
@@ -45,9 +46,6 @@ from strategies.mesh.ways import WayNeeds, Ways
 
 __all__ = ["search_corner", "search_mesh", "search_model"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Progress = Callable[[str, float], None]
 
 # Rows handled at a time: large enough for numpy, small enough for the caches.
@@ -59,7 +57,6 @@ _CORES = 2_048
 # How good the plans of the corners that are searched first must be, among their own.
 _SEED_GAPS = (0.05, 0.005)
 _ROUNDS = 4  # of looking around them
-_SLACK = 1 - 1e-9
 _ROW = "_row"
 
 
@@ -340,7 +337,7 @@ class _Run:
 
     def _is_worthy(self, step_s: FloatArray, batch: MeshBatch) -> BoolArray:
         """Whether plans that take no less can beat the goal."""
-        return np.asarray(self.judge.least_score(step_s * _SLACK, batch) < self._goal())
+        return np.asarray(self.judge.least_score(step_s * (1 - EQUAL), batch) < self._goal())
 
     def _least(self, floors_s: FloatArray, batch: MeshBatch) -> FloatArray:
         """Least score of any way."""

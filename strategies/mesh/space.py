@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, IntArray
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
@@ -27,7 +27,6 @@ from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 
 __all__ = ["Columns", "MeshSpace", "batch_of", "distinct", "selected"]
 
-IntArray = NDArray[np.int64]
 Columns = dict[str, IntArray]
 
 _INTERLEAVED, _1F1B = SCHEDULES.index("interleaved"), SCHEDULES.index("1f1b")
@@ -180,7 +179,7 @@ class MeshSpace:
         """Every pipeline degree."""
         return self.values("pp", list(range(1, min(self.shape.num_blocks, self._most) + 1)))
 
-    def counts(self, workers: IntArray) -> NDArray[np.bool_]:
+    def counts(self, workers: IntArray) -> BoolArray:
         """Whether so many workers may be used."""
         if self.settings.worker_counts is None:
             return workers <= self.settings.max_workers
@@ -348,7 +347,7 @@ def distinct(column: IntArray) -> tuple[IntArray, IntArray]:
     return np.flatnonzero(seen), place[column]
 
 
-def selected(columns: Mapping[str, IntArray], mask: NDArray[np.bool_] | IntArray | slice) -> Columns:
+def selected(columns: Mapping[str, IntArray], mask: BoolArray | IntArray | slice) -> Columns:
     """The same rows of all columns."""
     return {name: column[mask] for name, column in columns.items()}
 

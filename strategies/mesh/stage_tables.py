@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.cores import mesh_strides
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
@@ -15,8 +15,6 @@ from costmodel.mesh.sharding import Division
 
 __all__ = ["StageTables"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Ranks whose memory is worked out at a time.
 _RANKS = 1 << 16
@@ -141,7 +139,7 @@ class StageTables:
             low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
         return np.where(possible, high, -1)
 
-    def _fits(self, rank: IntArray, units: IntArray, recomputed: IntArray) -> NDArray[np.bool_]:
+    def _fits(self, rank: IntArray, units: IntArray, recomputed: IntArray) -> BoolArray:
         pieces = range(0, len(rank), _RANKS)
         parts = [self._bytes(rank[p : p + _RANKS], units[p : p + _RANKS], recomputed[p : p + _RANKS]) for p in pieces]
         return np.concatenate(parts) <= self.capacity_bytes

@@ -18,26 +18,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.mesh.keys import rows_of
 from costmodel.mesh.layout_arrays import weigh
 from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
 from costmodel.mesh.passes import time_before
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
+from costmodel.tolerances import EQUAL
 from strategies.mesh.gathering_bound import LeastGathering
 from strategies.mesh.pipeline_bound import PipelineTimes
 from strategies.mesh.ways import WayNeeds, Ways
 
 __all__ = ["least_step_s", "raise_for_gathering"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _FULL, _ZERO_BUBBLE = RECOMPUTE.index("full"), SCHEDULES.index("zero_bubble")
 _SHARES_ALL = 3  # the stage of ZeRO that shares all state
-_SLACK = 1 - 1e-9
 
 
 def least_step_s(ways: Ways, times: PipelineTimes, needs: WayNeeds) -> FloatArray:
@@ -189,4 +186,4 @@ class _Ranks:
 
 def _longest_s(path_s: FloatArray, last: IntArray) -> FloatArray:
     """The longest path of any rank that there is, (n,)."""
-    return np.asarray(np.max(np.where(last >= 0, path_s, 0.0), axis=1) * _SLACK)
+    return np.asarray(np.max(np.where(last >= 0, path_s, 0.0), axis=1) * (1 - EQUAL))

@@ -13,24 +13,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.cores import CORE_FIELDS, mesh_strides
 from costmodel.mesh.keys import combined, rows_of, stacked
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
+from costmodel.tolerances import EQUAL
 from strategies.mesh.space import MeshSpace
 
 __all__ = ["Way", "WayNeeds", "Ways", "recomputing"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _FULL, _NONE = RECOMPUTE.index("full"), RECOMPUTE.index("none")
 _SHARES_ALL = 3  # the stage of ZeRO that shares all state
-# Sums in another order differ in the last digits.
-_ROUNDING = 1e-9
 _FIELDS = tuple(name for name in CORE_FIELDS if name not in ("order", "cp_kind"))
 
 Way = tuple[int, int, int]  # recomputation, offload_optimizer, offload_activations
@@ -91,7 +88,7 @@ class Ways:
     @property
     def capacity_bytes(self) -> float:
         """What a rank has, and a little more."""
-        return self.space.settings.capacity_bytes * (1 + _ROUNDING)
+        return self.space.settings.capacity_bytes * (1 + EQUAL)
 
     def needs(self, batch: MeshBatch) -> WayNeeds:
         """Least memory of every way to run some pipelines, and what it makes them do."""
@@ -250,7 +247,7 @@ class _Memory:
         result = np.empty(shape, dtype=np.int64, order="F")
         for z, state in enumerate(self.state):
             over = np.where(part.exists, state[optimizer] + self.more[_FULL, 0] + saved - self.ways.capacity_bytes, 0.0)
-            result[:, z] = np.clip(np.ceil(np.max(over * blocks, axis=1) - _ROUNDING), 1, self.most)
+            result[:, z] = np.clip(np.ceil(np.max(over * blocks, axis=1) - EQUAL), 1, self.most)
         return result
 
 

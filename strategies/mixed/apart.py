@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.precision import Precision
 from strategies.mixed.families import Family, RateBook, shapes_of
 from strategies.mixed.leaf import LeafSolver
@@ -25,8 +25,6 @@ from strategies.mixed.objective import Weights
 
 __all__ = ["PartShape", "SideBySide", "Together"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 PartShape = tuple[Family, tuple[int, ...]]
 

@@ -24,9 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mixed.evaluate import pipeline_flush_s, tail_s
+from costmodel.tolerances import ROUNDING
 
 __all__ = [
     "Division",
@@ -40,11 +41,7 @@ __all__ = [
     "turns_of",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
-_SLACK = 1e-12  # rounding that does not make a state worth keeping
 _A, _TOP_F, _TOP_B, _E, _EP, _EQ, _FLUSH, _TAIL, _OPEN, _C = range(10)
 _COMPARED = slice(0, _C)  # the columns of which smaller is never worse
 
@@ -171,7 +168,7 @@ def greedy_division(problem: DivisionProblem) -> Division | None:
     longest, _ = least_bottleneck(times)
     if not np.isfinite(longest[0, 0]):
         return None
-    allowed = np.where(times <= longest[0, 0] * (1.0 + _SLACK), times, np.inf)
+    allowed = np.where(times <= longest[0, 0] * (1.0 + ROUNDING), times, np.inf)
     _, total = least_bottleneck(allowed)
     at, ends = 0, []
     for s in range(len(times)):
@@ -324,7 +321,7 @@ def _undominated(group: IntArray, values: FloatArray) -> IntArray:
         while len(alive):
             first = alive[0]
             chosen.append(first)
-            allowed = some[first] - np.abs(np.where(np.isfinite(some[first]), some[first], 0.0)) * _SLACK
+            allowed = some[first] - np.abs(np.where(np.isfinite(some[first]), some[first], 0.0)) * ROUNDING
             alive = alive[1:]
             alive = alive[np.any(some[alive] < allowed, axis=1)]
         kept.append(rows[np.array(chosen, dtype=np.int64)])

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import Precision
@@ -29,9 +29,6 @@ from strategies.mixed.settings import MixedSettings
 from strategies.mixed.shares import Shape
 
 __all__ = ["Family", "RateBook", "Rates", "Shapes", "families_of", "legal_degrees", "partitions", "shapes_of"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

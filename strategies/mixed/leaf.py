@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
@@ -23,7 +23,6 @@ from strategies.mixed.stage_tables import StageTables
 
 __all__ = ["Leaf", "LeafSolver"]
 
-FloatArray = NDArray[np.float64]
 
 _MOST_VECTORS = 200_000  # shares of the batch that are looked at
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mesh.rules import NetworkShape
@@ -21,7 +20,6 @@ from strategies.mixed.stage_tables import StageTables
 
 __all__ = ["nearest_miss"]
 
-FloatArray = NDArray[np.float64]
 
 _MOST_TRIED = 200
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.energy import Power
 from costmodel.mixed.energy import mixed_energy_j
@@ -25,8 +25,6 @@ from strategies.mixed.families import Family
 
 __all__ = ["MIXED_OBJECTIVES", "Weights", "is_time"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _TIME = ("step_time", "tokens_per_s")
 MIXED_OBJECTIVES = (*_TIME, "tokens_per_s_per_gpu", "gpu_hours", "mfu", "money", "energy")

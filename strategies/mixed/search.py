@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.mixed.evaluate import cost_plans, stage_reports
 from costmodel.mixed.links import MixedError, group_ranges
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, group_names
 from costmodel.precision import Precision
+from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 from strategies.mixed.apart import PartShape, SideBySide
 from strategies.mixed.families import Family, RateBook, families_of, partitions, shapes_of
@@ -32,8 +33,6 @@ from strategies.mixed.settings import MixedBaseline, MixedCandidate, MixedOutcom
 
 __all__ = ["search_mixed"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 Progress = Callable[[str, float], None]
 
@@ -311,7 +310,7 @@ class _Search:
         step = float(cost_plans(self.model, [plan]).step_time_s[0])
         reports = stage_reports(self.model, plan)
         for report in reports:
-            assert report.memory_bytes <= self.capacity[report.group] * (1.0 + 1e-9), (
+            assert report.memory_bytes <= self.capacity[report.group] * (1.0 + EQUAL), (
                 "a stage was taken to fit that does not"
             )
         key = tuple((tuple((s.group, s.tp) for s in p.stages), p.replicas, p.micro_batch) for p in plan.pipelines)

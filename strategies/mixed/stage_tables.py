@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.plan import RECOMPUTE
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan
@@ -18,8 +18,6 @@ from strategies.mixed.division import DivisionProblem
 
 __all__ = ["StageChoices", "StageTables"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _LIKE_ALL = 3  # stages of a pipeline in which a stage costs what it does in any other
 _OPTIONS = ("none", "selective", "full")  # in this order in the tables

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from strategies.placement.problem import FloatArray, PlacementProblem, sums_by
+from costmodel.arrays import FloatArray
+from strategies.placement.problem import PlacementProblem, sums_by
 
 __all__ = ["Bound", "best_time_per_byte", "class_bound", "largest_load", "simple_bound", "work_bound"]
 

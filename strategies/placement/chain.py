@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import EQUAL
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily
-from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["ChainLimits", "ChainSolution", "StagePairs", "best_chain", "cpu_relief"]
 
@@ -53,7 +54,7 @@ class _Cell:
     begin: int
     value: FloatArray
     parent: NDArray[np.int32]  # row of the stage's start; -1: none
-    by_cpu: NDArray[np.bool_]
+    by_cpu: BoolArray
 
 
 def cpu_relief(graph: BlockGraph) -> Callable[[float], float]:
@@ -106,7 +107,7 @@ class StagePairs:
         """Legal stages that end within a window and are within the limit by compute alone; starts must ascend."""
         time = self._family.accelerator_time
         # No stage takes over more accelerator time than this.
-        most = (self._relief(self._limit) if on_cpu else self._limit) * (1 + 1e-9) + 1e-9 * time[-1]
+        most = (self._relief(self._limit) if on_cpu else self._limit) * (1 + EQUAL) + EQUAL * time[-1]
         position = 0
         while position < len(starts):
             first = max(int(starts[position]) + 1, window[0])
@@ -124,7 +125,7 @@ class StagePairs:
     def _nested(self, rows: IntArray, first: int, stop: int, *, on_cpu: bool) -> tuple[IntArray, IntArray]:
         family = self._family
         columns = slice(first, stop)
-        budget = self._limit * (1 + 1e-9)
+        budget = self._limit * (1 + EQUAL)
         if on_cpu:
             good = family.cpu_time[columns] - family.cpu_time[rows, None] <= budget
         else:
@@ -197,7 +198,7 @@ class _Program:
     def _window(self, a: int, c: int) -> tuple[int, int]:
         """Slice of the down-sets that ``a`` accelerators and ``c`` CPUs can reach, and from where the others can finish."""
         time = self._family.accelerator_time
-        slack = 1e-9 * (time[-1] + 1e-300)
+        slack = EQUAL * (time[-1] + 1e-300)
         most = a * self._limit + self._relief(c * self._limit) + slack
         rest = (self._accelerators - a) * self._limit + self._relief((self._cpus - c) * self._limit) + slack
         return int(np.searchsorted(time, time[-1] - rest, "left")), int(np.searchsorted(time, most, "right"))

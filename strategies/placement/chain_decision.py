@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import EQUAL
 from strategies.placement.chain import ChainLimits, ChainSolution, StagePairs
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily
-from strategies.placement.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["chain_within"]
 
@@ -152,7 +153,7 @@ def _need(
     for b in useful.tolist():
         inside += weight[b] * ((family.bits[:, b // 64] >> np.uint64(b % 64)) & np.uint64(1) > 0)
     rest = gained[-1] - inside
-    slack = 1e-9 * (gained[-1] + 1.0)
+    slack = EQUAL * (gained[-1] + 1.0)
     per_accelerator = with_time + with_size
 
     def most(accelerators: int, cpus: int) -> float:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from strategies.placement.problem import EdgeSpec, IntArray, NodeSpec, PlacementFault, PlacementFaultsError
+from costmodel.arrays import IntArray
+from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementFault, PlacementFaultsError
 
 if TYPE_CHECKING:
     from strategies.placement.problem import NodeId

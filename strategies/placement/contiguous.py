@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodel.arrays import BoolArray, IntArray
+from costmodel.tolerances import ROUNDING
 from strategies.placement.bounds import largest_load, simple_bound
 from strategies.placement.chain import ChainLimits, ChainSolution, best_chain
 from strategies.placement.chain_decision import chain_within
@@ -20,7 +22,7 @@ from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumera
 from strategies.placement.large.chains import LARGE, LargeChains
 from strategies.placement.large.priced import PRICED_PROOF, priced_bounds
 from strategies.placement.orders import orders_around, sample_orders
-from strategies.placement.problem import BoolArray, IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 from strategies.placement.segments import greedy_stages
 
 __all__ = ["MAX_IDEALS", "chain_placement", "solve_contiguous", "solve_orders"]
@@ -39,7 +41,6 @@ _PATIENCE = 25
 # With so many CPUs a table per count of both kinds of devices is too much; limits are decided one by one instead.
 _SEVERAL_CPUS = 2
 _CLOSE = 1e-5
-_LEAST_GAIN = 1e-12
 # Limits above the first bound, as multiples of it: each is run when those before it found nothing.
 _RISE = (1.003, 1.01, 1.03, 1.08, 1.2, 1.5, 2.0, 4.0)
 
@@ -107,7 +108,7 @@ class _Search:
 
     def __init__(self, problem: PlacementProblem, graph: BlockGraph, clock: Clock, gap: float = 0.0) -> None:
         self.problem, self.graph, self._clock = problem, graph, clock
-        self._gap = max(gap, _LEAST_GAIN)
+        self._gap = max(gap, ROUNDING)
         self._limits = ChainLimits(
             num_accelerators=problem.num_accelerators,
             num_cpus=problem.num_cpus,
@@ -152,7 +153,7 @@ class _Search:
                 self._sample_large(1, seed, around=True)
             else:
                 self.sample(_MANY_ORDERS, seed, around=True)
-            fruitless = 0 if self._value < before * (1 - _LEAST_GAIN) else fruitless + 1
+            fruitless = 0 if self._value < before * (1 - ROUNDING) else fruitless + 1
         if not self._is_done():
             self.gave_up = f"{reason}, too many for a proof; {_PATIENCE} more rounds of orders found nothing better"
 
@@ -248,7 +249,7 @@ class _Search:
         """Bisect between bound and value until nothing is found just below the value; False: it stopped at the gap asked for."""
         while not self._is_done():
             close = self._value - self.bound <= _CLOSE * self._value
-            limit = self._value * (1 - _LEAST_GAIN) if close else (self._value + self.bound) / 2
+            limit = self._value * (1 - ROUNDING) if close else (self._value + self.bound) / 2
             self._clock.report("chains of down-sets", self._value, self.bound)
             found = chain_within(family, self.graph, self._limits, limit=limit, clock=self._clock)
             if found is not None:
@@ -257,13 +258,13 @@ class _Search:
                 return True
             else:
                 self._prove_limit(limit, family)
-        return self._gap <= _LEAST_GAIN
+        return self._gap <= ROUNDING
 
     def _limits_from(self, bound: float) -> list[float]:
         last = min(self._value, largest_load(self.problem))
         rise = [bound * factor for factor in _RISE if np.isfinite(bound)]
         # Room for rounding: the best chain so far must be found again.
-        return [limit for limit in rise if limit < last * 0.98] + [last * (1 + 1e-12)]
+        return [limit for limit in rise if limit < last * 0.98] + [last * (1 + ROUNDING)]
 
     def _take(self, family: IdealFamily, found: ChainSolution) -> None:
         if found.value < self._value:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import BoolArray, FloatArray, IntArray, PlacementProblem, sums_by
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from strategies.placement.problem import PlacementProblem, sums_by
 
 __all__ = ["BlockGraph", "contract", "contract_classes", "packed_hyperedges", "topological_rank"]
 

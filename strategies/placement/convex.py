@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.arrays import IntArray
 from strategies.placement.bounds import simple_bound
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.device_program import improved_by_program, program_size
-from strategies.placement.problem import IntArray, PlacementProblem, PlacementResult
+from strategies.placement.problem import PlacementProblem, PlacementResult
 
 __all__ = ["is_convex", "solve_convex"]
 

@@ -19,25 +19,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import ROUNDING, SOLVER_BOUND_SLACK
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.loads import device_loads, placement_faults
-from strategies.placement.problem import (
-    CAPACITY_SLACK,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Placement,
-    PlacementProblem,
-    PlacementResult,
-    sums_by,
-)
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult, sums_by
 from strategies.solvers import LinearProgram, ProgramStatus, SolverError, solve_linear_program
 
 __all__ = ["improved_by_program", "program_size"]
 
 PROOF = "integer program"
-# The solver's tolerances are absolute; its bound is taken this much lower, relatively, before anything is called proven.
-_BOUND_SLACK = 5e-7
 
 
 def improved_by_program(
@@ -82,7 +73,7 @@ def improved_by_program(
         fits = not placement_faults(problem, Placement(device=device)) and (is_legal is None or is_legal(device))
         if value < result.objective and fits:
             result = replace(result, placement=Placement(device=device), objective=value)
-    bound = found.bound * model.scale * (1 - _BOUND_SLACK) if np.isfinite(found.bound) else 0.0
+    bound = found.bound * model.scale * (1 - SOLVER_BOUND_SLACK) if np.isfinite(found.bound) else 0.0
     if bound > result.bound:
         result = replace(result, bound=min(bound, result.objective), proof=PROOF)
     stopped = "" if found.status is ProgramStatus.OPTIMAL else "time limit"
@@ -209,7 +200,7 @@ class _Model:
             if d < k:
                 costs = problem.hyperedges.cost[self._priced] / self.scale * (kind.link_factor if kind else 1.0)
                 terms += [(self._first_y + h * k + d, float(cost)) for h, cost in enumerate(costs)]
-                size = per_class[2] / max(problem.memory_of(d) * (1.0 + CAPACITY_SLACK), 1e-300)
+                size = per_class[2] / max(problem.memory_of(d) * (1.0 + ROUNDING), 1e-300)
                 self._row(-np.inf, 1.0, *((c * self._devices + d, float(size[c])) for c in range(self._classes)))
             self._row(-np.inf, 0.0, *terms, (self._load, -1.0))
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["IdealFamily", "TooManyIdealsError", "enumerate_ideals", "ideals_from_orders"]
 
@@ -182,7 +182,7 @@ def _family(graph: BlockGraph, rows: BitRows) -> IdealFamily:
     )
 
 
-def _has(rows: BitRows, block: int) -> NDArray[np.bool_]:
+def _has(rows: BitRows, block: int) -> BoolArray:
     return (rows[:, block // 64] >> np.uint64(block % 64)) & np.uint64(1) > 0
 
 
@@ -199,7 +199,7 @@ def _pins_inside(graph: BlockGraph, rows: BitRows) -> NDArray[np.uint16]:
     return inside
 
 
-def _padded_lists(split: NDArray[np.bool_]) -> NDArray[np.int32]:
+def _padded_lists(split: BoolArray) -> NDArray[np.int32]:
     """Hyperedges that each down-set splits, as rows filled from the left."""
     edges, ideals = split.shape
     number = split.sum(axis=0)

@@ -13,15 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import (
-    CAPACITY_SLACK,
-    BoolArray,
-    FloatArray,
-    IntArray,
-    Placement,
-    PlacementProblem,
-    sums_by,
-)
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import ROUNDING
+from strategies.placement.problem import Placement, PlacementProblem, sums_by
 
 __all__ = ["DeviceLoads", "accelerator_loads", "device_loads", "placement_faults"]
 
@@ -118,7 +112,7 @@ def placement_faults(problem: PlacementProblem, placement: Placement) -> list[st
     if np.any((device < problem.num_accelerators) & ~problem.supported):
         faults.append("an operator is on an accelerator that does not support it")
     used = sums_by(device, problem.size_bytes, problem.num_devices)[: problem.num_accelerators]
-    room = np.array([problem.memory_of(d) for d in range(problem.num_accelerators)]) * (1.0 + CAPACITY_SLACK)
+    room = np.array([problem.memory_of(d) for d in range(problem.num_accelerators)]) * (1.0 + ROUNDING)
     if np.any(used > room):
         faults.append("an accelerator holds more than its memory")
     return faults

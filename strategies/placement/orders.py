@@ -6,8 +6,8 @@ import heapq
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["orders_around", "sample_orders", "topological_order"]
 

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import IntArray
+from costmodel.tolerances import EQUAL, ROUNDING
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.ideals import TooManyIdealsError
 from strategies.placement.piper_fronts import UNLIMITED, TooManyPointsError, best_ways
 from strategies.placement.piper_problem import PiperPlan, PiperProblem, PiperResult, PiperStage, stage_time
 from strategies.placement.piper_stages import StageTables
-from strategies.placement.problem import IntArray
 
 __all__ = ["solve_piper"]
 
@@ -31,7 +32,6 @@ MAX_IDEALS = 2_000
 _RISE = (1.02, 1.06, 1.12, 1.25, 1.5)
 # Bisection ends here, relatively; what is left are single stages' times.
 _CLOSE = 2e-4
-_TINY = 1e-12
 _NOTHING = np.int64(1) << 40
 
 
@@ -85,7 +85,7 @@ class _Search:
         while limits[-1] < longest:
             limits.append(max(limits[-1] * 2, longest * 2**-20))
         for limit in limits:
-            if self._try(stages, limit * (1 + _TINY)):
+            if self._try(stages, limit * (1 + ROUNDING)):
                 break
         else:
             self._bound = np.inf
@@ -93,11 +93,11 @@ class _Search:
         while self._value - self._bound > _CLOSE * self._value:
             self._try(stages, (self._value + self._bound) / 2)
         times = stages.all_times()
-        times = np.unique(times[(times > self._bound) & (times < self._value * (1 - _TINY))])
+        times = np.unique(times[(times > self._bound) & (times < self._value * (1 - ROUNDING))])
         while len(times):
             middle = len(times) // 2
-            self._try(stages, float(times[middle]) * (1 + _TINY))
-            times = times[(times > self._bound) & (times < self._value * (1 - _TINY))]
+            self._try(stages, float(times[middle]) * (1 + ROUNDING))
+            times = times[(times > self._bound) & (times < self._value * (1 - ROUNDING))]
         self._bound = self._value
 
     def _try(self, stages: StageTables, limit: float) -> bool:
@@ -109,7 +109,7 @@ class _Search:
             return False
         plan = _plan(self._problem, stages, found)
         value = max(stage.time_s for stage in plan.stages)
-        assert value <= limit * (1 + 1e-9), "a plan is slower than its limit"
+        assert value <= limit * (1 + EQUAL), "a plan is slower than its limit"
         if value < self._value:
             self._plan, self._value = plan, value
         return True
@@ -145,7 +145,7 @@ def _decide(stages: StageTables, limit: float, clock: Clock) -> list[_Choice] | 
         steps = np.sum(stages.stage_times() <= limit, axis=3)
     flight = np.broadcast_to(stages.most, (*steps.shape, stages.most.shape[3]))
     held = np.take_along_axis(flight, np.maximum(steps - 1, 0)[..., None], axis=3)[..., 0] * (steps > 0)
-    need = stages.work / max(limit, 1e-300) * (1 - 1e-9)
+    need = stages.work / max(limit, 1e-300) * (1 - EQUAL)
     devices = np.full((stages.num_ideals, most_copies + 1), _NOTHING)
     origin = np.full((stages.num_ideals, most_copies + 1), -1, dtype=np.int64)
     devices[-1, 0] = 0

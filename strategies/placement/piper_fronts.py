@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["UNLIMITED", "Front", "TooManyPointsError", "add_operator", "best_ways", "empty_front", "staircase"]
 

@@ -24,7 +24,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import CAPACITY_SLACK, FloatArray, IntArray, NodeId
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import PROOF_SLACK, ROUNDING
+from strategies.placement.problem import NodeId
 
 __all__ = ["PiperOption", "PiperPlan", "PiperProblem", "PiperResult", "PiperStage", "stage_time"]
 
@@ -65,7 +67,7 @@ class PiperProblem:
     @property
     def capacity_bytes(self) -> float:
         """Memory of a device with the room for rounding that every solver grants."""
-        return self.memory_bytes * (1.0 + CAPACITY_SLACK)
+        return self.memory_bytes * (1.0 + ROUNDING)
 
     @property
     def degrees(self) -> tuple[int, ...]:
@@ -126,7 +128,7 @@ class PiperResult:
     @property
     def proven_optimal(self) -> bool:
         """Whether no plan is better, but for rounding."""
-        return self.gap <= 1e-9
+        return self.gap <= PROOF_SLACK
 
 
 def stage_time(

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph, topological_rank
 from strategies.placement.ideals import enumerate_ideals
 from strategies.placement.piper_fronts import Front, add_operator, empty_front, staircase
 from strategies.placement.piper_problem import PiperOption, PiperProblem
-from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["StageTables"]
 
@@ -29,7 +28,7 @@ class StageTables:
     """
 
     problem: PiperProblem
-    inside: NDArray[np.bool_]  # (ideals, nodes)
+    inside: BoolArray  # (ideals, nodes)
     work: FloatArray  # (ideals,) least device time of what a down-set holds
     inner: IntArray  # (stages,) down-sets; ordered by outer, from everything down
     outer: IntArray
@@ -130,7 +129,7 @@ def _is_simple(ways: Mapping[int, Sequence[PiperOption]]) -> bool:
 class _Tables:
     """What stages pay for edges and parameters, by the part that depends on the ways and the part that does not."""
 
-    def __init__(self, problem: PiperProblem, members: NDArray[np.bool_], simple: NDArray[np.bool_]) -> None:
+    def __init__(self, problem: PiperProblem, members: BoolArray, simple: BoolArray) -> None:
         self.members, self.simple = members, simple
         bandwidth = problem.bandwidth_bytes_per_s
         degrees = problem.degrees
@@ -172,7 +171,7 @@ class _Tables:
 def _staircases(
     problem: PiperProblem,
     tables: _Tables,
-    by_block: NDArray[np.bool_],
+    by_block: BoolArray,
     inner: IntArray,
     outer: IntArray,
     node_of_block: IntArray,

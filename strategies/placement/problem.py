@@ -16,16 +16,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import PRINTED_COST, ROUNDING
 
 __all__ = [
-    "CAPACITY_SLACK",
     "AcceleratorType",
-    "BoolArray",
     "EdgeSpec",
-    "FloatArray",
     "Hyperedges",
-    "IntArray",
     "NodeSpec",
     "Placement",
     "PlacementFault",
@@ -37,15 +35,7 @@ __all__ = [
     "sums_by",
 ]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 NodeId = int | str
-
-# Relative room above a memory capacity: sums of the same sizes in another order differ by less than this.
-CAPACITY_SLACK = 1e-12
-# Costs of one source's edges may differ by this much (absolute): the public format prints them per edge.
-_SAME_COST = 1e-6
 
 
 class NodeSpec(NamedTuple):
@@ -165,7 +155,7 @@ class PlacementProblem:
     @property
     def capacity_bytes(self) -> float:
         """Capacity of an accelerator with the room for rounding that every solver grants."""
-        return self.memory_bytes * (1.0 + CAPACITY_SLACK)
+        return self.memory_bytes * (1.0 + ROUNDING)
 
     def type_of(self, device: int) -> AcceleratorType | None:
         """Kind of an accelerator; None where all are alike, and for CPUs."""
@@ -239,7 +229,7 @@ class PlacementProblem:
         check_nodes(nodes)
         order = sorted(range(len(nodes)), key=lambda i: (isinstance(nodes[i].id, str), nodes[i].id))
         number = {nodes[i].id: rank for rank, i in enumerate(order)}
-        check_edges(nodes, edges, number, _SAME_COST)
+        check_edges(nodes, edges, number, PRINTED_COST)
         ranked = [nodes[i] for i in order]
         ends = np.array([(number[edge.source], number[edge.target]) for edge in edges], dtype=np.int64).reshape(-1, 2)
         pairs = np.unique(ends[:, 0] * len(nodes) + ends[:, 1])

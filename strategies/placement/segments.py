@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem
+from strategies.placement.problem import Placement, PlacementProblem
 
 __all__ = ["OrderedBlocks", "greedy_stages"]
 

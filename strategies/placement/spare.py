@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from strategies.placement.problem import IntArray, PlacementProblem
+from costmodel.arrays import IntArray
+from strategies.placement.problem import PlacementProblem
 
 __all__ = ["without_spare_devices"]
 

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.keys import combined
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.costs import ServingCosts
@@ -24,8 +24,6 @@ from strategies.serving.space import Outline, batches_of, outlines, plans_of
 
 __all__ = ["score_of", "search_serving"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Progress = Callable[[str, float], None]
 
 # Plans scored together: about 100 MB of intermediate results.

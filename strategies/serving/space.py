@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import IntArray
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.rules import NetworkShape
 from costmodel.serving.plan import ServingBatch, ServingPlan
@@ -21,7 +21,6 @@ from strategies.serving.settings import MOST_BATCH, MOST_PROMPT_TOKENS, ServingS
 
 __all__ = ["Outline", "batches_of", "outlines", "plans_of"]
 
-IntArray = NDArray[np.int64]
 
 # Tokens of the chunks that are tried; shorter ones do not fill the device beside the decoding sequences.
 _CHUNKS = (256, 512, 1024, 2048, 4096, 8192)

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS, intervals, sampled_log_errors
 from costmodel.uncertainty.rankings import probability_best, shortest_list
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
-FloatArray = NDArray[np.float64]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.overtaking import overtaking
-
-FloatArray = NDArray[np.float64]
 
 
 def test_overtaking_is_where_the_curves_cross() -> None:

@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.network.layers.base import (
-    FloatArray,
     InnerExchange,
     Kernel,
     Layer,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from costmodel.arrays import FloatArray
 
 __all__ = [
     "FAMILIES",
@@ -33,7 +34,6 @@ __all__ = [
     "shape_text",
 ]
 
-FloatArray = NDArray[np.float64]
 
 # Per sample, channels first: (channels, height, width) for images, (features, positions) for sequences, (features,) else.
 Shape = tuple[int, ...]

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.network.layers.base import (
-    FloatArray,
     Kernel,
     Layer,
     LayerFamily,

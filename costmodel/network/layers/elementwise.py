@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.network.layers.base import (
-    FloatArray,
     InnerExchange,
     Kernel,
     Layer,

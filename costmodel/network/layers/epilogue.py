@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.network.layers.base import FloatArray, Kernel, Shard
+from costmodel.arrays import FloatArray
+from costmodel.network.layers.base import Kernel, Shard
 
 __all__ = ["Activation", "Norm", "epilogue_kernels", "epilogue_saved", "image_epilogue", "reduced_fraction"]
 

@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from costmodel.network.layers.base import FloatArray, Shape, ShapeError, shape_text
+from costmodel.arrays import FloatArray
+from costmodel.network.layers.base import Shape, ShapeError, shape_text
 
 __all__ = ["Padding", "Size2", "Window", "input_rows", "pair", "window"]
 

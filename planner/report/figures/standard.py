@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from costmodel.tolerances import EQUAL
 from costmodel.tracks import Tracks
 from planner.report.figures.kinds import Bars, Dot, Interval, Line, Lines, Points, Series, Swim, SwimSpan
 from planner.report.figures.views import AnswerView, PlanView
@@ -177,7 +178,7 @@ def pareto(plans: Sequence[PlanView]) -> list[Points]:
     for name, axis in others.items():
         values = [axis.value(plan) for plan in plans]
         known = [value for value in values if value is not None]
-        if len(known) == len(plans) and max(known) > min(known) * (1 + 1e-9):
+        if len(known) == len(plans) and max(known) > min(known) * (1 + EQUAL):
             result.append(_points(f"pareto {name}", f"Step time against {name}", plans, (time, axis), known))
     return result
 

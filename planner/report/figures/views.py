@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from costmodel.tolerances import ROUNDING
 from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
 from planner.results import Assumption, Breakdown, RankedPlan, SearchResult, Setting
 
@@ -28,8 +29,6 @@ LAYER_TERMS: dict[str, str] = {
     "bubble_s": "pipeline bubble",
     "update_s": "optimizer",
 }
-# Parts below this share of their sum are rounding errors.
-_NOISE = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,4 +189,4 @@ def _time_parts(plan: Any) -> tuple[tuple[str, float], ...]:
 
 def _worded(parts: Mapping[str, float], words: Mapping[str, str], total: float) -> tuple[tuple[str, float], ...]:
     named: Sequence[tuple[str, float]] = [(words[key], float(value)) for key, value in parts.items()]
-    return tuple((word, value if value > _NOISE * total else 0.0) for word, value in named)
+    return tuple((word, value if value > ROUNDING * total else 0.0) for word, value in named)

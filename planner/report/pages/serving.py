@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from costmodel.tolerances import EQUAL
 from planner.report.blocks import Block, Facts, Sentence, Table
 from planner.report.figures.kinds import Bars, Dot, Figure, Points, Series
 from planner.report.figures.standard import front
@@ -136,7 +137,7 @@ def _fronts(plans: Sequence[RankedServingPlan]) -> list[Figure]:
         ("pareto tpot", "time per token", [plan.tpot_s for plan in plans]),
         ("pareto ttft", "time to the first token", [plan.ttft_s for plan in plans]),
     ):
-        if max(seconds) <= min(seconds) * (1 + 1e-9) or max(cost) <= min(cost) * (1 + 1e-9):
+        if max(seconds) <= min(seconds) * (1 + EQUAL) or max(cost) <= min(cost) * (1 + EQUAL):
             continue
         unit = time_unit(min(seconds))
         best = front(list(zip(seconds, cost, strict=True)))

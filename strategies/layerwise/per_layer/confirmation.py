@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from costmodel.tolerances import CONFIRMED
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Limits, Status
 from strategies.layerwise.per_layer.search import solve
 
@@ -10,8 +11,6 @@ __all__ = ["is_confirmed"]
 # Problems with at most so many pairs of options of neighbouring layers are solved a second time by the integer program: it took
 # 0.03 s for AlexNet on 8 workers (2,030 pairs) and 0.8 s on 16 (5,141), as long as everything else together.
 _CONFIRMED_PAIRS = 4_000
-# Relative difference within which the program, whose tolerances are absolute, confirms a step time.
-_CONFIRMED_WITHIN = 1e-6
 _LEAST_S, _MOST_S = 1.0, 5.0
 
 
@@ -35,6 +34,6 @@ def is_confirmed(problem: ChoiceProblem, best_s: float, wall_s: float) -> bool:
     solution = solve(problem, limits, method="program")
     if solution.status is not Status.OPTIMAL:
         return False
-    if not best_s * (1 - _CONFIRMED_WITHIN) <= solution.objectives_s[0] <= best_s * (1 + _CONFIRMED_WITHIN):
+    if not best_s * (1 - CONFIRMED) <= solution.objectives_s[0] <= best_s * (1 + CONFIRMED):
         raise AssertionError(f"elimination found {best_s!r} and the program {solution.objectives_s[0]!r}")
     return True

@@ -19,8 +19,9 @@ from functools import reduce
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.layerwise.per_layer.minplus import Partition, group_min, min_plus
-from strategies.layerwise.per_layer.problem import ChoiceProblem, FloatArray, IntArray
+from strategies.layerwise.per_layer.problem import ChoiceProblem
 from strategies.layerwise.per_layer.structure import Step, Structure
 
 __all__ = ["Elimination", "TooWideError"]

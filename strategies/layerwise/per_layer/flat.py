@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge
 
 __all__ = ["Evaluation", "FlatTables", "restrict"]
 

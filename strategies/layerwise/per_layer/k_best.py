@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import ROUNDING
 from strategies.layerwise.per_layer.flat import FlatTables
 from strategies.layerwise.per_layer.labels import LabelSet, pareto
 from strategies.layerwise.per_layer.layers import Layer, LayeredGraph
-from strategies.layerwise.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["best_choices"]
 
@@ -167,7 +168,7 @@ def _select(fronts: _Fronts, value: FloatArray, num_solutions: int) -> tuple[_Fr
     # Fewer keys than K so far may still split, and then their dearer fronts count too.
     worst = best[order[-1]] if len(order) == num_solutions else np.inf
     # Rounding differs between cuts by far less than this.
-    kept = np.flatnonzero((place[fronts.key] >= 0) & (value <= worst * (1.0 + 1e-12)))
+    kept = np.flatnonzero((place[fronts.key] >= 0) & (value <= worst * (1.0 + ROUNDING)))
     group = place[fronts.key[kept]] * (int(fronts.state.max()) + 1) + fronts.state[kept]
     kept = kept[pareto(group, fronts.own_s[kept], fronts.through_s[kept], fronts.memory[kept])]
     fronts = fronts.take(kept)

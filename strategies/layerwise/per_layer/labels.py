@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.layerwise.per_layer.flat import FlatTables
 from strategies.layerwise.per_layer.lagrangian import Multipliers
 from strategies.layerwise.per_layer.layers import Layer, LayeredGraph
-from strategies.layerwise.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["CompletionBound", "LabelSet", "OutOfTimeError", "expand", "pareto", "search_labels"]
 

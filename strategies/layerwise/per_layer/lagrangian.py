@@ -22,9 +22,9 @@ from typing import Protocol
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.layerwise.per_layer.flat import Evaluation, FlatTables
 from strategies.layerwise.per_layer.master import solve_master
-from strategies.layerwise.per_layer.problem import FloatArray, IntArray
 
 __all__ = ["DualAscent", "Minimiser", "Multipliers"]
 

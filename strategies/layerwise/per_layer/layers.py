@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.layerwise.per_layer.elimination import TooWideError
 from strategies.layerwise.per_layer.minplus import Partition
-from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, FloatArray, IntArray
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge
 
 __all__ = ["Layer", "LayeredGraph"]
 
@@ -123,7 +123,7 @@ class LayeredGraph:
         fronts = self.fronts(node_cost)
         back = np.zeros(1)
         reached = np.ones(1, dtype=bool)
-        kept: list[NDArray[np.bool_]] = [reached] * len(self.layers)
+        kept: list[BoolArray] = [reached] * len(self.layers)
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
             along = back[layer.source] + node_cost[i][layer.option] + layer.edge_cost_s
@@ -140,7 +140,7 @@ class LayeredGraph:
         self._compress(kept)
         return True
 
-    def _compress(self, kept: list[NDArray[np.bool_]]) -> None:
+    def _compress(self, kept: list[BoolArray]) -> None:
         before = np.zeros(1, dtype=np.int64)  # new numbers of the targets of the layer: cut 0 has one state
         for i, (layer, keep) in enumerate(zip(self.layers, kept, strict=True)):
             used = _mark(layer.source[keep], layer.num_sources)
@@ -155,7 +155,7 @@ class LayeredGraph:
             before = after
 
 
-def _mark(numbers: IntArray, count: int) -> NDArray[np.bool_]:
+def _mark(numbers: IntArray, count: int) -> BoolArray:
     mask = np.zeros(count, dtype=bool)
     mask[numbers] = True
     return mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.layerwise.per_layer.problem import FloatArray
+from costmodel.arrays import FloatArray
 
 __all__ = ["solve_master"]
 

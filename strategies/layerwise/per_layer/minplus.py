@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from strategies.layerwise.per_layer.problem import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["Partition", "group_min", "min_plus"]
 

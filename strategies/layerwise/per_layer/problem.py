@@ -22,13 +22,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["ChoiceProblem", "Edge", "Limits", "Solution", "Status", "memory_bytes", "objective_s"]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,24 +23,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import EQUAL, ROUNDING, SOLVER_TOLERANCE
 from strategies.layerwise.per_layer.flat import restrict
 from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
     Edge,
-    FloatArray,
-    IntArray,
     Limits,
     Solution,
     Status,
     memory_bytes,
     objective_s,
 )
-from strategies.solvers import TOLERANCE, LinearProgram, ProgramResult, ProgramStatus, solve_linear_program
+from strategies.solvers import LinearProgram, ProgramResult, ProgramStatus, solve_linear_program
 
 __all__ = ["solve_program"]
 
 SCALED_COST = 1e5
-ROUNDING = 1e-12  # relative allowance of comparisons of sums
 
 
 def solve_program(problem: ChoiceProblem, limits: Limits) -> Solution:
@@ -303,7 +302,7 @@ def tolerance_of(problem: ChoiceProblem) -> float:
     that is negative within it by the tolerance times the variable. Duals and lags are at most the whole cost; one row per
     node (pick), two per edge (the pairs' sums, of which one per class of the choice), and two per node (lags) count.
     """
-    return TOLERANCE * (4.0 * problem.num_nodes + 3.0 * len(problem.edges) + 2.0)
+    return SOLVER_TOLERANCE * (4.0 * problem.num_nodes + 3.0 * len(problem.edges) + 2.0)
 
 
 def _fits(problem: ChoiceProblem, choice: IntArray) -> bool:
@@ -325,5 +324,5 @@ def _greedy(problem: ChoiceProblem) -> tuple[IntArray, float]:
 def _within(problem: ChoiceProblem, upper: float) -> list[IntArray]:
     """Options that a choice of cost at most ``upper`` may have: all other nodes cost at least their least base."""
     least = sum(float(b.min()) for b in problem.base_s)
-    limit = upper * (1.0 + 1e-9)
+    limit = upper * (1.0 + EQUAL)
     return [np.flatnonzero(b - float(b.min()) + least <= limit) for b in problem.base_s]

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.layerwise.per_layer.elimination import Elimination
 from strategies.layerwise.per_layer.flat import Evaluation, FlatTables, restrict
 from strategies.layerwise.per_layer.lagrangian import Multipliers
-from strategies.layerwise.per_layer.problem import ChoiceProblem, FloatArray, IntArray
+from strategies.layerwise.per_layer.problem import ChoiceProblem
 from strategies.layerwise.per_layer.structure import Structure, structure_of
 
 __all__ = ["Forest", "Region", "spanning_forest"]

@@ -22,28 +22,21 @@ from typing import Literal
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import EQUAL, ROUNDING
 from strategies.layerwise.per_layer.elimination import Elimination, TooWideError
 from strategies.layerwise.per_layer.flat import Evaluation, FlatTables
 from strategies.layerwise.per_layer.k_best import best_choices
 from strategies.layerwise.per_layer.labels import CompletionBound, OutOfTimeError, search_labels
 from strategies.layerwise.per_layer.lagrangian import DualAscent, Minimiser
 from strategies.layerwise.per_layer.layers import LayeredGraph
-from strategies.layerwise.per_layer.problem import (
-    ChoiceProblem,
-    FloatArray,
-    IntArray,
-    Limits,
-    Solution,
-    Status,
-    objective_s,
-)
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Limits, Solution, Status, objective_s
 from strategies.layerwise.per_layer.region import Region, spanning_forest
 
 __all__ = ["Method", "lower_bound", "solve"]
 
 Method = Literal["auto", "elimination", "program"]
 
-ROUNDING = 1e-12  # relative allowance of comparisons
 FIRST_GUESS = 1e-4  # above the bound, relative
 FIRST_REACH = 0.01  # of the region kept by the forest's bound, relative
 REACH_GROWTH = 4.0
@@ -140,7 +133,7 @@ class _Search:
         self.exchange_sum_s = sum(float(x.max()) for x in problem.exchange_s)
         edges = sum(float(e.cost_s.max()) for e in problem.edges)
         # A cost that no choice passes.
-        self.largest = (sum(float(b.max()) for b in problem.base_s) + self.exchange_sum_s + edges) * (1.0 + 1e-9)
+        self.largest = (sum(float(b.max()) for b in problem.base_s) + self.exchange_sum_s + edges) * (1.0 + EQUAL)
         self.found: dict[bytes, tuple[float, IntArray]] = {}
         self.proven_s = 0.0  # every choice whose key is not in `found` costs at least this
         self.closed = False  # the program proved the rest, to its own tolerance

@@ -26,9 +26,11 @@ import time
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import LONG_SUM_ROUNDING
 from strategies.layerwise.pipeline.bounds import Tables, workers_behind, workers_needed
 from strategies.layerwise.pipeline.levels import Levels, most_behind_s, through_cut
-from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from strategies.layerwise.pipeline.problem import PartitionProblem
 from strategies.layerwise.pipeline.rows import RowTable, reduce_groups
 
 __all__ = ["BehindTable", "build_behind"]
@@ -60,7 +62,7 @@ class BehindTable:
         in_flight = np.minimum(self.m, levels.first + 1)[:, None, None]
         self.used = (tables.static_bytes + in_flight * tables.activation_bytes).transpose(1, 0, 2)  # (K, D, L + 1)
         self.used_last = tables.static_bytes + tables.activation_bytes
-        self.capacity = problem.memory_capacity_bytes * (1 + 1e-11)
+        self.capacity = problem.memory_capacity_bytes * (1 + LONG_SUM_ROUNDING)
         self.entered = entered
         self.least_u = np.minimum(workers_behind(tables, starts), self.workers + 1)
         self.most_u = self.workers - np.maximum.accumulate(workers_needed(tables, starts)[:-1])

@@ -36,7 +36,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import LONG_SUM_ROUNDING
+from strategies.layerwise.pipeline.problem import PartitionProblem
 
 __all__ = [
     "SAFETY",
@@ -49,7 +51,9 @@ __all__ = [
     "workers_needed",
 ]
 
-SAFETY = 1.0 - 1e-11  # a bound is only trusted after this shrink: prefix sums round differently from the judge
+SAFETY = (
+    1.0 - LONG_SUM_ROUNDING
+)  # a bound is only trusted after this shrink: prefix sums round differently from the judge
 _BISECTIONS = 12
 _WEIGHTS = (0.5, 0.75, 0.9, 0.97)  # a of (3)
 
@@ -165,7 +169,7 @@ def stage_starts(problem: PartitionProblem, tables: Tables, threshold_s: float) 
             fixed, moving = tables.static_bytes[k], tables.activation_bytes[k]
             for n in sorted(set(in_flight.tolist())):  # np.unique would load numpy.ma
                 sums = fixed + n * moving
-                first = np.searchsorted(sums, sums - capacity * (1 + 1e-11), side="left")
+                first = np.searchsorted(sums, sums - capacity * (1 + LONG_SUM_ROUNDING), side="left")
                 starts[k] = np.maximum(starts[k], np.where(in_flight == n, first, 0))
     return np.minimum(starts, np.arange(num_layers + 1))
 

@@ -20,15 +20,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.layerwise.pipeline import farther_takes_longer, stage_arrays
 from costmodel.layerwise.tables import CostTables
-from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from strategies.layerwise.pipeline.problem import PartitionProblem
 
 __all__ = ["distinct_replicas", "in_units", "undominated_rows", "without_dominated"]
 
-BoolArray = NDArray[np.bool_]
 
 _TIMES = ("forward_s", "backward_s", "update_s", "exchange_s")
 _BYTES = ("static_bytes", "activation_bytes")

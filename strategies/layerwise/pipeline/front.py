@@ -42,6 +42,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import LONG_SUM_ROUNDING
 from strategies.layerwise.pipeline.behind import BehindTable, build_behind
 from strategies.layerwise.pipeline.bounds import (
     SAFETY,
@@ -52,7 +54,7 @@ from strategies.layerwise.pipeline.bounds import (
     workers_needed,
 )
 from strategies.layerwise.pipeline.levels import Levels, depth_levels, most_behind_s, through_cut
-from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem
+from strategies.layerwise.pipeline.problem import PartitionProblem
 from strategies.layerwise.pipeline.rows import RowTable, TableFullError, reduce_groups
 
 __all__ = ["FrontTable", "build_front"]
@@ -210,7 +212,7 @@ class _Builder:
         self.stage_s = tables.forward_s + tables.backward_s
         in_flight = np.minimum(self.m, levels.first + 1)[:, None, None]
         self.used = (tables.static_bytes + in_flight * tables.activation_bytes).transpose(1, 0, 2)  # (K, D, L + 1)
-        self.capacity = problem.memory_capacity_bytes * (1 + 1e-11)
+        self.capacity = problem.memory_capacity_bytes * (1 + LONG_SUM_ROUNDING)
         self.needed = np.maximum.accumulate(workers_needed(tables, self.starts)[:-1])
         self.most = problem.num_workers - workers_behind(tables, self.starts)
         size = (len(tables.counts), problem.num_layers + 1, len(levels))

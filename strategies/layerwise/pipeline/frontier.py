@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from strategies.layerwise.pipeline.problem import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["undominated"]
 

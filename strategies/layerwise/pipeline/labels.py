@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from strategies.layerwise.pipeline.problem import FloatArray, IntArray, PartitionProblem, PipelinePlan
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan
 
 __all__ = ["Labels", "Trail", "join"]
 
@@ -21,7 +21,7 @@ class Labels:
     state: IntArray  # (n, 3): row of the stage that ends at the cut, workers left, depth
     parent: IntArray  # (n,): index into the trail
 
-    def __getitem__(self, rows: IntArray | NDArray[np.bool_] | slice) -> Labels:
+    def __getitem__(self, rows: IntArray | BoolArray | slice) -> Labels:
         return Labels(self.value[rows], self.bound[rows], self.state[rows], self.parent[rows])
 
     def __len__(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.layerwise.pipeline.problem import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["Levels", "depth_levels", "most_behind_s", "through_cut"]
 

@@ -46,8 +46,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.layerwise.pipeline import last_backward_s
 from strategies.layerwise.per_layer.problem import Status
 
@@ -60,9 +60,6 @@ __all__ = [
     "stage_memory_bytes",
     "stage_times_s",
 ]
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 class InvalidPartitionError(ValueError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from strategies.layerwise.pipeline.problem import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 
 __all__ = ["RowTable", "TableFullError", "reduce_groups"]
 

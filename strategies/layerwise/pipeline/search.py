@@ -9,25 +9,26 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from costmodel.arrays import FloatArray
 from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.pipeline import PipelineArrays, pipeline_arrays
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, SplitTable, split_table
 from costmodel.layerwise.tables import CostTables
 from costmodel.network.graph import Graph
+from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.per_layer.problem import Limits, Status
 from strategies.layerwise.pipeline.bounds import pipeline_lower_bound
 from strategies.layerwise.pipeline.dominance import distinct_replicas, in_units, without_dominated
 from strategies.layerwise.pipeline.front import FrontTable, build_front
-from strategies.layerwise.pipeline.problem import FloatArray, PartitionProblem, PipelinePlan
+from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan
 from strategies.layerwise.pipeline.solve import FRONT_LEVELS, solve_pipeline
 from strategies.layerwise.score import STEP_TIME, Score
 
 __all__ = ["PipelineOutcome", "least_computing_s", "quick_bounds", "replica_table", "search_pipelines"]
 
 # The solver compares with the cutoff in its own order of summation.
-_SLACK = 1 + 1e-9
 # Transfers are tabulated by replicas in front, replicas behind and cut; beyond so many entries (64 MB each way) the pipelines are
 # left open, with their bound.
 _MOST_CUTS = 5_000_000
@@ -108,7 +109,7 @@ def search_pipelines(
     tables = known.tables(table, num_micro_batches)
     least_s = least_computing_s(tables, worker_counts) if score.computing_weight else np.zeros(len(worker_counts))
     floors = score.of(quick_bounds(tables, worker_counts), least_s, worker_counts)
-    hopeful = floors <= cutoff() * _SLACK
+    hopeful = floors <= cutoff() * (1 + EQUAL)
     promising = [w for w, keep in zip(worker_counts, hopeful, strict=True) if keep]
     if len(promising) < len(worker_counts):
         outcome.searched["bounded"] = len(worker_counts) - len(promising)
@@ -188,7 +189,7 @@ class _WorkerCounts:
             return
         wanted = self.top
         while True:
-            goal_s = max(self.score.step_s(self.cutoff() * _SLACK, computing_s, workers), 0.0)
+            goal_s = max(self.score.step_s(self.cutoff() * (1 + EQUAL), computing_s, workers), 0.0)
             limits = Limits(wall_s=max(self.deadline - time.monotonic(), 0.0), cutoff_s=goal_s, num_solutions=wanted)
             solution = solve_pipeline(problem, limits, front=self._front(problem, goal_s))
             self.found([_plan(self.tables, plan) for plan in solution.plans])
@@ -211,7 +212,7 @@ class _WorkerCounts:
 
         The plans of the latter are plans of the problem; they lower the cutoff for the others.
         """
-        goal_s = self.score.step_s(self.cutoff() * _SLACK, 0.0, workers)
+        goal_s = self.score.step_s(self.cutoff() * (1 + EQUAL), 0.0, workers)
         if self.exact:
             return False
         for parts in _UNITS if np.isfinite(goal_s) else ():
@@ -296,7 +297,7 @@ def quick_bounds(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray
         work += np.minimum.accumulate(replicas * time_s)
     most = np.minimum(np.array(worker_counts), len(replicas) + 1) - 2  # row of the most replicas that a stage can have
     mean = work[most] / np.array(worker_counts, dtype=np.float64)
-    return np.asarray(np.maximum(path[most], m * mean) * (1 - 1e-12))
+    return np.asarray(np.maximum(path[most], m * mean) * (1 - ROUNDING))
 
 
 def least_computing_s(tables: CostTables, worker_counts: Sequence[int]) -> FloatArray:
@@ -311,7 +312,7 @@ def least_computing_s(tables: CostTables, worker_counts: Sequence[int]) -> Float
         time_s = m * (costs.forward_s + costs.backward_input_s + costs.backward_weight_s) + costs.update_s
         work += np.minimum.accumulate(np.where(costs.legal, replicas * time_s, np.inf))
     most = np.minimum(np.array(worker_counts), len(replicas) + 1) - 2
-    return np.asarray(work[most] / np.array(worker_counts, dtype=np.float64) * (1 - 1e-12))
+    return np.asarray(work[most] / np.array(worker_counts, dtype=np.float64) * (1 - ROUNDING))
 
 
 def _problem(

@@ -52,6 +52,7 @@ from bisect import insort
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.layerwise.per_layer.problem import Limits
 from strategies.layerwise.pipeline.bounds import (
     SAFETY,
@@ -64,13 +65,7 @@ from strategies.layerwise.pipeline.bounds import (
 from strategies.layerwise.pipeline.front import FrontTable
 from strategies.layerwise.pipeline.frontier import undominated
 from strategies.layerwise.pipeline.labels import Labels, Trail, join
-from strategies.layerwise.pipeline.problem import (
-    FloatArray,
-    IntArray,
-    PartitionProblem,
-    PipelinePlan,
-    objective_s,
-)
+from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s
 
 __all__ = ["Sweep"]
 

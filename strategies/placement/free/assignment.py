@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import ROUNDING
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.problem import CAPACITY_SLACK, FloatArray, IntArray, PlacementProblem, sums_by
+from strategies.placement.problem import PlacementProblem, sums_by
 
 __all__ = ["Devices"]
 
@@ -36,7 +38,7 @@ class Devices:
             num_cpus=problem.num_cpus,
             memory_bytes=problem.capacity_bytes,
             times=np.stack([own[kind.name] for kind in kinds]) if kinds else None,
-            capacities=np.array([kind.memory_bytes for kind in kinds]) * (1.0 + CAPACITY_SLACK) if kinds else None,
+            capacities=np.array([kind.memory_bytes for kind in kinds]) * (1.0 + ROUNDING) if kinds else None,
             link_factors=np.array([kind.link_factor for kind in kinds]) if kinds else None,
         )
 

@@ -7,10 +7,11 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from costmodel.arrays import IntArray
 from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.device_program import improved_by_program
 from strategies.placement.free.search import FreeSearch
-from strategies.placement.problem import IntArray, PlacementResult
+from strategies.placement.problem import PlacementResult
 
 __all__ = ["CLOSE", "Decider", "close_in", "run_to_the_end"]
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import EQUAL, REDUCED_COST
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.free.intervals import longest_intervals
 from strategies.placement.free.pricing import PricedSets, Pricing
-from strategies.placement.problem import FloatArray, IntArray
 from strategies.solvers import LinearProgram, solve_relaxation
 
 __all__ = ["ColumnBound", "Cover"]
@@ -28,7 +29,6 @@ __all__ = ["ColumnBound", "Cover"]
 _SMOOTHING = 0.5
 # A block may stay uncovered at this many accelerators; more than it can be worth where covers exist.
 _UNCOVERED = 2.0
-_TOLERANCE = 1e-7
 # What is still computed after the deadline, in seconds and as a share of the limit: without it the last prices would prove nothing.
 _LATE_S = 2.0
 _LATE_SHARE = 0.05
@@ -118,7 +118,7 @@ class ColumnBound:
         while True:
             clock.check()
             master = self._master(target)
-            if master.num_accelerators <= pricing.num_accelerators * (1 + 1e-9):
+            if master.num_accelerators <= pricing.num_accelerators * (1 + EQUAL):
                 return master.cover
             for weight in (_SMOOTHING, 0.0):
                 clock.check()
@@ -140,11 +140,11 @@ class ColumnBound:
     def _enter(self, priced: PricedSets, target: int, master: _Master | None) -> bool:
         members = priced.accelerator_set(target + self._pricing.room_bins)
         is_new = self.add(members)
-        gains = master is not None and is_new and float(master.prices[members].sum()) > 1.0 + _TOLERANCE
+        gains = master is not None and is_new and float(master.prices[members].sum()) > 1.0 + REDUCED_COST
         if priced.cpu is not None:
             taken = priced.cpu_set(target)
             if self.add(taken, cpu=True) and master is not None:
-                gains = gains or float(master.prices[taken].sum()) > master.cpu_price + _TOLERANCE
+                gains = gains or float(master.prices[taken].sum()) > master.cpu_price + REDUCED_COST
         return gains
 
     def _prove(self, clock: Clock) -> None:
@@ -185,7 +185,7 @@ class ColumnBound:
         )
         assert result is not None, "everything may stay uncovered"
         shares = result.values[: len(columns)]
-        used = shares > _TOLERANCE
+        used = shares > REDUCED_COST
         first = len(sets)
         return _Master(
             num_accelerators=result.objective,

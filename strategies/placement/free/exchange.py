@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import EQUAL
 from strategies.placement.clock import Clock
 from strategies.placement.free.assignment import Devices
 from strategies.placement.free.frontier import Frontier, build_frontier, frontier_order, sweep
 from strategies.placement.free.pricing import pin_lists
-from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["Exchange"]
 
 # Most divisions whose true loads are looked at, best first by rounded load: memory may rule out the first ones.
 _TRIED = 40
-_LEAST_GAIN = 1e-9
 # Loads are told apart to the larger of the two over so many bins; fewer where the table would be large. True loads decide.
 _BINS = (100, 1000)
 _MOST_CELLS = 40_000_000
@@ -103,13 +103,13 @@ class Exchange:
         result = sweep(frontier, weight.astype(np.int64), gain, bins, clock=clock)
         reached = np.maximum(-result.value, np.arange(bins + 1) * unit)
         for load in np.argsort(reached, kind="stable")[:_TRIED].tolist():
-            if reached[load] >= now * (1 - _LEAST_GAIN):
+            if reached[load] >= now * (1 - EQUAL):
                 return None
             trial = place.copy()
             trial[blocks] = a
             trial[result.side_one(load)] = b
             after = devices.loads(trial)
-            if max(after[a], after[b]) < now * (1 - _LEAST_GAIN):
+            if max(after[a], after[b]) < now * (1 - EQUAL):
                 return trial, after
         return None
 

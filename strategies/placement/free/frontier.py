@@ -19,8 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.clock import Clock
-from strategies.placement.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["MAX_STATES", "Frontier", "Sweep", "build_frontier", "frontier_order", "sweep"]
 

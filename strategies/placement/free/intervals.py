@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.placement.contraction import BlockGraph
-from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["longest_intervals"]
 

@@ -18,17 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import EQUAL, ROUNDING
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.free.frontier import MAX_STATES, Frontier, Sweep, build_frontier, frontier_order, sweep
-from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["PricedSets", "Pricing", "pin_lists", "whole_frontier"]
 
-# Prices are sums of a few hundred doubles; a bound needs more than their rounding.
-_MARGIN = 1e-9
-# Times are divided by the width of a bin; the quotient may be an integer but for its rounding.
-_BELOW = 1 - 1e-12
 _ALMOST = 1e-6
 
 
@@ -128,7 +125,7 @@ class Pricing:
         self._cpu_weight = self._cpu_frontier.charge(1, self.cpu_bins, none).astype(np.int64)
 
     def _rounded(self, time: FloatArray) -> IntArray:
-        bins = np.floor(time / self.unit * _BELOW) if self._is_proof else np.rint(time / self.unit)
+        bins = np.floor(time / self.unit * (1 - ROUNDING)) if self._is_proof else np.rint(time / self.unit)
         return np.minimum(bins, self.bins + 1).astype(np.int64)
 
     def bin_of(self, load: float) -> int:
@@ -148,7 +145,7 @@ class Pricing:
             cpu = sweep(self._cpu_frontier, self._cpu_weight, cpu_gain, self.bins, remember=remember, clock=clock)
             cpu_best = np.maximum.accumulate(cpu.value)
         most = self.num_accelerators * best[within] + self.num_cpus * cpu_best
-        enough = np.flatnonzero(most[: self.bins - self.room_bins + 1] >= float(prices.sum()) * (1 - _MARGIN))
+        enough = np.flatnonzero(most[: self.bins - self.room_bins + 1] >= float(prices.sum()) * (1 - EQUAL))
         first = int(enough[0]) if len(enough) else self.bins - self.room_bins + 1
         return PricedSets(
             prices=prices,

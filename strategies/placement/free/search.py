@@ -6,13 +6,15 @@ import contextlib
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import PROOF_SLACK, ROUNDING
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.contiguous import solve_contiguous
 from strategies.placement.contraction import contract_classes
 from strategies.placement.free.assignment import Devices
 from strategies.placement.free.exchange import Exchange
 from strategies.placement.mixed.bounds import mixed_bound
-from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
 __all__ = ["FreeSearch"]
 
@@ -51,7 +53,7 @@ class FreeSearch:
 
     def is_done(self) -> bool:
         """Whether bound and value are close enough."""
-        return self.bound >= self.value * (1 - max(self.gap, 1e-9))
+        return self.bound >= self.value * (1 - max(self.gap, PROOF_SLACK))
 
     def start(self, *, share: float = 1.0) -> None:
         """A chain and simple fillings, improved; each as it is comes first, so that there is something however short the time.
@@ -81,7 +83,7 @@ class FreeSearch:
     def keep(self, place: IntArray, loads: FloatArray | None = None) -> bool:
         """Take over a placement as it is; whether it is the best."""
         worst = float((self.devices.loads(place) if loads is None else loads).max())
-        if not worst < self.value * (1 - 1e-12):
+        if not worst < self.value * (1 - ROUNDING):
             return False
         self.place, self.value = place, worst
         self.report("exchange")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodel.arrays import IntArray
 from strategies.placement.bounds import best_time_per_byte
 from strategies.placement.clock import Clock
 from strategies.placement.free.closing import CLOSE, close_in, run_to_the_end
@@ -23,7 +24,7 @@ from strategies.placement.free.search import FreeSearch
 from strategies.placement.large.chains import LARGE
 from strategies.placement.large.free import solve_large
 from strategies.placement.mixed.free import solve_mixed_free
-from strategies.placement.problem import IntArray, PlacementProblem, PlacementResult
+from strategies.placement.problem import PlacementProblem, PlacementResult
 
 __all__ = ["solve_free"]
 

@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.placement.bounds import largest_load
 from strategies.placement.chain import ChainLimits, ChainSolution, best_chain
 from strategies.placement.clock import Clock
@@ -14,7 +15,7 @@ from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily, ideals_from_orders
 from strategies.placement.large.coarsening import coarse_graph, late_order, segments_along
 from strategies.placement.orders import sample_orders, topological_order
-from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem
+from strategies.placement.problem import Placement, PlacementProblem
 from strategies.placement.segments import greedy_stages
 
 __all__ = ["LARGE", "LargeChains", "coarse_along"]

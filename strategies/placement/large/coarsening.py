@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.placement.contraction import BlockGraph, packed_hyperedges
-from strategies.placement.problem import FloatArray, IntArray, sums_by
+from strategies.placement.problem import sums_by
 
 __all__ = ["coarse_graph", "cut_costs", "cut_positions", "late_order", "segments_along"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import PROOF_SLACK
 from strategies.placement.bounds import simple_bound
 from strategies.placement.clock import Clock, OutOfTimeError, why_stopped
 from strategies.placement.contraction import BlockGraph, contract, contract_classes
@@ -12,7 +14,7 @@ from strategies.placement.free.exchange import Exchange
 from strategies.placement.large.chains import LargeChains
 from strategies.placement.large.coarsening import coarse_graph, segments_along
 from strategies.placement.large.priced import PRICED_PROOF, priced_bounds
-from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_large"]
 
@@ -81,7 +83,7 @@ class _LargeSearch:
             self._raise_bound(graph, chains.order)
 
     def _is_done(self) -> bool:
-        return self.bound >= self.value * (1 - max(self._gap, 1e-9))
+        return self.bound >= self.value * (1 - max(self._gap, PROOF_SLACK))
 
     def _fill(self) -> None:
         """Without a chain within the memory: largest blocks first, each where it makes the least load."""

@@ -16,11 +16,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import ROUNDING
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.free.frontier import Frontier, build_frontier
 from strategies.placement.free.pricing import Pricing, pin_lists
-from strategies.placement.problem import FloatArray, IntArray, PlacementProblem
+from strategies.placement.problem import PlacementProblem
 
 __all__ = ["PRICED_PROOF", "priced_bounds"]
 
@@ -88,7 +90,7 @@ def _finest(graph: BlockGraph, value: float, bins: int) -> tuple[float, float]:
     """Width of a bin with the least loss by rounding, and that loss."""
     time = graph.accelerator_time
     units = value / bins * _WIDTHS
-    losses = [float(np.sum(time - np.floor(time / unit * (1 - 1e-12)) * unit)) for unit in units]
+    losses = [float(np.sum(time - np.floor(time / unit * (1 - ROUNDING)) * unit)) for unit in units]
     best = int(np.argmin(losses))
     return float(units[best]), losses[best] / max(float(time.sum()), 1e-300)
 

@@ -25,8 +25,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodel.arrays import IntArray
 from strategies.placement.contraction import BlockGraph, contract
-from strategies.placement.problem import IntArray, PlacementProblem
+from strategies.placement.problem import PlacementProblem
 
 __all__ = ["AtomGraph", "atom_graph"]
 

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.tolerances import EQUAL
 from strategies.placement.clock import Clock
 from strategies.placement.ideals import IdealFamily
 from strategies.placement.latency.steps import SmallIntArray, Steps
-from strategies.placement.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["Bundled", "bundled"]
 
@@ -128,7 +129,7 @@ class _Rules:
 
     def bundle(self, calls: int, size: FloatArray) -> IntArray:
         """State of a class whose bundle has so many calls and so many bytes, or a little more."""
-        share = np.floor(size / self.capacity_bytes * _SIZES * (1 - 1e-9)) if self.capacity_bytes > 0 else 0.0 * size
+        share = np.floor(size / self.capacity_bytes * _SIZES * (1 - EQUAL)) if self.capacity_bytes > 0 else 0.0 * size
         return _BUNDLE + (calls - 1) * (_SIZES + 1) + np.clip(share, 0, _SIZES).astype(np.int64)
 
     def known(self, state: int) -> tuple[int, float]:
@@ -159,7 +160,7 @@ class _Moves:
             allowed = ~self._touched | self._on_cpu
         elif state >= _BUNDLE:
             calls, held = rules.known(state)
-            fits = (calls < rules.most_calls) & (held + size <= rules.capacity_bytes * (1 + 1e-9))
+            fits = (calls < rules.most_calls) & (held + size <= rules.capacity_bytes * (1 + EQUAL))
             allowed = ~self._touched | (~self._on_cpu & fits)
             together = rules.bundle(min(calls + 1, rules.most_calls), held + size)
             own = np.where(self._touched & ~self._on_cpu, together, own)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.placement.contraction import contract
 from strategies.placement.latency.atoms import AtomGraph
 from strategies.placement.latency.steps import Arcs
-from strategies.placement.problem import FloatArray, IntArray, PlacementProblem
+from strategies.placement.problem import PlacementProblem
 
 __all__ = ["coarse_graph", "lifted"]
 

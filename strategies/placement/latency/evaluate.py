@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem, sums_by
+from costmodel.arrays import FloatArray, IntArray
+from strategies.placement.problem import Placement, PlacementProblem, sums_by
 
 __all__ = ["CPU", "Timing", "evaluate", "placement_of"]
 

@@ -17,14 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.tolerances import EQUAL
 from strategies.placement.clock import Clock
 from strategies.placement.latency.evaluate import CPU, placement_of
 from strategies.placement.problem import Placement, PlacementProblem
 
 __all__ = ["ExhaustiveAnswer", "search_all"]
 
-# A solution must be better by this share to count.
-_LEAST_GAIN = 1e-9
 # States between looks at the clock.
 _CHECKED = 256
 
@@ -151,7 +150,7 @@ class _Search:
     def take(self, state: _State) -> None:
         """Keep a state for its turn, or as the best end."""
         if state.done == self._all:
-            if state.latest < self._limit * (1 - _LEAST_GAIN):
+            if state.latest < self._limit * (1 - EQUAL):
                 self._limit, self._best = state.latest, state
             return
         key = (state.done, state.colors, state.calls, state.used)
@@ -167,7 +166,7 @@ class _Search:
                 if any(all(a <= b for a, b in zip(other, row, strict=True)) for other in kept):
                     continue
                 kept.append(row)
-                if self._bound(state) < self._limit * (1 - _LEAST_GAIN):
+                if self._bound(state) < self._limit * (1 - EQUAL):
                     yield state
 
     def _bound(self, state: _State) -> float:

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily
 from strategies.placement.latency.steps import membership
-from strategies.placement.problem import FloatArray, IntArray
 
 __all__ = ["FarSteps", "far_steps"]
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from costmodel.arrays import IntArray
+from costmodel.tolerances import EQUAL
 from strategies.placement.clock import Clock
 from strategies.placement.latency.evaluate import CPU, evaluate, placement_of
-from strategies.placement.problem import IntArray, Placement, PlacementProblem, sums_by
+from strategies.placement.problem import Placement, PlacementProblem, sums_by
 
 __all__ = ["improve"]
-
-_LEAST_GAIN = 1e-9
 
 
 def improve(
@@ -60,7 +60,7 @@ def improve(
             nodes = np.flatnonzero((state.device == first[0]) & (state.subgraph == first[1]))
             if len(nodes) and state.move(nodes, *second):
                 found(state.placement(), state.latency)
-        if state.latency >= before * (1 - _LEAST_GAIN):
+        if state.latency >= before * (1 - EQUAL):
             return
 
 
@@ -103,7 +103,7 @@ class _State:
         if bool(np.any(size > problem.capacity_bytes)) or not self._is_together(there):
             return False
         latency = evaluate(problem, placement_of(problem, there, number)).latency
-        if latency >= self.latency * (1 - _LEAST_GAIN):
+        if latency >= self.latency * (1 - EQUAL):
             return False
         self.device, self.subgraph, self.latency = there, number, latency
         return True

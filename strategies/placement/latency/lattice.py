@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import EQUAL
 from strategies.placement.clock import Clock
 from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumerate_ideals
 from strategies.placement.latency.atoms import AtomGraph, atom_graph
@@ -17,7 +19,7 @@ from strategies.placement.latency.labels import LabelAnswer, LabelSearch
 from strategies.placement.latency.packing import placement_of_path
 from strategies.placement.latency.prices import Flows, least_after, least_before, survivors
 from strategies.placement.latency.steps import Arcs, Move, Steps, arcs_of, build_steps, crossing_arcs, membership
-from strategies.placement.problem import FloatArray, IntArray, Placement, PlacementProblem
+from strategies.placement.problem import Placement, PlacementProblem
 
 __all__ = ["METHOD", "Best", "search_lattices"]
 
@@ -250,7 +252,7 @@ class _Lattice:
                 return
             proven = min(limit, answer.latency)
             words = _LIMIT_PROOF if best.num_subgraphs == 1 else _RELAXED_PROOF
-            best.raise_bound(proven, _LABEL_PROOF if proven >= best.value * (1 - 1e-9) else words)
+            best.raise_bound(proven, _LABEL_PROOF if proven >= best.value * (1 - EQUAL) else words)
             if answer.path is not None:
                 return
 

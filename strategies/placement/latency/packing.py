@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily
 from strategies.placement.latency.evaluate import CPU, evaluate, placement_of
 from strategies.placement.latency.steps import Move
-from strategies.placement.problem import BoolArray, FloatArray, IntArray, Placement, PlacementProblem, sums_by
+from strategies.placement.problem import Placement, PlacementProblem, sums_by
 
 __all__ = ["packed", "placement_of_path"]
 

@@ -15,6 +15,7 @@ the best one fits, it is optimal. With few operators all placements are tried (`
 
 from __future__ import annotations
 
+from costmodel.tolerances import PROOF_SLACK
 from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import contract
 from strategies.placement.latency.evaluate import evaluate
@@ -34,8 +35,6 @@ MAX_IDEALS = 100_000
 # With more operators than this not all placements are tried; nor more states than so many, some seconds.
 _FEW = 16
 _MOST_STATES = 150_000
-# Nothing finer than this share is claimed.
-_ROUNDING = 1e-9
 
 
 def solve_latency(
@@ -140,7 +139,7 @@ class _Search:
 
     def is_done(self) -> bool:
         """Whether the bound is as near as was asked."""
-        return self.bound >= self.value * (1 - max(self._gap, _ROUNDING))
+        return self.bound >= self.value * (1 - max(self._gap, PROOF_SLACK))
 
     def report(self) -> None:
         """Tell whoever watches."""

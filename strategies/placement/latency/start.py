@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph, contract
 from strategies.placement.latency.evaluate import CPU, evaluate, placement_of
-from strategies.placement.problem import BoolArray, FloatArray, IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
 __all__ = [
     "all_on_cpus",

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.placement.clock import Clock
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.ideals import IdealFamily
-from strategies.placement.problem import BoolArray, FloatArray, IntArray
 
 __all__ = ["Arcs", "Move", "Steps", "arcs_of", "build_steps", "crossing_arcs", "membership"]
 
@@ -320,7 +320,7 @@ class _Builder:
         return np.asarray(base + code)
 
 
-_NONE: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+_NONE: IntArray = np.zeros(0, dtype=np.int64)
 
 
 def _starts(lists: list[IntArray]) -> IntArray:

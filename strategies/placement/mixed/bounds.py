@@ -19,17 +19,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodel.arrays import BoolArray, FloatArray
+from costmodel.tolerances import LONG_SUM_ROUNDING
 from strategies.placement.bounds import Bound, simple_bound
 from strategies.placement.contraction import BlockGraph, contract_classes
 from strategies.placement.free.assignment import Devices
-from strategies.placement.problem import BoolArray, FloatArray, PlacementProblem
+from strategies.placement.problem import PlacementProblem
 from strategies.solvers import LinearProgram, solve_relaxation
 
 __all__ = ["Kind", "kind_graph", "kinds_of", "mixed_bound", "spread_bound"]
 
 SPREAD_PROOF = "compute and memory divided evenly among the kinds"
-# Sums of a few thousand doubles are rounded by less than this, relatively.
-_ROUNDING = 1e-11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,4 +133,4 @@ def spread_bound(kinds: tuple[Kind, ...], graph: BlockGraph) -> tuple[float, Flo
         prices = np.where(kind.allowed, np.minimum(prices, cost), prices)
         spent += size_weight[t] * kind.count * kind.capacity_bytes if size_weight[t] else 0.0
     bound = float(prices.sum()) - spent
-    return max(0.0, bound - _ROUNDING * (abs(spent) + float(prices.sum()))), prices
+    return max(0.0, bound - LONG_SUM_ROUNDING * (abs(spent) + float(prices.sum()))), prices

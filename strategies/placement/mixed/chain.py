@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.arrays import BoolArray, IntArray
 from strategies.placement.chain import ChainLimits, StagePairs
 from strategies.placement.clock import Clock, why_stopped
 from strategies.placement.contraction import BlockGraph, contract
@@ -25,7 +26,7 @@ from strategies.placement.ideals import IdealFamily, TooManyIdealsError, enumera
 from strategies.placement.loads import device_loads
 from strategies.placement.mixed.bounds import Kind, kind_graph, kinds_of, mixed_bound
 from strategies.placement.orders import sample_orders
-from strategies.placement.problem import IntArray, Placement, PlacementProblem, PlacementResult
+from strategies.placement.problem import Placement, PlacementProblem, PlacementResult
 
 __all__ = ["solve_mixed_chain"]
 
@@ -189,7 +190,7 @@ class _Families:
     def decide(self, problem: PlacementProblem, limit: float, clock: Clock) -> IntArray | None:
         """Device of every operator with all loads within a limit; None where no chain of these down-sets has it."""
         stages = [self._stages(t, limit, clock) for t in range(len(self.kinds))]
-        reached: dict[tuple[int, ...], NDArray[np.bool_]] = {}
+        reached: dict[tuple[int, ...], BoolArray] = {}
         parent: dict[tuple[int, ...], tuple[NDArray[np.int32], NDArray[np.int8]]] = {}
         for counts in itertools.product(*(range(min(k.count, self.graph.num_blocks) + 1) for k in self.kinds)):
             clock.check()

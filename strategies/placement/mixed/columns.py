@@ -22,13 +22,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from costmodel.arrays import FloatArray, IntArray
+from costmodel.tolerances import EQUAL, REDUCED_COST
 from strategies.placement.clock import Clock, OutOfTimeError
 from strategies.placement.contraction import BlockGraph
 from strategies.placement.free.frontier import Frontier
 from strategies.placement.free.intervals import longest_intervals
 from strategies.placement.free.pricing import PricedSets, Pricing, whole_frontier
 from strategies.placement.mixed.bounds import Kind, kind_graph
-from strategies.placement.problem import FloatArray, IntArray
 from strategies.solvers import LinearProgram, solve_relaxation
 
 __all__ = ["KindColumns", "KindCover", "KindPrices"]
@@ -37,9 +38,6 @@ __all__ = ["KindColumns", "KindCover", "KindPrices"]
 _SMOOTHING = 0.5
 # Leaving a block uncovered counts as so many times all devices; covers are always cheaper.
 _UNCOVERED = 2.0
-_TOLERANCE = 1e-7
-# Prices are sums of a few hundred doubles; a bound needs more than their rounding.
-_MARGIN = 1e-9
 # What is still computed after the deadline, in seconds and as a share of the limit: without it the last prices would prove nothing.
 _LATE_S = 2.0
 _LATE_SHARE = 0.05
@@ -86,7 +84,7 @@ class KindPrices:
         most = np.zeros(self.bins + 1)
         for kind, priced in zip(self.kinds, found, strict=True):
             most += kind.count * priced.accelerator_best
-        enough = np.flatnonzero(most >= float(prices.sum()) * (1 - _MARGIN))
+        enough = np.flatnonzero(most >= float(prices.sum()) * (1 - EQUAL))
         return float(enough[0] if len(enough) else self.bins) * self.unit, found
 
     def bin_of(self, load: float) -> int:
@@ -231,7 +229,7 @@ class KindColumns:
             members = priced.accelerator_set(target)
             is_new = self.add(t, members)
             if is_new and master is not None:
-                gains |= float(master.prices[members].sum()) > float(master.device_prices[t]) + _TOLERANCE
+                gains |= float(master.prices[members].sum()) > float(master.device_prices[t]) + REDUCED_COST
         return gains
 
     def _prove(self, clock: Clock) -> None:
@@ -270,10 +268,10 @@ class KindColumns:
         )
         assert result is not None, "everything may stay uncovered"
         shares = [result.values[:first][kind_of == t] for t in range(kinds)]
-        used = [own > _TOLERANCE for own in shares]
+        used = [own > REDUCED_COST for own in shares]
         return _Master(
             share=float(result.values[-1]),
-            is_cover=bool(result.objective <= 1 + _MARGIN and result.values[first:-1].max(initial=0.0) <= _TOLERANCE),
+            is_cover=bool(result.objective <= 1 + EQUAL and result.values[first:-1].max(initial=0.0) <= REDUCED_COST),
             cover=KindCover(
                 sets=tuple(tuple(s for s, u in zip(o, k, strict=True) if u) for o, k in zip(sets, used, strict=True)),
                 shares=tuple(own[k] for own, k in zip(shares, used, strict=True)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from costmodel.arrays import IntArray
 from strategies.placement.clock import Clock
 from strategies.placement.free.closing import CLOSE, close_in, run_to_the_end
 from strategies.placement.free.frontier import Frontier
@@ -11,7 +12,7 @@ from strategies.placement.free.pricing import whole_frontier
 from strategies.placement.free.search import FreeSearch
 from strategies.placement.mixed.bounds import Kind, kinds_of, spread_bound
 from strategies.placement.mixed.columns import KindColumns, KindCover, KindPrices
-from strategies.placement.problem import IntArray, PlacementProblem, PlacementResult
+from strategies.placement.problem import PlacementProblem, PlacementResult
 
 __all__ = ["solve_mixed_free"]
 

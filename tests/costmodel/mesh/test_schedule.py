@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.plan import SCHEDULES
 from costmodel.mesh.schedule import ChunkRuns, flush_s, in_flight, schedule_is_legal, waiting_for_weight
 from costmodel.timeline import Timeline, TimelineInput, simulate
@@ -48,14 +48,14 @@ class Case:
         )
 
 
-def flushes(cases: list[Case]) -> NDArray[np.float64]:
+def flushes(cases: list[Case]) -> FloatArray:
     """All in one batch, padded with empty runs."""
     width = max(len(case.count) for case in cases)
 
-    def table(name: str) -> NDArray[np.float64]:
+    def table(name: str) -> FloatArray:
         return np.array([list(getattr(case, name)) + [0] * (width - len(case.count)) for case in cases])
 
-    def column(name: str) -> NDArray[np.int64]:
+    def column(name: str) -> IntArray:
         return np.array([getattr(case, name) for case in cases])
 
     codes = np.array([SCHEDULES.index(case.schedule) for case in cases])

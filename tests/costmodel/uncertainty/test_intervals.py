@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from costmodel.uncertainty.intervals import (
     PARTS,
     Candidates,
@@ -24,7 +24,6 @@ from costmodel.uncertainty.intervals import (
 )
 from costmodel.uncertainty.rankings import probability_best, shortest_list
 
-FloatArray = NDArray[np.float64]
 NOTHING = ErrorModel(shared_log_sd=0.0, plan_log_sd=0.0)
 
 

@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray
 from planner.calibration.cross_validation import cross_validate, folds_of
 from planner.calibration.fit import Data, Fit, Prior, fit, refit
-
-FloatArray = NDArray[np.float64]
 
 
 def _prior(*log_sd: float) -> Prior:

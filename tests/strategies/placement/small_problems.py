@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from strategies.placement.problem import BoolArray, EdgeSpec, FloatArray, IntArray, NodeSpec, PlacementProblem
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 
 __all__ = ["BruteForce", "brute_force", "content_of", "random_problem"]
 

@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, IntArray, memory_bytes, objective_s
+from costmodel.arrays import IntArray
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, memory_bytes, objective_s
 
 TOLERANCE = 1e-9
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from costmodel.arrays import FloatArray
 from strategies.layerwise.per_layer import elimination
 from strategies.layerwise.per_layer.elimination import Elimination, TooWideError
 from strategies.layerwise.per_layer.minplus import Partition, min_plus
-from strategies.layerwise.per_layer.problem import ChoiceProblem, FloatArray
+from strategies.layerwise.per_layer.problem import ChoiceProblem
 from strategies.layerwise.per_layer.region import spanning_forest
 from strategies.layerwise.per_layer.structure import Structure
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, random_problem

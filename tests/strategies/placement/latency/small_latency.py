@@ -7,7 +7,8 @@ import random
 
 import numpy as np
 
-from strategies.placement.problem import BoolArray, EdgeSpec, FloatArray, IntArray, NodeSpec, PlacementProblem
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
 
 __all__ = ["Everything", "random_latency_problem"]
 
