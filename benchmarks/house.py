@@ -59,14 +59,23 @@ ONE_ESTIMATE = ("estimate", "llama3-70b", "--tp", "8", "--pp", "4", "--gpus", "6
 COMMANDS: dict[str, tuple[str, ...]] = {
     "per-layer, proven": ("optimize", "alexnet", "--gpus", "16"),
     "per-layer, large": ("optimize", "resnet152", "--gpus", "64"),
-    "per-layer, paper's preset": ("optimize", "alexnet", "--preset", "paleo", "--gpus", "8"),
+    "per-layer, paper's preset": (
+        "optimize",
+        "alexnet",
+        "--cost-model",
+        "paleo",
+        "--cluster",
+        "paleo-ethernet20",
+        "--gpus",
+        "8",
+    ),
     "per-layer, one plan": ("estimate", "vgg16", "--gpus", "16", "--family", "data"),
     "mesh, search": ("optimize", "llama3-70b", "--gpus", "512"),
     "mesh, one plan": ONE_ESTIMATE,
     "mesh, explained": ("explain", "llama3-8b", "--gpus", "64"),
     "mixed GPUs": ("optimize", "llama3-8b", "--cluster", "a100-v100"),
     "serving": ("optimize", "llama3-70b", "--mode", "inference", "--gpus", "8"),
-    "placement": ("place", "bert-large", "--gpus", "4"),
+    "placement": ("place", "bert-large", "--cluster", "dgx1-v100", "--batch", "4"),
 }
 
 
