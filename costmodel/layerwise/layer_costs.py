@@ -270,10 +270,7 @@ class _Costing:
         if training and layer.family.keeps_inside:
             kept = kept + layer.family.saved_elements(layer, shard)
         return LayerCosts(
-            # Every worker loads the samples it needs, however it needs them: an input can take any split.
-            legal=np.ones(len(self.zero), dtype=bool)
-            if layer.kind == "input"
-            else legal_splits(layer, table, self.micro_batch),
+            legal=legal_splits(layer, table, self.micro_batch),
             exchange_group=np.where(weights > 0, group, 1.0),
             static_bytes=weights * self._static_bytes_per_weight()
             + _frozen_share(layer, table) * workload.precision.weight_bytes,

@@ -191,12 +191,15 @@ def _split_table(worker_counts: tuple[int, ...], grids_only: bool, batch_only: b
 def legal_splits(layer: Layer, table: SplitTable, micro_batch: int | IntArray) -> BoolArray:
     """Which splits a layer can take: every degree at most the extent it divides (shares may be uneven).
 
-    An input-channel split reduces its partial sums into shares of the output channels, so ``out x in <= output channels``.
+    An input-channel split reduces its partial sums into shares of the output channels, so ``out x in <= output channels``. An input layer
+    takes any split: every worker loads the samples that it needs, however the layers that read them need them.
 
     Returns
     -------
     array of bool, shape (splits,)
     """
+    if layer.kind == "input":
+        return np.ones(len(table.workers), dtype=np.bool_)
     limits = layer.family.limits(layer)
     channels = table.out_channels * table.in_channels
     legal = (

@@ -159,6 +159,9 @@ class _Checker:
 
     def _check_limits(self, name: str, i: int, split: Split) -> None:
         layer = self.graph.layers[i]
+        if legal_splits(layer, _one_row(split), self.micro_batch)[0]:
+            return
+        # The cost model refuses the split: say which degree is at fault.
         limits = layer.family.limits(layer)
         largest = {
             "batch": (self.micro_batch, "samples of a micro-batch"),
@@ -176,7 +179,7 @@ class _Checker:
                 else f"a layer of type '{layer.kind}' cannot be split that way"
             )
             self._note(("layers", name, key), f"{degree} is {reason}" if limit > 1 else reason)
-        if not bad and not legal_splits(layer, _one_row(split), self.micro_batch)[0]:
+        if not bad:
             message = f"out_channels x in_channels is more than the {layer.output_shape[0]} output channels that share partial sums"
             self._note(("layers", name), message)
 

@@ -136,6 +136,13 @@ def round_trip(plan: Plan, graph: Graph) -> Plan:
     return plan_from_document(PlanDocument.model_validate(document), graph)
 
 
+def test_an_input_may_have_any_layout_of_all_workers(plan_path: Path, alexnet: Graph) -> None:
+    """Every worker loads what it needs; so the search says of inputs, and so the reader must."""
+    edited(plan_path, "data: {batch: 16}", "data: {out_channels: 4, height: 4}")
+    loaded = read_plan(plan_path)
+    assert plan_from_document(loaded.content, alexnet, loaded.document).splits[0] == Split(out_channels=4, height=4)
+
+
 def test_pipelines_round_trip(
     tmp_path: Path, alexnet: Graph, make_ranked: MakeRanked, request_16: Request, setting: Setting
 ) -> None:
@@ -272,7 +279,11 @@ def test_all_problems_come_at_once(plan_path: Path, alexnet: Graph) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("data: {batch: 16}", "data: {out_channels: 16}", "data"),
+        (
+            "pool1: {batch: 16}",
+            "pool1: {in_channels: 16}",
+            "layers.pool1.in_channels: a layer of type 'pool' cannot be",
+        ),
         ("fc8: {out_channels: 16}", "fc8: {in_channels: 1, height: 16}", "cannot be split that way"),
         ("pool1: {batch: 16}", "pool1: {batch: 16, collective: ring}", "has no weights"),
         ("workers: 16", "workers: 0", "must be at least 1, got 0"),
