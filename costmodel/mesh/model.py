@@ -31,7 +31,8 @@ from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.sharding import Division
 from costmodel.mesh.shares import RowKeys
 from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
-from costmodel.mesh.step import step_costs, step_times, step_totals
+from costmodel.mesh.step import least_step_times, step_costs, step_totals
+from costmodel.mesh.step_end import host_updates_sooner
 from costmodel.mesh.tables import unit_column, unit_table
 from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitRows, UnitTable
 from costmodel.mesh.units import MeshError, Units, fold
@@ -370,11 +371,13 @@ class MeshModel:
         time = step_totals(self.workload, self.groups, cores, memory, index, row, division, offloads)
         return time, memory.totals(index, row, division, offloads)
 
-    def step_times(
-        self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division, *, exact: bool = True
-    ) -> FloatArray:
-        """Step times of plans that share pipelines, as `divided` has them, without their parts."""
-        return step_times(self.workload, self.groups, cores, memory, index, division, exact=exact)
+    def least_step_times(self, cores: Cores, memory: CoreMemory, index: IntArray, division: Division) -> FloatArray:
+        """Times that plans that share pipelines do not go below, with the optimizer on the device and on the host: (n, 2)."""
+        return least_step_times(self.workload, self.groups, cores, memory, index, division)
+
+    def host_updates_sooner(self, memory: CoreMemory, index: IntArray, division: Division) -> BoolArray:
+        """Which plans have a rank that updates its weights sooner on the host than on the device, (n,)."""
+        return host_updates_sooner(self.workload, self.groups, memory, index, division)
 
     def evaluate_plans(self, plans: Sequence[MeshPlan]) -> MeshCosts:
         """Score plans, those with a layout of their own included.

@@ -26,7 +26,7 @@ from costmodel.mesh.step_end import StepEnd, gradient_width
 from costmodel.tolerances import ROUNDING
 from costmodel.workload import Workload
 
-__all__ = ["ChunkGathering", "chunk_gathering", "offload_waits_s", "step_costs", "step_times", "step_totals"]
+__all__ = ["ChunkGathering", "chunk_gathering", "least_step_times", "offload_waits_s", "step_costs", "step_totals"]
 
 
 _ZERO_BUBBLE = SCHEDULES.index("zero_bubble")
@@ -97,18 +97,28 @@ def step_costs(
     )
 
 
-def step_times(
+def least_step_times(
     workload: Workload,
     groups: GroupTimes,
     cores: Cores,
     memory: CoreMemory,
     index: IntArray,
     division: Division,
-    *,
-    exact: bool = True,
 ) -> FloatArray:
-    """Step times alone, (n,): what `step_costs` says, without the parts."""
-    return _Totals.of(workload, groups, cores, memory, index, division, exact=exact).step_time_s
+    """Times that steps do not go below, with the optimizer on the device and on the host: (n, 2).
+
+    What ``division`` says of the place of the optimizer is not read.
+    """
+    times = CopyTimes.of(groups, division.copies, has_experts=bool(np.any(memory.experts)))
+    gathering = _gathered(workload, cores, times, index, division, exact=False)
+    # Rank 0 ends last: what it leaves is a bound for all.
+    end = StepEnd(workload, groups, cores, memory, times, index, division, gathering.hidden_s, slice(0, 1))
+    step = gathering.flush_s + np.array(end.tails_s(index, np.arange(len(index)), (0, 1), gathering.slack_s))
+    if np.any(division.offload_activations):
+        m = cores.batch.num_micro_batches[index]
+        shown = m * _slowest(rows_of(_offload_s(groups, cores, memory), index), gathering.waiting_s)
+        step += np.where(division.offload_activations > 0, shown, 0.0)
+    return step.T
 
 
 def step_totals(

@@ -19,7 +19,7 @@ from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.sharding import CopyTimes, Division, exposed_exchange
 from costmodel.workload import Workload
 
-__all__ = ["StepEnd", "gradient_passes_s", "gradient_width"]
+__all__ = ["StepEnd", "gradient_passes_s", "gradient_width", "host_updates_sooner"]
 
 
 def gradient_width(workload: Workload, groups: GroupTimes) -> float:
@@ -143,21 +143,8 @@ class StepEnd:
 
     def updates_s(self) -> tuple[FloatArray, FloatArray]:
         """Time of the optimizer on the device, or else on the host with both transfers: (n, Q) each."""
-        workload, assumptions, division = self.workload, self.groups.assumptions, self.division
-        sharded = division.zero_stage[:, None] > 0
-        elements = self.dense / np.where(sharded, division.copies.shard[:, None], 1)
-        elements = elements + self.experts / np.where(sharded, division.copies.expert_shard[:, None], 1)
-        moved = elements * (assumptions.main_gradient_bytes + workload.precision.weight_bytes)
-        touched = elements * workload.optimizer.bytes_moved_per_weight(workload.precision)
-        hosted = moved / assumptions.host_bytes_per_s + touched / assumptions.host_update_bytes_per_s
-        on_device = workload.compute.update_s(elements)
-        passed = self.dense + self.experts if assumptions.zero_whole else elements
-        passes_s = gradient_passes_s(workload, self.groups, passed)
-        on_device, hosted = on_device + passes_s, hosted + passes_s
-        if assumptions.update_launches:
-            started = assumptions.host_launch_s * assumptions.bare_launch * assumptions.update_launches
-            on_device = np.maximum(on_device, started * rows_of(self.memory.tensors[:, self.ranks], self.index))
-        return on_device, hosted
+        tensors = rows_of(self.memory.tensors[:, self.ranks], self.index)
+        return _updates_s(self.workload, self.groups, self.dense, self.experts, tensors, self.division)
 
     def summed_s(self) -> FloatArray:
         """Gradients of weights that stages share, or that tensor-parallel ranks apply to different positions: (c,)."""
@@ -182,3 +169,57 @@ class StepEnd:
         pp = cores.batch.pp
         pair = self.groups.find(np.where(pp > 1, 2, 1), cores.stride["pp"] * np.maximum(pp - 1, 1))
         return self.groups.time_s("all_reduce", pair, message)
+
+
+def host_updates_sooner(
+    workload: Workload, groups: GroupTimes, memory: CoreMemory, index: IntArray, division: Division
+) -> BoolArray:
+    """Which plans have a rank whose optimizer takes less time on the host than on the device, (n,).
+
+    Where none has, the step with the optimizer on the host is not shorter: nothing else of it depends on where the optimizer is.
+    The host may be sooner where its links and memory are quick, or where a rank updates few weights of many tensors, since the device's
+    update takes the time to start its kernels at least.
+
+    Parameters
+    ----------
+    workload : Workload
+    groups : GroupTimes
+    memory : CoreMemory
+    index : array (n,)
+        Core of every plan.
+    division : Division
+        (n,); what it says of offloading is not read.
+    """
+    if not workload.training:
+        return np.zeros(len(index), dtype=np.bool_)
+    dense, experts, tensors = (
+        rows_of(held, index) for held in (memory.dense_trainable, memory.expert_trainable, memory.tensors)
+    )
+    on_device, hosted = _updates_s(workload, groups, dense, experts, tensors, division)
+    return np.asarray(np.any(rows_of(memory.exists, index) & (hosted < on_device), axis=1))
+
+
+def _updates_s(
+    workload: Workload,
+    groups: GroupTimes,
+    dense: FloatArray,
+    experts: FloatArray,
+    tensors: FloatArray,
+    division: Division,
+) -> tuple[FloatArray, FloatArray]:
+    """Time of the optimizer on the device, and on the host with both transfers, of ranks (n, Q) that hold these weights."""
+    assumptions = groups.assumptions
+    sharded = division.zero_stage[:, None] > 0
+    elements = dense / np.where(sharded, division.copies.shard[:, None], 1)
+    elements = elements + experts / np.where(sharded, division.copies.expert_shard[:, None], 1)
+    moved = elements * (assumptions.main_gradient_bytes + workload.precision.weight_bytes)
+    touched = elements * workload.optimizer.bytes_moved_per_weight(workload.precision)
+    hosted = moved / assumptions.host_bytes_per_s + touched / assumptions.host_update_bytes_per_s
+    on_device = workload.compute.update_s(elements)
+    passed = dense + experts if assumptions.zero_whole else elements
+    passes_s = gradient_passes_s(workload, groups, passed)
+    on_device, hosted = on_device + passes_s, hosted + passes_s
+    if assumptions.update_launches:
+        started = assumptions.host_launch_s * assumptions.bare_launch * assumptions.update_launches
+        on_device = np.maximum(on_device, started * tensors)
+    return on_device, hosted

@@ -1,11 +1,13 @@
 """Every way to divide dp of some pipelines, each run its best way: judged with what saves no memory first, then with what may fit and win.
 
-The step of a plan with nothing recomputed and nothing on the host bounds all ways to run it, and more than that: below ZeRO-3 what follows
-the last backward pass (`tail`) knows neither recomputation nor where activations are, so
+With the optimizer in one place, the step with nothing recomputed and all activations on the device bounds all ways to run a plan, and more
+than that: below ZeRO-3 what follows the last backward pass (`tail`) knows neither recomputation nor where activations are, so
 
     step(way) >= floor(way) + tail,  tail = step(plain, optimizer state where the way has it) - pipeline
 
-with the floors of `strategies.mesh.ways`. Under ZeRO-3 the larger of the two terms is a bound.
+with the floors of `strategies.mesh.ways`. Under ZeRO-3 the larger of the two terms is a bound. The host may update sooner than the device,
+also where all fits on the device. So both places of the optimizer are bounded, and both are tried where some rank's host is the sooner one
+(`costmodel.mesh.step_end.host_updates_sooner`).
 """
 
 from __future__ import annotations
@@ -125,40 +127,52 @@ class PlanJudge:
         Returns
         -------
         array (n,)
-            Scores of the plain way: nothing on the host, the least recomputation.
+            Scores that no way to run them goes below.
         """
         if not len(batch):
             return np.zeros(0)
-        plain = self.ways.plainly(batch)
-        plain_s = self._least_s(plain, core)
-        plain_score = self.least_score(plain_s, batch)
+        plain, ways = self.ways.plainly(batch), self.ways.each
+        least_s = self._least_s(plain, core)
+        places = sorted({optimizer for _, optimizer, _ in ways})
+        least_score = self.least_score(np.min(least_s[:, places], axis=1), batch)
         # What is too slow without saving memory stays so.
-        left = np.flatnonzero((plain_score < self.goal()) & self.incumbents.open(batch, plain_score * (1 - EQUAL)))
-        if self.ways.plain in self.ways.each and len(left):
+        left = np.flatnonzero((least_score < self.goal()) & self.incumbents.open(batch, least_score * (1 - EQUAL)))
+        if self.ways.plain in ways and len(left):
             fits = self._memory_bytes(plain.take(left), core[left]) <= self.settings.capacity_bytes
-            self._keep(plain.take(left[fits]))
-            # Everything that saves memory takes longer: what fits is settled, unless an optimizer on the host may save energy.
+            fitting = left[fits]
+            self._keep(plain.take(fitting))
+            if self.ways.plain_on_host in ways:
+                self._try_host(plain.take(fitting), core[fitting], least_s[fitting, 1])
+            # Recomputation, and activations on the host, take longer: what fits is settled, unless energy is compared.
             left = left if self.is_energy else left[~fits]
         if len(left):
-            self._save_memory(batch.take(left), core[left], flush_s[left], floors[left], plain_s[left])
-        return plain_score
+            self._save_memory(batch.take(left), core[left], flush_s[left], floors[left], least_s[left])
+        return least_score
+
+    def _try_host(self, batch: MeshBatch, core: IntArray, least_s: FloatArray) -> None:
+        """Judge plans that fit with their optimizer on the host instead, where that may be quicker."""
+        least = self.least_score(least_s, batch)
+        rows = np.flatnonzero((least < self.goal()) & self.incumbents.open(batch, least * (1 - EQUAL)))
+        if not len(rows):
+            return
+        batch = batch.take(rows)
+        first, index = _pipelines(batch, core[rows])
+        division = Division.of(batch, mesh_strides(batch))
+        sooner = self.model.host_updates_sooner(self.model.core_memory(batch.take(first)), index, division)
+        self._keep(_with_optimizer_on_host(batch.take(np.flatnonzero(sooner))))
 
     def _save_memory(
-        self, batch: MeshBatch, core: IntArray, flush_s: FloatArray, floors: FloatArray, plain_s: FloatArray
+        self, batch: MeshBatch, core: IntArray, flush_s: FloatArray, floors: FloatArray, least_s: FloatArray
     ) -> None:
-        """Judge the ways that save memory, until none left can be better."""
+        """Judge the ways that save memory, until none left can be better; ``least_s`` (n, 2) as `_least_s` has it of the plain way."""
         ways = self.ways.each
         best = np.full(len(batch), np.inf)  # of every division
-        least = {0: plain_s}
-        if any(optimizer for _, optimizer, _ in ways):
-            hosted = replace(self.ways.plainly(batch), offload_optimizer=np.ones(len(batch), dtype=np.int64))
-            least[1] = self._least_s(hosted, core)
         below_three, computing, workers = batch.zero_stage < 3, self.computing_s(batch), batch.workers
         scores = np.full((len(ways), len(batch)), np.inf)
         for v, way in enumerate(ways):
             if way == self.ways.plain:
                 continue
-            base = least[way[1]]
+            base = least_s[:, way[1]]
             tail = np.maximum(base - flush_s, 0.0)
             bound = np.where(below_three, floors[:, v] + tail, np.maximum(floors[:, v], base)) * (1 - EQUAL)
             scores[v] = self.score(bound, workers, computing)
@@ -196,20 +210,24 @@ class PlanJudge:
             batch = batch.take(fitting)
         if not len(batch):
             return
-        score = self.least_score(self._least_s(batch, core[fitting]), batch)
+        least_s = self._least_s(batch, core[fitting])[np.arange(len(batch)), batch.offload_optimizer]
+        score = self.least_score(least_s, batch)
         hopeful = np.flatnonzero((score <= self.incumbents.worst) & (score <= best[rows[fitting]]))
         exact = self._keep(batch.take(hopeful))
         where = rows[fitting[hopeful]]
         np.minimum.at(best, where, exact)
 
     def _least_s(self, batch: MeshBatch, core: IntArray) -> FloatArray:
-        """Times that plans do not go below; those with equal core numbers and recomputed blocks share a pipeline."""
+        """Times that plans do not go below, with the optimizer on the device and on the host: (n, 2).
+
+        Those with equal core numbers and recomputed blocks share a pipeline.
+        """
         self.tally("plans", len(batch))
         first, index = _pipelines(batch, core)
         cores = batch.take(first)
         pipelines, memory = self.model.cores(cores, exact=False), self.model.core_memory(cores)
         division = Division.of(batch, mesh_strides(batch))
-        return self.model.step_times(pipelines, memory, index, division, exact=False)
+        return self.model.least_step_times(pipelines, memory, index, division)
 
     def _memory_bytes(self, batch: MeshBatch, core: IntArray) -> FloatArray:
         if not len(batch):
@@ -289,6 +307,10 @@ def _kind(way: Way) -> tuple[bool, bool]:
     """Ways that are judged alike: without full recomputation, with it, with it and activations on the host."""
     is_full = way[0] == _FULL
     return is_full, is_full and way[2] > 0
+
+
+def _with_optimizer_on_host(batch: MeshBatch) -> MeshBatch:
+    return replace(batch, offload_optimizer=np.ones(len(batch), dtype=np.int64))
 
 
 def _pipelines(batch: MeshBatch, core: IntArray) -> tuple[IntArray, IntArray]:

@@ -74,11 +74,17 @@ class Ways:
 
     @property
     def plain(self) -> Way:
-        """The way that is quicker than all others, allowed or not: the least recomputation, nothing on the host."""
+        """The quickest way that updates on the device, allowed or not: the least recomputation, nothing on the host."""
         kinds = self.kinds
         if len(kinds) != 1 or (kinds[0] == _FULL and not self.space.recomputes_all):
             return _NONE, 0, 0
         return kinds[0], 0, 0
+
+    @property
+    def plain_on_host(self) -> Way:
+        """The same with the optimizer on the host, which may update sooner than the device."""
+        kind, _, activations = self.plain
+        return kind, 1, activations
 
     def plainly(self, batch: MeshBatch) -> MeshBatch:
         """Plans with the recomputation of the plain way."""

@@ -1,0 +1,120 @@
+"""The optimizer on the host may be the quicker of the two, also where everything fits on the device: the search against brute force."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.hardware.cluster import Cluster, DeviceGroup
+from costmodel.hardware.energy import Power, mesh_energy_j
+from costmodel.hardware.host import Host, host_rates
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshBatch
+from costmodel.mesh.sharding import Division
+from strategies.mesh.search import search_mesh
+from strategies.mesh.settings import MeshRestriction, MeshSettings
+from tests.strategies.mesh.brute_force import all_plans, best_scores
+from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
+
+
+def _assumptions(rng: random.Random, host: Host) -> MeshAssumptions:
+    launches = rng.choice([0.0, 0.0, 4.0])
+    return replace(
+        MeshAssumptions(), **host_rates(host), host_launch_s=rng.choice([3e-6, 1e-5]), update_launches=launches
+    )
+
+
+def _cluster(rng: random.Random, per_node: int, host: Host) -> Cluster:
+    """Devices with the memory of an L4 or of an A100, and what one of them takes to start a kernel."""
+    cluster = two_level_cluster(per_node=per_node, outside=rng.choice([2e9, 25e9]))
+    device = replace(
+        cluster.device,
+        memory_bandwidth_bytes_per_s=rng.choice([300e9, 1.5e12]),
+        launch_overhead_s=rng.choice([2e-6, 1e-5]),
+    )
+    return replace(cluster, groups=(DeviceGroup(device=device),), host=host)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_best_plans_are_those_of_brute_force_with_a_quick_host(seed: int) -> None:
+    """Tiny networks on ordinary clusters: hosts of PCIe 4 to NVLink-C2C with the memory of one to two sockets."""
+    rng = random.Random(seed)
+    features = rng.choice([64, 128, 256])
+    graph = decoder(
+        blocks=rng.choice([2, 3]),
+        features=features,
+        ffn=2 * features,
+        vocabulary=rng.choice([256, 512]),
+        positions=rng.choice([8, 64]),
+        experts=rng.choice([0, 0, 2]),
+    )
+    per_node = rng.choice([2, 4])
+    host = Host(
+        devices=per_node,
+        memory_bytes=rng.choice([64e9, 480e9]),
+        memory_bandwidth_bytes_per_s=rng.choice([400e9, 1200e9]) * rng.choice([1, per_node]),
+        link_bytes_per_s=rng.choice([32e9, 64e9, 450e9]),
+    )
+    cluster = _cluster(rng, per_node, host)
+    assumptions = _assumptions(rng, host)
+    workload = workload_of(graph, cluster, rng.choice([2, 4]))
+    model = MeshModel.build(workload, cluster, assumptions)
+    plans = all_plans(model, 3 if seed % 4 else 4)
+    restriction = MeshRestriction()
+    if seed % 8 == 7:
+        restriction = MeshRestriction(flags={"offload_optimizer": True})
+        plans = plans.take(np.flatnonzero(plans.offload_optimizer == 1))
+    costs = model.evaluate(plans)
+    memory = np.sort(costs.memory_bytes)
+    capacity = float(memory[int(rng.choice([0.1, 0.5, 1.0]) * (len(memory) - 1))])
+    objective = rng.choice(["step_time", "step_time", "gpu_hours", "energy"])
+    power = Power(busy_w=rng.choice([200.0, 700.0]), idle_w=rng.choice([50.0, 200.0]), host_w=0.0)
+    if objective == "energy":
+        costs = replace(costs, step_time_s=mesh_energy_j(model, plans, model.layouts(plans), costs, power))
+    expected = best_scores(costs, plans, capacity, 4, per_device=objective == "gpu_hours")
+    settings = MeshSettings(
+        max_workers=3 if seed % 4 else 4,
+        capacity_bytes=capacity,
+        top=4,
+        restriction=restriction,
+        objective=objective,
+        power=power,
+    )
+    outcome = search_mesh(workload, cluster, settings, None, assumptions)
+    assert outcome.space_size == len(plans)
+    assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
+    assert outcome.bound_score == pytest.approx(expected[0], rel=1e-8)
+
+
+@pytest.mark.parametrize("zero_whole", [0.0, 1.0])
+def test_where_no_rank_updates_sooner_on_the_host_no_step_is_shorter_with_it(zero_whole: float) -> None:
+    """What the search leaves out, it leaves out with reason; and there are plans on either side."""
+    cluster = two_level_cluster(per_node=2)
+    workload = workload_of(decoder(blocks=3, features=256, ffn=512, experts=2), cluster, 4)
+    model = MeshModel.build(
+        workload,
+        cluster,
+        MeshAssumptions(
+            host_bytes_per_s=25e9, host_update_bytes_per_s=100e9, update_launches=1.0, zero_whole=zero_whole
+        ),
+    )
+    plans = all_plans(model, 4)
+    here = plans.take(np.flatnonzero((plans.offload_optimizer == 0) & (plans.offload_activations == 0)))
+    there = replace(here, offload_optimizer=np.ones(len(here), dtype=np.int64))
+    sooner = np.array([_is_sooner(model, here, n) for n in range(0, len(here), 97)])
+    rows = np.arange(0, len(here), 97)
+    on_device, on_host = (model.evaluate(batch.take(rows)).step_time_s for batch in (here, there))
+    assert np.all(on_host[~sooner] >= on_device[~sooner] * (1 - 1e-12))
+    assert 0 < np.count_nonzero(sooner) < len(sooner)
+    assert np.any(on_host < on_device)
+
+
+def _is_sooner(model: MeshModel, plans: MeshBatch, n: int) -> bool:
+    one = plans.take(np.array([n]))
+    division = Division.of(one, mesh_strides(one))
+    return bool(model.host_updates_sooner(model.core_memory(one), np.zeros(1, dtype=np.int64), division)[0])
