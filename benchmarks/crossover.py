@@ -9,7 +9,7 @@ import dataclasses
 import sys
 
 from costmodel.layerwise.evaluate import evaluate
-from planner.request import Request
+from planner.core.request import Request
 from planner.resolve import resolve
 from strategies.layerwise.data_parallel import best_data_parallel
 from strategies.layerwise.search import SearchSettings, search

@@ -33,10 +33,10 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MESH_COLUMNS, RECOMPUTE, MeshBatch
 from costmodel.mesh.rules import holds
 from costmodel.mesh.sharding import Division
-from planner.mesh.judge import make_judge
-from planner.mesh.search import settings_of
-from planner.request import Request
+from planner.core.request import Request
 from planner.resolve import resolve
+from planner.spaces.mesh.judge import make_judge
+from planner.spaces.mesh.search import settings_of
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 
 QUESTION = Request(model="gpt3-175b", gpus=512, cluster="dgx-a100")

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from costmodel.mesh.plan import MeshPlan
-from planner.mesh.judge import MeshJudge, make_judge
-from planner.mesh.search import settings_of
-from planner.request import Request
+from planner.core.request import Request
 from planner.resolve import resolve
+from planner.spaces.mesh.judge import MeshJudge, make_judge
+from planner.spaces.mesh.search import settings_of
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshRestriction, MeshSettings
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "practice.md"
@@ -269,7 +269,7 @@ def _rank_text(ranking: Ranking) -> str:
 
 
 def _summary(plan: MeshPlan) -> str:
-    from planner.mesh.wording import mesh_plan_in_words
+    from planner.spaces.mesh.wording import mesh_plan_in_words
 
     return mesh_plan_in_words(plan)
 

@@ -35,8 +35,8 @@ from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.variants import SERVING_CONSTANTS
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
 from costmodel.uncertainty.constants import CONSTANTS
-from planner.loading import load_cluster, load_device, load_model
-from planner.request import Request
+from planner.core.request import Request
+from planner.files.loading import load_cluster, load_device, load_model
 from planner.uncertainty.bars import Knowledge, serving_knowledge
 from planner.uncertainty.serving import serving_candidates, serving_kind
 from strategies.mesh.settings import Bounds

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from planner.api.studies import Sizing, Sweep, size, sweep
     from planner.api.validation import Validation, validate
     from planner.api.words import Interrupted
-    from planner.errors import (
+    from planner.core.errors import (
         InputFileError,
         LimitReached,
         NoFeasiblePlan,
@@ -120,7 +120,7 @@ _MODULES = {
     "planner.api.studies": ("Sizing", "Sweep", "size", "sweep"),
     "planner.api.validation": ("Validation", "validate"),
     "planner.api.words": ("Interrupted",),
-    "planner.errors": (
+    "planner.core.errors": (
         "InputFileError",
         "LimitReached",
         "NoFeasiblePlan",

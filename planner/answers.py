@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from planner.request import Request
+from planner.core.request import Request
 
 if TYPE_CHECKING:
-    from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
-    from planner.mixed.results import MixedBreakdown, MixedResult, RankedMixedPlan
+    from planner.core.results import Breakdown, RankedPlan, SearchResult
     from planner.report.blocks import Report
-    from planner.results import Breakdown, RankedPlan, SearchResult
-    from planner.serving.request import ServingRequest
-    from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
+    from planner.spaces.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
+    from planner.spaces.mixed.results import MixedBreakdown, MixedResult, RankedMixedPlan
+    from planner.spaces.serving.request import ServingRequest
+    from planner.spaces.serving.results import RankedServingPlan, ServingEstimate, ServingResult
 
     Search: TypeAlias = SearchResult | MeshResult | MixedResult
     Prediction: TypeAlias = Breakdown | MeshBreakdown | MixedBreakdown
@@ -38,7 +38,7 @@ __all__ = [
 
 def best_of(result: Search) -> Ranked:
     """What to run: the first plan, or the refined one where there is one."""
-    from planner.mesh.results import MeshResult
+    from planner.spaces.mesh.results import MeshResult
 
     return result.best if isinstance(result, MeshResult) else result.plans[0]
 
@@ -58,8 +58,8 @@ def plan_document_of(
         Where the file will be: relative paths in it start there.
     """
     chosen: Any = best_of(result) if ranked is None else ranked
-    from planner.mesh.results import MeshResult
-    from planner.results import SearchResult
+    from planner.core.results import SearchResult
+    from planner.spaces.mesh.results import MeshResult
 
     if isinstance(result, SearchResult):
         from planner.report.documents import plan_document
@@ -69,19 +69,19 @@ def plan_document_of(
         from planner.report.mesh_documents import mesh_plan_document
 
         return mesh_plan_document(request, result, chosen, folder=folder)
-    from planner.mixed.documents import mixed_plan_document
+    from planner.spaces.mixed.documents import mixed_plan_document
 
     return mixed_plan_document(request, result, chosen, folder=folder)
 
 
 def prediction_plan_document(request: Request, breakdown: Prediction, folder: Path | None = None) -> dict[str, Any]:
     """Plan file of a predicted plan."""
-    from planner.mixed.results import MixedBreakdown
+    from planner.core.results import Breakdown
     from planner.report.documents import assumption_text
-    from planner.results import Breakdown
+    from planner.spaces.mixed.results import MixedBreakdown
 
     if isinstance(breakdown, MixedBreakdown):
-        from planner.mixed.documents import mixed_plan_document
+        from planner.spaces.mixed.documents import mixed_plan_document
 
         return mixed_plan_document(request, breakdown, folder=folder)
     assumptions = [assumption_text(assumption) for assumption in breakdown.assumptions]
@@ -116,19 +116,19 @@ def serving_document_of(
 
 def search_report_of(request: Request, result: Search) -> Report:
     """Ranked plans in every form."""
-    from planner.results import SearchResult
+    from planner.core.results import SearchResult
 
     if isinstance(result, SearchResult):
         from planner.report.optimize import search_report
 
         return search_report(request, result)
-    from planner.mesh.results import MeshResult
+    from planner.spaces.mesh.results import MeshResult
 
     if isinstance(result, MeshResult):
         from planner.report.mesh import mesh_search_report
 
         return mesh_search_report(result)
-    from planner.mixed.report import mixed_search_report
+    from planner.spaces.mixed.report import mixed_search_report
 
     return mixed_search_report(result)
 
@@ -137,15 +137,15 @@ def prediction_report(
     request: Request, breakdown: Prediction, warnings: Sequence[str], command: Literal["estimate", "explain"]
 ) -> Report:
     """One plan in every form."""
-    from planner.mixed.results import MixedBreakdown
-    from planner.results import Breakdown
+    from planner.core.results import Breakdown
+    from planner.spaces.mixed.results import MixedBreakdown
 
     if isinstance(breakdown, MixedBreakdown):
         if command == "explain":
-            from planner.mixed.explain_report import mixed_explain_report
+            from planner.spaces.mixed.explain_report import mixed_explain_report
 
             return mixed_explain_report(breakdown, warnings)
-        from planner.mixed.report import mixed_estimate_report
+        from planner.spaces.mixed.report import mixed_estimate_report
 
         return mixed_estimate_report(breakdown, warnings)
     if isinstance(breakdown, Breakdown):

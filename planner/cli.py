@@ -18,8 +18,8 @@ import typer
 
 from planner.commands.completion import command_to_complete
 from planner.commands.help import GroupedCommand
-from planner.errors import ExitCode, InputFileError, PlannerError, did_you_mean
-from planner.search_errors import SearchInterrupted
+from planner.core.errors import ExitCode, InputFileError, PlannerError, did_you_mean
+from planner.core.search_errors import SearchInterrupted
 
 __all__ = ["make_app", "run"]
 

@@ -6,9 +6,9 @@ import dataclasses
 import math
 
 from costmodel.layerwise.splits import Split
-from planner.errors import UnknownName, UsageError
-from planner.loading import LoadedModel
-from planner.request import Request
+from planner.core.errors import UnknownName, UsageError
+from planner.core.request import Request
+from planner.files.loading import LoadedModel
 from strategies.layerwise.space import FAMILY_NAMES, Restriction, fixed_by_patterns
 
 __all__ = ["parse_fix", "restriction_of"]

@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.tolerances import EQUAL
-from planner.errors import UsageError
-from planner.request import Request, SpaceChoice
+from planner.core.errors import UsageError
+from planner.core.request import Request, SpaceChoice
 
 if TYPE_CHECKING:
     from costmodel.layerwise.plan import Plan
     from costmodel.mesh.plan import MeshPlan
     from costmodel.mixed.plan import MixedPlan
-    from planner.loading import Loaded
-    from planner.mesh.results import MeshBreakdown
-    from planner.mixed.results import MixedBreakdown
-    from planner.results import Breakdown, Setting
+    from planner.core.results import Breakdown, Setting
+    from planner.files.loading import Loaded
     from planner.schema.mesh import MeshEntry
     from planner.schema.plan import PlanDocument
-    from planner.serving.request import ServingRequest
-    from planner.serving.results import ServingEstimate
+    from planner.spaces.mesh.results import MeshBreakdown
+    from planner.spaces.mixed.results import MixedBreakdown
+    from planner.spaces.serving.request import ServingRequest
+    from planner.spaces.serving.results import ServingEstimate
 
 __all__ = ["DECIDED_BY_PLAN", "OVERRIDES", "plan_question", "plan_warnings", "serving_prediction"]
 
@@ -103,7 +103,7 @@ def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
         return mesh
     unit = mesh.dp_replicate * mesh.dp_shard * mesh.micro_batch
     if request.batch % unit:
-        from planner.mesh.near import near_multiples
+        from planner.spaces.mesh.near import near_multiples
 
         near = near_multiples(request.batch, unit)
         raise UsageError(f"--batch {request.batch}: the plan takes multiples of dp x micro-batch = {unit}; use {near}")
@@ -113,19 +113,19 @@ def _with_batch(document: PlanDocument, request: Request) -> MeshEntry | None:
 def _plan(document: PlanDocument, request: Request, loaded: Loaded[PlanDocument]) -> Plan | MeshPlan | MixedPlan:
     """Check the plan against its network."""
     if document.mixed is not None:
-        from planner.mixed.commands import plan_of_document
+        from planner.spaces.mixed.commands import plan_of_document
 
         return plan_of_document(document, request, loaded.document)
     if document.mesh is None:
+        from planner.files.loading import load_model
         from planner.files.plan_check import plan_from_document
-        from planner.loading import load_model
 
         return plan_from_document(
             document, load_model(request.model, seq=request.seq, assume_free=request.assume_free).graph, loaded.document
         )
     from planner.files.mesh_plan_file import mesh_plan_from_document
-    from planner.mesh.judge import make_judge
     from planner.resolve import resolve
+    from planner.spaces.mesh.judge import make_judge
 
     return mesh_plan_from_document(document, make_judge(resolve(request)), loaded.document)
 
@@ -169,7 +169,7 @@ def serving_prediction(
     changes : mapping
         Fields of ServingRequest that are asked otherwise.
     ask : callable
-        `planner.serving.search.estimate_serving`, or one that explains; takes the question and the plan.
+        `planner.spaces.serving.search.estimate_serving`, or one that explains; takes the question and the plan.
     is_changed : bool
         Whether ``base`` is another question than the file's, so that the file's prediction is not compared.
 
@@ -183,7 +183,7 @@ def serving_prediction(
         serving_request_from_document,
         stated_differently,
     )
-    from planner.serving.judge import make_serving_judge
+    from planner.spaces.serving.judge import make_serving_judge
 
     request = dataclasses.replace(serving_request_from_document(loaded.content, base), **changes)
     plan = serving_plan_from_document(loaded.content, make_serving_judge(request), loaded.document)

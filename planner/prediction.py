@@ -9,10 +9,10 @@ from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.plan import Plan
 from costmodel.units import format_bytes, format_seconds
 from planner.breakdown import layer_costs
-from planner.errors import UsageError
+from planner.core.errors import UsageError
+from planner.core.results import Breakdown, RankedPlan
 from planner.ranking import rank
 from planner.resolve import Resolved
-from planner.results import Breakdown, RankedPlan
 from planner.uncertainty.answers import layer_bars
 from planner.uncertainty.bars import with_bars
 

@@ -11,8 +11,8 @@ from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.evaluate import CostBatch, evaluate
 from costmodel.layerwise.plan import Plan, family_of_plan
 from costmodel.layerwise.splits import Split, divisors
+from planner.core.results import RankedPlan
 from planner.resolve import Resolved
-from planner.results import RankedPlan
 from planner.wording import plan_in_words
 from strategies.layerwise.score import Score, score_of
 

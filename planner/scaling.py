@@ -12,11 +12,11 @@ from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
-from planner.errors import UsageError
+from planner.core.errors import UsageError
+from planner.core.request import Request
+from planner.core.results import ScalePoint
 from planner.ranking import rank
-from planner.request import Request
 from planner.resolve import Resolved, resolve
-from planner.results import ScalePoint
 from planner.search import plan_of_family
 from planner.uncertainty.answers import layer_bars
 from planner.uncertainty.bars import ErrorBars, without_model

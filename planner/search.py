@@ -12,13 +12,13 @@ from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.plan import Plan
 from costmodel.tolerances import PROOF_SLACK
 from costmodel.units import format_bytes, format_seconds, parse_quantity
-from planner.errors import NoFeasiblePlan, UsageError
-from planner.objectives import stated_rates
+from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.objectives import stated_rates
+from planner.core.request import Request
+from planner.core.results import Breakdown, RankedPlan, SearchResult
+from planner.core.search_errors import SearchInterrupted, ended_early, no_plan_in_time
 from planner.ranking import layer_score, rank
-from planner.request import Request
 from planner.resolve import Resolved, resolve
-from planner.results import Breakdown, RankedPlan, SearchResult
-from planner.search_errors import SearchInterrupted, ended_early, no_plan_in_time
 from planner.uncertainty.answers import layer_bars
 from planner.uncertainty.bars import COMPARED_PLANS, with_bars
 from planner.wording import plan_in_words
@@ -27,8 +27,8 @@ from strategies.layerwise.space import FAMILY_NAMES
 if TYPE_CHECKING:
     from costmodel.mesh.plan import MeshPlan
     from costmodel.mixed.plan import MixedPlan
-    from planner.mesh.results import MeshBreakdown, MeshResult
-    from planner.mixed.results import MixedBreakdown, MixedResult
+    from planner.spaces.mesh.results import MeshBreakdown, MeshResult
+    from planner.spaces.mixed.results import MixedBreakdown, MixedResult
     from strategies.layerwise.search import Candidate, Outcome, SearchSettings
 
 __all__ = ["estimate", "explain", "optimize", "plan_of_family"]
@@ -39,7 +39,7 @@ _DEFAULT_TIME_LIMIT_S = 60.0
 
 
 def optimize(request: Request, progress: Progress | None = None) -> SearchResult | MeshResult | MixedResult:
-    """Find the best plans for a request, in the space that it is about (`planner.mesh.space`).
+    """Find the best plans for a request, in the space that it is about (`planner.spaces.mesh.space`).
 
     Raises
     ------
@@ -53,11 +53,11 @@ def optimize(request: Request, progress: Progress | None = None) -> SearchResult
     started = time.monotonic()
     resolved = resolve(request)
     if resolved.space == "mixed":
-        from planner.mixed.search import optimize_mixed
+        from planner.spaces.mixed.search import optimize_mixed
 
         return optimize_mixed(resolved, progress)
     if resolved.space == "mesh":
-        from planner.mesh.search import optimize_mesh
+        from planner.spaces.mesh.search import optimize_mesh
 
         return optimize_mesh(resolved, progress)
     return _optimize_layers(resolved, progress, started)
@@ -95,13 +95,13 @@ def estimate(
     resolved = resolve(request)
     if resolved.space == "mixed":
         from costmodel.mixed.plan import MixedPlan
-        from planner.mixed.search import estimate_mixed
+        from planner.spaces.mixed.search import estimate_mixed
 
         assert plan is None or isinstance(plan, MixedPlan)
         return estimate_mixed(resolved, plan)
     if resolved.space == "mesh":
         from costmodel.mesh.plan import MeshPlan
-        from planner.mesh.search import estimate_mesh
+        from planner.spaces.mesh.search import estimate_mesh
 
         assert plan is None or isinstance(plan, MeshPlan)
         return estimate_mesh(resolved, plan)
@@ -124,13 +124,13 @@ def explain(
     resolved = resolve(request)
     if resolved.space == "mixed":
         from costmodel.mixed.plan import MixedPlan
-        from planner.mixed.explain import explain_mixed
+        from planner.spaces.mixed.explain import explain_mixed
 
         assert plan is None or isinstance(plan, MixedPlan)
         return explain_mixed(resolved, plan, progress)
     if resolved.space == "mesh":
         from costmodel.mesh.plan import MeshPlan
-        from planner.mesh.search import explain_mesh
+        from planner.spaces.mesh.search import explain_mesh
 
         assert plan is None or isinstance(plan, MeshPlan)
         return explain_mesh(resolved, plan, progress)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.errors import PlannerError
+from planner.core.errors import PlannerError
 from planner.files.plan_file import request_from_document
 from planner.resolve import resolve
 from planner.schema.plan import PlanDocument
@@ -23,7 +23,7 @@ _SPACES = {"layers": "layers", "mesh": "mesh", "mixed": "auto", "serving": "auto
 
 def layers_of(model: str) -> list[tuple[str, str]]:
     """Names and kinds of the layers of a bundled network, in its order."""
-    from planner.loading import load_model
+    from planner.files.loading import load_model
 
     return [(layer.name, layer.kind) for layer in load_model(model).graph.layers]
 
@@ -77,15 +77,15 @@ def _layers(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
 
 def _mesh(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
     from planner.files.mesh_plan_file import mesh_plan_from_document
-    from planner.mesh.judge import make_judge
+    from planner.spaces.mesh.judge import make_judge
 
     judge = make_judge(resolve(_request(documents[0], "mesh")))
     return _checked(lambda document: mesh_plan_from_document(document, judge), documents), judge.rank
 
 
 def _mixed(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
-    from planner.mixed.judge import make_mixed_judge
-    from planner.mixed.plan_file import mixed_plan_from_document
+    from planner.spaces.mixed.judge import make_mixed_judge
+    from planner.spaces.mixed.plan_file import mixed_plan_from_document
 
     judge = make_mixed_judge(resolve(_request(documents[0], "mixed")))
     return _checked(lambda document: mixed_plan_from_document(document, judge), documents), judge.rank
@@ -93,7 +93,7 @@ def _mixed(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
 
 def _serving(documents: Sequence[PlanDocument]) -> tuple[list[Any], Any]:
     from planner.files.serving_plan_file import serving_plan_from_document, serving_request_from_document
-    from planner.serving.judge import make_serving_judge
+    from planner.spaces.serving.judge import make_serving_judge
 
     request = serving_request_from_document(documents[0], _request(documents[0], "serving"))
     judge = make_serving_judge(request)

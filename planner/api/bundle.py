@@ -13,7 +13,7 @@ from planner.api.shown import Answer
 from planner.api.words import in_python_words
 
 if TYPE_CHECKING:
-    from planner.loading import LoadedCluster, LoadedDevice, LoadedModel
+    from planner.files.loading import LoadedCluster, LoadedDevice, LoadedModel
     from planner.report.blocks import Report
 
 __all__ = [
@@ -126,7 +126,7 @@ def load_model(
     >>> network.name, network.graph.weight_count
     ('alexnet', 50303912)
     """
-    from planner import loading
+    from planner.files import loading
 
     with in_python_words():
         name = reference_to("models", model)
@@ -150,7 +150,7 @@ def load_cluster(cluster: str | os.PathLike[str]) -> LoadedCluster:
     >>> planner.load_cluster("dgx-h100").cluster.device.name
     'h100-sxm'
     """
-    from planner import loading
+    from planner.files import loading
 
     with in_python_words():
         return loading.load_cluster(reference_to("clusters", cluster))
@@ -172,7 +172,7 @@ def load_device(device: str | os.PathLike[str]) -> LoadedDevice:
     Memory:      32.0 GiB at 900 GB/s
     ...
     """
-    from planner import loading
+    from planner.files import loading
 
     with in_python_words():
         return loading.load_device(reference_to("devices", device))

@@ -11,8 +11,8 @@ from planner.api.plans import Plan
 from planner.api.results import Estimate
 from planner.api.shown import Answer
 from planner.api.words import Interrupted, in_python_words
-from planner.errors import UsageError
-from planner.search_errors import SearchInterrupted
+from planner.core.errors import UsageError
+from planner.core.search_errors import SearchInterrupted
 
 if TYPE_CHECKING:
     from planner.comparison.read import Predicted

@@ -12,9 +12,9 @@ from planner.api.options import ALIASES, words_of
 from planner.commands.mesh_options import MESH_OPTIONS
 from planner.commands.question import request_from
 from planner.commands.values import Values
-from planner.errors import UsageError
-from planner.request import Request
-from planner.serving.options import SERVING_OPTIONS
+from planner.core.errors import UsageError
+from planner.core.request import Request
+from planner.spaces.serving.options import SERVING_OPTIONS
 
 __all__ = ["request_of", "words_for"]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar
 
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 
 if TYPE_CHECKING:
-    from planner.loading import LoadedCluster, LoadedDevice, LoadedModel
+    from planner.files.loading import LoadedCluster, LoadedDevice, LoadedModel
 
     ModelLike: TypeAlias = str | os.PathLike[str] | LoadedModel | Mapping[str, Any]
     ClusterLike: TypeAlias = str | os.PathLike[str] | LoadedCluster | Mapping[str, Any]

@@ -60,8 +60,8 @@ def write_answer(question: Any, answer: Any, report: Report, words: Mapping[str,
     from planner.commands.report_files import write_prediction_files, write_search_files
     from planner.commands.report_options import report_files
     from planner.commands.values import Values
-    from planner.errors import UsageError
-    from planner.request import Request
+    from planner.core.errors import UsageError
+    from planner.core.request import Request
 
     with in_python_words():
         if not isinstance(question, Request):

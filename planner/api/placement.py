@@ -15,7 +15,7 @@ from planner.api.options import PlaceOptions, takes_options, words_of
 from planner.api.shown import Answer
 from planner.api.words import Interrupted, in_python_words
 from planner.commands.values import Values
-from planner.search_errors import SearchInterrupted
+from planner.core.search_errors import SearchInterrupted
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from planner.api.exports import Export
     from planner.api.options import EstimateOptions, ExplainOptions
     from planner.api.results import Estimate, Explanation
-    from planner.request import Request
-    from planner.serving.request import ServingRequest
+    from planner.core.request import Request
+    from planner.spaces.serving.request import ServingRequest
 
     Question: TypeAlias = Request | ServingRequest
 
@@ -278,7 +278,7 @@ class Plan:
 
     def _document(self, folder: Path | None) -> dict[str, Any]:
         from planner.answers import plan_document_of, prediction_plan_document, serving_document_of
-        from planner.serving.request import ServingRequest
+        from planner.spaces.serving.request import ServingRequest
 
         if isinstance(self._question, ServingRequest):
             return serving_document_of(self._question, self._answer, self.ranked, folder=folder)
@@ -302,7 +302,7 @@ def _beside(text: str, role: str, plan: Path) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    from planner.errors import OutputError
+    from planner.core.errors import OutputError
 
     try:
         shutil.copyfile(source, target)

@@ -16,15 +16,15 @@ from planner.api.words import Interrupted, in_python_words
 from planner.commands.mesh_options import MESH_OPTIONS
 from planner.commands.question import request_from
 from planner.commands.values import Values
-from planner.errors import UsageError
+from planner.core.errors import UsageError
+from planner.core.request import Request
+from planner.core.search_errors import SearchInterrupted
 from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES
-from planner.request import Request
-from planner.search_errors import SearchInterrupted
-from planner.serving.commands import serving_request
-from planner.serving.options import QUESTION_OPTIONS, SERVING_OPTIONS
+from planner.spaces.serving.commands import serving_request
+from planner.spaces.serving.options import QUESTION_OPTIONS, SERVING_OPTIONS
 
 if TYPE_CHECKING:
-    from planner.loading import Loaded
+    from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
 
 __all__ = ["Progress", "predict"]
@@ -107,7 +107,7 @@ def _ask(command: str, request: Request, plan: Any, progress: Progress | None) -
 
 
 def _ask_serving(command: str, progress: Progress | None) -> Callable[[Any, Any], Any]:
-    from planner.serving.search import estimate_serving, explain_serving
+    from planner.spaces.serving.search import estimate_serving, explain_serving
 
     if command == "estimate":
         return estimate_serving
@@ -158,7 +158,7 @@ def _of_serving_plan(
 ) -> _Predicted:
     from planner.files.plan_file import request_from_document
     from planner.plan_question import serving_prediction
-    from planner.serving.options import serving_from
+    from planner.spaces.serving.options import serving_from
 
     base = dataclasses.replace(request_from_document(loaded.content, path.resolve().parent), **changes)
     values = Values()
@@ -178,9 +178,9 @@ def _loaded_plan(plan: str | os.PathLike[str] | Plan) -> tuple[Loaded[PlanDocume
 
         path = Path(plan)
         return read_plan(path), path
+    from planner.files.loading import Loaded
     from planner.files.validation import validate
     from planner.importers.documents import document_of
-    from planner.loading import Loaded
     from planner.schema.plan import PlanDocument
 
     path = Path.cwd() / "plan.yaml"  # absolute paths inside: the folder decides nothing

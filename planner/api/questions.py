@@ -20,8 +20,8 @@ from planner.api.shown import call_text
 from planner.api.words import Interrupted, in_python_words
 from planner.commands.question import whole_cluster
 from planner.commands.values import Values
-from planner.search_errors import SearchInterrupted
-from planner.serving.commands import serving_request
+from planner.core.search_errors import SearchInterrupted
+from planner.spaces.serving.commands import serving_request
 
 if TYPE_CHECKING:
     from planner.api.options import ModelLike
@@ -80,7 +80,7 @@ def optimize(
         served = serving_request(words["serving"], request, values)
         try:
             if served is not None:
-                from planner.serving.search import optimize_serving
+                from planner.spaces.serving.search import optimize_serving
 
                 result = optimize_serving(served, progress)
                 if result.interrupted:

@@ -127,10 +127,10 @@ class SearchResult(Answer, Written):
 
     def _report(self) -> Report:
         from planner.answers import search_report_of
-        from planner.serving.request import ServingRequest
+        from planner.spaces.serving.request import ServingRequest
 
         if isinstance(self._question, ServingRequest):
-            from planner.serving.report import serving_search_report
+            from planner.spaces.serving.report import serving_search_report
 
             return serving_search_report(self.raw)
         return search_report_of(self._question, self.raw)
@@ -204,10 +204,10 @@ class Estimate(Answer, Written):
 
     def _report(self) -> Report:
         from planner.answers import prediction_report
-        from planner.serving.request import ServingRequest
+        from planner.spaces.serving.request import ServingRequest
 
         if isinstance(self._question, ServingRequest):
-            from planner.serving.report import serving_estimate_report, serving_explain_report
+            from planner.spaces.serving.report import serving_estimate_report, serving_explain_report
 
             report = serving_estimate_report if self._command == "estimate" else serving_explain_report
             return report(self.raw, self.warnings)
@@ -253,7 +253,7 @@ class ScalingCurve(Answer):
 
     Attributes
     ----------
-    points : tuple of planner.results.ScalePoint
+    points : tuple of planner.core.results.ScalePoint
 
     Examples
     --------

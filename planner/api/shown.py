@@ -58,7 +58,7 @@ class Answer(ABC):
         try:
             pandas = importlib.import_module("pandas")
         except ImportError:
-            from planner.errors import PlannerError
+            from planner.core.errors import PlannerError
 
             message = (
                 "to_pandas() needs the package 'pandas', which is not installed: pip install 'paleo-planner[pandas]'"

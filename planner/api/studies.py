@@ -59,7 +59,7 @@ class Sweep(Answer):
             Another ending, or no cell has a plan.
         """
         from planner.commands.sweep import write_figure
-        from planner.errors import UsageError
+        from planner.core.errors import UsageError
 
         target = Path(path)
         with in_python_words():
@@ -140,7 +140,7 @@ class Sizing(Answer):
         NoFeasiblePlan
             Nothing meets the goal.
         """
-        from planner.errors import NoFeasiblePlan
+        from planner.core.errors import NoFeasiblePlan
         from planner.sizing.run import plan_of
 
         found = self.raw.best(wish)

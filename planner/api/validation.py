@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from planner.api.inputs import reference_to
 from planner.api.shown import Answer
 from planner.api.words import in_python_words
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 
 if TYPE_CHECKING:
     from planner.report.blocks import Report
@@ -76,7 +76,7 @@ def validate(
     >>> planner.validate("no-such-table.csv")
     Traceback (most recent call last):
     ...
-    planner.errors.InputFileError: no-such-table.csv: cannot be read: No such file or directory
+    planner.core.errors.InputFileError: no-such-table.csv: cannot be read: No such file or directory
     """
     from planner.calibration.files import load_calibration
     from planner.measurements.run import validate_files

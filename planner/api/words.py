@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from planner.errors import PlannerError
-from planner.search_errors import SearchInterrupted
+from planner.core.errors import PlannerError
+from planner.core.search_errors import SearchInterrupted
 
 if TYPE_CHECKING:
     from planner.api.placement import Placement
@@ -55,7 +55,7 @@ def in_python_words() -> Iterator[None]:
     ...     raise PlannerError("--max-tpot 3x: must be a time such as 30s; see --prompt")
     Traceback (most recent call last):
     ...
-    planner.errors.PlannerError: max_tpot 3x: must be a time such as 30s; see prompt
+    planner.core.errors.PlannerError: max_tpot 3x: must be a time such as 30s; see prompt
     """
     try:
         yield

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from costmodel.uncertainty.calibration import Calibration
+from planner.files.loading import load_document
 from planner.files.resources import resolve
-from planner.loading import load_document
 
 __all__ = ["DEFAULT_CALIBRATION", "LoadedCalibration", "calibration_in_words", "load_calibration"]
 

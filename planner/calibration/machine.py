@@ -10,9 +10,9 @@ from functools import cache
 
 from costmodel.framework import profile_of
 from costmodel.hardware.cluster import Cluster
-from planner.errors import PlannerError, UsageError
+from planner.core.errors import PlannerError, UsageError
+from planner.files.loading import load_cluster, load_device
 from planner.files.resources import bundled
-from planner.loading import load_cluster, load_device
 from planner.measurements.hardware import Links, device_name, links_of, machine_of
 from planner.measurements.tables import Row, RowSkipped, Table
 

@@ -15,7 +15,7 @@ from costmodel.framework import profile_of
 from planner.attention_kernels import attention_of
 from planner.calibration.fit import Data
 from planner.calibration.machine import Machinery
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.measurements.kinds import KINDS, Kind, check_columns, recognise
 from planner.measurements.outcomes import Comparison, Outcome
 from planner.measurements.preset import Preset

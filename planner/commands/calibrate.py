@@ -14,7 +14,7 @@ from planner.commands.output import Output, emit, output_from, remark
 from planner.commands.progress import Progress
 from planner.commands.question import command_line_of
 from planner.commands.values import Values
-from planner.errors import OutputError
+from planner.core.errors import OutputError
 
 __all__ = ["calibrate"]
 
@@ -148,7 +148,7 @@ def _run(
 def _remark_on_framework(where: Output, name: str) -> None:
     """Any software may be named; say so where the name looks like a slip."""
     from costmodel.framework import FRAMEWORKS, profile_of
-    from planner.errors import did_you_mean
+    from planner.core.errors import did_you_mean
 
     near = did_you_mean(name, [profile.name for profile in FRAMEWORKS if profile.name != "default"])
     if near and profile_of(name).name == "default":

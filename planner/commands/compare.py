@@ -18,7 +18,7 @@ from planner.plan_question import OVERRIDES
 
 if TYPE_CHECKING:
     from planner.comparison.read import Predicted
-    from planner.request import Request
+    from planner.core.request import Request
 
 __all__ = ["compare"]
 
@@ -157,7 +157,7 @@ def _answer(predicted: Mapping[str, Predicted], where: Output) -> None:
 
 def _document(best: Predicted, folder: Path) -> dict[str, Any]:
     from planner.answers import prediction_plan_document, serving_document_of
-    from planner.request import Request
+    from planner.core.request import Request
 
     if isinstance(best.question, Request):
         return prediction_plan_document(best.question, best.prediction, folder)

@@ -80,7 +80,7 @@ def detect(
 def _check_targets(targets: list[Path], *, force: bool) -> None:
     """Refuse to replace a machine's files, which people edit, unless they say so; results of other commands are replaced."""
     from planner.commands.files import check_writable
-    from planner.errors import OutputError
+    from planner.core.errors import OutputError
 
     for target in targets:
         check_writable(target)
@@ -92,7 +92,7 @@ def _check_targets(targets: list[Path], *, force: bool) -> None:
 def _path(text: str | None, values: Values) -> Path | None:
     """Where the cluster file goes; one that cannot be written is a problem of the command line."""
     from planner.commands.files import check_writable
-    from planner.errors import OutputError
+    from planner.core.errors import OutputError
 
     if text is None:
         return None

@@ -17,22 +17,22 @@ from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.report_options import ReportFiles, refuse_files, report_files, takes_report_options
 from planner.commands.values import Values
-from planner.errors import InputFileError, UsageError
-from planner.mesh.flags import FIELD_OF_OPTION, flag_of
+from planner.core.errors import InputFileError, UsageError
+from planner.core.request import Request
 from planner.plan_question import DECIDED_BY_PLAN, OVERRIDES, plan_question, plan_warnings
-from planner.request import Request
-from planner.serving.commands import answer_plan, answer_plan_file, serving_request
-from planner.serving.options import QUESTION_OPTIONS, takes_serving_options
+from planner.spaces.mesh.flags import FIELD_OF_OPTION, flag_of
+from planner.spaces.serving.commands import answer_plan, answer_plan_file, serving_request
+from planner.spaces.serving.options import QUESTION_OPTIONS, takes_serving_options
 
 if TYPE_CHECKING:
     from costmodel.layerwise.plan import Plan
     from costmodel.mesh.plan import MeshPlan
     from costmodel.mixed.plan import MixedPlan
-    from planner.loading import Loaded
-    from planner.mesh.results import MeshBreakdown
-    from planner.mixed.results import MixedBreakdown
-    from planner.results import Breakdown
+    from planner.core.results import Breakdown
+    from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
+    from planner.spaces.mesh.results import MeshBreakdown
+    from planner.spaces.mixed.results import MixedBreakdown
 
 __all__ = ["estimate", "explain"]
 
@@ -288,7 +288,7 @@ def _breakdown(
 
     if command == "estimate":
         return search.estimate(request, plan)
-    from planner.search_errors import SearchInterrupted
+    from planner.core.search_errors import SearchInterrupted
 
     try:
         with Progress(where) as progress:

@@ -11,7 +11,7 @@ from planner.commands import options as o
 from planner.commands.output import emit, remark
 from planner.commands.question import output_of
 from planner.commands.values import Values
-from planner.errors import OutputError, UsageError
+from planner.core.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from planner.exporters.export import Export

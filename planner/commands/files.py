@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from planner.errors import OutputError
+from planner.core.errors import OutputError
 
 __all__ = ["check_writable", "write_atomically", "write_bytes_atomically"]
 

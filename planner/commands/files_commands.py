@@ -62,9 +62,9 @@ def import_(
         values.add(f"--format {where.format}: a network file is yaml or json")
     values.check()
 
+    from planner.files.loading import network_path
     from planner.files.network_file import import_network
     from planner.importers.documents import text_of
-    from planner.loading import network_path
     from planner.report.machine import finite, json_text
 
     model = import_network(network_path(Path(source)), assume_free=assume_free or ())

@@ -197,7 +197,7 @@ def _path(text: str | None, values: Values) -> Path:
 
 def _check_names(device: str | None, cluster: str | None) -> None:
     """Find a wrong name before the machine is busy for minutes."""
-    from planner.loading import load_cluster, load_device
+    from planner.files.loading import load_cluster, load_device
 
     if device is not None:
         load_device(device)

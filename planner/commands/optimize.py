@@ -15,14 +15,14 @@ from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from, whole_cluster
 from planner.commands.report_options import ReportFiles, refuse_files, report_files, takes_report_options
 from planner.commands.values import Values
-from planner.serving.commands import answer_optimize, serving_request
-from planner.serving.options import takes_serving_options
+from planner.spaces.serving.commands import answer_optimize, serving_request
+from planner.spaces.serving.options import takes_serving_options
 
 if TYPE_CHECKING:
-    from planner.mesh.results import MeshResult
-    from planner.mixed.results import MixedResult
-    from planner.request import Request
-    from planner.results import SearchResult
+    from planner.core.request import Request
+    from planner.core.results import SearchResult
+    from planner.spaces.mesh.results import MeshResult
+    from planner.spaces.mixed.results import MixedResult
 
 __all__ = ["optimize"]
 
@@ -107,8 +107,8 @@ def optimize(
 
 
 def _answer(request: Request, where: Output, files: ReportFiles) -> None:
+    from planner.core.search_errors import SearchInterrupted
     from planner.search import optimize as search
-    from planner.search_errors import SearchInterrupted
 
     try:
         with Progress(where) as progress:

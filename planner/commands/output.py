@@ -85,7 +85,7 @@ def output_from(
 
 
 def _path(values: Values, flag: str, text: str | None) -> Path | None:
-    from planner.errors import OutputError
+    from planner.core.errors import OutputError
 
     if text is None or text == "-":
         return None

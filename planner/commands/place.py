@@ -12,7 +12,7 @@ from planner.commands import options as o
 from planner.commands.output import Output, emit, remark
 from planner.commands.question import output_of, refuse_inputs
 from planner.commands.values import Values
-from planner.errors import ExitCode
+from planner.core.errors import ExitCode
 
 if TYPE_CHECKING:
     from planner.placement.request import PlaceRequest

@@ -14,8 +14,8 @@ from planner.amounts import in_tokens
 from planner.commands.mesh_options import restriction_from
 from planner.commands.output import Output, output_from, remark
 from planner.commands.values import MAX_GPUS, Values
-from planner.errors import did_you_mean
-from planner.request import CostModelName, Mode, Request, SolverName, SpaceChoice
+from planner.core.errors import did_you_mean
+from planner.core.request import CostModelName, Mode, Request, SolverName, SpaceChoice
 
 if TYPE_CHECKING:
     from costmodel.hardware.cluster import Cluster
@@ -162,8 +162,8 @@ def _batch(options: Mapping[str, Any], values: Values) -> int | None:
 
 def _positions(options: Mapping[str, Any], values: Values) -> int | None:
     """Positions of a sample, as the question or the network file says; None where the network cannot be read (said later)."""
-    from planner.errors import PlannerError
-    from planner.loading import load_model
+    from planner.core.errors import PlannerError
+    from planner.files.loading import load_model
 
     if options.get("seq") is not None:
         return Values().optional_count("--seq", options["seq"])  # what is wrong with it is said once
@@ -204,8 +204,8 @@ def size_of(name: str) -> int | None:
 
 
 def _readable(name: str) -> Cluster | None:
-    from planner.errors import PlannerError
-    from planner.loading import load_cluster
+    from planner.core.errors import PlannerError
+    from planner.files.loading import load_cluster
 
     try:
         return load_cluster(name).cluster

@@ -10,22 +10,22 @@ from planner.commands.files import write_atomically, write_bytes_atomically
 from planner.commands.output import Output, remark
 from planner.commands.progress import Progress
 from planner.commands.report_options import ReportFiles
-from planner.errors import UsageError
+from planner.core.errors import UsageError
+from planner.core.request import Request
 from planner.report.figures.kinds import Figure
 from planner.report.figures.standard import breakdown, memory, pareto, scaling, timeline
 from planner.report.figures.study import Study, sensitivity_of_answer, study_of, tracks_of
 from planner.report.figures.views import AnswerView, PlanView, view_of_prediction, view_of_search
-from planner.request import Request
 from planner.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from planner.mesh.results import MeshBreakdown, MeshResult
-    from planner.mixed.results import MixedBreakdown, MixedResult
+    from planner.core.results import Breakdown, SearchResult
     from planner.report.blocks import Block, Report
-    from planner.results import Breakdown, SearchResult
-    from planner.serving.results import ServingResult
+    from planner.spaces.mesh.results import MeshBreakdown, MeshResult
+    from planner.spaces.mixed.results import MixedBreakdown, MixedResult
+    from planner.spaces.serving.results import ServingResult
 
 __all__ = ["write_prediction_files", "write_search_files", "write_serving_page"]
 

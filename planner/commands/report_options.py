@@ -12,7 +12,7 @@ from planner.commands.files import check_writable
 from planner.commands.options import OUTPUT, option, takes_table
 from planner.commands.output import Output
 from planner.commands.values import Values
-from planner.errors import OutputError, UsageError
+from planner.core.errors import OutputError, UsageError
 
 __all__ = [
     "FIGURE_NAMES",

@@ -15,8 +15,8 @@ from planner.commands.question import output_of, request_from, size_of
 from planner.commands.values import Values
 
 if TYPE_CHECKING:
+    from planner.core.request import Request
     from planner.report.scale import Curve
-    from planner.request import Request
     from planner.scaling import Scaling
 
 __all__ = ["curve_of", "scale"]
@@ -127,7 +127,7 @@ def _predicted(
 ) -> Scaling:
     """The curve of a family."""
     if family == "mesh":
-        from planner.mesh.scaling import scale_mesh
+        from planner.spaces.mesh.scaling import scale_mesh
 
         return scale_mesh(request, counts, weak=weak, epochs=epochs, samples=samples)
     from planner.scaling import scale as predict

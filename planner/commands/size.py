@@ -19,7 +19,7 @@ from planner.commands.sweep import Jobs
 from planner.commands.values import MAX_GPUS, Values
 
 if TYPE_CHECKING:
-    from planner.request import Request
+    from planner.core.request import Request
     from planner.sizing.goal import Goal
     from planner.sizing.search import Sized
     from planner.sizing.trials import Trial
@@ -180,7 +180,7 @@ def size_question(options: Mapping[str, Any], values: Values) -> SizeQuestion:
 
 
 def _show(sized: Sized, where: Output) -> None:
-    from planner.errors import NoFeasiblePlan
+    from planner.core.errors import NoFeasiblePlan
     from planner.sizing.report import miss_in_words, size_report
 
     best = sized.best("least_gpus")
@@ -226,8 +226,8 @@ def _goal(options: Mapping[str, Any], values: Values) -> Goal:
 
 
 def _names(given: str | Sequence[str] | None, device: str | None, values: Values) -> list[str]:
-    from planner.errors import PlannerError
-    from planner.lookup import DEFAULT_CLUSTER, default_cluster
+    from planner.core.errors import PlannerError
+    from planner.files.lookup import DEFAULT_CLUSTER, default_cluster
     from planner.sweeping.grid import cluster_name
 
     if given is None:

@@ -18,10 +18,10 @@ from planner.commands.progress import Progress
 from planner.commands.question import output_of, request_from
 from planner.commands.report_options import check_png, is_installed
 from planner.commands.values import MAX_GPUS, Values
-from planner.errors import OutputError
+from planner.core.errors import OutputError
 
 if TYPE_CHECKING:
-    from planner.request import Request
+    from planner.core.request import Request
     from planner.sweeping.grid import Axes
     from planner.sweeping.run import Swept
 

@@ -108,7 +108,7 @@ def validate(
 def _page(text: str | None, files: Sequence[str], where: Output, values: Values) -> Path | None:
     """Where the page goes; one that cannot be written, or would replace something else, is a problem of the command line."""
     from planner.commands.files import check_writable
-    from planner.errors import OutputError
+    from planner.core.errors import OutputError
 
     if text is None:
         return None

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from planner.amounts import amount, is_ambiguous
-from planner.errors import UsageError, did_you_mean
+from planner.core.errors import UsageError, did_you_mean
 
 __all__ = ["MAX_GPUS", "Values"]
 
@@ -47,7 +47,7 @@ class Values:
     >>> values.check()
     Traceback (most recent call last):
     ...
-    planner.errors.UsageError: --gpus 0: must be at least 1
+    planner.core.errors.UsageError: --gpus 0: must be at least 1
     """
 
     def __init__(self) -> None:

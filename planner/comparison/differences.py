@@ -8,7 +8,7 @@ from typing import Literal
 
 from costmodel.tolerances import EQUAL
 from planner.comparison.items import FIRST_TOKEN_TERMS, TIME_TERMS, Item, memory_terms
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 
 __all__ = ["Basis", "Comparison", "Row", "compare_items"]
 

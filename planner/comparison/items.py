@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS, splits_in_words
-from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
+from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS, splits_in_words
+from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 
 if TYPE_CHECKING:
-    from planner.mesh.results import MeshBreakdown
-    from planner.mixed.results import MixedBreakdown
-    from planner.request import Request
-    from planner.results import Breakdown, Setting
-    from planner.serving.results import ServingEstimate
+    from planner.core.request import Request
+    from planner.core.results import Breakdown, Setting
+    from planner.spaces.mesh.results import MeshBreakdown
+    from planner.spaces.mixed.results import MixedBreakdown
+    from planner.spaces.serving.results import ServingEstimate
 
     Prediction: TypeAlias = Breakdown | MeshBreakdown | MixedBreakdown | ServingEstimate
 
@@ -108,8 +108,8 @@ def item_of(label: str, request: Request, prediction: Prediction, *, found: str 
     found : str
         How a search found it, where one did.
     """
-    from planner.results import Breakdown
-    from planner.serving.results import ServingEstimate
+    from planner.core.results import Breakdown
+    from planner.spaces.serving.results import ServingEstimate
 
     if isinstance(prediction, ServingEstimate):
         return _serving_item(label, request, prediction, found)
@@ -236,8 +236,8 @@ def _question(request: Request, setting: Setting) -> dict[str, str]:
 
 def _settings(prediction: Prediction) -> dict[str, str]:
     """The plan as text by name; what belongs to layers stands apart."""
-    from planner.mixed.results import MixedBreakdown
-    from planner.results import Breakdown
+    from planner.core.results import Breakdown
+    from planner.spaces.mixed.results import MixedBreakdown
 
     ranked: Any = prediction.ranked
     workers = {"workers": f"{ranked.workers:,}"}

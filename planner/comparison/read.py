@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planner.comparison.items import Item, item_of
-from planner.request import Request
+from planner.core.request import Request
 
 if TYPE_CHECKING:
-    from planner.serving.request import ServingRequest
+    from planner.spaces.serving.request import ServingRequest
 
 __all__ = ["Predicted", "best_of_question", "labels_of", "predicted_file", "predicted_question"]
 
@@ -62,7 +62,7 @@ def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "
     PlannerError
         Everything in the file that contradicts.
     """
-    from planner.errors import FileProblem, InputFileError
+    from planner.core.errors import FileProblem, InputFileError
     from planner.files.plan_file import is_plan_file, read_plan, request_from_document
     from planner.plan_question import plan_question, plan_warnings, serving_prediction
 
@@ -71,7 +71,7 @@ def predicted_file(path: Path, changes: Mapping[str, Any], command_line: str = "
         raise InputFileError([FileProblem(path=path, message=message)])
     loaded = read_plan(path)
     if loaded.content.serving is not None:
-        from planner.serving.search import estimate_serving
+        from planner.spaces.serving.search import estimate_serving
 
         asked = request_from_document(loaded.content, path.resolve().parent)
         base = dataclasses.replace(asked, command_line=command_line, **changes)
@@ -96,7 +96,7 @@ def predicted_question(question: Request | ServingRequest) -> Predicted:
         from planner.search import estimate as predict
 
         return Predicted(question=question, prediction=predict(question))
-    from planner.serving.search import estimate_serving
+    from planner.spaces.serving.search import estimate_serving
 
     return Predicted(question=question, prediction=estimate_serving(question))
 
@@ -136,7 +136,7 @@ def best_of_question(
 
 
 def _best_serving(question: ServingRequest, progress: Progress | None) -> Predicted:
-    from planner.serving.search import estimate_serving, optimize_serving
+    from planner.spaces.serving.search import estimate_serving, optimize_serving
 
     result = optimize_serving(question, progress)
     if result.interrupted:

@@ -237,7 +237,7 @@ def _memory_bandwidth(processor: Processor) -> tuple[float, str]:
 def _same_memory(name: str, memory_bytes: float | None) -> bool:
     if memory_bytes is None:
         return True
-    from planner.loading import load_device
+    from planner.files.loading import load_device
 
     nominal = load_device(name).device.memory_bytes
     return abs(memory_bytes - nominal) <= _MEMORY_TOLERANCE * nominal

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from planner.core.errors import PlannerError
 from planner.detect.adapters import find_adapters
 from planner.detect.devices import FoundDevice, device_of_gpu, device_of_processor
 from planner.detect.links import FoundLevel, adapters_near, host_level, inner_levels, network_level
 from planner.detect.nvidia import Gpu, Topology, find_gpus, find_nvlinks, find_topology
 from planner.detect.processors import find_processor
 from planner.detect.system import System
-from planner.errors import PlannerError
 
 __all__ = ["FoundMachine", "detect"]
 
@@ -100,7 +100,7 @@ def _without_gpus(system: System, nodes: int, processes: int) -> FoundMachine:
 
 def _usual_links(cluster: str) -> Mapping[str, tuple[float, float]]:
     """Latency and efficiency by level of a bundled cluster; nothing where it is not bundled."""
-    from planner.loading import load_cluster
+    from planner.files.loading import load_cluster
 
     try:
         levels = load_cluster(cluster).cluster.levels

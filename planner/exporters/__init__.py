@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from planner.errors import UnknownName
+from planner.core.errors import UnknownName
 
 if TYPE_CHECKING:
     from planner.exporters.account import Account

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from planner.errors import UnknownName, UsageError
+from planner.core.errors import UnknownName, UsageError
 from planner.exporters import exporter_of
 from planner.exporters.account import Account
 from planner.exporters.job import Job, LayerJob, ServingJob

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from planner.errors import OutputError
+from planner.core.errors import OutputError
 from planner.exporters.export import MANIFEST
 
 __all__ = ["check_folder", "write_folder"]

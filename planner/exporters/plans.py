@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.plan import MeshPlan
 from costmodel.units import format_bytes, format_seconds
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 from planner.exporters import targets_that_take
 from planner.exporters.job import Job, LayerJob, Nodes, Origin, ServingJob
 from planner.exporters.network import sizes_of
@@ -17,8 +17,8 @@ from planner.exporters.other_networks import other_network_of
 from planner.files.plan_file import changed_inputs, read_plan, request_from_document
 
 if TYPE_CHECKING:
-    from planner.loading import Loaded
-    from planner.request import Request
+    from planner.core.request import Request
+    from planner.files.loading import Loaded
     from planner.resolve import Resolved
     from planner.schema.plan import PlanDocument
 
@@ -64,8 +64,8 @@ def _takers(kind: str) -> str:
 
 def _mesh_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
     from planner.files.mesh_plan_file import mesh_plan_from_document
-    from planner.mesh.judge import make_judge
     from planner.resolve import resolve
+    from planner.spaces.mesh.judge import make_judge
 
     resolved = resolve(request)
     judge = make_judge(resolved)
@@ -175,7 +175,7 @@ def _data_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> Pla
 
 def _serving_job(loaded: Loaded[PlanDocument], request: Request, path: Path) -> PlannedJob:
     from planner.files.serving_plan_file import serving_plan_from_document, serving_request_from_document
-    from planner.serving.judge import make_serving_judge
+    from planner.spaces.serving.judge import make_serving_judge
 
     judge = make_serving_judge(serving_request_from_document(loaded.content, request))
     plan = serving_plan_from_document(loaded.content, judge, loaded.document)

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.files.text import failure, read_text
 
 __all__ = [

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from costmodel.network.graph import LayerSpec
 from costmodel.network.layers import FAMILIES
-from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.files.input_names import MAX_NESTING, InputNames
 from planner.files.references import SEQ, check_references

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.files.documents import Location
 from planner.files.scopes import Scope, Target
 from planner.schema.common import is_reference

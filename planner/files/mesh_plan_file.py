@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.mesh.plan import LayerSplit, MeshPlan
 from costmodel.mesh.units import MeshError
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
+from planner.core.request import Request
+from planner.core.results import Setting
 from planner.files.plan_file import finished, plan_problem, prediction, provenance, question_head
-from planner.mesh.results import MeshResult, RankedMeshPlan
-from planner.request import Request
-from planner.results import Setting
+from planner.spaces.mesh.results import MeshResult, RankedMeshPlan
 
 if TYPE_CHECKING:
     from planner.files.documents import Document
-    from planner.mesh.judge import MeshJudge
     from planner.schema.mesh import MeshEntry
     from planner.schema.plan import PlanDocument
+    from planner.spaces.mesh.judge import MeshJudge
 
 __all__ = ["document_from_mesh_plan", "mesh_entry", "mesh_plan_from_document", "plan_of_entry"]
 

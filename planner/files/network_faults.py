@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.network.graph import Graph, GraphError, GraphProblem
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.files.documents import Document, Location, parse_document
 
 if TYPE_CHECKING:

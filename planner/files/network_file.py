@@ -10,8 +10,8 @@ from typing import Any
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
-from planner.errors import FileProblem, InputFileError
-from planner.loading import LoadedModel, load_model
+from planner.core.errors import FileProblem, InputFileError
+from planner.files.loading import LoadedModel, load_model
 from planner.report.yaml_text import yaml_text
 from planner.schema.model import TRAINING_KEYS
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, SplitTable, legal_splits
-from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.plan_file import plan_problem
 
 if TYPE_CHECKING:

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.layerwise.splits import Split
-from planner.errors import FileProblem
+from planner.core.errors import FileProblem
+from planner.core.request import Request
+from planner.core.results import RankedPlan, SearchResult, Setting
 from planner.files.resources import Kind, bundled, bundled_name
-from planner.request import Request
-from planner.results import RankedPlan, SearchResult, Setting
 
 if TYPE_CHECKING:
     from planner.files.documents import Document, Location
-    from planner.loading import Loaded
-    from planner.mesh.results import MeshResult, RankedMeshPlan
-    from planner.mixed.results import MixedResult, RankedMixedPlan
+    from planner.files.loading import Loaded
     from planner.schema.plan import PlanDocument
+    from planner.spaces.mesh.results import MeshResult, RankedMeshPlan
+    from planner.spaces.mixed.results import MixedResult, RankedMixedPlan
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -231,7 +231,7 @@ def read_plan(path: Path) -> Loaded[PlanDocument]:
     InputFileError
         Every problem of the file, with line and column.
     """
-    from planner.loading import load_document
+    from planner.files.loading import load_document
     from planner.schema.plan import PlanDocument
 
     return load_document(path, PlanDocument)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.files.documents import Document, Location, Node
 from planner.schema.common import is_reference
 from planner.schema.model import NetworkFile

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from planner.errors import FileProblem, InputFileError, UnknownName
+from planner.core.errors import FileProblem, InputFileError, UnknownName
 
 __all__ = ["KINDS", "Kind", "bundled", "bundled_name", "config_folder", "resolve"]
 

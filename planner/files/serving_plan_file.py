@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.serving.plan import ServingPlan
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
+from planner.core.request import Request
 from planner.files.plan_file import SCHEMA_VERSION, plan_problem, provenance, reference
-from planner.request import Request
-from planner.serving.request import ServingRequest
-from planner.serving.results import RankedServingPlan, ServingEstimate, ServingResult
+from planner.spaces.serving.request import ServingRequest
+from planner.spaces.serving.results import RankedServingPlan, ServingEstimate, ServingResult
 
 if TYPE_CHECKING:
     from planner.files.documents import Document
     from planner.schema.plan import PlanDocument
-    from planner.serving.judge import ServingJudge
+    from planner.spaces.serving.judge import ServingJudge
 
 __all__ = [
     "document_from_serving_plan",

@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 
 __all__ = ["MAX_BYTES", "failure", "read_bytes", "read_json", "read_text"]
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from costmodel.network.graph import Graph, GraphProblem
 from costmodel.network.layers import Layer
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.report.yaml_text import yaml_text
 
 __all__ = ["ImportFailed", "ImportedNetwork", "Importer", "importer_of", "network_text"]
@@ -107,9 +107,9 @@ def network_text(path: Path) -> str:
     Raises
     ------
     PlannerError
-        The file cannot be loaded (see `planner.loading.load_model`), or has a layer whose name a network file cannot have.
+        The file cannot be loaded (see `planner.files.loading.load_model`), or has a layer whose name a network file cannot have.
     """
-    from planner.loading import load_model
+    from planner.files.loading import load_model
 
     model = load_model(str(path))
     if model.content is not None:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
 from planner.files.documents import Document, Node, parse_document
 from planner.files.text import read_text
 
 if TYPE_CHECKING:
-    from planner.loading import LoadedModel
+    from planner.files.loading import LoadedModel
 
 __all__ = ["DocumentImporter", "ImportedDocument", "document_of", "network_document_of", "text_of"]
 

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError, PlannerError
+from planner.core.errors import FileProblem, InputFileError, PlannerError
 from planner.importers.onnx_operators import CONTROL_FLOW
 from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, check_assumed
 from planner.importers.traced.program import ProgramFault

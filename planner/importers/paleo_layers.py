@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from costmodel.network.layers import Layer, family_of, params_from, shape_text
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.importers.registry import registering
 
 __all__ = ["LayerReader", "Problem"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from planner.errors import FileProblem, InputFileError, PlannerError, UsageError, did_you_mean
+from planner.core.errors import FileProblem, InputFileError, PlannerError, UsageError, did_you_mean
 from planner.files.documents import Document
 from planner.importers.attaching import attach
 from planner.importers.documents import ImportedDocument, document_of

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from planner.files.loading import LoadedModel, model_of
 from planner.importers.documents import document_of
 from planner.importers.sources import ImportOptions
 from planner.importers.torch_program import document_of_module
-from planner.loading import LoadedModel, model_of
 
 __all__ = ["from_torch"]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError, UsageError
+from planner.core.errors import FileProblem, InputFileError, UsageError
 from planner.importers.documents import ImportedDocument
 from planner.importers.sources import ForeignNetwork, ImportOptions, MissingExtra, check_assumed
 from planner.importers.torch_constants import Constants

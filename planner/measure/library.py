@@ -6,7 +6,7 @@ import importlib
 import warnings
 from typing import Any
 
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 
 __all__ = ["load_torch"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 
 __all__ = ["Group", "Processes", "processes_of"]
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.commands.files import check_writable, write_atomically
+from planner.core.errors import UsageError, did_you_mean
 from planner.detect.devices import FoundDevice
 from planner.detect.files import device_file_name, device_text, machine_files
 from planner.detect.machine import detect
 from planner.detect.system import System
-from planner.errors import UsageError, did_you_mean
 from planner.measure.library import load_torch
 from planner.measure.place import Place, place_of
 from planner.measure.processes import Group, Processes, processes_of
@@ -186,7 +186,7 @@ def _check_files(files: Mapping[Path, str]) -> None:
 
 def _device_cells(wanted: Wanted, found: FoundDevice, files: dict[Path, str]) -> dict[str, str]:
     if wanted.device is not None:
-        from planner.loading import load_device
+        from planner.files.loading import load_device
 
         loaded = load_device(wanted.device)
         is_file = Path(wanted.device).exists()

@@ -207,7 +207,7 @@ def _usual_adapter_gbps(text: str) -> float | None:
     >>> _usual_adapter_gbps("H100 + NDR InfiniBand"), _usual_adapter_gbps("1x400Gb RDMA"), _usual_adapter_gbps("H100, 1x NDR")
     (400.0, None, None)
     """
-    from planner.loading import load_cluster
+    from planner.files.loading import load_cluster
 
     name, cluster = device_called(text)
     if name is None or re.search(r"\d\s?x\s?(?:\d|[qfehnx]dr)", text.lower()):

@@ -94,7 +94,7 @@ def _plain_name(row: Row) -> str | None:
 @cache
 def graph_of(name: str) -> Graph:
     """Graph of a bundled network."""
-    from planner.loading import load_model
+    from planner.files.loading import load_model
 
     return load_model(name).graph
 
@@ -106,7 +106,7 @@ def counts_of(name: str) -> Mapping[str, int]:
     >>> dict(counts_of("gnmt")), dict(counts_of("transformer-xl-base")), dict(counts_of("resnet50"))
     ({'tokens': 100}, {'tokens': 192}, {})
     """
-    from planner.loading import load_model
+    from planner.files.loading import load_model
 
     known = load_model(name)
     return known.counts or ({} if known.seq is None else {"tokens": known.seq})

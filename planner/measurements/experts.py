@@ -86,7 +86,7 @@ def is_particular(graph: Graph) -> bool:
 def agrees(row: Row, graph: Graph) -> bool:
     """Whether a row's hidden size, layers and heads are those of a network; of an encoder and a decoder either the one or both count.
 
-    >>> from planner.loading import load_model
+    >>> from planner.files.loading import load_model
     >>> cells = {"hidden": "1024", "layers": "24", "heads": "16"}
     >>> agrees(Row(line=2, cells=cells), load_model("t5-large").graph), agrees(Row(line=2, cells=cells), load_model("t5-base").graph)
     (True, False)
@@ -104,7 +104,7 @@ def agrees(row: Row, graph: Graph) -> bool:
 def stack_of(graph: Graph) -> dict[str, str]:
     """What the columns hidden, layers and heads would say of a network; nothing where it has no attention.
 
-    >>> from planner.loading import load_model
+    >>> from planner.files.loading import load_model
     >>> stack_of(load_model("llama3-8b").graph)
     {'hidden': '4096', 'layers': '32', 'heads': '32'}
     """
@@ -118,7 +118,7 @@ def stack_of(graph: Graph) -> dict[str, str]:
 def widths_of(graph: Graph) -> dict[str, str]:
     """What the columns kv_heads, head_dim, ffn and vocab would say of a network that is a plain stack of blocks.
 
-    >>> from planner.loading import load_model
+    >>> from planner.files.loading import load_model
     >>> widths_of(load_model("llama3-8b").graph)
     {'kv_heads': '8', 'head_dim': '128', 'ffn': '14336', 'vocab': '128256'}
     """

@@ -75,7 +75,7 @@ def fitted_of(
 
     Examples
     --------
-    >>> from planner.loading import load_device
+    >>> from planner.files.loading import load_device
     >>> device = load_device("p100").device
     >>> product, step = fitted_of(device, kinds=frozenset(["linear"]), alone=True), fitted_of(device, kinds=frozenset(["linear"]))
     >>> "winograd_fraction" in product | step, sorted(step - product)
@@ -104,7 +104,7 @@ def _is_used(name: str, kinds: frozenset[str] | None, *, alone: bool) -> bool:
 def fitted_links(cluster: Cluster, ranks: int) -> frozenset[str]:
     """Fitted numbers of the links that so many ranks use, with the names of cluster and level before them.
 
-    >>> from planner.loading import load_cluster
+    >>> from planner.files.loading import load_cluster
     >>> sorted(fitted_links(load_cluster("dgx-a100").cluster, 8)), len(fitted_links(load_cluster("dgx-a100").cluster, 16))
     (['dgx-a100 nvlink: efficiency'], 2)
     """

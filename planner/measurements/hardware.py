@@ -15,7 +15,7 @@ from costmodel.hardware.device import Device
 from costmodel.mixed.links import group_cluster
 from costmodel.precision import PRECISIONS, Precision
 from planner.attention_kernels import Attention, attention_of, with_attention
-from planner.errors import PlannerError, did_you_mean
+from planner.core.errors import PlannerError, did_you_mean
 from planner.measurements.tables import Row, RowSkipped, short_name
 from planner.naming.devices import SPARE_CLUSTER, device_called
 
@@ -114,7 +114,7 @@ def _stated(row: Row, text: str, memory: float | None, links: Links) -> Machine:
 
 @cache
 def _stated_cluster(device_file: str, cluster_file: str, text: str, links: Links, attention: Attention) -> Cluster:
-    from planner.loading import load_cluster, load_device
+    from planner.files.loading import load_cluster, load_device
 
     try:
         device = load_device(device_file).device if device_file else None
@@ -216,7 +216,7 @@ def _used_per_node(row: Row, most: int | None) -> int | None:
 
 @cache
 def _device(name: str, attention: Attention = "newest") -> Device:
-    from planner.loading import load_device
+    from planner.files.loading import load_device
 
     try:
         return with_attention(load_device(name).device, attention)
@@ -227,8 +227,8 @@ def _device(name: str, attention: Attention = "newest") -> Device:
 @cache
 def _cluster(device: str, base: str, links: Links, attention: Attention = "newest") -> Cluster:
     """The usual cluster of a device with other bandwidths and nodes."""
+    from planner.files.loading import load_cluster
     from planner.files.resources import bundled
-    from planner.loading import load_cluster
 
     known = load_cluster(base if base in bundled("clusters") else SPARE_CLUSTER).cluster
     size = _joined(known, links)

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.measurements.headers import MOST_TITLES, meant_by, names_below, near_column, read_as
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import DEFAULT, Preset

@@ -249,7 +249,7 @@ class _Builder:
 def with_adapters(graph: Graph, rank: int, *, everywhere: bool = False) -> Graph:
     """A network whose weights are frozen, with adapters beside the products that make queries, keys and values, or all in its blocks.
 
-    >>> from planner.loading import load_model
+    >>> from planner.files.loading import load_model
     >>> adapted = with_adapters(load_model("mixtral-8x7b").graph, 16)
     >>> sum(layer.trainable_count for layer in adapted.layers)  # 32 (4096 + 6144) 16
     5242880

@@ -56,8 +56,8 @@ def bundled_transformer(name: str, seq: int | None) -> Graph:
     RowSkipped
         The network cannot be that long.
     """
-    from planner.errors import PlannerError
-    from planner.loading import load_model
+    from planner.core.errors import PlannerError
+    from planner.files.loading import load_model
 
     if seq is not None and seq > _MOST:
         raise RowSkipped(f"column seq is above {_MOST:,}: no transformer has so many")

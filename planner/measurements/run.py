@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planner.calibration.files import LoadedCalibration, load_calibration
-from planner.errors import FileProblem, InputFileError, UsageError, did_you_mean
+from planner.core.errors import FileProblem, InputFileError, UsageError, did_you_mean
 from planner.measurements.columns import remarks
 from planner.measurements.error_bars import Judge
 from planner.measurements.kinds import predict_by

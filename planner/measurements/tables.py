@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.measurements.headers import header_below, names_below, read_as
 from planner.measurements.numbers import NumberError, is_absent, read_number, with_unit
 

@@ -71,7 +71,7 @@ def step_time_s(
     global_batch, gpus, seq : int, optional
         What follows for a row that does not state them.
     counts : mapping, optional
-        What else people count of a sample of the network (`planner.loading.LoadedModel.counts`); its own unit first.
+        What else people count of a sample of the network (`planner.files.loading.LoadedModel.counts`); its own unit first.
 
     Raises
     ------

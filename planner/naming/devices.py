@@ -325,7 +325,7 @@ def _has_memory(name: str, word: str) -> bool:
     >>> _has_memory("rtx-3080", "rtx 3080"), _has_memory("rtx-3080", "rtx 3080 12gb"), _has_memory("k80", "k80 24gb")
     (True, False, True)
     """
-    from planner.loading import load_device
+    from planner.files.loading import load_device
 
     size = _STATED_MEMORY.search(word)
     if size is None or f"{name} {size[1]}" in _OTHER_MEMORY:

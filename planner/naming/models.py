@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.naming.words import is_noise, plain
 
 __all__ = ["image_network_called", "named_model", "nearest_models", "transformer_called"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
+from planner.core.request import Mode
 from planner.placement.check import check_latency, check_throughput
 from planner.placement.check_piper import check_piper
 from planner.placement.json_file import JsonFile, read_json_file
@@ -16,7 +17,6 @@ from planner.placement.placement_reader import PlacementFile, read_placement_fil
 from planner.placement.report import check_report
 from planner.placement.workload_file import Overrides, workload_from
 from planner.report.blocks import Report
-from planner.request import Mode
 
 __all__ = ["ModelOfCheck", "check_files"]
 
@@ -72,7 +72,7 @@ def check_files(workload: str, placement: Path, model: ModelOfCheck | None = Non
 
 def _of_model(name: str, model: ModelOfCheck, claim: PlacementFile) -> JsonFile:
     """The operator graph for as many devices as the placement was made for: their number decides on the links."""
-    from planner.loading import load_cluster
+    from planner.files.loading import load_cluster
     from planner.placement.model_workload import ModelQuestion, workload_of_model
 
     devices = claim.limits.get("maxFPGAs")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
 from planner.files.documents import Location
 from planner.placement.json_file import read_json_file
 from planner.placement.reader import JsonReader

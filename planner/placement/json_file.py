@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.files.documents import Location, location_text
 from planner.files.text import read_bytes
 

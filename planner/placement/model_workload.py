@@ -32,12 +32,12 @@ from costmodel.uncertainty.constants import cluster_with
 from costmodel.workload import Workload
 from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import load_calibration
-from planner.errors import UsageError
-from planner.loading import LoadedModel, load_cluster, load_model
-from planner.mesh.space import is_transformer
+from planner.core.errors import UsageError
+from planner.core.request import Mode
+from planner.files.loading import LoadedModel, load_cluster, load_model
 from planner.placement.json_file import JsonFile
-from planner.request import Mode
 from planner.resolve import check_trainable
+from planner.spaces.mesh.space import is_transformer
 
 __all__ = ["ModelQuestion", "link_between", "workload_of_model"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location, parse_document
 from planner.placement.reader import MAX_DEVICES
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Location
 from planner.placement.json_file import JsonFile
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from costmodel.arrays import IntArray
 from costmodel.tolerances import EQUAL
-from planner.errors import InputFileError, LimitReached, NoFeasiblePlan, UsageError
+from planner.core.errors import InputFileError, LimitReached, NoFeasiblePlan, UsageError
+from planner.core.search_errors import SearchInterrupted
 from planner.files.resources import bundled_name
 from planner.placement.answers import LatencyAnswer, PiperAnswer, PlaceAnswer
 from planner.placement.check import check_throughput
@@ -24,7 +25,6 @@ from planner.placement.piper_file import PiperOverrides, is_piper, piper_from
 from planner.placement.placement_file import assignment_of, piper_stages
 from planner.placement.request import PlaceRequest
 from planner.placement.workload_file import LoadedWorkload, Overrides, loaded_workload
-from planner.search_errors import SearchInterrupted
 from strategies.placement.baselines import one_device_time
 from strategies.placement.clock import Clock
 from strategies.placement.contiguous import solve_contiguous

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError, NoFeasiblePlan, UsageError
+from planner.core.errors import FileProblem, InputFileError, NoFeasiblePlan, UsageError
 from planner.files.documents import Location
 from planner.placement.columns import edges_at_once, nodes_at_once
 from planner.placement.device_types import read_types

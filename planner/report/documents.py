@@ -8,11 +8,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from planner.core.request import Request
+from planner.core.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
 from planner.files.plan_file import document_from_plan
 from planner.report.links import links_document
 from planner.report.uncertainty import bars_document, sensitivity_document
-from planner.request import Request
-from planner.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
 
 __all__ = [
     "RESULT_VERSION",
@@ -72,7 +72,7 @@ _SUMMED = (
 
 def layer_names(request: Request) -> tuple[str, ...]:
     """Names of the network's layers, in its order."""
-    from planner.loading import load_model
+    from planner.files.loading import load_model
 
     return tuple(layer.name for layer in load_model(request.model, assume_free=request.assume_free).graph.layers)
 

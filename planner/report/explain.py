@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from costmodel.tolerances import ROUNDING
-from planner.objectives import cost_text
+from planner.core.objectives import cost_text
+from planner.core.results import Breakdown, LayerCost, RankedPlan
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import breakdown_document, layer_totals, ranked_record
 from planner.report.links import link_blocks
@@ -15,7 +16,6 @@ from planner.report.optimize import assumed, free_layers_fact
 from planner.report.parts import comparison_table, parts_table
 from planner.report.ranking import gap_text, ranking_table
 from planner.report.uncertainty import bars_facts, sensitivity_blocks
-from planner.results import Breakdown, LayerCost, RankedPlan
 from strategies.layerwise.score import is_per_device
 
 __all__ = ["estimate_report", "explain_report"]

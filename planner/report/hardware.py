@@ -11,7 +11,7 @@ from costmodel.units import format_bytes, format_bytes_per_s, format_flop_per_s,
 from planner.report.blocks import Block, Column, Facts, Sentence, Table
 
 if TYPE_CHECKING:
-    from planner.loading import LoadedModel
+    from planner.files.loading import LoadedModel
 
 __all__ = ["cluster_blocks", "device_blocks", "group_words", "network_blocks"]
 

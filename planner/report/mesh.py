@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from costmodel.tolerances import ROUNDING
-from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
-from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
-from planner.objectives import BETTER, cost_text
+from planner.core.objectives import BETTER, cost_text
 from planner.report.blocks import Block, Column, Facts, Heading, Report, Sentence, Table
 from planner.report.links import link_blocks
 from planner.report.mesh_documents import mesh_breakdown_document, mesh_record, mesh_search_document
@@ -29,9 +27,11 @@ from planner.report.ranking import gap_text, ranked_table
 from planner.report.rows import rows_table
 from planner.report.splits import split_text
 from planner.report.uncertainty import bars_columns, bars_facts, benchmark_sentence, sensitivity_blocks
+from planner.spaces.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
+from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS
 
 if TYPE_CHECKING:
-    from planner.mixed.results import MixedBreakdown, RankedMixedPlan
+    from planner.spaces.mixed.results import MixedBreakdown, RankedMixedPlan
     from strategies.mesh.block_search import SplitCheck
 
 __all__ = [

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from planner.core.request import Request
+from planner.core.results import Assumption, Setting
 from planner.files.mesh_plan_file import document_from_mesh_plan, mesh_entry
-from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 from planner.report.documents import RESULT_VERSION, assumption_text, tail
 from planner.report.links import links_document
 from planner.report.splits import split_document
 from planner.report.uncertainty import bars_document, sensitivity_document
-from planner.request import Request
-from planner.results import Assumption, Setting
+from planner.spaces.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
 
 __all__ = ["mesh_breakdown_document", "mesh_plan_document", "mesh_record", "mesh_search_document"]
 

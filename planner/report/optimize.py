@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from planner.objectives import BETTER, cost_text
+from planner.core.objectives import BETTER, cost_text
+from planner.core.request import Request
+from planner.core.results import Assumption, RankedPlan, SearchResult, Setting
 from planner.report.blocks import Block, Facts, Report, Sentence
 from planner.report.documents import assumption_text, ranked_record, search_document
 from planner.report.numbers import big_count, byte_text, duration_text, percent, significant
 from planner.report.ranking import ranking_table
 from planner.report.uncertainty import bars_facts, benchmark_sentence
-from planner.request import Request
-from planner.results import Assumption, RankedPlan, SearchResult, Setting
 
 __all__ = ["assumed", "ratio_text", "search_report", "space_text", "workers_text"]
 

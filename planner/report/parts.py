@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from costmodel.tolerances import ROUNDING
+from planner.core.results import Assumption, Setting
 from planner.report.blocks import Column, Table
 from planner.report.numbers import Unit, percent, significant
 from planner.report.optimize import assumed
 from planner.report.waterfall import waterfall
-from planner.results import Assumption, Setting
 
 __all__ = ["assumed_facts", "comparison_table", "parts_table"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from planner.core.results import RankedPlan
 from planner.report.blocks import Column, Table
 from planner.report.numbers import NOT_AVAILABLE, energy_text, percent, significant, time_unit, used_of_total
 from planner.report.uncertainty import bars_columns
-from planner.results import RankedPlan
 
 __all__ = ["Ranked", "gap_text", "ranked_table", "ranking_table"]
 

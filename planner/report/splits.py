@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from planner.mesh.wording import splits_in_words
 from planner.report.numbers import duration_text, percent
+from planner.spaces.mesh.wording import splits_in_words
 
 if TYPE_CHECKING:
     from strategies.mesh.block_search import SplitCheck

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from costmodel.paleo.convolution import ALGORITHMS
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Text, fail
 
 __all__ = ["AlgorithmsEntry", "AlgorithmsFile"]

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from costmodel.uncertainty.calibration import CalibratedConstant, Calibration
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import ErrorModel
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.schema.common import FileModel, Name, Text, fail
 
 __all__ = ["CalibrationFile", "ConstantEntry", "CrossValidation", "ErrorModelEntry", "ResidualEntry", "SourceEntry"]

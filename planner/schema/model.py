@@ -60,7 +60,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from costmodel.network.layers import FAMILIES, LayerFamily
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.schema.common import MAX_INTEGER, FileModel, Name, Reference, Text, fail, field_type
 from planner.schema.lazy_union import LazyUnion
 

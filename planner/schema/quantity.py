@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from costmodel.units import QuantityError, parse_quantity
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.schema.common import Text, fail
 
 __all__ = [

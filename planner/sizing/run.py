@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import UsageError
-from planner.request import Request
+from planner.core.errors import UsageError
+from planner.core.request import Request
 from planner.sizing.goal import Goal
 from planner.sizing.search import Sized, size
 from planner.sizing.trials import ClusterFacts, Trial
@@ -89,7 +89,7 @@ def plan_of(sized: Sized, trial: Trial) -> tuple[Request, Any, Any]:
     Returns
     -------
     request : Request
-    result : planner.results.SearchResult or planner.mesh.results.MeshResult
+    result : planner.core.results.SearchResult or planner.spaces.mesh.results.MeshResult
     best
         Of its ranked plans, or the refinement of the first.
     """
@@ -124,7 +124,7 @@ def _checked_network(request: Request, goal: Goal, cluster: str) -> bool:
 
 
 def _clusters(request: Request, names: Sequence[str]) -> dict[str, Cluster]:
-    from planner.loading import load_device
+    from planner.files.loading import load_device
 
     device = None if request.device is None else load_device(request.device).device
     clusters = {}

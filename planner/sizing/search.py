@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from planner.request import Request
+from planner.core.request import Request
 from planner.sizing.goal import Goal
 from planner.sizing.trials import ClusterFacts, Trial
 

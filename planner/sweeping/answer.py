@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import LimitReached, NoFeasiblePlan, PlannerError
+from planner.core.errors import LimitReached, NoFeasiblePlan, PlannerError
+from planner.core.request import Request
+from planner.core.search_errors import SearchInterrupted
 from planner.report.machine import finite
-from planner.request import Request
-from planner.search_errors import SearchInterrupted
 from planner.sweeping.question import from_plain
 
 if TYPE_CHECKING:
-    from planner.mesh.results import MeshResult
-    from planner.mixed.results import MixedResult
-    from planner.results import SearchResult
+    from planner.core.results import SearchResult
+    from planner.spaces.mesh.results import MeshResult
+    from planner.spaces.mixed.results import MixedResult
 
 __all__ = ["COLUMNS", "DEGREES", "answer", "search"]
 
@@ -122,7 +122,7 @@ def search(request: Request) -> SearchResult | MeshResult | MixedResult:
     resolved = resolve(request)
     if resolved.space != "mesh":
         return optimize(request)
-    from planner.mesh.search import optimize_mesh
+    from planner.spaces.mesh.search import optimize_mesh
 
     return optimize_mesh(resolved, refine=False)
 

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 from planner.sweeping.answer import answer
 from planner.sweeping.grid import Cell
 from planner.sweeping.here import failed_row

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import PlannerError, UnknownName, UsageError
-from planner.request import Request
+from planner.core.errors import PlannerError, UnknownName, UsageError
+from planner.core.request import Request
 from planner.sweeping.question import key_of, to_plain
 
 if TYPE_CHECKING:
-    from planner.loading import LoadedCluster
+    from planner.files.loading import LoadedCluster
 
 __all__ = ["Axes", "Cell", "cells_of", "cluster_name", "doubling_counts", "load_clusters"]
 
@@ -84,7 +84,7 @@ def load_clusters(names: Sequence[str | None], default: str) -> dict[str, Loaded
     PlannerError
         Everything that is wrong with any of them.
     """
-    from planner.loading import load_cluster
+    from planner.files.loading import load_cluster
 
     loaded: dict[str, LoadedCluster] = {}
     faults: list[PlannerError] = []
@@ -109,8 +109,8 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
         The network, a cluster, a device or a calibration cannot be read: a mistake that is the same in every cell.
     """
     from planner import __version__
-    from planner.loading import load_device, load_model
-    from planner.lookup import default_cluster
+    from planner.files.loading import load_device, load_model
+    from planner.files.lookup import default_cluster
 
     usual = default_cluster(base.device)
     clusters = load_clusters(axes.clusters, usual)
@@ -120,7 +120,7 @@ def cells_of(base: Request, axes: Axes) -> list[Cell]:
 
         common["calibration"] = load_calibration(base.calibration).sha256
     if base.paleo_algorithms is not None:
-        from planner.loading import load_algorithms
+        from planner.files.loading import load_algorithms
 
         common["algorithms"] = str(sorted(load_algorithms(base.paleo_algorithms).items()))
     models = {seq: load_model(base.model, seq=seq, assume_free=base.assume_free).sha256 for seq in axes.seqs}

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from planner.errors import OutputError
+from planner.core.errors import OutputError
 
 __all__ = ["Journal"]
 

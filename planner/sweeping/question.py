@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.request import Request
+from planner.core.request import Request
 
 __all__ = ["from_plain", "key_of", "to_plain"]
 

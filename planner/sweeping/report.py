@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 from planner.report.blocks import Block, Column, Facts, Report, Table
 from planner.report.documents import RESULT_VERSION
 from planner.report.machine import finite

@@ -12,16 +12,16 @@ from costmodel.arrays import FloatArray
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.layerwise.cache import KnownCosts
 from costmodel.uncertainty.intervals import Candidates
-from planner.mesh.space import is_transformer
+from planner.spaces.mesh.space import is_transformer
 from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, where_needed, without_model
 from planner.uncertainty.effects import Times, constants_of, effects_of, layer_times, mesh_times
 from planner.uncertainty.features import layer_mixture, mesh_coordinates, node_size, shares_of
 
 if TYPE_CHECKING:
-    from planner.mesh.judge import MeshJudge
-    from planner.mesh.results import RankedMeshPlan
+    from planner.core.results import RankedPlan
     from planner.resolve import Resolved
-    from planner.results import RankedPlan
+    from planner.spaces.mesh.judge import MeshJudge
+    from planner.spaces.mesh.results import RankedMeshPlan
 
 __all__ = ["layer_bars", "layer_weights", "mesh_bars", "mesh_weights", "parts_bars"]
 

@@ -22,7 +22,7 @@ from costmodel.uncertainty.intervals import (
 )
 from costmodel.uncertainty.rankings import probability_best, shortest_list
 from planner.calibration.files import load_calibration
-from planner.request import Request
+from planner.core.request import Request
 
 __all__ = [
     "COMPARED_PLANS",

@@ -14,16 +14,16 @@ from costmodel.layerwise.cache import KnownCosts
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.overtaking import overtaking
 from costmodel.uncertainty.constants import CONSTANTS, stated_values
-from planner.mesh.space import is_transformer
+from planner.spaces.mesh.space import is_transformer
 from planner.uncertainty.answers import layer_weights, mesh_weights
 from planner.uncertainty.bars import Knowledge, knowledge_of
 from planner.uncertainty.effects import Times, constants_of, layer_times, mesh_times
 
 if TYPE_CHECKING:
-    from planner.mesh.judge import MeshJudge
-    from planner.mesh.results import RankedMeshPlan
+    from planner.core.results import RankedPlan
     from planner.resolve import Resolved
-    from planner.results import RankedPlan
+    from planner.spaces.mesh.judge import MeshJudge
+    from planner.spaces.mesh.results import RankedMeshPlan
 
 __all__ = ["FACTORS", "SENSITIVITY_PLANS", "Sensitivity", "layer_sensitivity", "mesh_sensitivity", "sensitivity_of"]
 

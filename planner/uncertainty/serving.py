@@ -20,8 +20,8 @@ from planner.uncertainty.effects import constants_of, effects_of
 from planner.uncertainty.features import node_size, shares_of
 
 if TYPE_CHECKING:
-    from planner.serving.judge import ServingJudge
-    from planner.serving.results import RankedServingPlan
+    from planner.spaces.serving.judge import ServingJudge
+    from planner.spaces.serving.results import RankedServingPlan
 
 __all__ = ["QUANTITIES", "serving_bars", "serving_candidates", "serving_coordinates", "serving_kind"]
 

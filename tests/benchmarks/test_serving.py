@@ -14,8 +14,8 @@ import pytest
 
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS, intervals
-from planner.loading import load_device, load_model
-from tests.planner.serving.test_published_serving import PUBLISHED
+from planner.files.loading import load_device, load_model
+from tests.planner.spaces.serving.test_published_serving import PUBLISHED
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -138,7 +138,7 @@ def test_bundled_intervals_hold_most_of_the_figures_of_the_page(model: str) -> N
     from serving_rows import plan_of, read_figures, run_over_cycles, served
 
     from costmodel.serving.variants import SERVING_CONSTANTS
-    from planner.request import Request
+    from planner.core.request import Request
     from planner.uncertainty.bars import serving_knowledge
 
     known = serving_knowledge(Request(model="", mode="inference"), "serving", names=SERVING_CONSTANTS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.eager import loop_update_s, weight_tensors
-from planner.loading import load_model
+from planner.files.loading import load_model
 from planner.measurements import convnets
 from tests.planner.measurements.single_rows import only
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.input_pipeline import copy_s, with_storage_s
-from planner.loading import load_cluster
+from planner.files.loading import load_cluster
 from planner.measurements import convnets
 from planner.measurements.preset import DEFAULT
 from planner.measurements.tables import Row

@@ -13,9 +13,9 @@ from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
 from costmodel.network.graph import Graph
 from planner.cli import run
-from planner.loading import load_model
-from planner.request import Request
-from planner.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
+from planner.core.request import Request
+from planner.core.results import Assumption, Breakdown, LayerCost, RankedPlan, SearchResult, Setting
+from planner.files.loading import load_model
 
 GIB = 2**30
 

@@ -8,10 +8,10 @@ from typing import Any
 from costmodel.mesh.breakdown import LayerRow, StageRow
 from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
 from costmodel.mesh.plan import MeshPlan
-from planner.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
-from planner.mesh.wording import family_of_mesh_plan, mesh_plan_in_words
-from planner.request import Request
-from planner.results import Assumption, Setting
+from planner.core.request import Request
+from planner.core.results import Assumption, Setting
+from planner.spaces.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan
+from planner.spaces.mesh.wording import family_of_mesh_plan, mesh_plan_in_words
 
 GIB = 2**30
 REQUEST = Request(model="llama3-70b", gpus=256, batch=1024, command_line="planner optimize llama3-70b --gpus 256")

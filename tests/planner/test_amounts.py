@@ -11,7 +11,7 @@ import pytest
 from planner.cli import run
 from planner.commands.question import request_from
 from planner.commands.values import Values
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 
 
 @pytest.mark.parametrize(

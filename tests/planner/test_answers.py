@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from costmodel.layerwise.plan import plan_key
-from planner.request import Request
+from planner.core.request import Request
+from planner.core.results import SearchResult
 from planner.resolve import resolve
-from planner.results import SearchResult
 from planner.scaling import scale
 from planner.search import estimate, optimize
 from strategies.layerwise.search import SearchSettings, search

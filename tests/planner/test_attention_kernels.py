@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.attention_kernels import attention_of, cluster_run_by, with_attention
-from planner.loading import load_cluster, load_device
+from planner.files.loading import load_cluster, load_device
 
 
 @pytest.mark.parametrize(

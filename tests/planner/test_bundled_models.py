@@ -11,8 +11,8 @@ import pytest
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Shape
 from costmodel.network.layers.window import pair
+from planner.files.loading import LoadedModel, load_model
 from planner.files.resources import bundled
-from planner.loading import LoadedModel, load_model
 
 # Trainable parameters, biases included, normalisation excluded.
 WEIGHTS = {

@@ -12,8 +12,8 @@ import pytest
 
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer, Shard
+from planner.files.loading import load_model
 from planner.files.resources import bundled
-from planner.loading import load_model
 from tests.planner.bundled_counts import RELEASED
 from tests.planner.bundled_counts import ROUNDED as MORE_ROUNDED
 

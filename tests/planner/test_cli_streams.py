@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.request import Request
-from planner.results import SearchResult
+from planner.core.request import Request
+from planner.core.results import SearchResult
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,7 +120,7 @@ def fake_search(monkeypatch: pytest.MonkeyPatch, behave: Any) -> None:
 def test_ctrl_c_prints_the_best_so_far(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], make_result: Any, tmp_path: Path
 ) -> None:
-    from planner.search_errors import SearchInterrupted
+    from planner.core.search_errors import SearchInterrupted
 
     def interrupted(request: Request, progress: object) -> SearchResult:
         raise SearchInterrupted(make_result(proven_optimal=False, proven_top=False, gap=0.5))
@@ -135,7 +135,7 @@ def test_ctrl_c_prints_the_best_so_far(
 
 
 def test_ctrl_c_before_a_plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from planner.search_errors import SearchInterrupted
+    from planner.core.search_errors import SearchInterrupted
 
     def interrupted(request: Request, progress: object) -> SearchResult:
         raise SearchInterrupted(None)

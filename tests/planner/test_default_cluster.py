@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from planner.core.request import Request
+from planner.files.loading import load_cluster
+from planner.files.lookup import default_cluster
 from planner.files.resources import bundled
-from planner.loading import load_cluster
-from planner.lookup import default_cluster
-from planner.request import Request
 from planner.resolve import resolve
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.request import Request
+from planner.core.request import Request
 from planner.resolve import resolve
 
 OF_TRANSFORMERS = "default of transformers on the device"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.errors import UnknownName, did_you_mean
+from planner.core.errors import UnknownName, did_you_mean
 
 KEYS = [
     "batch",

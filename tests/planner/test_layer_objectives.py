@@ -8,9 +8,9 @@ import json
 import pytest
 
 from planner.cli import run
-from planner.objectives import BETTER, check_layer_objective
-from planner.request import Request
-from planner.results import SearchResult
+from planner.core.objectives import BETTER, check_layer_objective
+from planner.core.request import Request
+from planner.core.results import SearchResult
 from planner.search import explain, optimize
 from strategies.mesh.settings import OBJECTIVES
 
@@ -119,7 +119,7 @@ def test_serving_refuses_what_only_a_forward_pass_has(capsys: pytest.CaptureFixt
 
 
 def test_tokens_where_there_are_some() -> None:
-    from planner.loading import load_cluster
+    from planner.files.loading import load_cluster
 
     device = load_cluster("dgx-h100").cluster.device
     check_layer_objective("tokens_per_s_per_gpu", device, reads_tokens=True)

@@ -9,9 +9,9 @@ import pytest
 
 from costmodel.hardware.energy import Power
 from planner.cli import run
+from planner.core.request import Request
+from planner.files.loading import load_cluster, load_device
 from planner.files.resources import bundled
-from planner.loading import load_cluster, load_device
-from planner.request import Request
 from planner.resolve import resolve
 from planner.search import optimize
 

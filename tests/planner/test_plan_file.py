@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, legal_splits, split_table
 from costmodel.network.graph import Graph
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
+from planner.core.request import Request
+from planner.core.results import RankedPlan, SearchResult, Setting
 from planner.files.documents import parse_document
+from planner.files.loading import load_model
 from planner.files.plan_check import plan_from_document
 from planner.files.plan_file import (
     changed_inputs,
@@ -26,10 +29,7 @@ from planner.files.plan_file import (
     read_plan,
     request_from_document,
 )
-from planner.loading import load_model
 from planner.report.yaml_text import yaml_text
-from planner.request import Request
-from planner.results import RankedPlan, SearchResult, Setting
 from planner.schema.plan import PlanDocument
 
 MakeRanked = Callable[..., RankedPlan]

@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.layerwise import layer_costs
 from costmodel.layerwise.layer_costs import LayerCosts
-from planner.request import Request
+from planner.core.request import Request
 from planner.search import optimize
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,13 +21,17 @@ _OF_OTHERS = (
     "costmodel.mixed",
     "costmodel.paleo",
     "costmodel.serving",
-    "planner.mixed",
-    "planner.mesh",
+    "planner.spaces.mixed",
+    "planner.spaces.mesh",
 )
 _ALLOWED = {
     *("costmodel.mesh", "costmodel.mesh.assumptions"),  # the constants of a calibration
-    *("planner.mesh", "planner.mesh.flags", "planner.mesh.space"),  # which space a question is about
-    *("planner.mixed", "planner.mixed.options"),
+    *(
+        "planner.spaces.mesh",
+        "planner.spaces.mesh.flags",
+        "planner.spaces.mesh.space",
+    ),  # which space a question is about
+    *("planner.spaces.mixed", "planner.spaces.mixed.options"),
 }
 _NEVER = (
     "planner.breakdown",

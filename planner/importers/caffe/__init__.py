@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.files.text import read_text
 from planner.importers.caffe.network import read_network
 from planner.importers.caffe.text_format import TextFormatError, parse

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.importers.caffe.fields import Fields
 from planner.importers.drafts import Drafts
 from planner.importers.registry import registering

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.importers.caffe.fields import Fault, Fields
 from planner.importers.caffe.layers import IGNORED, READERS, V1_TYPES, Blob, Context
 from planner.importers.caffe.text_format import Message

@@ -20,7 +20,7 @@ import importlib
 import re
 from typing import Any
 
-from planner.errors import InputFileError, did_you_mean
+from planner.core.errors import InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.importers.documents import ImportedDocument
 from planner.importers.hugging_face.fields import Fields

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from planner.errors import FileProblem, InputFileError, did_you_mean
+from planner.core.errors import FileProblem, InputFileError, did_you_mean
 from planner.files.documents import Document, Location
 from planner.files.validation import error_text
 
@@ -57,7 +57,7 @@ class Fields:
     (12, 1024, 6)
     >>> fields.check()
     Traceback (most recent call last):
-    planner.errors.InputFileError: config.json: n_layer: expected a whole number, got '12'; write 12
+    planner.core.errors.InputFileError: config.json: n_layer: expected a whole number, got '12'; write 12
     """
 
     def __init__(self, document: Document, config_class: str, *, base: Location = (), is_part: bool = False) -> None:

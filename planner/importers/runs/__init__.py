@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from planner.errors import FileProblem, InputFileError, UnknownName
+from planner.core.errors import FileProblem, InputFileError, UnknownName
 
 __all__ = ["RUNS", "Run", "RunReader", "problem", "read_run", "text_of_file"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.mesh.plan import MeshPlan
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.importers.runs import Run, problem
 from planner.importers.runs.keys import count_of, section_of, unread_keys
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from planner.errors import did_you_mean
+from planner.core.errors import did_you_mean
 from planner.importers.runs import problem
 
 __all__ = ["count_of", "section_of", "unread_keys"]

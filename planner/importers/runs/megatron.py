@@ -10,7 +10,7 @@ import re
 import shlex
 from pathlib import Path
 
-from planner.errors import FileProblem, InputFileError
+from planner.core.errors import FileProblem, InputFileError
 from planner.importers.runs import Run, problem
 from planner.importers.runs.megatron_flags import NOT_MEGATRON, is_without_effect, meant
 

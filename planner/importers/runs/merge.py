@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from planner.errors import PlannerError
+from planner.core.errors import PlannerError
 from planner.importers.runs import Run, read_run
 
 __all__ = ["with_run"]
@@ -56,8 +56,8 @@ def with_run(options: Mapping[str, Any], trainer: str, path: Path) -> tuple[dict
 
 def _check_network(run: Run, model: str) -> None:
     """Raises where the script trains another network; a name that cannot be loaded is reported with the question."""
+    from planner.files.loading import load_model
     from planner.importers.runs.networks import check_network
-    from planner.loading import load_model
 
     try:
         graph = load_model(model).graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 
 if TYPE_CHECKING:
     from costmodel.network.graph import Graph
@@ -18,7 +18,7 @@ def sizes_of_network(graph: Graph) -> dict[str, int]:
 
     Examples
     --------
-    >>> from planner.loading import load_model
+    >>> from planner.files.loading import load_model
     >>> sizes = sizes_of_network(load_model("llama3-8b").graph)
     >>> sizes["layers"], sizes["hidden"], sizes["kv_heads"], sizes["ffn"]
     (32, 4096, 8, 14336)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from costmodel.tracks import Tracks
-from planner.errors import PlannerError
+from planner.core.errors import PlannerError
+from planner.core.request import Request
 from planner.report.figures.standard import Curve
 from planner.report.figures.views import AnswerView, PlanView, view_of_search
-from planner.request import Request
 from planner.resolve import Resolved, resolve
 
 if TYPE_CHECKING:
-    from planner.mesh.results import MeshResult
-    from planner.mixed.results import MixedResult
-    from planner.results import SearchResult
+    from planner.core.results import SearchResult
+    from planner.spaces.mesh.results import MeshResult
+    from planner.spaces.mixed.results import MixedResult
     from planner.uncertainty.sensitivity import Sensitivity
 
 __all__ = ["Study", "sensitivity_of_answer", "study_of", "tracks_of"]
@@ -59,8 +59,8 @@ def study_of(
         Of the answer.
     progress : function of (message, share done), optional
     """
-    from planner.mesh.results import MeshResult
-    from planner.results import SearchResult
+    from planner.core.results import SearchResult
+    from planner.spaces.mesh.results import MeshResult
 
     say = progress or (lambda _message, _share: None)
     if isinstance(answer, MeshResult):
@@ -83,9 +83,9 @@ def _counts(most: int) -> list[int]:
 
 
 def _mesh_study(request: Request, answer: MeshResult, view: AnswerView, say: Progress) -> Study:
-    from planner.mesh.judge import MeshJudge, make_judge
-    from planner.mesh.results import RankedMeshPlan
-    from planner.mesh.search import settings_of
+    from planner.spaces.mesh.judge import MeshJudge, make_judge
+    from planner.spaces.mesh.results import RankedMeshPlan
+    from planner.spaces.mesh.search import settings_of
 
     resolved = resolve(request)
     judge = make_judge(resolved)
@@ -167,7 +167,7 @@ def _layer_study(request: Request, view: AnswerView, say: Progress) -> Study:
 
 def _layer_candidates(request: Request, view: AnswerView, counts: Sequence[int], say: Progress) -> list[PlanView]:
     """The best plan of every number of GPUs, and of every family on the most."""
-    from planner.results import SearchResult
+    from planner.core.results import SearchResult
     from planner.search import optimize
 
     known = {plan.plan for plan in view.shown}
@@ -194,7 +194,7 @@ def tracks_of(resolved: Resolved, plan: object) -> Tracks:
 
     if isinstance(plan, MeshPlan):
         from costmodel.mesh.spans import mesh_tracks
-        from planner.mesh.judge import make_judge
+        from planner.spaces.mesh.judge import make_judge
 
         return mesh_tracks(make_judge(resolved).model, plan)
     if isinstance(plan, Plan):
@@ -205,7 +205,7 @@ def tracks_of(resolved: Resolved, plan: object) -> Tracks:
 
     assert isinstance(plan, MixedPlan)
     from costmodel.mixed.spans import mixed_tracks
-    from planner.mixed.judge import make_mixed_judge
+    from planner.spaces.mixed.judge import make_mixed_judge
 
     return mixed_tracks(make_mixed_judge(resolved).model, plan)
 
@@ -214,14 +214,14 @@ def sensitivity_of_answer(
     resolved: Resolved, answer: SearchResult | MeshResult | MixedResult
 ) -> tuple[Sensitivity, ...] | None:
     """Which constants would have to change for another of the plans to win; None where that is not known."""
-    from planner.mesh.results import MeshResult
-    from planner.results import SearchResult
+    from planner.core.results import SearchResult
+    from planner.spaces.mesh.results import MeshResult
     from planner.uncertainty.sensitivity import SENSITIVITY_PLANS, layer_sensitivity, mesh_sensitivity
 
     if len(answer.plans) < 2:
         return None
     if isinstance(answer, MeshResult):
-        from planner.mesh.judge import make_judge
+        from planner.spaces.mesh.judge import make_judge
 
         return mesh_sensitivity(make_judge(resolved), answer.plans[:SENSITIVITY_PLANS])
     if isinstance(answer, SearchResult):

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from costmodel.tolerances import ROUNDING
-from planner.mesh.wording import MEMORY_WORDS, TIME_WORDS
-from planner.results import Assumption, Breakdown, RankedPlan, SearchResult, Setting
+from planner.core.results import Assumption, Breakdown, RankedPlan, SearchResult, Setting
+from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS
 
 if TYPE_CHECKING:
-    from planner.mesh.results import MeshBreakdown, MeshResult
-    from planner.mixed.results import MixedBreakdown, MixedResult
+    from planner.spaces.mesh.results import MeshBreakdown, MeshResult
+    from planner.spaces.mixed.results import MixedBreakdown, MixedResult
     from planner.uncertainty.bars import ErrorBars
     from planner.uncertainty.sensitivity import Sensitivity
 
@@ -116,7 +116,7 @@ def view_of_search(answer: Answer) -> AnswerView:
 
 def _compared(answer: Answer) -> tuple[Any, list[tuple[str, Any]]]:
     """What to run, and what the ranked plans are compared with, by what it is shown for."""
-    from planner.mesh.results import MeshResult
+    from planner.spaces.mesh.results import MeshResult
 
     best: Any = answer.plans[0]
     if isinstance(answer, SearchResult):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from planner.core.results import Assumption, Setting
 from planner.report.blocks import Block, Facts, Heading, Sentence, Table
 from planner.report.figures.kinds import Figure
 from planner.report.figures.views import AnswerView, PlanView
@@ -15,7 +16,6 @@ from planner.report.pages.blocks import block_html
 from planner.report.pages.plots import PLOT_STYLE, figures_html, plot_scripts
 from planner.report.ranking import gap_text
 from planner.report.uncertainty import sensitivity_blocks
-from planner.results import Assumption, Setting
 
 if TYPE_CHECKING:
     from planner.uncertainty.bars import ErrorBars

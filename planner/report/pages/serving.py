@@ -12,8 +12,8 @@ from planner.report.numbers import Unit, byte_text, byte_unit, duration_text, pe
 from planner.report.page import escaped, facts
 from planner.report.pages.answer import Section, assembled, assumptions_table, provenance
 from planner.report.pages.blocks import block_html, table_html
-from planner.serving.results import RankedServingPlan, ServingResult
-from planner.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
+from planner.spaces.serving.results import RankedServingPlan, ServingResult
+from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, TPOT_WORDS, TTFT_WORDS
 
 __all__ = ["serving_page"]
 

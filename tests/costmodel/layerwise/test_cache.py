@@ -21,7 +21,7 @@ from costmodel.layerwise.tables import CostTables
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with
 from costmodel.workload import Workload
-from planner.loading import load_cluster, load_model
+from planner.files.loading import load_cluster, load_model
 
 CLUSTER = load_cluster("dgx-h100").cluster
 

@@ -12,8 +12,8 @@ from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.spans import layer_tracks
 from costmodel.layerwise.splits import Split
 from costmodel.tracks import Tracks
-from planner.errors import PlannerError
-from planner.request import Request
+from planner.core.errors import PlannerError
+from planner.core.request import Request
 from planner.resolve import Resolved, resolve
 from planner.search import plan_of_family
 

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.mesh.balance import unit_weights
 from costmodel.mesh.model import MeshModel
-from planner.loading import load_cluster, load_model
+from planner.files.loading import load_cluster, load_model
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import workload_of
 

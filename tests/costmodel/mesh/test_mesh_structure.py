@@ -15,7 +15,7 @@ from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mesh.stages import balanced_blocks, layout_of
 from costmodel.mesh.units import MeshError, UnitKind, Units, fold
 from costmodel.network.graph import Graph
-from planner.loading import load_model
+from planner.files.loading import load_model
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 

@@ -13,9 +13,9 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.patterns import split_options, standard_splits
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.units import MeshError
-from planner.mesh.judge import make_judge
-from planner.request import Request
+from planner.core.request import Request
 from planner.resolve import resolve
+from planner.spaces.mesh.judge import make_judge
 from tests.costmodel.mesh import plans as make
 from tests.costmodel.mesh.test_mesh_timeline import Chunks
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of

@@ -18,7 +18,7 @@ from costmodel.network.forks import _joins, gradient_passes
 from costmodel.network.graph import Graph
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from planner.loading import load_model
+from planner.files.loading import load_model
 from tests.costmodel.network.small_networks import network
 
 # Reads 100 GB/s without any loss.

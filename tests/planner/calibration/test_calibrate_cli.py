@@ -12,7 +12,7 @@ import yaml
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.uncertainty.constants import CONSTANTS
 from planner.cli import run
-from planner.loading import load_device
+from planner.files.loading import load_device
 from planner.measurements.kinds import KINDS
 from planner.measurements.preset import Preset
 from planner.schema.calibration import CalibrationFile

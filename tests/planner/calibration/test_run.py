@@ -15,8 +15,8 @@ from planner.calibration.documents import calibration_text, result_document
 from planner.calibration.files import load_calibration
 from planner.calibration.machine import Machinery, machinery_of
 from planner.calibration.run import Calibrated, calibrate
-from planner.errors import InputFileError
-from planner.loading import load_device
+from planner.core.errors import InputFileError
+from planner.files.loading import load_device
 from planner.measurements.kinds import KINDS
 from planner.measurements.preset import Preset
 from planner.measurements.tables import read_table

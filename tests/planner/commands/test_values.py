@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.commands.values import MAX_GPUS, Values
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 
 
 @given(st.text(max_size=12))

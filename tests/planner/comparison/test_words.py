@@ -9,7 +9,7 @@ import pytest
 from planner.comparison.differences import compare_items
 from planner.comparison.items import Item
 from planner.comparison.words import memory_sentence, why
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 
 GIB = 2**30
 

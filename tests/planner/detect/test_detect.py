@@ -16,7 +16,7 @@ from planner.detect.files import machine_files
 from planner.detect.machine import detect
 from planner.detect.nvidia import Gpu, parse_gpus, parse_nvlinks, parse_topology
 from planner.detect.processors import Processor, find_processor, flop_per_cycle, parse_lscpu
-from planner.loading import load_cluster
+from planner.files.loading import load_cluster
 
 spec = importlib.util.spec_from_file_location("machines", Path(__file__).with_name("machines.py"))
 assert spec is not None
@@ -149,7 +149,7 @@ def test_devices_that_nobody_has_described(
 ) -> None:
     system = machines.RecordedSystem(outputs=machines.queries(1, name, memory, 4, capability))
     device = loaded(system, tmp_path).device
-    from planner.loading import load_device
+    from planner.files.loading import load_device
 
     assert device.memory_bytes == pytest.approx(memory * 2**20, rel=1e-3)  # what is known is kept
     assert dict(device.peak_flop_per_s) == dict(load_device(nearest).device.peak_flop_per_s)

@@ -12,9 +12,9 @@ import pytest
 from costmodel.mesh.plan import MeshPlan
 from planner.cli import run
 from planner.exporters.network import sizes_of
+from planner.files.loading import load_model
 from planner.files.mesh_plan_file import document_from_mesh_plan
 from planner.files.plan_file import plan_text
-from planner.loading import load_model
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked
 
 PLAN = MeshPlan(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
 from costmodel.serving.plan import ServingPlan
-from planner.errors import UnknownName, UsageError
+from planner.core.errors import UnknownName, UsageError
 from planner.exporters import EXPORTERS, exporter_of, exporter_rows, targets_that_take
 from planner.exporters.account import MESH_SETTINGS, SERVING_SETTINGS, Account, settings_in_effect
 from planner.exporters.export import MANIFEST, README, make_export

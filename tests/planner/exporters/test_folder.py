@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import OutputError
+from planner.core.errors import OutputError
 from planner.exporters import folder as folder_module
 from planner.exporters.export import make_export
 from planner.exporters.folder import write_folder

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from costmodel.layerwise.plan import Stage
 from costmodel.layerwise.splits import Split, factorisations
 from costmodel.mesh.plan import MeshPlan
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 from planner.exporters.export import make_export
 from planner.exporters.torch_dtensor.layers import mesh_shape
 from tests.planner.exporters.jobs import MIXTRAL, job_of, origin

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import InputFileError
-from planner.loading import load_model
+from planner.core.errors import InputFileError
+from planner.files.loading import load_model
 
 PALEO = """{
   "name": "net",

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from planner.cli import run
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
+from planner.files.loading import load_model
 from planner.files.resources import bundled
-from planner.loading import load_model
 from tests.planner.files.bad_files import DATA, HEAD, error, errors
 
 

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, LayerSplit, MeshPlan
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
+from planner.core.request import Request
 from planner.files.mesh_plan_file import (
     document_from_mesh_plan,
     mesh_entry,
@@ -20,11 +21,10 @@ from planner.files.mesh_plan_file import (
     plan_of_entry,
 )
 from planner.files.plan_file import plan_text, read_plan, request_from_document
-from planner.mesh.judge import MeshJudge, make_judge
-from planner.request import Request
 from planner.resolve import resolve
 from planner.schema.mesh import MeshEntry
 from planner.schema.plan import PlanDocument
+from planner.spaces.mesh.judge import MeshJudge, make_judge
 from tests.planner.mesh_answers import REQUEST, SETTING, make_ranked, make_result
 
 PLAN = MeshPlan(

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.errors import InputFileError, PlannerError, UnknownName, did_you_mean
+from planner.core.errors import InputFileError, PlannerError, UnknownName, did_you_mean
 from planner.files.documents import parse_document
+from planner.files.loading import load_algorithms, load_cluster, load_device
 from planner.files.resources import bundled, config_folder, resolve
-from planner.loading import load_algorithms, load_cluster, load_device
 from tests.planner.written_files import write
 
 # -- names ---------------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from costmodel.network.graph import Graph
-from planner.errors import InputFileError, UsageError
+from planner.core.errors import InputFileError, UsageError
+from planner.files.loading import LoadedModel, load_model
 from planner.files.network_file import network_text
-from planner.loading import LoadedModel, load_model
 
 HEAD = "schema_version: 1\nname: net\nglobal_batch: 8\n"
 NET = """

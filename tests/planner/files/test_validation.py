@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from planner.errors import InputFileError
-from planner.loading import load_document
+from planner.core.errors import InputFileError
+from planner.files.loading import load_document
 from planner.schema.calibration import CalibrationFile
 from planner.schema.common import FileModel, field_type
 from tests.planner.written_files import write

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel.network.graph import Graph
 from planner.cli import run
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
 from planner.files.network_file import import_network
 from planner.importers.caffe import detect
 from planner.importers.caffe.text_format import MAX_VALUES, Message, TextFormatError, parse

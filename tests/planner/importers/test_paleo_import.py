@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodel.network.graph import GraphProblem
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
+from planner.files.loading import load_cluster, load_device, load_model
 from planner.importers import ImportedNetwork, ImportFailed, importer_of, network_text
 from planner.importers.paleo_json import convert, detect
-from planner.loading import load_cluster, load_device, load_model
 
 # Trainable parameters that PALEO's own summary gives (reference/summary.json).
 PARAMETERS = {

@@ -15,10 +15,10 @@ import pytest
 import planner
 from costmodel.network.layers import Layer, Shard
 from planner.cli import run
-from planner.errors import InputFileError, UsageError
+from planner.core.errors import InputFileError, UsageError
+from planner.files.loading import LoadedModel, load_model
 from planner.files.network_file import import_network
 from planner.importers.documents import text_of
-from planner.loading import LoadedModel, load_model
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
 pytestmark = [

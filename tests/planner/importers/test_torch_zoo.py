@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import planner
-from planner.errors import InputFileError
-from planner.loading import LoadedModel, load_model
+from planner.core.errors import InputFileError
+from planner.files.loading import LoadedModel, load_model
 
 torch = pytest.importorskip("torch", reason="needs torch (extra 'torch')")
 pytestmark = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 from planner.measure.cases import COLLECTIVES, KINDS, Case, collective_cases, kernel_cases
 from planner.measure.processes import Processes, processes_of
 from planner.measure.run import _Deadline

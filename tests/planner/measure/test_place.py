@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.errors import UsageError
+from planner.core.errors import UsageError
 from planner.measure.place import place_of
 from planner.measure.processes import Processes
 from planner.measure.session import Wanted, _where

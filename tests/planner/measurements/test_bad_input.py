@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from planner.cli import run
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
 from planner.measurements.kinds import KINDS, recognise
 from planner.measurements.tables import read_table
 from tests.planner.measurements.written_tables import GEMM, HEADER, RUN, json_of, row, table

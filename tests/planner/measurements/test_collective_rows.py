@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.loading import load_cluster
+from planner.files.loading import load_cluster
 from planner.measurements import collective_rows
 from planner.measurements.outcomes import Outcome
 from planner.measurements.preset import DEFAULT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.loading import load_model
+from planner.files.loading import load_model
 from planner.measurements.kinds import predict_table, recognise
 from planner.measurements.networks import shape_of, transformer
 from planner.measurements.outcomes import Outcome

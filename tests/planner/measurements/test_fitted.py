@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.framework import profile_of
 from costmodel.kernels.efficiency import Efficiency
-from planner.loading import load_device
+from planner.files.loading import load_device
 from planner.measurements.fitted import _OF_STEPS, _ONLY, fitted_of
 from planner.measurements.kinds import recognise
 from planner.measurements.outcomes import Outcome

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from planner.files.loading import load_cluster
 from planner.files.resources import bundled
-from planner.loading import load_cluster
 from planner.measurements.hardware import device_name, format_of, links_of, machine_of, precision_of, with_stated_math
 from planner.measurements.tables import Row, RowSkipped
 from planner.naming.devices import KNOWN_DEVICES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from costmodel.kernels.kernel_time import kernel_time_s
-from planner.loading import load_device
+from planner.files.loading import load_device
 from planner.measurements import (
     collective_rows,
     convnets,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.loading import load_model
+from planner.files.loading import load_model
 from planner.measurements.networks import bundled_name, shape_of, transformer
 from planner.measurements.positions import bundled_transformer
 from planner.measurements.tables import Row, RowSkipped

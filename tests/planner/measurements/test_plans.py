@@ -12,7 +12,7 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
-from planner.loading import load_cluster
+from planner.files.loading import load_cluster
 from planner.measurements.facts import gradient_bytes
 from planner.measurements.networks import shape_of, transformer
 from planner.measurements.outcomes import Outcome

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
 from planner.measurements.kinds import KINDS, predict_by, predict_table, recognise, template
 from planner.measurements.preset import DEFAULT, PALEO
 from planner.measurements.tables import Row, RowSkipped, read_table

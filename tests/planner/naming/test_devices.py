@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.errors import InputFileError, UnknownName
+from planner.core.errors import InputFileError, UnknownName
 from planner.files.resources import bundled, resolve
 from planner.naming.devices import KNOWN_DEVICES, device_called, named_device
 

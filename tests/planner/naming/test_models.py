@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.errors import InputFileError, UnknownName
+from planner.core.errors import InputFileError, UnknownName
 from planner.files.resources import bundled, resolve
 from planner.naming.models import image_network_called, named_model, transformer_called
 

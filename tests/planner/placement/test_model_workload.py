@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from planner.cli import run
-from planner.errors import PlannerError
-from planner.loading import load_cluster, load_model
+from planner.core.errors import PlannerError
+from planner.files.loading import load_cluster, load_model
 from planner.placement.model_workload import ModelQuestion, link_between, workload_of_model
 from planner.placement.workload_file import Overrides, workload_from
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.errors import InputFileError
+from planner.core.errors import InputFileError
 from planner.placement import json_file
 from planner.placement.workload_file import LoadedWorkload, Overrides, workload_from
 

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.core.request import Request
+from planner.core.results import Assumption, Breakdown, RankedPlan, ScalePoint, SearchResult, Setting
 from planner.report.blocks import Column, Facts, Heading, Report, Sentence, Table
 from planner.report.documents import breakdown_document, layer_totals, search_document
 from planner.report.explain import estimate_report, explain_report
@@ -25,8 +27,6 @@ from planner.report.ranking import gap_text, ranking_table
 from planner.report.rich_text import rich_text
 from planner.report.scale import Curve, scale_report
 from planner.report.text import fit, plain_text, wrap_words
-from planner.request import Request
-from planner.results import Assumption, Breakdown, RankedPlan, ScalePoint, SearchResult, Setting
 from planner.schema.result import BreakdownDocument, ResultDocument, ScaleDocument
 
 MakeResult = Callable[..., SearchResult]

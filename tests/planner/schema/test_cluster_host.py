@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli import run
-from planner.loading import load_cluster
+from planner.files.loading import load_cluster
 
 Ask = Callable[..., str]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner.cli import run
-from planner.request import Request
+from planner.core.request import Request
 from planner.schema.size_result import SizeDocument
 from planner.sweeping.answer import search
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from planner.request import Request
+from planner.core.request import Request
 from planner.sizing.goal import Goal
 from planner.sizing.search import Sized, ladder, size
 from planner.sizing.trials import ClusterFacts, Trial, charged_gpus

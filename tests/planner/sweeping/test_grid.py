@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from planner.commands.sweep import gpu_counts
 from planner.commands.values import Values
-from planner.errors import PlannerError
-from planner.request import Request
+from planner.core.errors import PlannerError
+from planner.core.request import Request
 from planner.sweeping.answer import COLUMNS, DEGREES, answer
 from planner.sweeping.grid import Axes, cells_of, cluster_name, doubling_counts
 from planner.sweeping.question import from_plain, key_of, to_plain

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planner.errors import OutputError
+from planner.core.errors import OutputError
 from planner.sweeping.journal import Journal
 
 

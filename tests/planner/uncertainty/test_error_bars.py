@@ -22,11 +22,11 @@ from costmodel.mesh.plan import MeshPlan
 from costmodel.uncertainty.constants import CONSTANTS
 from costmodel.uncertainty.intervals import PARTS, Candidates, ErrorModel, similarity
 from planner.calibration.files import load_calibration
-from planner.mesh.judge import make_judge
-from planner.mesh.results import MeshResult
-from planner.request import Request
+from planner.core.request import Request
 from planner.resolve import resolve
 from planner.search import optimize
+from planner.spaces.mesh.judge import make_judge
+from planner.spaces.mesh.results import MeshResult
 from planner.uncertainty.bars import (
     NEAR_PLANS,
     SAME_WITHIN,

@@ -15,9 +15,9 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.patterns import split_options, standard_splits
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.units import UnitKind
-from planner.mesh.judge import make_judge
-from planner.request import Request
+from planner.core.request import Request
 from planner.resolve import resolve
+from planner.spaces.mesh.judge import make_judge
 from strategies.mesh.block_options import UnitPrices
 from strategies.mesh.block_program import UnitProblem, split_unit, unit_problem
 from strategies.mesh.block_search import split_plan, split_top

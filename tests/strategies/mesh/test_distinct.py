@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from costmodel.mesh.plan import MeshPlan
-from planner.mesh.judge import make_judge
-from planner.mesh.search import settings_of
-from planner.request import Request
+from planner.core.request import Request
 from planner.resolve import resolve
+from planner.spaces.mesh.judge import make_judge
+from planner.spaces.mesh.search import settings_of
 from strategies.mesh.incumbents import DISTINCT, Incumbents
 from strategies.mesh.search import search_model
 

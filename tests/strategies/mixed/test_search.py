@@ -15,7 +15,7 @@ from costmodel.mixed.evaluate import cost_plans, stage_reports
 from costmodel.mixed.links import MixedError, group_cluster
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import describe
-from planner.loading import load_cluster
+from planner.files.loading import load_cluster
 from strategies.mesh.settings import Bounds
 from strategies.mixed.families import partitions
 from strategies.mixed.search import search_mixed

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import planner
 from planner.cli import run
-from planner.errors import InputFileError, PlannerError, UnknownName
+from planner.core.errors import InputFileError, PlannerError, UnknownName
 from planner.exporters.export import make_export
+from planner.files.loading import load_model
 from planner.importers.runs import RUNS, read_run
 from planner.importers.runs.networks import sizes_of_network
-from planner.loading import load_model
 from tests.planner.exporters.jobs import CONTEXT, EXPERTS, FSDP, ODD_STAGES, PIPELINE
 
 

@@ -1,0 +1,1 @@
+"""Types that all of the planner shares: the question, the answer, errors."""

@@ -1,0 +1,39 @@
+"""What is said of a search that the user or a limit stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from planner.core.errors import ExitCode, LimitReached, PlannerError
+
+if TYPE_CHECKING:
+    from planner.core.results import SearchResult
+    from planner.spaces.mesh.results import MeshResult
+    from planner.spaces.mixed.results import MixedResult
+
+__all__ = ["INTERRUPTED", "SearchInterrupted", "ended_early", "no_plan_in_time"]
+
+INTERRUPTED = "interrupted: the best so far is shown"
+_OUT_OF_TIME = "stopped by the time limit: --time-limit gives the search longer"
+
+
+class SearchInterrupted(PlannerError):  # noqa: N818 - named after the situation
+    """Ctrl-C during a search; ``result`` holds the best plans so far, None where there is none yet."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INTERRUPTED
+
+    def __init__(self, result: SearchResult | MeshResult | MixedResult | None) -> None:
+        self.result = result
+        super().__init__(
+            "interrupted: these are the best plans so far" if result else "interrupted before a plan was found"
+        )
+
+
+def ended_early(*, interrupted: bool, out_of_time: bool) -> list[str]:
+    """The note of an answer whose search was stopped; none where it was not."""
+    return [INTERRUPTED] if interrupted else [_OUT_OF_TIME] if out_of_time else []
+
+
+def no_plan_in_time() -> LimitReached:
+    """Nothing was found in time; what was not looked at may fit."""
+    return LimitReached("the time limit ended the search before it found a plan; --time-limit gives it longer")

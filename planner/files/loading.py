@@ -1,0 +1,413 @@
+"""Loads the files that people write: networks, devices and clusters, by path or by bundled name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from costmodel.hardware.cluster import ClusterError
+from costmodel.network.graph import Graph, GraphError
+from planner.core.errors import FileProblem, InputFileError, UnknownName, UsageError, did_you_mean
+from planner.files.documents import Document, Location, parse_text
+from planner.files.network_faults import (
+    check_extents,
+    graph_problems,
+    has_own_length,
+    json_problems,
+    no_seq,
+    wrong_seq,
+)
+from planner.files.printed import Printed
+from planner.files.resources import resolve
+from planner.files.text import read_json, read_text
+from planner.files.validation import validate
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from costmodel.hardware.cluster import Cluster
+    from costmodel.hardware.device import Device
+    from planner.importers.documents import ImportedDocument
+    from planner.report.blocks import Block
+
+__all__ = [
+    "Loaded",
+    "LoadedCluster",
+    "LoadedDevice",
+    "LoadedModel",
+    "load_algorithms",
+    "load_cluster",
+    "load_device",
+    "load_document",
+    "load_model",
+    "model_of",
+    "network_path",
+]
+
+_Model = TypeVar("_Model", bound="BaseModel")
+
+# A file is read every time, so that a change is seen, but what it says is understood once. Larger ones are not kept: they are rare, and
+# would hold much memory (the largest of the bundled networks has 8,000 characters).
+_KEPT_CHARACTERS = 100_000
+
+# What a config.json has whatever its architecture.
+_CONFIG_KEYS = {"hidden_size", "num_hidden_layers", "architectures", "vocab_size", "n_embd", "d_model"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded(Generic[_Model]):
+    """A checked file and the places of its values, for errors that are found later."""
+
+    content: _Model
+    document: Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadedModel(Printed):
+    """A network ready for planning."""
+
+    graph: Graph
+    global_batch: int  # usual samples per training step, all workers together
+    name: str
+    path: Path
+    sha256: str
+    description: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+    seq: int | None = None  # positions of a sample, where the file says so
+    # What else people count of a sample (frames, ...): how many.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    # The network file that an importer made of another program's file.
+    content: Mapping[str, Any] | None = None
+
+    def _blocks(self) -> Sequence[Block]:
+        from planner.report.hardware import network_blocks
+
+        return network_blocks(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadedDevice(Printed):
+    """A device and the file it comes from."""
+
+    device: Device
+    path: Path
+    sha256: str
+
+    def _blocks(self) -> Sequence[Block]:
+        from planner.report.hardware import device_blocks
+
+        return device_blocks(self.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadedCluster(Printed):
+    """A cluster and the files it comes from; several devices have their hashes joined by commas."""
+
+    cluster: Cluster
+    path: Path
+    sha256: str
+    device_sha256: str
+
+    def _blocks(self) -> Sequence[Block]:
+        from planner.report.hardware import cluster_blocks
+
+        return cluster_blocks(self.cluster)
+
+
+def load_document(path: Path, model: type[_Model]) -> Loaded[_Model]:
+    """Read a YAML file and check it against a pydantic model.
+
+    Parameters
+    ----------
+    path : Path
+    model : type of pydantic model
+
+    Returns
+    -------
+    Loaded
+        ``content`` is an instance of the model.
+
+    Raises
+    ------
+    InputFileError
+        Every problem of the file, with line and column.
+    """
+    text, sha256 = read_text(path)
+    check: Any = _kept_document if len(text) <= _KEPT_CHARACTERS else _checked_document
+    loaded: Loaded[_Model] = check(path, text, sha256, model)
+    return loaded
+
+
+def _checked_document(path: Path, text: str, sha256: str, model: type[_Model]) -> Loaded[_Model]:
+    document = parse_text(path, text, sha256, keep_faults=True)
+    return Loaded(content=validate(model, document), document=document)
+
+
+_kept_document = lru_cache(maxsize=128)(_checked_document)
+
+
+def load_model(text: str, *, seq: int | None = None, assume_free: Collection[str] = ()) -> LoadedModel:
+    """Load a network.
+
+    Parameters
+    ----------
+    text : str
+        Path of a network file (YAML, or another program's: `planner list importers`; a folder with a config.json), or a bundled
+        name with or without its suffix.
+    seq : int, optional
+        Positions of a sample, in place of the file's ``seq``.
+    assume_free : collection of str
+        Operators of another program's file that are not known and are taken to cost nothing.
+
+    Returns
+    -------
+    LoadedModel
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file.
+    UsageError
+        ``seq`` is given and the network has none; ``assume_free`` names what the file does not have.
+
+    Examples
+    --------
+    >>> load_model("alexnet").graph.weight_count
+    50303912
+    """
+    path = network_path(resolve("models", text))
+    if assume_free and path.suffix.lower() in (".json", ".yaml", ".yml"):
+        raise UsageError(
+            f"--assume-free: {path.name} has no operators that are not known; ONNX, torch and Caffe files may have"
+        )
+    imported: ImportedDocument | None = None
+    if path.suffix.lower() == ".json":
+        from planner.importers.documents import network_document_of
+
+        made = network_document_of(path)
+        if made is None:
+            if seq is not None:
+                raise UsageError(no_seq(path.stem))
+            return _load_json(path)
+        document, imported = made
+    elif (foreign := _foreign(path, assume_free)) is not None:
+        document, imported = foreign
+    if imported is not None:
+        return model_of(document, imported, seq=seq)
+    content, sha256 = read_text(path)
+    return (_kept_network if len(content) <= _KEPT_CHARACTERS else _network)(path, content, sha256, seq)
+
+
+def _network(path: Path, text: str, sha256: str, seq: int | None) -> LoadedModel:
+    return model_of(parse_text(path, text, sha256, keep_faults=True), seq=seq)
+
+
+_kept_network = lru_cache(maxsize=32)(_network)
+
+
+def model_of(document: Document, imported: ImportedDocument | None = None, *, seq: int | None = None) -> LoadedModel:
+    """Check a network file that is already parsed, and build its graph; ``imported`` says what an importer made it of.
+
+    Raises
+    ------
+    InputFileError
+        Every problem of the file.
+    UsageError
+        ``seq`` is given and the network has none.
+    """
+    from planner.files.expansion import expand
+    from planner.schema.model import NetworkFile
+
+    path = document.path
+    network = validate(NetworkFile, document)
+    if seq is not None and network.seq is None:
+        raise UsageError(no_seq(network.name))
+    expansion = expand(network, document, seq=seq)
+    try:
+        graph = Graph.build(network.name, expansion.specs)
+    except GraphError as error:
+        if seq is not None and has_own_length(network, document):
+            raise UsageError(wrong_seq(seq, network, error)) from None
+        raise InputFileError(graph_problems(error, expansion, document)) from None
+    check_extents(graph, expansion, document)
+    return LoadedModel(
+        graph=graph,
+        global_batch=network.global_batch,
+        name=network.name,
+        path=path,
+        sha256=document.sha256,
+        description=network.description,
+        source=network.source,
+        seq=network.seq if seq is None else seq,
+        counts={str(what): count for what, count in network.counts.items()},
+        notes=() if imported is None else imported.notes,
+        content=None if imported is None else document.value,
+    )
+
+
+def _foreign(path: Path, assume_free: Collection[str]) -> tuple[Document, ImportedDocument] | None:
+    """Another program's file that is no JSON, by its content; YAML is not looked into."""
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return None
+    from planner.importers.sources import ImportOptions, foreign_document_of
+
+    return foreign_document_of(path, ImportOptions(assume_free=frozenset(assume_free)))
+
+
+def network_path(path: Path) -> Path:
+    """The file that is meant: a folder stands for its ``config.json``, as published networks come.
+
+    Raises
+    ------
+    InputFileError
+        A folder without one.
+
+    Examples
+    --------
+    >>> network_path(Path("alexnet.yaml")).name
+    'alexnet.yaml'
+    """
+    if not path.is_dir():
+        return path
+    config = path / "config.json"
+    if not config.is_file():
+        raise InputFileError([FileProblem(path=path, message="is a folder without a config.json")])
+    return config
+
+
+def _load_json(path: Path) -> LoadedModel:
+    """Load another program's network file."""
+    from planner.importers import ImportFailed, importer_of
+
+    content, sha256 = read_json(path)
+    importer = importer_of(content)
+    if importer is None:
+        message = "is JSON, but not a network in a format that is known here; networks of this planner are YAML files"
+        if isinstance(content, dict) and _CONFIG_KEYS & content.keys():
+            from planner.importers.hugging_face import ARCHITECTURES
+
+            message = f"looks like a Hugging Face config.json, but has no 'model_type' (known: {', '.join(sorted(ARCHITECTURES))})"
+        raise InputFileError([FileProblem(path=path, message=message)])
+    try:
+        imported = importer.convert(content)
+    except ImportFailed as error:
+        raise InputFileError(json_problems(path, error.problems)) from None
+    return LoadedModel(
+        graph=imported.graph,
+        global_batch=imported.global_batch,
+        name=path.stem,
+        path=path,
+        sha256=sha256,
+        description=imported.graph.name,
+        source=f"{importer.FORMAT} {path.name}",
+        notes=imported.notes,
+    )
+
+
+def load_device(text: str) -> LoadedDevice:
+    """Load a device by path or bundled name.
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file.
+
+    Examples
+    --------
+    >>> load_device("k20").device.memory_bandwidth_bytes_per_s
+    208000000000.0
+    """
+    from planner.schema.device import DeviceFile
+
+    path = resolve("devices", text)
+    loaded = load_document(path, DeviceFile)
+    return LoadedDevice(device=loaded.content.to_domain(), path=path, sha256=loaded.document.sha256)
+
+
+def load_cluster(text: str) -> LoadedCluster:
+    """Load a cluster by path or bundled name, and the devices it names (a path starts at the cluster's folder).
+
+    Raises
+    ------
+    UnknownName
+        Neither a file nor a bundled name.
+    InputFileError
+        Every problem of the file; a device that does not exist is one.
+    """
+    from planner.schema.cluster import ClusterFile
+
+    path = resolve("clusters", text)
+    loaded = load_document(path, ClusterFile)
+    file, document = loaded.content, loaded.document
+    places: dict[str, Location] = {group.device: ("groups", i, "device") for i, group in enumerate(file.groups)}
+    devices: dict[str, LoadedDevice] = {}
+    problems: list[FileProblem] = []
+    for name in dict.fromkeys(file.device_names):
+        try:
+            devices[name] = load_device(_beside(path, name))
+        except UnknownName as error:
+            problems.append(document.problem(places.get(name, ("device",)), str(error)))
+        except InputFileError as error:
+            if (path.parent / name).exists():
+                problems.extend(error.problems)  # of the device's own file
+            else:
+                problems.append(document.problem(places.get(name, ("device",)), f"no such device file '{name}'"))
+    if problems:
+        raise InputFileError(problems)
+    try:
+        cluster = file.to_domain({name: device.device for name, device in devices.items()})
+    except ClusterError as error:
+        raise InputFileError([document.problem(("levels",), str(error))]) from None
+    hashes = ",".join(device.sha256 for device in devices.values())
+    return LoadedCluster(cluster=cluster, path=path, sha256=document.sha256, device_sha256=hashes)
+
+
+def _beside(path: Path, name: str) -> str:
+    """What a name in a file means: a path starts at the file's folder; a bare name is a neighbour only with its suffix."""
+    beside = path.parent / name
+    has_folder = Path(name).name != name
+    return str(beside) if has_folder or (beside.suffix in (".yaml", ".yml") and beside.exists()) else name
+
+
+def load_algorithms(path: Path, layers: Collection[str] | None = None) -> dict[str, tuple[str, str, str]]:
+    """Load the algorithms that the ``paleo`` cost model uses, pass by pass.
+
+    Parameters
+    ----------
+    path : Path
+    layers : collection of str, optional
+        Names of the network's layers; others are problems of the file.
+
+    Returns
+    -------
+    dict
+        Layer -> algorithm of the forward pass, of the gradient of the input and of that of the weights.
+
+    Raises
+    ------
+    InputFileError
+        Every problem of the file.
+    """
+    from planner.schema.algorithms import AlgorithmsFile
+
+    loaded = load_document(path, AlgorithmsFile)
+    entries = loaded.content.algorithms
+    if layers is not None:
+        problems = [
+            loaded.document.problem(
+                ("algorithms", name), f"the network has no layer '{name}'{did_you_mean(name, layers)}", at_key=True
+            )
+            for name in entries
+            if name not in layers
+        ]
+        if problems:
+            raise InputFileError(problems)
+    return {name: (entry.forward, entry.backward_input, entry.backward_weight) for name, entry in entries.items()}

@@ -1,0 +1,171 @@
+"""Everything that a request names, looked up: networks, clusters, devices, calibrations, collectives."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.collective_registry import names_of
+from costmodel.hardware.collectives import ALL_REDUCE_NAMES
+from costmodel.precision import OPTIMIZERS, PRECISIONS
+from planner.calibration.files import LoadedCalibration, load_calibration
+from planner.core.errors import PlannerError, UnknownName, UsageError
+from planner.core.request import Request
+from planner.files.loading import LoadedModel, load_cluster, load_device, load_model
+from planner.fixing import restriction_of
+from strategies.layerwise.space import Restriction
+
+__all__ = ["DEFAULT_CLUSTER", "calibration_of", "default_cluster", "look_up", "pick"]
+
+DEFAULT_CLUSTER = "dgx-h100"
+
+# Boards that bear the name of another form, and parts of a chip: rows of measurements that say no more mean the other.
+_STANDS_IN = {"p100": "dgx1-p100", "trainium1-core": "aws-trn1-cores", "trainium2-core": "aws-trn2-cores"}
+
+_T = TypeVar("_T")
+
+
+def look_up(
+    request: Request,
+) -> tuple[LoadedModel, tuple[Cluster, dict[str, str]], tuple[str, ...], Restriction]:
+    """Look up everything that is named, and report all that is wrong in one go."""
+    faults: list[PlannerError] = []
+
+    def tried(function: Callable[..., _T], *arguments: object) -> _T | None:
+        try:
+            return function(*arguments)
+        except PlannerError as error:
+            faults.append(error)
+            return None
+
+    model = tried(_model, request)
+    cluster = tried(_cluster, request)
+    tried(calibration_of, request)
+    collectives = tried(_collectives, request)
+    restriction = tried(restriction_of, request, model)
+    for kind, name, known in (
+        ("precision", request.precision, PRECISIONS),
+        ("optimizer", request.optimizer, OPTIMIZERS),
+    ):
+        if name is not None:
+            tried(pick, kind, name, known, name)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise UsageError("\n".join(str(fault) for fault in faults))
+    assert model is not None
+    assert cluster is not None
+    assert collectives is not None
+    assert restriction is not None
+    return model, cluster, collectives, restriction
+
+
+def _model(request: Request) -> LoadedModel:
+    model = load_model(request.model, seq=request.seq, assume_free=request.assume_free)
+    return model if request.lora_rank is None else _with_adapters(model, request.lora_rank)
+
+
+def _with_adapters(model: LoadedModel, rank: int) -> LoadedModel:
+    """Freeze every weight; the layers of the blocks that can, train an adapter."""
+    layers = tuple(
+        dataclasses.replace(layer, lora_rank=rank)
+        if layer.block and layer.family.takes_adapter
+        else dataclasses.replace(layer, frozen=layer.weight_count + layer.norm_count > 0)
+        for layer in model.graph.layers
+    )
+    adapted = [layer for layer in layers if layer.lora_rank]
+    if not adapted:
+        raise UsageError(f"--lora-rank: network '{model.name}' has no repeated blocks with linear layers to adapt")
+    # No matrix has a higher rank than its shorter side: an adapter beyond that of every matrix is larger than what it adapts.
+    widest = max(min(layer.input_shapes[0][0], layer.output_shape[0]) for layer in adapted)
+    if rank > widest:
+        raise UsageError(
+            f"--lora-rank {rank} is more than any matrix of '{model.name}' that it adapts can have: the shorter side of the largest is "
+            f"{widest}; use 1 to {widest} (8 to 64 are usual)"
+        )
+    return dataclasses.replace(model, graph=dataclasses.replace(model.graph, layers=layers))
+
+
+def calibration_of(request: Request) -> LoadedCalibration | None:
+    """The calibration that is named; None where none is."""
+    if request.calibration is None:
+        return None
+    if request.cost_model == "paleo":
+        raise UsageError("--calibration: only has a meaning with --cost-model roofline; paleo has constants of its own")
+    return load_calibration(request.calibration)
+
+
+def pick(kind: str, name: str | None, known: Mapping[str, _T], default: str) -> _T:
+    """What a name of its kind stands for; ``default`` where none is given."""
+    chosen = name if name is not None else default
+    if chosen not in known:
+        raise UnknownName(kind=kind, name=chosen, known=known)
+    return known[chosen]
+
+
+def default_cluster(device: str | None) -> str:
+    """The bundled cluster of a question that names none: where its device usually stands, since links belong to a board.
+
+    Examples
+    --------
+    >>> default_cluster(None), default_cluster("rtx-4090"), default_cluster("Tesla V100-SXM2-16GB")
+    ('dgx-h100', 'pcie4-node', 'dgx1-v100')
+    """
+    if device is None:
+        return DEFAULT_CLUSTER
+    from planner.naming.devices import device_called
+
+    name = load_device(device).device.name
+    known, usual = device_called(name)
+    return DEFAULT_CLUSTER if known is None else _STANDS_IN.get(known, usual)
+
+
+def _cluster(request: Request) -> tuple[Cluster, dict[str, str]]:
+    loaded = load_cluster(request.cluster or default_cluster(request.device))
+    inputs = {"cluster": loaded.sha256, "device": loaded.device_sha256}
+    cluster = loaded.cluster
+    if request.device is not None:
+        device = load_device(request.device)
+        if len(cluster.groups) != 1:
+            raise UsageError(f"--device replaces the device of a cluster with one kind; '{cluster.name}' has several")
+        cluster = cluster.with_device(device.device)
+        inputs["device"] = device.sha256
+    cluster = _with_rates(cluster, request)
+    if len(cluster.groups) == 1 and cluster.groups[0].levels:
+        from costmodel.mixed.links import group_cluster
+
+        cluster = dataclasses.replace(group_cluster(cluster, 0), name=cluster.name)  # its links as it has them
+    return cluster, inputs
+
+
+def _with_rates(cluster: Cluster, request: Request) -> Cluster:
+    """The cluster with the price and the power that were asked for."""
+    if request.price_per_hour is None and request.power_w is None:
+        return cluster
+    if len(cluster.groups) != 1:
+        raise UsageError(
+            f"--price, --power: are about one kind of device; cluster '{cluster.name}' has several, whose device files state theirs"
+        )
+    device = cluster.device
+    if request.price_per_hour is not None:
+        device = dataclasses.replace(device, price_per_hour=request.price_per_hour)
+    if request.power_w is not None:
+        busy, idle = request.power_w
+        device = dataclasses.replace(device, busy_power_w=busy, idle_power_w=idle)
+    return cluster.with_device(device)
+
+
+def _collectives(request: Request) -> tuple[str, ...]:
+    if request.collective is None:
+        return tuple(ALL_REDUCE_NAMES)
+    known = names_of("all_reduce")
+    if request.collective not in known:
+        raise UnknownName(
+            kind="collective",
+            name=request.collective,
+            known=known,
+            hint="list them: planner list collectives",
+        )
+    return (request.collective,)

@@ -1,0 +1,125 @@
+"""What to know before a plan is run: memory filled to the last, what few trainers do, hosts that nobody described, what decides."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
+from costmodel.mesh.plan import MeshPlan
+from costmodel.units import format_bytes, format_seconds
+from planner.report.numbers import percent
+from planner.spaces.mesh.judge import MeshJudge
+from planner.spaces.mesh.results import RankedMeshPlan
+from planner.spaces.mesh.wording import mesh_plan_in_words
+from strategies.mesh.incumbents import DISTINCT
+from strategies.mesh.search import search_corner
+from strategies.mesh.settings import MeshSettings
+
+__all__ = ["FULL_SHARE", "cautions", "hinges"]
+
+# Of the memory of a device, above which a plan is called full. Of 80 GiB this leaves 4 GiB: what drivers keep (nvidia-smi lists 81,559 MiB
+# of an H100 80 GB, 0.35 GiB less than 80 GiB), and what PyTorch's allocator, NCCL and cuBLAS take beyond the assumptions.
+FULL_SHARE = 0.95
+# Searches under a pessimistic assumption are short (0.1 s for 16,384 GPUs): in a corner of the space, and only roughly. The limit in
+# seconds is for machines that are slower than any, as of the refinement: the answer does not depend on the machine.
+_WALL_S = 5.0
+_GAP = 0.02
+# Another plan is named if it is better by more than this.
+_WORTH_SAYING = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pessimism:
+    """An assumption that some plans live on, and what it may well be in truth."""
+
+    name: str
+    value: float
+    words: str
+    matters: Callable[[MeshPlan], bool]
+
+
+# dp_overlap: ZeRO-3 was measured with 44 TFLOP/s per GPU on 1,536 GPUs (arXiv:2104.04473, table 2), far below any such overlap.
+# offload_overlap: copies to the host that hide behind nothing.
+_PESSIMISMS = (
+    _Pessimism(
+        name="dp_overlap",
+        value=0.5,
+        words="weights and gradients travel behind half of the computation only",
+        matters=lambda plan: plan.zero_stage == 3,
+    ),
+    _Pessimism(
+        name="offload_overlap",
+        value=0.0,
+        words="activations on their way to the host hide behind nothing",
+        matters=lambda plan: plan.offload_activations,
+    ),
+)
+
+
+def cautions(judge: MeshJudge, ranked: RankedMeshPlan) -> list[str]:
+    """Say that a plan fills the memory, does what few trainers do, or counts on a host that the cluster file does not describe."""
+    notes = []
+    share = ranked.memory_bytes_per_gpu / ranked.memory_capacity_bytes
+    if ranked.fits and share > FULL_SHARE:
+        room = format_bytes(FULL_SHARE * ranked.memory_capacity_bytes)
+        notes.append(
+            f"{ranked.summary}: fills {percent(share)} of the memory; what drivers, libraries and fragmentation take differs from machine "
+            f"to machine, and --memory-limit '{room}' leaves 5 % free"
+        )
+    plan = ranked.plan
+    if plan.offload_activations:
+        notes.append(
+            f"{ranked.summary}: activations are kept on the host, which few trainers have a setting for (docs/export.md); "
+            "--offload none, or optimizer, searches without it"
+        )
+    if judge.resolved.cluster.host is None and (plan.offload_optimizer or plan.offload_activations):
+        notes.append(
+            f"{ranked.summary}: keeps {format_bytes(ranked.host_bytes_per_gpu)} per GPU on its host, and cluster "
+            f"'{judge.resolved.setting.cluster}' does not describe its hosts: that much room is taken for granted "
+            "('host: {devices: 8, memory: 2 TB}' in a cluster file states it; --offload none does without)"
+        )
+    return notes
+
+
+def hinges(judge: MeshJudge, settings: MeshSettings, plans: Sequence[RankedMeshPlan]) -> list[str]:
+    """Say which assumption the best plan hinges on: under a pessimistic one, another is the best.
+
+    The plans listed are judged again, beside the best of a corner of the space (degrees that are powers of two).
+    """
+    if judge.objective not in ("step_time", "tokens_per_s"):
+        return []  # their scores are step times
+    notes = []
+    for pessimism in _PESSIMISMS:
+        now = getattr(judge.assumptions, pessimism.name)
+        is_usual = now == getattr(DEFAULT_ASSUMPTIONS, pessimism.name)
+        if is_usual and now > pessimism.value and pessimism.matters(plans[0].plan):
+            notes += _under(judge, settings, plans, pessimism, now)
+    return notes
+
+
+def _under(
+    judge: MeshJudge, settings: MeshSettings, plans: Sequence[RankedMeshPlan], pessimism: _Pessimism, now: float
+) -> list[str]:
+    assumptions = dataclasses.replace(judge.assumptions, **{pessimism.name: pessimism.value})
+    workload, cluster = judge.resolved.workload, judge.resolved.cluster
+    model = judge.model.with_constants(workload, cluster, assumptions)
+    restriction = settings.restriction.powers_of_two().narrowed()
+    short = dataclasses.replace(
+        settings, restriction=restriction, top=1, gap=max(settings.gap, _GAP), wall_s=min(settings.wall_s, _WALL_S)
+    )
+    found = [candidate.plan for candidate in search_corner(model, short).candidates]
+    pool = [*(plan.plan for plan in plans), *found]
+    steps = model.evaluate_plans(pool).step_time_s
+    n = int(steps.argmin())
+    best, first = pool[n], pool[0]
+    is_other = any(getattr(best, name) != getattr(first, name) for name in DISTINCT)
+    if not is_other or float(steps[n]) > (1 - _WORTH_SAYING) * float(steps[0]):
+        return []
+    note = (
+        f"the first plan hinges on {pessimism.name} {now:g}: with {pessimism.value:g} ({pessimism.words}) it takes "
+        f"{format_seconds(float(steps[0]))}, and {mesh_plan_in_words(best)} takes {format_seconds(float(steps[n]))}; "
+        f"--assume {pessimism.name}={pessimism.value:g} searches all plans under it"
+    )
+    return [note]

@@ -1,0 +1,226 @@
+"""The one plan that a user spells out with degrees: what is left open has a stated default, what contradicts is said at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from costmodel.mesh.plan import MeshPlan
+from planner.core.errors import UsageError
+from planner.core.results import Assumption
+from planner.spaces.mesh.flags import flag_of
+from planner.spaces.mesh.judge import MeshJudge
+from planner.spaces.mesh.near import near_multiples
+from strategies.mesh.settings import Bounds, MeshRestriction
+
+__all__ = ["exact_plan"]
+
+
+def exact_plan(judge: MeshJudge) -> tuple[MeshPlan, tuple[Assumption, ...]]:
+    """Build the plan of a request on exactly its GPUs.
+
+    Degrees that are not given are 1; data parallelism takes the GPUs and the micro-batches take the samples that are left.
+
+    Returns
+    -------
+    plan : MeshPlan
+    defaults : tuple of Assumption
+        What was chosen for the user.
+
+    Raises
+    ------
+    UsageError
+        A value that leaves the plan open, degrees that do not multiply to the GPUs, a batch that does not divide, every rule of the
+        space that the plan breaks.
+    """
+    return _Builder(judge).build()
+
+
+class _Builder:
+    """Chooses what is left open and collects what is wrong."""
+
+    def __init__(self, judge: MeshJudge) -> None:
+        request = judge.resolved.request
+        self.judge = judge
+        self.gpus = request.gpus
+        self.batch = judge.resolved.workload.global_batch
+        self.restriction = request.mesh or MeshRestriction()
+        self.problems: list[str] = []
+        self.chosen: dict[str, str] = {}
+        self.unknown: frozenset[str] = (
+            frozenset()
+        )  # fields that contradictions leave open: rules about them would only confuse
+        self.degrees = self._single_degrees(self.restriction.degrees)
+        if request.micro_batches is not None:
+            self.degrees["num_micro_batches"] = request.micro_batches
+        self.names = {name: self._single_name(name, allowed) for name, allowed in self.restriction.names.items()}
+
+    def build(self) -> tuple[MeshPlan, tuple[Assumption, ...]]:
+        """Make the plan, or raise everything that is wrong."""
+        get = self.degrees.get
+        replicate, shard, zero = self._data_parallel()
+        micro_batch, num_micro_batches = self._micro_batches(replicate * shard)
+        plan = MeshPlan(
+            tp=get("tp", 1),
+            cp=get("cp", 1),
+            ep=get("ep", 1),
+            etp=get("etp", 1),
+            pp=get("pp", 1),
+            vpp=get("vpp", 1),
+            dp_replicate=replicate,
+            dp_shard=shard,
+            zero_stage=zero,
+            micro_batch=micro_batch,
+            num_micro_batches=num_micro_batches,
+            schedule=self.names.get("schedule", "interleaved" if get("vpp", 1) > 1 else "1f1b"),
+            cp_kind=self.names.get("cp_kind", MeshPlan().cp_kind),
+            order=self.names.get("order", MeshPlan().order),
+            offload_optimizer=self.restriction.flags.get("offload_optimizer", False),
+            offload_activations=self.restriction.flags.get("offload_activations", False),
+        )
+        plan = self._with_sequence_parallel(self._with_recompute(plan))
+        self.problems += self.judge.broken(plan, self.unknown)
+        if self.problems:
+            raise UsageError("\n".join(self.problems))
+        plan, misfit = self._with_stages(plan)
+        if plan.pp > 1:
+            self._note("schedule", plan.schedule)
+        defaults = ", ".join(f"{name} {value}" for name, value in self.chosen.items())
+        left_open = (Assumption(name="plan", value=f"with {defaults}", source="left open"),) if defaults else ()
+        return plan, (*left_open, *misfit)
+
+    def _with_stages(self, plan: MeshPlan) -> tuple[MeshPlan, tuple[Assumption, ...]]:
+        """The stages that a run states, where the planner would have others; what is said where they do not fit the network."""
+        model, wanted = self.judge.model, self.judge.resolved.request.stages
+        chunks = plan.pp * plan.vpp
+        if not wanted:
+            return plan, ()
+        if wanted == "equal":
+            even = model.num_blocks % chunks == 0
+            blocks = (model.num_blocks // chunks,) * chunks if even else ()
+        else:
+            blocks = tuple(int(word) for word in wanted.split())
+        if len(blocks) != chunks or sum(blocks) != model.num_blocks:
+            said = wanted if wanted == "equal" else f"{sum(blocks)} blocks in {len(blocks)} chunks"
+            value = f"as the planner balances them: the run's ({said}) do not fit {model.num_blocks} blocks in {chunks} chunks"
+            return plan, (Assumption(name="stages", value=value),)
+        is_usual = blocks == tuple(model.blocks_of(chunks))
+        return plan if is_usual else dataclasses.replace(plan, stage_blocks=blocks), ()
+
+    def _note(self, field: str, value: str) -> None:
+        given = field in self.degrees or field in self.names or field in self.restriction.flags
+        if not given:
+            self.chosen[flag_of(field)[2:]] = value
+
+    def _single_degrees(self, bounds: Mapping[str, Bounds]) -> dict[str, int]:
+        result = {}
+        for field, allowed in bounds.items():
+            if len(allowed.values) == 1 or (
+                not allowed.values and allowed.low == allowed.high and allowed.low is not None
+            ):
+                result[field] = allowed.values[0] if allowed.values else int(allowed.low or 0)
+            else:
+                self.problems.append(f"{flag_of(field)}: leaves open which plan is meant; give one value")
+        return result
+
+    def _single_name(self, field: str, allowed: tuple[str, ...]) -> str:
+        if len(allowed) > 1:
+            self.problems.append(f"{flag_of(field)}: leaves open which plan is meant; give one name")
+        return allowed[0]
+
+    def _data_parallel(self) -> tuple[int, int, int]:
+        """Replicas, ranks that share, ZeRO stage; 1, 1 and the stage where the GPUs do not divide."""
+        others = {name: self.degrees[name] for name in ("tp", "cp", "pp") if self.degrees.get(name, 1) > 1}
+        product = math.prod(others.values())
+        words = " x ".join(f"{name} {degree}" for name, degree in others.items())
+        zero = self.degrees.get("zero_stage", 1 if self.degrees.get("dp_shard", 1) > 1 else 0)
+        unknown = 1, 1, zero
+        if self.gpus % product:
+            equals = f" = {product}" if len(others) > 1 else ""
+            near = near_multiples(self.gpus, product)
+            return self._no_ranks(f"{words}{equals} does not divide it; use --gpus {near}, or other degrees", unknown)
+        dp = self.gpus // product
+        replicate, shard = self.degrees.get("dp_replicate"), self.degrees.get("dp_shard")
+        parts = {"dp_replicate": replicate, "dp_shard": shard}
+        given = {name.replace("_", "-"): part for name, part in parts.items() if part is not None}
+        wanted = math.prod(given.values()) if len(given) == 2 else self.degrees.get("dp", dp)
+        if len(given) < 2 and "dp" in self.degrees:
+            given = {"dp": wanted}
+        if wanted != dp:
+            every = " x ".join([*([words] if words else []), *(f"{name} {part}" for name, part in given.items())])
+            together = product * wanted
+            equals = f" = {together}" if len(others) + len(given) > 1 else ""
+            return self._no_ranks(f"{every}{equals} is another number; use --gpus {together}, or a dp of {dp}", unknown)
+        if dp % ((replicate or 1) if shard is None else shard):
+            name = "dp-shard" if shard is not None else "dp-replicate"
+            return self._no_ranks(f"{name} {shard or replicate} does not divide the dp of {dp}", unknown)
+        if zero and shard is None and (replicate or 1) == dp and "cp" not in others:
+            self._nothing_to_share(zero, others if replicate in (None, 1) else {**others, "dp-replicate": dp})
+        if "dp" not in self.degrees:
+            self._note("dp", str(dp))
+        self._note("zero_stage", str(zero))
+        if shard is None:
+            shard = dp // replicate if replicate is not None else dp if zero else 1
+        return dp // shard, shard, zero
+
+    def _nothing_to_share(self, zero: int, others: Mapping[str, int]) -> None:
+        """Say that the other degrees take all GPUs; the rule would speak of shares, which nobody gave."""
+        if others:
+            product = " x ".join(f"{name} {degree}" for name, degree in others.items())
+            verb = "take" if len(others) > 1 else "takes"
+            why = f"{product} {verb} all {self.gpus} GPUs and {'leave' if len(others) > 1 else 'leaves'}"
+            other = f"a smaller {' or '.join(others)}"
+        else:
+            why, other = "one GPU leaves", "more --gpus"
+        self.problems.append(f"--zero {zero}: {why} no data-parallel ranks to share over; use --zero 0, or {other}")
+        self.unknown |= {"dp_shard"}
+
+    def _no_ranks(self, problem: str, result: tuple[int, int, int]) -> tuple[int, int, int]:
+        self.problems.append(f"--gpus {self.gpus}: {problem}")
+        self.unknown |= {"dp", "dp_shard", "micro_batch", "num_micro_batches"}
+        return result
+
+    def _micro_batches(self, dp: int) -> tuple[int, int]:
+        """Samples and number of the micro-batches; the whole share in one where it does not divide."""
+        size, number = self.degrees.get("micro_batch"), self.degrees.get("num_micro_batches")
+        if "dp" in self.unknown:
+            return size or 1, number or 1
+        unit = dp * (size or 1) * (number or 1)
+        parts = {"dp": dp, "micro-batch": size or 1, "micro-batches": number or 1}
+        words = " x ".join(f"{name} {part}" for name, part in parts.items() if part > 1)
+        both = size is not None and number is not None
+        if self.batch % unit or (both and self.batch != unit):
+            near = str(unit) if both else near_multiples(self.batch, unit)
+            relation = "is not" if both else "does not divide by"
+            equals = f" = {unit}" if " x " in words else ""
+            self.problems.append(
+                f"--batch {self.batch}: {relation} {words}{equals}; use --batch {near}, or other degrees"
+            )
+            self.unknown |= {"micro_batch", "num_micro_batches"}
+            return size or 1, number or 1
+        share = self.batch // dp
+        if size is None:
+            size = share // number if number is not None else 1
+            self._note("micro_batch", str(size))
+        if number is None:
+            number = share // size
+            self._note("num_micro_batches", str(number))
+        return size, number
+
+    def _with_recompute(self, plan: MeshPlan) -> MeshPlan:
+        blocks = self.degrees.get("recompute_blocks")
+        mode = self.names.get("recompute", "full" if blocks else "none")
+        self._note("recompute", mode)
+        if mode == "full" and blocks is None:
+            blocks = self.judge.blocks_per_stage(plan)
+        return dataclasses.replace(plan, recompute=mode, recompute_blocks=blocks or 0)
+
+    def _with_sequence_parallel(self, plan: MeshPlan) -> MeshPlan:
+        """Cut along the positions with tensor parallelism, as Megatron-LM recommends, unless that breaks a rule."""
+        wanted = self.restriction.flags.get("sequence_parallel")
+        if wanted is None and plan.tp > 1:
+            cut = dataclasses.replace(plan, sequence_parallel=True)
+            wanted = set(self.judge.broken(cut, self.unknown)) <= set(self.judge.broken(plan, self.unknown))
+            self._note("sequence_parallel", "on" if wanted else "off")
+        return dataclasses.replace(plan, sequence_parallel=bool(wanted))

@@ -1,0 +1,78 @@
+"""What a request fixes of a plan, in one place, and how it was written on the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from planner.core.request import Request
+from planner.spaces.mesh.flags import flag_of
+from strategies.mesh.settings import Bounds, MeshRestriction
+
+__all__ = ["bounds_text", "fixed_by", "flags_of", "given_text", "only", "without"]
+
+
+def fixed_by(request: Request) -> MeshRestriction:
+    """Every degree, name and flag that a request fixes, ``--num-micro-batches`` included.
+
+    >>> fixed_by(Request(model="m", micro_batches=4)).degrees["num_micro_batches"].values
+    (4,)
+    """
+    restriction = request.mesh or MeshRestriction()
+    if request.micro_batches is None:
+        return restriction
+    fixed = {"num_micro_batches": Bounds(values=(request.micro_batches,))}
+    return dataclasses.replace(restriction, degrees={**restriction.degrees, **fixed})
+
+
+def flags_of(restriction: MeshRestriction) -> dict[str, str]:
+    """Fixed field -> its option."""
+    return {field: flag_of(field) for field in (*restriction.degrees, *restriction.names, *restriction.flags)}
+
+
+def only(restriction: MeshRestriction, chosen: frozenset[str]) -> MeshRestriction:
+    """What some options fix, the others left out."""
+    return MeshRestriction(
+        degrees={field: bounds for field, bounds in restriction.degrees.items() if flag_of(field) in chosen},
+        names={field: names for field, names in restriction.names.items() if flag_of(field) in chosen},
+        flags={field: value for field, value in restriction.flags.items() if flag_of(field) in chosen},
+    )
+
+
+def without(restriction: MeshRestriction, flag: str) -> MeshRestriction:
+    """What all options but one fix."""
+    return only(restriction, frozenset(flags_of(restriction).values()) - {flag})
+
+
+def given_text(restriction: MeshRestriction, flag: str) -> str:
+    """An option as the user wrote it, for example ``--tp 2,4``."""
+    text = f"{flag} {_value_text(restriction, flags_of(restriction), flag)}".strip()
+    return text.replace("--sequence-parallel off", "--no-sequence-parallel")
+
+
+def _value_text(restriction: MeshRestriction, flags: Mapping[str, str], flag: str) -> str:
+    for field, name in flags.items():
+        if name != flag:
+            continue
+        if field in restriction.degrees:
+            return bounds_text(restriction.degrees[field])
+        if field in restriction.names:
+            return ",".join(restriction.names[field])
+        if field == "sequence_parallel":
+            return "" if restriction.flags[field] else "off"
+        on = [
+            other.removeprefix("offload_")
+            for other, value in restriction.flags.items()
+            if value and flags[other] == flag
+        ]
+        return ",".join(on) or "none"
+    return ""
+
+
+def bounds_text(bounds: Bounds) -> str:
+    """Allowed values as they are written on the command line.
+
+    >>> bounds_text(Bounds(values=(2, 4))), bounds_text(Bounds(low=1, high=8))
+    ('2,4', '1..8')
+    """
+    return ",".join(map(str, bounds.values)) if bounds.values else f"{bounds.low}..{bounds.high}"

@@ -1,0 +1,144 @@
+"""Scaling curves of transformers: the best plan over a device mesh on every number of GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from costmodel.units import format_bytes, format_seconds
+from planner.core.errors import NoFeasiblePlan, UsageError
+from planner.core.request import Request
+from planner.core.results import ScalePoint
+from planner.core.search_errors import SearchInterrupted
+from planner.resolve import Resolved, resolve
+from planner.scaling import Scaling
+from planner.spaces.mesh.contradictions import refuse_contradiction
+from planner.spaces.mesh.judge import MeshJudge, make_judge
+from planner.spaces.mesh.remedies import no_mesh_plan
+from planner.spaces.mesh.results import RankedMeshPlan
+from planner.spaces.mesh.search import settings_of
+from planner.uncertainty.answers import mesh_bars
+from planner.uncertainty.bars import ErrorBars, with_bars
+
+__all__ = ["scale_mesh"]
+
+
+def scale_mesh(
+    request: Request,
+    workers: Sequence[int],
+    *,
+    weak: bool,
+    epochs: float | None = None,
+    samples: float | None = None,
+) -> Scaling:
+    """Predict the best plan on at most so many GPUs, for every number of them.
+
+    Parameters
+    ----------
+    request : Request
+        ``batch`` is the global batch of a strong curve and the batch per GPU of a weak one.
+    workers : sequence of int
+        Ascending.
+    weak : bool
+    epochs, samples : float, optional
+        Length of a training run; both or none.
+
+    Returns
+    -------
+    Scaling
+        Numbers of GPUs on which nothing fits or is legal have no point and a note. Speed-up is over one GPU, or over the smallest number
+        on which something fits, which then counts as that many.
+
+    Raises
+    ------
+    NoFeasiblePlan
+        Nothing fits on any of the numbers.
+    SearchInterrupted
+        Ctrl-C.
+    PlannerError
+        Unusable options; nothing is legal on any of the numbers.
+    """
+    base = resolve(dataclasses.replace(request, gpus=max(workers), family=None, space="mesh", top=1))
+    found: dict[int, RankedMeshPlan] = {}
+    bars = ErrorBars()
+    notes: list[str] = []
+    last: Exception | None = None
+    for count in sorted({1, *workers}):
+        judge = make_judge(_on(base, count, weak=weak))
+        best = _best(judge, is_largest=count == max(workers))
+        if isinstance(best, RankedMeshPlan):
+            bars = mesh_bars(judge, [best])
+            found[count] = with_bars([best], bars)[0]
+        elif count in workers:
+            last = best
+            notes.append(f"{count:,} GPU{'s' if count > 1 else ''}: {best}")
+    if not found.keys() & set(workers):
+        assert last is not None
+        raise last
+    first = min(found)
+    if first > 1:
+        notes.append(
+            f"speed-up counts the {first} GPUs of the first point as {first} times one, for which there is no plan"
+        )
+    elif 1 not in workers:
+        alone = found[1]
+        notes.append(f"speed-up is over {alone.summary}: {format_seconds(alone.step_time_s)} per step")
+    reference = found[first].throughput_samples_per_s / first
+    points = tuple(
+        _point(best, count, reference, base.workload.global_batch * (count if weak else 1), epochs, samples)
+        for count, best in found.items()
+        if count in workers
+    )
+    return Scaling(points=points, notes=tuple(notes), error_bars=bars)
+
+
+def _on(base: Resolved, count: int, *, weak: bool) -> Resolved:
+    resolved = base.with_batch(base.workload.global_batch * count) if weak else base
+    return dataclasses.replace(
+        resolved,
+        request=dataclasses.replace(resolved.request, gpus=count, batch=resolved.workload.global_batch),
+        setting=dataclasses.replace(resolved.setting, gpus=count),
+    )
+
+
+def _best(judge: MeshJudge, *, is_largest: bool) -> RankedMeshPlan | Exception:
+    """The best plan, or why there is none: of the largest number with a way out, since it is what an error would say."""
+    resolved = judge.resolved
+    settings = settings_of(resolved)
+    try:
+        refuse_contradiction(judge, settings)
+    except UsageError as error:
+        return error
+    outcome = judge.search(settings)
+    if outcome.interrupted:
+        raise SearchInterrupted(None)
+    if outcome.candidates:
+        return judge.rank([outcome.candidates[0].plan])[0]
+    if is_largest:
+        return no_mesh_plan(judge, settings, outcome)
+    miss = outcome.nearest_miss
+    need = "" if miss is None else f"; the nearest miss needs {format_bytes(miss.memory_bytes)} per GPU"
+    return NoFeasiblePlan(f"nothing fits{need}, of {format_bytes(resolved.setting.memory_capacity_bytes)}")
+
+
+def _point(
+    best: RankedMeshPlan, count: int, reference: float, batch: int, epochs: float | None, samples: float | None
+) -> ScalePoint:
+    rate = best.throughput_samples_per_s
+    speedup = rate / reference
+    return ScalePoint(
+        workers=count,
+        global_batch=batch,
+        batch_per_worker=-(-batch // count),
+        step_time_s=best.step_time_s,
+        compute_s=best.step_time_s - best.exposed_communication_s,
+        exposed_communication_s=best.exposed_communication_s,
+        throughput_samples_per_s=rate,
+        speedup=speedup,
+        efficiency=speedup / count,
+        hours=None if epochs is None or samples is None else epochs * samples / rate / 3600.0,
+        summary=best.summary if best.workers == count else f"{best.summary} (on {best.workers})",
+        fits=True,
+        step_time_low_s=best.step_time_low_s,
+        step_time_high_s=best.step_time_high_s,
+    )

@@ -1,0 +1,204 @@
+"""Plans over several groups to documents and back: what a plan file says must agree with itself, its network, its cluster and the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
+from planner.core.errors import FileProblem, InputFileError, did_you_mean
+from planner.core.request import Request
+from planner.core.results import Setting
+from planner.files.plan_file import finished, plan_problem, prediction, provenance, question_head
+from planner.spaces.mixed.results import MixedResult, RankedMixedPlan
+
+if TYPE_CHECKING:
+    from planner.files.documents import Document, Location
+    from planner.schema.plan import PlanDocument
+    from planner.spaces.mixed.judge import MixedJudge
+
+__all__ = ["document_from_mixed_plan", "mixed_entry", "mixed_plan_from_document"]
+
+_PIPELINE = tuple(field.name for field in fields(MixedPipeline) if field.name != "stages")
+_PLAN = tuple(field.name for field in fields(MixedPlan) if field.name != "pipelines")
+
+
+def mixed_entry(plan: MixedPlan, names: Sequence[str]) -> dict[str, Any]:
+    """Write a plan as the section ``mixed`` of a plan file; every field is there, so that defaults may change.
+
+    >>> plan = MixedPlan(pipelines=(MixedPipeline(stages=(MixedStage(group=1, blocks=4),), num_micro_batches=8),))
+    >>> mixed_entry(plan, ["fast", "slow"])["pipelines"][0]["stages"][0]["group"]
+    'slow'
+    """
+    return {
+        **{name: getattr(plan, name) for name in _PLAN},
+        "pipelines": [
+            {
+                **{name: getattr(pipeline, name) for name in _PIPELINE},
+                "stages": [
+                    {
+                        "group": names[stage.group],
+                        "tp": stage.tp,
+                        "blocks": stage.blocks,
+                        "recompute": stage.recompute,
+                        "recompute_blocks": stage.recompute_blocks,
+                    }
+                    for stage in pipeline.stages
+                ],
+            }
+            for pipeline in plan.pipelines
+        ],
+    }
+
+
+def document_from_mixed_plan(
+    ranked: RankedMixedPlan,
+    *,
+    request: Request,
+    setting: Setting,
+    result: MixedResult | None = None,
+    assumptions: Sequence[str] = (),
+    folder: Path | None = None,
+) -> dict[str, Any]:
+    """Write a plan as plain values, in the order of a plan file.
+
+    Parameters
+    ----------
+    ranked : RankedMixedPlan
+    request : Request
+        The question; names and paths are taken from it.
+    setting : Setting
+        What the question was resolved to.
+    result : MixedResult, optional
+        The search that the plan came from; adds the proof.
+    assumptions : sequence of str
+    folder : Path, optional
+        Where the file will be: relative paths in it start there.
+
+    Returns
+    -------
+    dict
+        A valid ``planner.schema.plan.PlanDocument``; entries that say nothing are left out.
+    """
+    document: dict[str, Any] = {
+        **question_head(request, setting, folder),
+        "workers": ranked.workers,
+        "mixed": mixed_entry(ranked.plan, [use.name for use in ranked.groups]),
+        "assume": dict(request.assume),
+        "prediction": prediction(ranked),
+        "provenance": provenance(setting, assumptions),
+    }
+    return finished(document, ranked.rank, result)
+
+
+def mixed_plan_from_document(document: PlanDocument, judge: MixedJudge, source: Document | None = None) -> MixedPlan:
+    """Check a plan document against itself, its network, its cluster and the rules of the space.
+
+    Parameters
+    ----------
+    document : PlanDocument
+        With a section ``mixed``.
+    judge : MixedJudge
+        Of the question that the document asks.
+    source : Document, optional
+        The file, for line and column.
+
+    Raises
+    ------
+    InputFileError
+        Everything that contradicts.
+    """
+    return _Reader(document, judge, source).read()
+
+
+class _Reader:
+    """Makes the plan and collects what is wrong."""
+
+    def __init__(self, document: PlanDocument, judge: MixedJudge, source: Document | None) -> None:
+        assert document.mixed is not None
+        self.document, self.entry, self.judge, self.source = document, document.mixed, judge, source
+        self.problems: list[FileProblem] = []
+
+    def read(self) -> MixedPlan:
+        """Return the plan, or raise everything that contradicts."""
+        plan = MixedPlan(
+            pipelines=tuple(self._pipeline(p) for p in range(len(self.entry.pipelines))),
+            **{name: getattr(self.entry, name) for name in _PLAN},
+        )
+        if not self.problems:
+            self._check_numbers(plan)
+        if not self.problems:
+            for message in self.judge.broken(plan):
+                self._note(self._place(message), message)
+        if self.problems:
+            raise InputFileError(self.problems)
+        return plan
+
+    def _note(self, location: Location, message: str) -> None:
+        self.problems.append(plan_problem(self.source, location, message))
+
+    def _pipeline(self, p: int) -> MixedPipeline:
+        entry = self.entry.pipelines[p]
+        stages = []
+        for s, stage in enumerate(entry.stages):
+            group = self._group(p, s, stage.group)
+            stages.append(
+                MixedStage(
+                    group=group,
+                    blocks=stage.blocks,
+                    tp=stage.tp,
+                    recompute=stage.recompute,
+                    recompute_blocks=stage.recompute_blocks,
+                )
+            )
+            self._check_recompute(p, s, stages[-1])
+        if entry.longer >= entry.replicas:
+            self._note(
+                ("mixed", "pipelines", p, "longer"), f"is {entry.longer}, not less than the {entry.replicas} replicas"
+            )
+        blocks, needed = sum(stage.blocks for stage in stages), self.judge.model.shape.num_blocks
+        if blocks != needed:
+            self._note(("mixed", "pipelines", p, "stages"), f"hold {blocks} blocks, the network has {needed}")
+        return MixedPipeline(stages=tuple(stages), **{name: getattr(entry, name) for name in _PIPELINE})
+
+    def _group(self, p: int, s: int, name: str) -> int:
+        names = self.judge.names
+        if name in names:
+            return names.index(name)
+        cluster, known = self.judge.model.cluster.name, ", ".join(names)
+        message = f"cluster '{cluster}' has no group '{name}'{did_you_mean(name, names)} (known: {known})"
+        self._note(("mixed", "pipelines", p, "stages", s, "group"), message)
+        return 0
+
+    def _check_recompute(self, p: int, s: int, stage: MixedStage) -> None:
+        where = ("mixed", "pipelines", p, "stages", s, "recompute_blocks")
+        if stage.recompute == "full" and not 1 <= stage.recompute_blocks <= stage.blocks:
+            self._note(where, f"is {stage.recompute_blocks}; 1 to {stage.blocks} blocks of the stage can be recomputed")
+        if stage.recompute != "full" and stage.recompute_blocks:
+            self._note(where, f"belongs to 'recompute: full', and this is {stage.recompute}")
+
+    def _check_numbers(self, plan: MixedPlan) -> None:
+        document, batch = self.document, self.judge.resolved.workload.global_batch
+        if plan.workers != document.workers:
+            used = " + ".join(f"{plan.devices_of(g)} of {self.judge.names[g]}" for g in plan.groups)
+            self._note(("workers",), f"is {document.workers}, but the stages use {used} = {plan.workers}")
+        if document.workers > document.gpus:
+            self._note(("workers",), f"is {document.workers}, more than the {document.gpus} gpus")
+        if plan.global_batch != batch:
+            shares = " + ".join(str(pipeline.samples) for pipeline in plan.pipelines)
+            self._note(
+                ("mixed", "pipelines"),
+                f"micro_batch x (replicas x num_micro_batches + longer) = {shares} samples, but the global batch is {batch}",
+            )
+
+    def _place(self, message: str) -> Location:
+        """The first stage with the degree that a rule names; else the whole plan."""
+        words = message.split()
+        if len(words) > 1 and words[0] == "tp" and words[1].isdigit():
+            for p, pipeline in enumerate(self.entry.pipelines):
+                for s, stage in enumerate(pipeline.stages):
+                    if stage.tp == int(words[1]):
+                        return ("mixed", "pipelines", p, "stages", s, "tp")
+        return ("mixed",)

@@ -1,0 +1,182 @@
+"""What to say where no serving plan will do: the nearest miss, and the changes after which one does. Every advice was tried."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+
+from costmodel.serving.plan import ServingPlan
+from costmodel.units import format_bytes, format_seconds
+from planner.core.errors import NoFeasiblePlan, PlannerError, UsageError
+from planner.core.search_errors import SearchInterrupted, no_plan_in_time
+from planner.spaces.mesh.flags import flag_of
+from planner.spaces.serving.contradictions import serving_contradiction
+from planner.spaces.serving.judge import ServingJudge, make_serving_judge
+from planner.spaces.serving.results import RankedServingPlan
+from planner.spaces.serving.wording import SERVING_MEMORY_WORDS, serving_plan_in_words
+from strategies.serving.search import search_serving
+from strategies.serving.settings import ServingOutcome, ServingSettings
+
+__all__ = ["missed_limits", "no_serving_plan"]
+
+_LIMITS = {"ttft_s": "time to first token", "tpot_s": "time per token"}
+# Searches for a way out are short: each at most so long, all of them together, and so many doublings of the GPUs.
+_WALL_S, _ALL_S = 4.0, 8.0
+_DOUBLINGS = 8
+# Doublings that bring nothing nearer, by more than this, after which more are not tried.
+_PATIENCE = 2
+_NEARER = 0.999
+# Ways out that are named.
+_MOST_WAYS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Change:
+    """A question that differs in one option from the one that was asked."""
+
+    words: str  # "with --precision fp8", "without --tp"; empty: nothing is changed but the GPUs
+    judge: ServingJudge
+    settings: ServingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Try:
+    """The nearest that one change of the question comes on so many GPUs; ``excess``: over the limits, or the memory needed."""
+
+    words: str
+    judge: ServingJudge
+    plan: ServingPlan
+    works: bool
+    fits: bool
+    excess: float
+
+
+def no_serving_plan(judge: ServingJudge, settings: ServingSettings, outcome: ServingOutcome) -> Exception:
+    """Say why a search found no plan."""
+    if outcome.interrupted:
+        return SearchInterrupted(None)
+    if not outcome.is_complete:
+        return no_plan_in_time()
+    miss = outcome.nearest_miss
+    if miss is None:
+        return UsageError(serving_contradiction(judge, settings))
+    ranked = judge.rank([miss.plan])[0]
+    words = serving_plan_in_words(miss.plan)
+    way_out = _way_out(judge, settings, _tried("", judge, miss.plan, works=False, fits=miss.fits))
+    if miss.fits:
+        return NoFeasiblePlan(
+            f"no plan that fits keeps the limits; the nearest ({words}) misses: {'; '.join(missed_limits(judge, ranked))}; {way_out}"
+        )
+    largest = max(ranked.memory_parts, key=lambda part: ranked.memory_parts[part])
+    return NoFeasiblePlan(
+        f"nothing fits: the nearest miss ({words}) needs {format_bytes(ranked.memory_bytes_per_gpu)} per GPU and there are "
+        f"{format_bytes(judge.capacity_bytes)}; the largest part is {SERVING_MEMORY_WORDS[largest]} with "
+        f"{format_bytes(ranked.memory_parts[largest])}; {way_out}"
+    )
+
+
+def missed_limits(judge: ServingJudge, ranked: RankedServingPlan) -> list[str]:
+    """Limits that a plan does not keep, in words."""
+    return [
+        f"{_LIMITS[name]} {format_seconds(getattr(ranked, name))}, at most {format_seconds(limit)} asked for"
+        for name, limit in judge.limits.items()
+        if getattr(ranked, name) > limit
+    ]
+
+
+def _way_out(judge: ServingJudge, settings: ServingSettings, now: _Try) -> str:
+    """The changes that work, those with the fewest GPUs first; else what was tried, and how near the best of it comes."""
+    deadline = time.monotonic() + _ALL_S
+    changes = _changes(judge, settings)
+    nearest: dict[str, list[_Try]] = {change.words: [] for change in changes}
+    nearest[""].append(now)
+    working: list[_Try] = []
+    gpus, most, words = settings.max_workers, settings.max_workers, {}
+    for _ in range(_DOUBLINGS + 1):
+        for change in changes:
+            is_asked = not change.words and gpus == settings.max_workers
+            if is_asked or _is_settled(nearest[change.words]) or time.monotonic() > deadline:
+                continue
+            found = _on(change, gpus)
+            words[change.words], most = True, max(most, gpus)
+            if found is not None:
+                nearest[change.words].append(found)
+                working += [found] if found.works else []
+        gpus *= 2
+        larger = judge.cluster.max_devices
+        if len(working) >= _MOST_WAYS or (larger is not None and gpus > larger):
+            break
+    if working:
+        return "; or ".join(f"{f.words} it works: {serving_plan_in_words(f.plan)}" for f in working[:_MOST_WAYS])
+    listed = [f"up to --gpus {most}"] * (most > settings.max_workers) + [word for word in words if word]
+    what = f" ({', '.join(listed)})" if listed else ""
+    said = f"nothing that was tried{what} {'does' if now.fits else 'fits'}"
+    if not now.fits:
+        return f"{said}; use a device with more memory"
+    # The first of equals: the fewest changes.
+    best = min(
+        (found for several in nearest.values() for found in several if found.fits), key=lambda found: found.excess
+    )
+    return f"{said}; {_reachable(judge, best)}"
+
+
+def _is_settled(found: list[_Try]) -> bool:
+    """Whether more GPUs are not worth trying: it works, or the last doublings brought nothing nearer."""
+    if found and found[-1].works:
+        return True
+    last = found[-1 - _PATIENCE :]
+    return len(last) > _PATIENCE and last[-1].excess >= last[0].excess * _NEARER
+
+
+def _reachable(judge: ServingJudge, best: _Try) -> str:
+    """How near the limits the best plan comes, and with what."""
+    ranked = best.judge.rank([best.plan])[0]
+    times = " and ".join(f"{_LIMITS[name]} {format_seconds(getattr(ranked, name))}" for name in judge.limits)
+    how = f"{best.words} ({serving_plan_in_words(best.plan)})" if best.words else "with the plan above"
+    return f"the nearest that was reached is {times}, {how}; allow that much, or use a faster device"
+
+
+def _changes(judge: ServingJudge, settings: ServingSettings) -> list[_Change]:
+    """Changes of the question besides more GPUs: none, options left out, and narrower formats where the device knows them."""
+    changes = [_Change(words="", judge=judge, settings=settings)]
+    for field in settings.degrees:
+        fewer = {name: bounds for name, bounds in settings.degrees.items() if name != field}
+        freer = dataclasses.replace(settings, degrees=fewer)
+        changes.append(_Change(words=f"without {flag_of(field)}", judge=judge, settings=freer))
+    request, formats = judge.request, {}
+    if judge.setting.precision != "fp8":
+        formats["with --precision fp8"] = dataclasses.replace(
+            request, base=dataclasses.replace(request.base, precision="fp8")
+        )
+    if judge.kv_precision != "fp8":
+        formats["with --kv-precision fp8"] = dataclasses.replace(request, kv="fp8")
+    for words, changed in formats.items():
+        try:
+            narrower = make_serving_judge(changed)
+        except PlannerError:  # the device does not know the format
+            continue
+        less = dataclasses.replace(settings, capacity_bytes=narrower.capacity_bytes)
+        changes.append(_Change(words=words, judge=narrower, settings=less))
+    return changes
+
+
+def _on(change: _Change, gpus: int) -> _Try | None:
+    """The best that a changed question comes to on so many GPUs."""
+    outcome = search_serving(
+        change.judge.model, dataclasses.replace(change.settings, max_workers=gpus, top=1, wall_s=_WALL_S)
+    )
+    miss = outcome.nearest_miss
+    more = f"--gpus {gpus}" if gpus > change.judge.request.base.gpus else ""
+    joined = " and " if change.words.startswith("with --") and more else ", " if change.words else ""
+    words = f"{change.words}{joined if more else ''}{'' if joined == ' and ' or not more else 'with '}{more}"
+    if outcome.candidates:
+        return _tried(words, change.judge, outcome.candidates[0].plan, works=True, fits=True)
+    return None if miss is None else _tried(words, change.judge, miss.plan, works=False, fits=miss.fits)
+
+
+def _tried(words: str, judge: ServingJudge, plan: ServingPlan, *, works: bool, fits: bool) -> _Try:
+    ranked = judge.rank([plan])[0]
+    over = [getattr(ranked, name) / limit for name, limit in judge.limits.items()] if fits else []
+    excess = max(over, default=ranked.memory_bytes_per_gpu)
+    return _Try(words=words, judge=judge, plan=plan, works=works, fits=fits, excess=excess)

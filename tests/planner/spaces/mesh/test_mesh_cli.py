@@ -1,0 +1,334 @@
+"""Transformers on a mesh, end to end through the command line: optimize, estimate, explain and plan files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
+from costmodel.mesh.model import MeshModel
+from costmodel.mesh.plan import MeshPlan
+from planner.core.request import Request
+from planner.resolve import resolve
+from planner.schema import schema_of
+from planner.schema.mesh_result import MeshBreakdownDocument, MeshResultDocument
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALL = "gpt3-1.3b --gpus 4 --batch 16 --seq 512"
+
+
+def plan_of(document: dict[str, Any], n: int = 0) -> MeshPlan:
+    entry = document["plans"][n]["plan"]
+    return MeshPlan(**{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
+
+
+# --- optimize
+
+
+def test_the_table_and_what_it_rests_on(answer: Any) -> None:
+    text = answer("optimize", *SMALL.split())
+    for word in (
+        "#",
+        "plan",
+        "GPUs",
+        "step time",
+        "tokens/s",
+        "MFU",
+        "memory",
+        "exposed",
+        "bubble",
+        "bottleneck",
+        "gap to",
+    ):
+        assert word in text
+    flat = " ".join(text.split())
+    for fact in (
+        "Proof:", "distinct plans", "Against data parallelism:", "cluster dgx-h100 (default)", "global batch 16 (given)",
+        "sequence length 512 (given)", "optimizer adam (default of transformers)", "precision bf16", "dense bf16 peak",
+        "dp_overlap 0.9",
+    ):  # fmt: skip
+        assert fact in flat
+    assert text.isascii()
+    assert max(map(len, text.splitlines())) <= 160
+
+
+def test_json_is_valid_ranked_and_adds_up(document: Any) -> None:
+    found = document(f"optimize {SMALL} --top 7")
+    checked = MeshResultDocument.model_validate(found)
+    assert type(schema_of("result").model_validate(found).root) is MeshResultDocument  # type: ignore[attr-defined]
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == found
+    assert found["proven_optimal"]
+    assert found["gap"] == 0
+    assert found["bound_s"] == found["plans"][0]["step_time_s"]
+    assert [plan["rank"] for plan in found["plans"]] == list(range(1, 8))
+    times = [plan["step_time_s"] for plan in found["plans"]]
+    assert times == sorted(times)
+    for n, plan in enumerate(found["plans"]):
+        assert math.fsum(plan[name] for name in TIME_PARTS) == pytest.approx(plan["step_time_s"], rel=1e-9)
+        assert math.fsum(plan[name] for name in MEMORY_PARTS) == pytest.approx(plan["memory_bytes_per_gpu"], rel=1e-9)
+        assert plan["memory_bytes_per_gpu"] <= plan["memory_capacity_bytes"]
+        assert plan["tokens_per_s"] == pytest.approx(16 * 512 / plan["step_time_s"])
+        assert plan["tokens_per_s_per_gpu"] * plan["workers"] == pytest.approx(plan["tokens_per_s"])
+        assert plan["gap"] == pytest.approx(plan["step_time_s"] / times[0] - 1)
+        assert 0 < plan["mfu"] < 1
+        assert plan_of(found, n).workers == plan["workers"] <= 4
+        assert plan_of(found, n).global_batch == 16
+
+
+def test_every_figure_is_the_cost_models(document: Any) -> None:
+    found = document(f"optimize {SMALL} --top 3")
+    resolved = resolve(Request(model="gpt3-1.3b", gpus=4, batch=16, seq=512))
+    costs = MeshModel.build(resolved.workload, resolved.cluster).evaluate_plans([plan_of(found, n) for n in range(3)])
+    assert [plan["step_time_s"] for plan in found["plans"]] == pytest.approx(costs.step_time_s.tolist(), rel=1e-12)
+    assert [plan["memory_bytes_per_gpu"] for plan in found["plans"]] == pytest.approx(
+        costs.memory_bytes.tolist(), rel=1e-12
+    )
+
+
+def test_the_same_question_has_the_same_answer(document: Any) -> None:
+    assert document(f"optimize {SMALL}") | {"wall_s": 0} == document(f"optimize {SMALL}") | {"wall_s": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "check"),
+    [
+        ("--tp 2", lambda p: p.tp == 2),
+        ("--tp 2,4 --pp 1", lambda p: p.tp in (2, 4) and p.pp == 1),
+        ("--pp 2..4", lambda p: 2 <= p.pp <= 4),
+        ("--dp 2", lambda p: p.dp == 2),
+        ("--zero 3", lambda p: p.zero_stage == 3),
+        ("--micro-batch 1 --recompute full", lambda p: p.micro_batch == 1 and p.recompute == "full"),
+        ("--num-micro-batches 4", lambda p: p.num_micro_batches == 4),
+        ("--num-micro-batches 2..4", lambda p: 2 <= p.num_micro_batches <= 4),
+        ("--pp 2 --schedule gpipe", lambda p: p.schedule == "gpipe"),
+        ("--tp 4 --no-sequence-parallel", lambda p: p.tp == 4 and not p.sequence_parallel),
+        ("--offload none", lambda p: not p.offload_optimizer and not p.offload_activations),
+    ],
+)
+def test_what_is_fixed_stays_fixed(document: Any, known_document: Any, options: str, check: Any) -> None:
+    free = known_document(f"optimize {SMALL} --top 1")
+    found = document(f"optimize {SMALL} {options}")
+    assert found["plans"]
+    assert all(check(plan_of(found, n)) for n in range(len(found["plans"])))
+    assert found["plans"][0]["step_time_s"] >= free["plans"][0]["step_time_s"] * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("objective", ["tokens_per_s", "tokens_per_s_per_gpu", "mfu", "gpu-hours"])
+def test_objectives(document: Any, known_document: Any, objective: str) -> None:
+    fastest = known_document(f"optimize {SMALL} --top 1")["plans"][0]
+    found = document(f"optimize {SMALL} --objective {objective}")
+    best = found["plans"][0]
+    assert found["proven_optimal"]
+    assert found["bound_s"] <= fastest["step_time_s"] * (1 + 1e-9)
+    if objective == "tokens_per_s":
+        assert best["tokens_per_s"] == pytest.approx(fastest["tokens_per_s"])
+        return
+    key = {"gpu-hours": "gpu_hours_per_million_tokens"}.get(objective, objective)
+    values = [plan[key] for plan in found["plans"]]
+    assert values == sorted(values, reverse=objective != "gpu-hours")
+    better = (
+        best[key] <= fastest[key] * (1 + 1e-9) if objective == "gpu-hours" else best[key] >= fastest[key] * (1 - 1e-9)
+    )
+    assert better
+
+
+def test_money_needs_a_price(fails: Any, document: Any, tmp_path: Path) -> None:
+    (line,) = fails(f"optimize {SMALL} --objective money --device h100-pcie")
+    assert "h100-pcie" in line
+    assert "price_per_hour" in line
+    path = tmp_path / "priced.yaml"
+    text = (ROOT / "configs" / "devices" / "h100-pcie.yaml").read_text(encoding="utf-8")
+    path.write_text(text.replace("memory: 80 GiB\n", "memory: 80 GiB\nprice_per_hour: 2.5\n", 1), encoding="utf-8")
+    found = document(f"optimize {SMALL} --objective money --device {path}")["plans"][0]
+    assert found["money_per_million_tokens"] == pytest.approx(2.5 * found["gpu_hours_per_million_tokens"])
+    path.write_text(text.replace("memory: 80 GiB\n", "memory: 80 GiB\nprice_per_hour: -1\n", 1), encoding="utf-8")
+    (line,) = fails(f"optimize {SMALL} --device {path}")
+    assert "price_per_hour: must be greater than 0" in line
+
+
+def test_a_memory_limit_is_kept(document: Any) -> None:
+    free = document(f"optimize {SMALL} --top 1")["plans"][0]
+    tight = document(f"optimize {SMALL} --top 3 --memory-limit 12GiB")["plans"]
+    assert all(plan["memory_bytes_per_gpu"] <= 12 * 2**30 for plan in tight)
+    assert tight[0]["step_time_s"] >= free["step_time_s"]
+
+
+def test_an_assumption_changes_the_answer_and_is_named(document: Any, answer: Any) -> None:
+    free = document(f"estimate {SMALL} --tp 2")
+    hidden = document(f"estimate {SMALL} --tp 2 --assume tp_overlap=1 --assume dp_overlap=1")
+    assert hidden["plans"][0]["tp_exposed_s"] == 0 < free["plans"][0]["tp_exposed_s"]
+    assert {"name": "tp_overlap", "value": "1", "source": "given"} in hidden["assumptions"]
+    assert "tp_overlap 1 (given)" in answer("optimize", *SMALL.split(), "--assume", "tp_overlap=1")
+    faster = document(f"optimize {SMALL} --tp 4 --assume tp_overlap=1 --top 1")["plans"][0]["step_time_s"]
+    assert faster < document(f"optimize {SMALL} --tp 4 --top 1")["plans"][0]["step_time_s"]
+
+
+def test_csv_and_markdown(answer: Any) -> None:
+    rows = list(csv.DictReader(io.StringIO(answer("optimize", *SMALL.split(), "--top", "2", "--format", "csv"))))
+    assert [row["rank"] for row in rows] == ["1", "2"]
+    assert answer("optimize", *SMALL.split(), "--format", "markdown").startswith("| # | plan |")
+
+
+def test_the_other_space_is_still_there(document: Any) -> None:
+    found = document("estimate gpt3-1.3b --gpus 2 --batch 4 --seq 128 --family data")
+    assert "layers" in found["plans"][0]["plan"]
+    assert "space" not in found
+
+
+# --- estimate and explain
+
+
+def test_the_users_own_plan(document: Any) -> None:
+    found = document("estimate llama3-70b --gpus 64 --tp 8 --pp 4 --micro-batch 2 --batch 128")
+    checked = MeshBreakdownDocument.model_validate(found)
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == found
+    plan = plan_of(found)
+    assert plan == MeshPlan(
+        tp=8, sequence_parallel=True, pp=4, dp_replicate=2, micro_batch=2, num_micro_batches=32
+    )  # fmt: skip
+    resolved = resolve(Request(model="llama3-70b", gpus=64, batch=128))
+    costs = MeshModel.build(resolved.workload, resolved.cluster).evaluate_plans([plan])
+    assert found["step_time_s"] == pytest.approx(float(costs.step_time_s[0]), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "plan"),
+    [
+        ("", {"dp_replicate": 4, "num_micro_batches": 4}),
+        ("--zero 1", {"dp_shard": 4, "zero_stage": 1, "num_micro_batches": 4}),
+        ("--dp-shard 2", {"dp_replicate": 2, "dp_shard": 2, "zero_stage": 1, "num_micro_batches": 4}),
+        ("--dp-replicate 2 --zero 3", {"dp_replicate": 2, "dp_shard": 2, "zero_stage": 3, "num_micro_batches": 4}),
+        ("--num-micro-batches 2", {"dp_replicate": 4, "micro_batch": 2, "num_micro_batches": 2}),
+        ("--tp 4", {"tp": 4, "sequence_parallel": True, "num_micro_batches": 16}),
+        ("--tp 4 --no-sequence-parallel", {"tp": 4, "num_micro_batches": 16}),
+        ("--pp 2 --vpp 2 --tp 2 --no-sequence-parallel", {"tp": 2, "pp": 2, "vpp": 2, "schedule": "interleaved", "num_micro_batches": 16}),
+        ("--recompute full", {"dp_replicate": 4, "num_micro_batches": 4, "recompute": "full", "recompute_blocks": 24}),
+        ("--recompute-blocks 3", {"dp_replicate": 4, "num_micro_batches": 4, "recompute": "full", "recompute_blocks": 3}),
+        ("--cp 2 --offload optimizer", {"cp": 2, "dp_replicate": 2, "num_micro_batches": 8, "offload_optimizer": True}),
+    ],
+)  # fmt: skip
+def test_what_is_left_open_has_a_default(document: Any, options: str, plan: dict[str, Any]) -> None:
+    assert plan_of(document(f"estimate {SMALL} {options}")) == MeshPlan(**plan)
+
+
+def test_defaults_are_printed(answer: Any) -> None:
+    text = " ".join(answer("estimate", *SMALL.split(), "--tp", "2").split())
+    assert "plan with dp 2, zero 0, micro-batch 1, num-micro-batches 8" in text
+    assert "sequence-parallel on" in text
+    assert "(left open)" in text
+
+
+def test_estimate_shows_where_time_and_memory_go(answer: Any) -> None:
+    text = answer("estimate", *SMALL.split(), "--pp", "2", "--tp", "2")
+    for word in (
+        "Where the step goes",
+        "compute",
+        "pipeline bubble",
+        "What fills the memory",
+        "weights",
+        "activations",
+        "Stage by stage",
+    ):
+        assert word in text
+
+
+def test_explain_the_best_and_another(document: Any, answer: Any) -> None:
+    best = document(f"optimize {SMALL} --top 1")["plans"][0]
+    itself = document(f"explain {SMALL}")
+    assert itself["plans"][0]["step_time_s"] == best["step_time_s"] == itself["best"]["step_time_s"]
+    other = document(f"explain {SMALL} --tp 4")
+    assert plan_of(other).tp == 4
+    assert other["best"]["step_time_s"] == best["step_time_s"]
+    assert other["plans"][0]["gap"] == pytest.approx(other["step_time_s"] / best["step_time_s"] - 1)
+    difference = math.fsum(row["plan_s"] - row["best_s"] for row in other["comparison"])
+    assert difference == pytest.approx(other["step_time_s"] - best["step_time_s"], rel=1e-9)
+    assert "Against the best plan" in answer("explain", *SMALL.split(), "--tp", "4")
+    assert "No plan of the stated space is better." in answer("explain", *SMALL.split())
+
+
+def test_stages_hold_what_the_plan_holds(document: Any) -> None:
+    found = document(f"explain {SMALL} --pp 4")
+    assert len(found["stages"]) == 4
+    assert found["layers"]
+
+
+def test_lora_trains_less(document: Any) -> None:
+    full = document(f"estimate {SMALL}")["plans"][0]
+    adapters = document(f"estimate {SMALL} --lora-rank 8")["plans"][0]
+    # Without the time to start kernels, of which adapters have more: a small network waits for the host.
+    instant = "--assume host_launch_s=0 --assume host_collective_s=0"
+    full_s = document(f"estimate {SMALL} {instant}")["plans"][0]["step_time_s"]
+    adapters_s = document(f"estimate {SMALL} --lora-rank 8 {instant}")["plans"][0]["step_time_s"]
+    assert adapters["optimizer_bytes"] < full["optimizer_bytes"] / 20
+    assert adapters_s < full_s
+
+
+def test_fp8_is_faster_where_there_is_fp8(document: Any) -> None:
+    question = "estimate llama3-8b --gpus 8 --tp 8 --batch 16"
+    assert document(f"{question} --precision fp8")["step_time_s"] < document(question)["step_time_s"]
+
+
+# --- plan files
+
+
+@pytest.mark.parametrize(
+    "options", ["", "--pp 2 --tp 2", "--zero 3 --recompute full --offload optimizer", "--lora-rank 4"]
+)
+def test_a_plan_gives_back_its_step_time(document: Any, answer: Any, tmp_path: Path, options: str) -> None:
+    path = tmp_path / "plan.yaml"
+    extra = ["--assume", "dp_overlap=0.7", "--memory-limit", "70GiB", "--export", str(path)]
+    answered = json.loads(answer("optimize", *SMALL.split(), *options.split(), *extra, "--json"))
+    best = answered["refined"] or answered["plans"][0]
+    for command in ("estimate", "explain"):
+        found = json.loads(answer(command, "--plan", str(path), "--json"))
+        assert found["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-9)
+        assert found["plans"][0]["memory_bytes_per_gpu"] == best["memory_bytes_per_gpu"]
+        assert found["plans"][0]["plan"] == best["plan"]
+        assert found["seq"] == 512
+        assert set(found["notes"]) <= set(answered["notes"])  # how much hosts take
+
+
+def test_an_estimate_can_be_exported(document: Any, answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    found = json.loads(answer("estimate", *SMALL.split(), "--tp", "2", "--export", str(path), "--json"))
+    assert document(f"estimate --plan {path}")["step_time_s"] == pytest.approx(found["step_time_s"], rel=1e-9)
+
+
+def test_a_plan_elsewhere(document: Any, answer: Any, fails: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    answer("estimate", *SMALL.split(), "--tp", "2", "--export", str(path))
+    here = document(f"estimate --plan {path}")
+    assert document(f"estimate --plan {path} --cluster dgx-a100")["step_time_s"] > here["step_time_s"]
+    assert document(f"estimate --plan {path} --seq 256")["step_time_s"] < here["step_time_s"]
+    twice = document(f"estimate --plan {path} --batch 32")
+    assert plan_of(twice).num_micro_batches == 2 * plan_of(here).num_micro_batches
+    (line,) = fails(f"estimate --plan {path} --batch 33")
+    assert "use 32 or 34" in line
+    assert len(fails(f"estimate --plan {path} --tp 2 --gpus 4 --offload none --num-micro-batches 4")) == 4
+    assert "--space layers" not in fails(f"estimate --plan {path} --family data")[0]
+
+
+def test_small_networks_wait_for_their_hosts_and_say_so(document: Any, answer: Any) -> None:
+    """Kernels that the host starts more slowly than the device runs them: bottleneck, JSON, explanation and a note."""
+    command = "bert-large --gpus 64 --dp-shard 64 --zero 3 --micro-batch 4"
+    found = document(f"estimate {command}")
+    (plan,) = found["plans"]
+    assert plan["bottleneck"] == "host launches"
+    assert plan["compute_s"] / 2 < plan["host_s"] < plan["compute_s"]
+    assert any("devices wait for their hosts" in note for note in found["notes"])
+    assert "are waiting for the host to start kernels and collectives" in " ".join(
+        answer("explain", *command.split()).split()
+    )
+    quick = document(f"estimate {command} --assume host_launch_s=0 --assume host_collective_s=0")
+    assert quick["plans"][0]["host_s"] == 0
+    assert quick["plans"][0]["bottleneck"] != "host launches"
+    assert not any("hosts" in note for note in quick["notes"])
+    # Gathering weights takes the host time, too: 26 units, two gathers and a scatter each.
+    slow = document(f"estimate {command} --assume host_collective_s=0.005")
+    assert slow["step_time_s"] - found["step_time_s"] == pytest.approx(26 * 3 * (5e-3 - 5e-5), rel=0.02)

@@ -1,0 +1,266 @@
+"""Options of plans over a device mesh: how they are read, which space they belong to, and what contradicts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, SCHEDULES, MeshPlan
+from planner.cli import run
+from planner.commands.mesh_options import MESH_OPTIONS, integers, restriction_from
+from planner.commands.values import Values
+from planner.core.errors import UsageError
+from planner.core.request import Request
+from planner.files.loading import load_model
+from planner.schema.mesh import MeshEntry
+from planner.spaces.mesh.flags import FIELD_OF_OPTION, flag_of
+from planner.spaces.mesh.space import choose_space
+from strategies.mesh.settings import OBJECTIVES, Bounds, MeshRestriction
+
+PER_STAGE = ("stage_blocks", "stage_recompute", "block_splits")
+
+
+def read(**given: Any) -> MeshRestriction:
+    values = Values()
+    restriction = restriction_from(given, None, values)
+    values.check()
+    assert restriction is not None
+    return restriction
+
+
+# --- reading
+
+
+def test_degrees_are_a_number_a_range_or_a_list() -> None:
+    degrees = read(tp="8", pp="1..8", dp="1,2,4", zero="1", micro_batch=" 2 ").degrees
+    assert degrees == {
+        "tp": Bounds(values=(8,)),
+        "pp": Bounds(low=1, high=8),
+        "dp": Bounds(values=(1, 2, 4)),
+        "zero_stage": Bounds(values=(1,)),
+        "micro_batch": Bounds(values=(2,)),
+    }
+
+
+def test_names_are_one_or_several_and_hyphens_will_do() -> None:
+    restriction = read(schedule="zero-bubble,1f1b", recompute="FULL", cp_kind="all-to-all", order="tp-dp-pp-cp")
+    assert restriction.names == {
+        "schedule": ("1f1b", "zero_bubble"),
+        "recompute": ("full",),
+        "cp_kind": ("all_to_all",),
+        "order": ("tp-dp-pp-cp",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "optimizer", "activations"),
+    [("none", False, False), ("optimizer", True, False), ("activations,optimizer", True, True)],
+)
+def test_offload_says_what_is_on_the_host_and_what_is_not(word: str, optimizer: bool, activations: bool) -> None:
+    assert read(offload=word).flags == {"offload_optimizer": optimizer, "offload_activations": activations}
+
+
+def test_nothing_given_is_no_restriction() -> None:
+    values = Values()
+    assert restriction_from(dict.fromkeys(MESH_OPTIONS), None, values) is None
+    assert restriction_from({"sequence_parallel": False}, None, values) == MeshRestriction(
+        flags={"sequence_parallel": False}
+    )
+
+
+@given(st.text(max_size=10))
+def test_any_word_is_read_or_refused(text: str) -> None:
+    values = Values()
+    bounds = integers(values, "--tp", text, 1, 64)
+    allowed = bounds.values or (bounds.low, bounds.high)
+    assert all(value is not None and 1 <= value <= 64 for value in allowed)
+    if values.problems:
+        with pytest.raises(UsageError):
+            values.check()
+
+
+def test_every_option_is_a_field_of_a_plan() -> None:
+    fields = {field.name for field in dataclasses.fields(MeshPlan)} - {*PER_STAGE, "num_micro_batches"}
+    options = {FIELD_OF_OPTION.get(name, name) for name in MESH_OPTIONS} - {"offload", "dp"}
+    assert options | {"offload_optimizer", "offload_activations"} == fields
+
+
+def test_the_file_knows_every_field_and_every_name() -> None:
+    properties = MeshEntry.model_json_schema()["properties"]
+    assert list(properties) == [field.name for field in dataclasses.fields(MeshPlan)]
+    for field in dataclasses.fields(MeshPlan):
+        if field.name not in PER_STAGE:
+            assert properties[field.name]["default"] == field.default
+    names = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "cp_kind": CP_KINDS, "order": ORDERS}
+    assert {name: tuple(properties[name]["enum"]) for name in names} == names
+
+
+# --- the command line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--tp 0", "--tp 0: must be at least 1"),
+        ("--tp -2", "--tp -2: must be at least 1"),
+        ("--tp 8.0", "--tp 8.0: must be a whole number"),
+        ("--tp 8..4", "--tp 8..4: must run from a smaller to a larger number"),
+        ("--tp 1,,2", "--tp 1,,2: has an empty entry; write 1,2"),
+        ("--zero 4", "--zero 4: must be at most 3"),
+        ("--zero -1", "--zero -1: must be at least 0"),
+        ("--micro-batch 0", "--micro-batch 0: must be at least 1"),
+        ("--num-micro-batches 0,2", "--num-micro-batches 0: must be at least 1"),
+        ("--schedule 1fb1", "did you mean '1f1b'?"),
+        ("--recompute all", "--recompute all: must be none, selective or full"),
+        ("--order pp-tp", "--order pp-tp: must be tp-cp-dp-pp"),
+        ("--cp-kind rng", "did you mean 'ring'?"),
+        ("--offload none,optimizer", "none goes with nothing else"),
+        ("--objective mony", "did you mean 'money'?"),
+        ("--space meh", "did you mean 'mesh'?"),
+        ("--seq 0", "--seq 0: must be at least 1"),
+        ("--seq -8", "--seq -8: must be at least 1"),
+        ("--lora-rank 0", "--lora-rank 0: must be at least 1"),
+        ("--assume dp_overlp=1", "did you mean 'dp_overlap'?"),
+        ("--assume dp_overlap", "must be NAME=VALUE"),
+        ("--assume dp_overlap=1.5", "is a share, at most 1"),
+        ("--assume captured=1.5", "is a share, at most 1"),
+        ("--assume norm_copies=2", "is a share, at most 1"),
+        ("--assume dp_overlap=-1", "must be at least 0"),
+        ("--assume host_bytes_per_s=0", "a bandwidth is above 0"),
+        ("--assume dp_overlap=nan", "must be a finite number"),
+    ],
+)
+def test_one_clear_line(fails: Any, options: str, message: str) -> None:
+    (line,) = fails(f"optimize llama3-8b --gpus 8 {options}")
+    assert message in line
+
+
+def test_everything_wrong_is_said_at_once(fails: Any) -> None:
+    lines = fails("optimize llama3-8b --gpus 0 --tp x --pp 0 --schedule y --seq z --offload w --assume a=1")
+    assert len(lines) == 7
+
+
+@pytest.mark.parametrize("command", ["optimize", "estimate", "explain"])
+def test_the_help_has_a_panel_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    panel = text.split("Which plans over a device mesh are looked at (transformers):")[1].split("\n\n")[0]
+    for name in MESH_OPTIONS:
+        assert f"--{name.replace('_', '-')}" in panel
+    assert "--family" not in panel
+
+
+def test_the_help_names_everything_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["optimize", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name in (*SCHEDULES, *RECOMPUTE, *CP_KINDS, *OBJECTIVES):
+        assert name in text
+
+
+# --- the space
+
+
+@pytest.mark.parametrize(
+    ("changes", "space"),
+    [
+        ({}, "mesh"),
+        ({"family": "data"}, "layers"),
+        ({"fix": ("*:batch",)}, "layers"),
+        ({"solver": "program"}, "layers"),
+        ({"collective": "ring"}, "layers"),
+        ({"cost_model": "paleo"}, "layers"),
+        ({"diverse": True}, "mesh"),
+        ({"diverse": False}, "mesh"),
+        ({"mode": "inference"}, "layers"),
+        ({"space": "layers"}, "layers"),
+        ({"micro_batches": 4}, "mesh"),
+        ({"objective": "mfu"}, "mesh"),
+        ({"mesh": MeshRestriction(degrees={"tp": Bounds(values=(8,))})}, "mesh"),
+    ],
+)
+def test_a_transformer_lies_on_a_mesh_unless_asked_otherwise(changes: dict[str, Any], space: str) -> None:
+    graph = load_model("llama3-8b").graph
+    assert choose_space(Request(model="llama3-8b", **changes), graph) == space
+
+
+def test_other_networks_have_a_split_per_layer() -> None:
+    assert choose_space(Request(model="alexnet"), load_model("alexnet").graph) == "layers"
+    assert choose_space(Request(model="gnmt"), load_model("gnmt").graph) == "layers"
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("optimize llama3-8b --gpus 8 --tp 8 --family data", ("--tp", "--family data")),
+        (
+            "optimize llama3-8b --gpus 8 --objective mfu --solver program",
+            ("--objective mfu", "split per layer", "--objective gpu_hours"),
+        ),
+        ("optimize llama3-8b --gpus 8 --space layers --zero 1", ("--space layers", "--zero")),
+        ("optimize llama3-8b --gpus 8 --space mesh --collective ring", ("--space mesh", "--collective ring")),
+        ("optimize llama3-8b --gpus 8 --space mesh --mode inference", ("--space mesh", "--mode inference")),
+        ("optimize alexnet --gpus 8 --space mesh", ("--space mesh", "alexnet")),
+        ("optimize alexnet --gpus 8 --tp 4", ("--tp", "alexnet")),
+        ("optimize alexnet --gpus 8 --num-micro-batches 1..4", ("--num-micro-batches", "alexnet")),
+        ("optimize alexnet --gpus 8 --lora-rank 4", ("--lora-rank", "alexnet")),
+        ("optimize alexnet --gpus 8 --seq 128", ("sequence length", "alexnet")),
+        ("optimize llama3-8b --gpus 8 --cluster dgx-a100 --precision fp8", ("fp8", "a100-80gb")),
+    ],
+)
+def test_an_option_of_the_other_space_is_an_error_that_names_both(
+    fails: Any, command: str, words: tuple[str, str]
+) -> None:
+    (line,) = fails(command)
+    assert all(word in line for word in words), line
+
+
+def test_flags_name_the_option_of_a_field() -> None:
+    for field in dataclasses.fields(MeshPlan):
+        if field.name not in PER_STAGE:
+            name = flag_of(field.name)[2:].replace("-", "_")
+            assert name in MESH_OPTIONS or name == "num_micro_batches"
+
+
+def test_every_assumption_says_what_it_means() -> None:
+    for field in dataclasses.fields(MeshAssumptions):
+        assert field.metadata["doc"]
+        assert field.metadata["source"]
+
+
+# --- words that are no numbers
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--tp", ""], "--tp: is empty; give a number, a range such as 1..8 or a list such as 1,2,4"),
+        (["--tp", "1,,2"], "--tp 1,,2: has an empty entry; write 1,2"),
+        (["--tp", ","], "--tp ,: has an empty entry; write a number"),
+        (["--tp", "2..4..8"], "--tp 2..4..8: a range has two ends, as in 2..8; a list has commas, as in 2,4,8"),
+        (["--tp", "4.."], "--tp 4..: a range needs both ends, as in 1..8"),
+        (["--tp", "1..4,8"], "--tp 1..4,8: give a range or a list, not both"),
+        (
+            ["--sequence-parallel", "--tp", "1"],
+            "--sequence-parallel --tp 1 exclude each other: the positions are cut between the ranks of tensor parallelism",
+        ),
+        (
+            ["--dp", "4", "--dp-replicate", "3"],
+            "--dp 4 --dp-replicate 3 exclude each other: dp is dp-replicate x dp-shard, and dp-replicate 3 does not divide 4",
+        ),
+        (
+            ["--dp", "8", "--dp-replicate", "2", "--dp-shard", "2"],
+            "exclude each other: dp is dp-replicate x dp-shard, and dp-replicate 2 x dp-shard 2 = 4 is not 8",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["optimize", "estimate"])
+def test_one_clear_message(capsys: pytest.CaptureFixture[str], command: str, words: list[str], message: str) -> None:
+    assert run([command, "llama3-8b", "--gpus", "8", "--batch", "8", *words]) == 2
+    err = capsys.readouterr().err.strip()
+    assert message in err
+    assert len(err.splitlines()) == 1

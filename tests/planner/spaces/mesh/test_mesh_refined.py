@@ -1,0 +1,139 @@
+"""Plans with stages of their own beside the uniform ones: in the table, as data, in plan files; only where they are better."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from planner.core.request import Request
+from planner.core.search_errors import SearchInterrupted
+from planner.files.plan_file import plan_text
+from planner.report.blocks import Sentence
+from planner.report.mesh import mesh_search_report, search_blocks
+from planner.report.mesh_documents import mesh_plan_document
+from planner.resolve import resolve
+from planner.schema.mesh_result import MeshResultDocument
+from planner.spaces.mesh.search import optimize_mesh
+from strategies.mesh import refine
+from strategies.mesh.settings import Bounds, MeshRestriction
+from tests.planner.mesh_answers import PLAN, REQUEST, make_ranked, make_result
+
+# The head of a small network is worth some blocks, so stages of equal length are uneven.
+UNEVEN = "gpt3-1.3b --gpus 8 --batch 64 --seq 512 --pp 8"
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Request:
+    pp = MeshRestriction(degrees={"pp": Bounds(values=(8,))})
+    return Request(model="gpt3-1.3b", gpus=8, batch=64, seq=512, mesh=pp)
+
+
+def test_the_best_of_all_is_told_written_and_predicted_again(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    found = json.loads(answer("optimize", *UNEVEN.split(), "--export", str(path), "--json"))
+    checked = MeshResultDocument.model_validate(found)
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == found
+    refined, best = found["refined"], found["plans"][0]
+    assert refined["step_time_s"] < best["step_time_s"] * (1 - 1e-4)
+    assert refined["gap"] == pytest.approx(refined["step_time_s"] / best["step_time_s"] - 1)
+    assert refined["memory_bytes_per_gpu"] <= refined["memory_capacity_bytes"]
+    stages = refined["plan"]["stage_blocks"]
+    assert sum(stages) == 24
+    assert len(set(stages)) > 1
+    # Bound and proof are about the uniform plans.
+    assert found["proven_optimal"]
+    assert found["bound_s"] == best["step_time_s"]
+    written = yaml.safe_load(path.read_text())
+    assert written["mesh"]["stage_blocks"] == stages
+    assert "proven_optimal" not in written["prediction"]
+    assert "bound_s" not in written["prediction"]
+    again = json.loads(answer("estimate", "--plan", str(path), "--json"))
+    assert again["step_time_s"] == pytest.approx(refined["step_time_s"], rel=1e-9)
+
+
+def test_recomputed_blocks_per_stage_are_written_and_predicted_again(answer: Any, tmp_path: Path) -> None:
+    """Little memory: the first stages keep more activations and must recompute more blocks."""
+    path = tmp_path / "plan.yaml"
+    command = (
+        "optimize gpt3-1.3b --gpus 4 --batch 32 --seq 2048 --pp 4 --schedule 1f1b --recompute full --memory-limit 12GiB"
+    )
+    found = json.loads(answer(*command.split(), "--export", str(path), "--json"))
+    plan = found["refined"]["plan"]
+    assert plan["stage_recompute"][0] > plan["stage_recompute"][-1]
+    assert yaml.safe_load(path.read_text())["mesh"]["stage_recompute"] == plan["stage_recompute"]
+    again = json.loads(answer("estimate", "--plan", str(path), "--json"))
+    assert again["step_time_s"] == pytest.approx(found["refined"]["step_time_s"], rel=1e-9)
+
+
+def test_one_line_under_the_table(answer: Any) -> None:
+    flat = " ".join(answer("optimize", *UNEVEN.split()).split())
+    assert "Per stage: pp 8" in flat
+    assert "faster than the best uniform plan; --export writes it." in flat
+    assert "Best uniform plan: pp 8" in flat
+    assert "no uniform plan of the stated space that fits is faster than the first" in flat
+
+
+def test_without_it_nothing_is_said() -> None:
+    sentences = [block.text for block in search_blocks(make_result()) if isinstance(block, Sentence)]
+    assert len(sentences) == 1
+    assert sentences[0].startswith("Best: ")
+    assert mesh_search_report(make_result()).data()["refined"] is None
+
+
+def test_other_objectives_say_what_is_better() -> None:
+    uneven = make_ranked(dataclasses.replace(PLAN, stage_blocks=(19, 20, 21, 20)), 19.0, gap=-0.05)
+    result = make_result(refined=uneven, objective="gpu_hours")
+    first = next(block.text for block in search_blocks(result) if isinstance(block, Sentence))
+    assert "5.0 % cheaper than the best uniform plan" in first
+    assert result.best is uneven
+    document = mesh_plan_document(REQUEST, result, result.best)
+    assert document["mesh"]["stage_blocks"] == (19, 20, 21, 20)
+    assert yaml.safe_load(plan_text(document))["mesh"]["stage_blocks"] == [19, 20, 21, 20]
+
+
+def test_what_is_not_a_pipeline_is_not_refined(pipeline: Request) -> None:
+    flat = dataclasses.replace(pipeline, mesh=MeshRestriction(degrees={"pp": Bounds(values=(1,))}))
+    assert optimize_mesh(resolve(flat)).refined is None
+
+
+def test_what_the_user_fixed_stays(pipeline: Request) -> None:
+    assert pipeline.mesh is not None
+    fixed = dataclasses.replace(pipeline.mesh, names={"recompute": ("full",)})
+    only_full = optimize_mesh(resolve(dataclasses.replace(pipeline, mesh=fixed))).refined
+    assert only_full is not None
+    assert only_full.plan.recompute == "full"
+    blocks = dataclasses.replace(
+        fixed, degrees={**fixed.degrees, "recompute_blocks": Bounds(values=(2,)), "vpp": Bounds(values=(1,))}
+    )
+    result = optimize_mesh(resolve(dataclasses.replace(pipeline, mesh=blocks)))
+    assert result.plans[0].plan.recompute_blocks == 2
+    assert result.refined is None
+
+
+def test_ctrl_c_while_refining_keeps_the_uniform_plans(pipeline: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.spaces.mesh.search.refine_top", interrupt)
+    with pytest.raises(SearchInterrupted) as caught:
+        optimize_mesh(resolve(pipeline))
+    assert caught.value.result is not None
+    assert caught.value.result.plans
+    assert "interrupted: the best so far is shown" in caught.value.result.notes
+
+
+def test_the_answer_does_not_depend_on_the_clock(pipeline: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as fast or ten times as slow a machine: the count of judged plans ends the search."""
+    plans = []
+    for speed in (0.5, 1.0, 10.0):
+        clock = iter(range(10**9))
+        monkeypatch.setattr(refine.time, "monotonic", lambda clock=clock, speed=speed: next(clock) * 1e-3 * speed)
+        result = optimize_mesh(resolve(pipeline))
+        assert result.refined is not None
+        plans.append(result.refined.plan)
+    assert len(set(plans)) == 1

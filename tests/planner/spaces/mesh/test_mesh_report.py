@@ -1,0 +1,263 @@
+"""Reports about mesh plans: what they say, that parts add up, that JSON is what the schema says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+
+from costmodel.mesh.breakdown import LayerRow, StageRow
+from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
+from costmodel.mesh.plan import MeshPlan
+from planner.report.machine import csv_text, json_text
+from planner.report.markdown import markdown_text
+from planner.report.mesh import mesh_estimate_report, mesh_explain_report, mesh_search_report
+from planner.report.rows import rows_table
+from planner.report.text import plain_text
+from planner.schema import json_schema, schema_of
+from planner.schema.mesh_result import (
+    MeshBreakdownDocument,
+    MeshLayerEntry,
+    MeshPlanCost,
+    MeshResultDocument,
+    MeshStageEntry,
+)
+from planner.spaces.mesh.wording import MEMORY_WORDS, TIME_WORDS, family_of_mesh_plan, mesh_plan_in_words
+from tests.planner.mesh_answers import GIB, PLAN, make_breakdown, make_ranked, make_result
+
+
+def text_of(result: Any, width: int = 200) -> str:
+    return plain_text(mesh_search_report(result).blocks(), width)
+
+
+# --- words
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (MeshPlan(), "one GPU, micro-batch 1"),
+        (PLAN, "tp 8 (sequence parallel), pp 4 (1f1b), dp 8 (zero 1), micro-batch 2 x 64, recompute selective"),
+        (MeshPlan(dp_replicate=4, dp_shard=8, zero_stage=3), "dp 32 (zero 3 over 8), micro-batch 1"),
+        (MeshPlan(dp_replicate=4), "dp 4, micro-batch 1"),
+        (MeshPlan(tp=2, cp=4, cp_kind="all_gather"), "tp 2, cp 4 (all-gather), micro-batch 1"),
+        (MeshPlan(tp=8, ep=8, etp=2, dp_shard=4, zero_stage=2), "tp 8, ep 8 (etp 2), dp 4 (zero 2), micro-batch 1"),
+        (
+            MeshPlan(pp=4, vpp=2, schedule="interleaved", num_micro_batches=8, order="tp-cp-pp-dp"),
+            "pp 4 (interleaved, vpp 2), micro-batch 1 x 8, order tp-cp-pp-dp",
+        ),
+        (
+            MeshPlan(offload_optimizer=True, offload_activations=True, recompute="full", recompute_blocks=1),
+            "one GPU, micro-batch 1, recompute full (1 block per stage), offload optimizer and activations",
+        ),
+        (MeshPlan(pp=2, stage_blocks=(3, 5)), "pp 2 (1f1b), micro-batch 1, blocks per chunk 3 5"),
+    ],
+)
+def test_a_plan_in_words_leaves_out_what_is_neutral(plan: MeshPlan, words: str) -> None:
+    assert mesh_plan_in_words(plan) == words
+
+
+@pytest.mark.parametrize(
+    ("plan", "family"),
+    [
+        (MeshPlan(), "one-device"),
+        (MeshPlan(dp_replicate=2), "data"),
+        (MeshPlan(dp_shard=2, zero_stage=1), "zero-1"),
+        (MeshPlan(dp_shard=2, zero_stage=3), "fsdp"),
+        (MeshPlan(dp_replicate=2, dp_shard=2, zero_stage=3), "hsdp"),
+        (MeshPlan(tp=2, cp=2, ep=2, pp=2, dp_replicate=2), "tensor+context+expert+pipeline+data"),
+    ],
+)
+def test_a_family_names_the_dimensions_in_use(plan: MeshPlan, family: str) -> None:
+    assert family_of_mesh_plan(plan) == family
+
+
+def test_every_part_has_a_word() -> None:
+    assert tuple(TIME_WORDS) == TIME_PARTS
+    assert tuple(MEMORY_WORDS) == MEMORY_PARTS
+
+
+# --- optimize
+
+
+def test_the_table_shows_what_decides() -> None:
+    lines = text_of(make_result()).splitlines()
+    first = next(line for line in lines if line.startswith("1 "))
+    for cell in (
+        "tp 8 (sequence parallel)",
+        "256",
+        "20.0",
+        "1,640",
+        "45.0 %",
+        "56.0 / 80 GiB",
+        "18.0 %",
+        "10.0 %",
+        "compute",
+    ):
+        assert cell in first
+    assert "+5.00 %" in next(line for line in lines if line.startswith("2 "))
+
+
+def test_the_facts_under_the_table() -> None:
+    text = " ".join(text_of(make_result()).split())
+    assert "Proof: no plan of the stated space that fits is faster than the first" in text
+    assert "123,456 distinct plans (10^5.1); 100,000 enumerated, 23,456 bounded away; searched in 800 ms" in text
+    assert "all 256 GPUs are used" in text
+    assert "1.50x faster than the best plan with data parallelism (ZeRO, FSDP) only: dp 256 (zero 3)" in text
+    assert "Of the cost model: dp_overlap 0.8 (given), allocator_slack 0.08, and 0 for tp_overlap" in text
+    assert "Note: a note" in text
+
+
+def test_an_unproven_answer_says_how_far_it_may_be_off() -> None:
+    text = text_of(make_result(proven_optimal=False, bound_s=18.0, bound_gap=0.1))
+    assert "not proven: a plan could be up to 10.0 % faster" in text
+    assert "before it had a bound" in text_of(make_result(proven_optimal=False, bound_s=0.0, bound_gap=1.0))
+
+
+def test_plain_alternatives() -> None:
+    assert "n/a: no plan with data parallelism (ZeRO, FSDP) only fits" in text_of(make_result(data_parallel=None))
+    assert "the best plan is one" in text_of(make_result(data_parallel=make_ranked()))
+    assert "2.00x slower than" in text_of(make_result(data_parallel=make_ranked(MeshPlan(dp_replicate=256), 10.0)))
+
+
+@pytest.mark.parametrize(
+    ("objective", "words"),
+    [("gpu_hours", ("GPU hours", "cheaper")), ("money", ("USD", "cheaper")), ("mfu", ("more efficient",))],
+)
+def test_other_objectives_speak_of_what_they_compare(objective: str, words: tuple[str, ...]) -> None:
+    plans = tuple(make_ranked(money_per_million_tokens=0.12) for _ in range(2))
+    text = text_of(make_result(objective=objective, plans=plans))
+    assert all(word in text for word in words)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 160])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    for report in (mesh_search_report(make_result()), mesh_explain_report(make_breakdown())):
+        lines = plain_text(report.blocks(), width).splitlines()
+        assert max(map(len, lines)) <= max(width, 60)
+        assert all(line.isascii() for line in lines)
+
+
+# --- estimate and explain
+
+
+def test_the_parts_add_up_to_the_step_and_to_the_memory() -> None:
+    text = plain_text(mesh_estimate_report(make_breakdown()).blocks(), 160)
+    step, memory = text.split("What fills the memory")
+    assert [line.split()[-2] for line in step.splitlines() if line.startswith("compute ")] == ["%"]
+    shares = [line.split(" %")[0].split()[-1] for line in memory.splitlines() if " %" in line and "memory" not in line]
+    assert sum(float(share) for share in shares if "<" not in share) == pytest.approx(100.0, abs=0.3)
+    assert "offload" not in step  # what costs nothing has no row
+
+
+def test_explain_compares_with_the_best() -> None:
+    text = plain_text(mesh_explain_report(make_breakdown()).blocks(), 160)
+    assert "Against the best plan: +25.0 % against 20.0 s of tp 8" in text
+    assert "Layer by layer (of one rank, one micro-batch)" in text
+    assert any(line.split() == ["compute", "17.5", "14.0", "+3.50"] for line in text.splitlines())
+    best = make_breakdown(ranked=make_ranked())
+    assert "No plan of the stated space is better." in plain_text(mesh_explain_report(best).blocks(), 160)
+    too_large = make_breakdown(ranked=make_ranked(memory_bytes_per_gpu=90.0 * GIB))
+    assert "is better" not in plain_text(mesh_explain_report(too_large).blocks(), 160)
+
+
+def test_rows_share_units_and_leave_out_what_is_empty() -> None:
+    @dataclass
+    class Line:
+        name: str
+        forward_s: float
+        backward_s: float
+        offload_s: float
+        size_bytes: float
+        is_frozen: bool
+        flop: float
+
+    table = rows_table([Line("a", 0.002, 2.0, 0.0, 2**31, True, 1.5), Line("b", 0.0, 0.004, 0.0, 2**20, False, 0.0)])
+    shown = {(column.title, column.unit): column.cells for column in table.columns}
+    assert shown == {
+        ("name", ""): ("a", "b"),
+        ("forward", "s"): ("0.00200", ""),
+        ("backward", "s"): ("2.00", "0.00400"),
+        ("size", "GiB"): ("2.00", "0.000977"),
+        ("is frozen", ""): ("yes", ""),
+        ("flop", ""): ("1.50", "0"),
+    }
+
+
+# --- JSON, CSV, Markdown
+
+
+def test_json_is_what_the_schema_says() -> None:
+    document = json.loads(json_text(mesh_search_report(make_result()).data()))
+    checked = MeshResultDocument.model_validate(document)
+    assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
+    assert set(document) == set(MeshResultDocument.model_fields)
+    assert set(document["plans"][0]) == set(MeshPlanCost.model_fields)
+    assert type(schema_of("result").model_validate(document).root) is MeshResultDocument  # type: ignore[attr-defined]
+
+
+def test_explain_json_is_what_the_schema_says() -> None:
+    for report, has_layers in ((mesh_explain_report, True), (mesh_estimate_report, False)):
+        document = json.loads(json_text(report(make_breakdown(), ["careful"]).data()))
+        checked = MeshBreakdownDocument.model_validate(document)
+        assert json.loads(checked.model_dump_json(exclude_unset=True)) == document
+        assert ("layers" in document) is has_layers
+        assert document["notes"] == ["careful"]
+        assert type(schema_of("breakdown").model_validate(document).root) is MeshBreakdownDocument  # type: ignore[attr-defined]
+
+
+def test_json_has_the_promised_keys() -> None:
+    document = mesh_search_report(make_result()).data()
+    promised = (
+        "schema_version model cluster gpus global_batch cost_model plans proven_optimal bound_s gap space_size wall_s"
+    )
+    assert set(promised.split()) <= set(document)
+    plan = document["plans"][0]
+    promised = "rank step_time_s throughput_samples_per_s memory_bytes_per_gpu exposed_communication_s workers family summary plan"
+    assert set(promised.split()) <= set(plan)
+    assert {"seq", "tokens_per_s", "tokens_per_s_per_gpu", "mfu"} <= {*document, *plan}
+    assert math.fsum(plan[name] for name in TIME_PARTS) == pytest.approx(plan["step_time_s"], rel=1e-12)
+    assert math.fsum(plan[name] for name in MEMORY_PARTS) == pytest.approx(plan["memory_bytes_per_gpu"], rel=1e-12)
+    assert MeshPlan(**plan["plan"]) == PLAN
+
+
+def test_the_rows_have_the_keys_of_the_schema() -> None:
+    for row, entry in ((LayerRow, MeshLayerEntry), (StageRow, MeshStageEntry)):
+        assert [field.name for field in fields(row)] == list(entry.model_fields)
+
+
+def test_rounding_errors_are_not_shown() -> None:
+    times = {**make_ranked().time_parts, "offload_s": -1e-17, "recompute_s": 1e-16}
+    ranked = make_ranked(time_parts=times)
+    comparison = (("recomputation", 1e-16, 0.0), ("compute", 14.0, 13.0))
+    text = plain_text(
+        mesh_explain_report(make_breakdown(ranked=ranked, comparison=comparison, best=make_ranked(step=19.0))).blocks(),
+        160,
+    )
+    assert "recomputation" not in text
+    assert "offload" not in text
+
+
+def test_the_published_schema_covers_every_space() -> None:
+    for document, last in (("result", "ResultDocument"), ("breakdown", "BreakdownDocument")):
+        schema = json_schema(document)
+        members = {entry["$ref"].rpartition("/")[2] for entry in schema["anyOf"]}
+        assert {last, f"Mesh{last}", f"Serving{last}"} <= members
+        assert {"MeshPlanCost", "RankedPlanEntry"} <= set(schema["$defs"])
+
+
+def test_csv_has_a_line_per_plan() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_text(mesh_search_report(make_result()).records()))))
+    assert [row["rank"] for row in rows] == ["1", "2"]
+    assert float(rows[0]["compute_s"]) == 14.0
+    assert rows[0]["money_per_million_tokens"] == ""
+
+
+def test_markdown_has_every_column() -> None:
+    text = markdown_text(mesh_search_report(make_result()).blocks())
+    assert text.startswith("| # | plan | GPUs | step time (s) | tokens/s (per GPU) | MFU |")

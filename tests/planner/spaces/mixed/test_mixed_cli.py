@@ -1,0 +1,248 @@
+"""`planner optimize` and `estimate` on clusters of several groups of devices, through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.cli import run
+from planner.files.loading import load_cluster
+from planner.schema import schema_of
+from tests.planner.spaces.mixed.small_cluster import CLUSTER
+
+MODEL = "gpt3-1.3b"
+BATCH, SEQ = 48, 2048
+
+
+@pytest.fixture
+def question(cluster: str) -> list[str]:
+    return [MODEL, "--cluster", cluster, "--gpus", "8", "--batch", str(BATCH), "--seq", str(SEQ)]
+
+
+def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = run(list(arguments))
+    out, err = capsys.readouterr()
+    assert not out
+    assert "Traceback" not in err
+    return code, err
+
+
+def test_json_is_as_published_and_adds_up(answer: Any, question: list[str]) -> None:
+    document = json.loads(answer("optimize", *question, "--json", "--top", "3"))
+    schema_of("result").model_validate(document)
+    assert document["space"] == "mixed"
+    assert document["proven_optimal"]
+    assert document["gap"] == 0
+    assert len(document["plans"]) == 3
+    devices = {"a100-80gb": 312e12, "old": 125e12}  # dense fp16 of the data sheets
+    graph_flop = _flop_of_a_step(document)
+    for plan in document["plans"]:
+        parts = (
+            "compute_s", "recompute_s", "tp_exposed_s", "pp_exposed_s", "dp_exposed_s", "bubble_s", "optimizer_s"
+        )  # fmt: skip
+        assert sum(plan[name] for name in parts) == pytest.approx(plan["step_time_s"], rel=1e-9)
+        memory = sum(value for name, value in plan.items() if name.endswith("_bytes") and "capacity" not in name)
+        assert memory == pytest.approx(plan["memory_bytes_per_gpu"], rel=1e-9)
+        assert plan["tokens_per_s"] == pytest.approx(BATCH * SEQ / plan["step_time_s"])
+        used = {group["name"]: group["devices"] for group in plan["groups"]}
+        assert sum(used.values()) == plan["workers"] <= 8
+        peak = sum(count * devices[name] for name, count in used.items())
+        assert plan["mfu"] == pytest.approx(graph_flop / plan["step_time_s"] / peak, rel=1e-9)
+        assert all(group["memory_bytes"] <= group["memory_capacity_bytes"] for group in plan["groups"])
+        assert plan["precision"] == ("fp16" if used["old"] else "bf16")
+    times = [plan["step_time_s"] for plan in document["plans"]]
+    assert times == sorted(times)
+    assert document["bound_s"] == times[0]
+    baselines = {entry["group"]: entry["plan"] for entry in document["baselines"]}
+    assert set(baselines) == set(devices)
+    for name, plan in baselines.items():
+        assert plan["step_time_s"] >= times[0]
+        assert {group["name"] for group in plan["groups"] if group["devices"]} == {name}
+    # On one group the space of a mesh has all these plans, and more.
+    for entry in document["baselines"]:
+        assert entry["mesh"]["step_time_s"] <= entry["plan"]["step_time_s"] * (1 + 1e-9)
+
+
+def _flop_of_a_step(document: dict[str, Any]) -> float:
+    """6 per weight and token for the matrices of 24 blocks of 2048 features and the head, and the masked half of attention."""
+    tokens, d, blocks, seq, vocab = BATCH * SEQ, 2048, 24, SEQ, 50257
+    assert document["seq"] == seq
+    matrices = blocks * 12 * d * d + d * vocab
+    attention = blocks * 2 * 2 * d * seq / 2  # scores and values, a multiply-add as 2, per token
+    return tokens * (6.0 * matrices + 3.0 * attention)
+
+
+def test_the_table_says_what_it_is_faster_than(answer: Any, question: list[str]) -> None:
+    text = " ".join(answer("optimize", *question, "--top", "2").split())
+    assert "no plan of the stated space that fits is faster than the first" in text
+    assert "x faster than the 4 a100-80gb alone" in text
+    assert "x faster than the 4 old alone" in text
+    assert "4 of 4 a100-80gb, 4 of 4 old are used" in text
+    assert "old has no bf16, so the whole job runs in fp16" in text
+    assert "families" in text
+    assert "micro-batches of" in text
+
+
+def test_an_exported_plan_is_predicted_alike(answer: Any, question: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    found = json.loads(answer("optimize", *question, "--json", "--export", str(file)))["plans"][0]
+    again = json.loads(answer("estimate", "--plan", str(file), "--json"))
+    schema_of("breakdown").model_validate(again)
+    assert again["step_time_s"] == pytest.approx(found["step_time_s"], rel=1e-9)
+    assert again["plans"][0]["plan"] == found["plan"]
+    assert "fp16" in again["notes"][0]
+    blocks = [sum(stage["blocks"] for stage in p["stages"]) for p in found["plan"]["pipelines"]]
+    assert set(blocks) == {24}
+    text = answer("estimate", "--plan", str(file))
+    for heading in ("Where the step goes", "What fills the memory", "Stage by stage"):
+        assert heading in text
+    second = tmp_path / "again.yaml"
+    answer("estimate", "--plan", str(file), "--export", str(second))
+    third = json.loads(answer("estimate", "--plan", str(second), "--json"))
+    assert third["step_time_s"] == again["step_time_s"]
+    tight = json.loads(answer("estimate", "--plan", str(file), "--memory-limit", "2 GiB", "--json"))
+    assert tight["step_time_s"] == again["step_time_s"]
+    assert any("does not fit: a100-80gb needs" in note for note in tight["notes"])
+
+
+def test_limits_are_kept(answer: Any, question: list[str]) -> None:
+    free = json.loads(answer("optimize", *question, "--json", "--top", "1"))["plans"][0]
+    limited = json.loads(answer("optimize", *question, "--json", "--top", "1", "--memory-limit", "12 GiB"))["plans"][0]
+    assert all(group["memory_bytes"] <= 12 * 2**30 for group in limited["groups"])
+    assert limited["step_time_s"] >= free["step_time_s"]
+    fewer = json.loads(answer("optimize", *question[:3], "--gpus", "6", *question[5:], "--json", "--top", "1"))
+    assert [group["available"] for group in fewer["plans"][0]["groups"]] == [4, 2]
+    assert any("--gpus 6 are counted through the groups" in note for note in fewer["notes"])
+    slower = json.loads(answer("optimize", *question, "--json", "--top", "1", "--assume", "dp_overlap=0"))["plans"][0]
+    assert slower["step_time_s"] > free["step_time_s"]
+
+
+def test_a_format_that_was_asked_for(answer: Any, question: list[str]) -> None:
+    document = json.loads(answer("optimize", *question, "--json", "--precision", "fp32", "--top", "1"))
+    assert document["plans"][0]["precision"] == "fp32"
+    assert not any("has no" in note for note in document["notes"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--space", "layers"], "plans with a split per layer need devices of one kind"),
+        (["--space", "mesh"], "a mesh has one kind of device"),
+        (["--mode", "inference"], "--mode inference: "),
+        (["--family", "data"], "--family data: cluster"),
+        (["--fix", "*:batch"], "--fix: cluster"),
+        (["--collective", "ring"], "--collective ring: cluster"),
+        (["--diverse"], "--diverse: cluster"),
+        (["--solver", "program"], "--solver program: cluster"),
+        (["--cost-model", "paleo"], "--cost-model paleo: cluster"),
+        (["--seed", "3"], "--seed 3: nothing is random"),
+        (["--device", "a100-80gb"], "--device replaces the device of a cluster with one kind"),
+        (["--precision", "fp8"], "no device of cluster 'small-mix' has a rate for precision 'fp8'"),
+        (["--memory-limit", "lots"], "--memory-limit: 'lots'"),
+    ],
+)
+def test_what_does_not_apply_is_an_error(
+    capsys: pytest.CaptureFixture[str], question: list[str], extra: list[str], message: str
+) -> None:
+    if extra[0] == "--mode":
+        question = question[:5]
+    code, err = failure(capsys, "optimize", *question, *extra)
+    assert code == 2
+    assert message in err
+
+
+def test_other_questions_are_refused(capsys: pytest.CaptureFixture[str], question: list[str], cluster: str) -> None:
+    for arguments, message in (
+        (["estimate", *question], "options cannot spell out which stage goes where"),
+        (["scale", MODEL, "--cluster", cluster], "plans with a split per layer need devices of one kind"),
+        (["optimize", "alexnet", "--cluster", cluster, "--gpus", "8"], "network 'alexnet' has no repeated blocks"),
+        (["optimize", MODEL, "--cluster", cluster, "--gpus", "9"], "--gpus 9 is more than cluster 'small-mix' has: 8"),
+    ):
+        code, err = failure(capsys, *arguments)
+        assert code == 2
+        assert message in err
+
+
+def test_what_does_not_fit_names_the_nearest_miss(capsys: pytest.CaptureFixture[str], question: list[str]) -> None:
+    code, err = failure(capsys, "optimize", *question, "--memory-limit", "2 GiB")
+    assert code == 1
+    assert "nothing fits: the nearest miss (1 replica x 48 micro-batches of 1: " in err
+    assert "and there are 2.00 GiB; the largest part is" in err
+    assert "without --memory-limit 2 GiB it works: " in err
+    code, err = failure(capsys, "optimize", "llama2-13b", *question[1:3], "--gpus", "2", "--batch", "8")
+    assert code == 1
+    assert "with --gpus 8 it works: 2 replicas" in err
+
+
+def test_no_time_at_all(capsys: pytest.CaptureFixture[str], question: list[str], tmp_path: Path) -> None:
+    written = tmp_path / "result.json"
+    code, err = failure(capsys, "optimize", *question, "--time-limit", "0.000001", "-o", str(written))
+    assert code == 3
+    assert "--time-limit gives it longer" in err
+    assert not written.exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "message"),
+    [
+        ("count: 4}", "count: 0}", "4:32", "groups[0].count: must be at least 1, got 0"),
+        ("  - {device: a100-80gb, count: 4}\n", "  - {}\n", "4:5", "groups[0]: missing key 'device'"),
+        ("  - {device: a100-80gb, count: 4}\n", "  -\n", "4:4", "groups[0]: expected a mapping"),
+        (
+            "groups:\n  - {device: a100-80gb, count: 4}\n  - {device: v100-32gb, count: 4, name: old}\n",
+            "groups: []\n",
+            "3:9",
+            "groups: is empty",
+        ),
+    ],
+)
+def test_a_cluster_with_an_empty_group(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str, place: str, message: str
+) -> None:
+    path = tmp_path / "empty.yaml"
+    assert CLUSTER.count(old) == 1
+    path.write_text(CLUSTER.replace(old, new), encoding="utf-8")
+    code, err = failure(capsys, "optimize", MODEL, "--cluster", str(path), "--gpus", "8")
+    assert code == 2
+    assert f"{path}:{place}: {message}" in err
+
+
+def test_groups_that_straddle_a_node(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "straddling.yaml"
+    path.write_text(CLUSTER.replace("count: 4}", "count: 3}"), encoding="utf-8")
+    code, err = failure(capsys, "optimize", MODEL, "--cluster", str(path), "--gpus", "7")
+    assert code == 2
+    assert "group 'old' of cluster 'small-mix' starts 3 devices into a unit of level 'nvlink'" in err
+
+
+def test_a_cluster_of_one_group_is_no_mixed_one(answer: Any, tmp_path: Path) -> None:
+    path = tmp_path / "one.yaml"
+    text = CLUSTER.replace("  - {device: v100-32gb, count: 4, name: old}\n", "")
+    path.write_text(text, encoding="utf-8")
+    document = json.loads(
+        answer("optimize", MODEL, "--cluster", str(path), "--gpus", "4", "--json", "--top", "1", "--batch", "8")
+    )
+    assert document["space"] == "mesh"
+
+
+def test_a_single_group_with_links_of_its_own(answer: Any, tmp_path: Path) -> None:
+    """They replace the cluster's: slower links cost time."""
+    times = []
+    for own in ("", ", levels: [{name: nvlink, size: 4, bandwidth: 3 GB/s, latency: 4 us}]"):
+        path = tmp_path / "one.yaml"
+        text = CLUSTER.replace("  - {device: v100-32gb, count: 4, name: old}\n", "").replace(
+            "count: 4}", f"count: 4{own}}}"
+        )
+        path.write_text(text, encoding="utf-8")
+        instant = "--assume host_launch_s=0 --assume host_collective_s=0"  # what hosts need hides a part of it
+        command = f"estimate {MODEL} --cluster {path} --gpus 4 --tp 4 --batch 8 --seq 512 {instant} --json"
+        times.append(json.loads(answer(*command.split()))["step_time_s"])
+    assert times[1] > 1.5 * times[0]
+
+
+def test_bundled_mixed_clusters_load() -> None:
+    for name in ("a100-v100", "h100-a100", "two-regions-a100"):
+        assert len(load_cluster(name).cluster.groups) == 2

@@ -1,0 +1,159 @@
+"""Bundled networks against published numbers: cache per token, the roofline of decoding, throughput of a serving engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel.kernels.kernel_time import kernel_time_s
+from costmodel.serving.assumptions import ServingAssumptions
+from costmodel.serving.model import ServingModel
+from costmodel.serving.plan import ServingPlan
+from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
+from planner.files.loading import load_cluster, load_device, load_model
+from strategies.mesh.settings import Bounds
+from strategies.serving.search import search_serving
+from strategies.serving.settings import ServingSettings
+
+
+def model(
+    name: str, prompt: int, output: int, weights: str = "bf16", kv_bytes: float = 2.0, **assumed: float
+) -> ServingModel:
+    work = ServingWorkload(
+        graph=load_model(name).graph,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        weights=WEIGHT_FORMATS[weights],
+        kv_bytes=kv_bytes,
+    )
+    return ServingModel.build(work, load_cluster("dgx-h100").cluster, ServingAssumptions(**assumed))
+
+
+@pytest.mark.parametrize(
+    ("name", "kilobytes"),
+    # Zhao et al., Insights into DeepSeek-V3 (arXiv:2505.09343), table 1: cache per token in bf16.
+    [("deepseek-v3", 70.272), ("llama3-405b", 516.096)],
+)
+def test_cache_per_token_is_the_published_one(name: str, kilobytes: float) -> None:
+    costs = model(name, 1008, 16).evaluate_plans([ServingPlan()])
+    assert float(costs.sequence_bytes[0]) == pytest.approx(1024 * kilobytes * 1e3)
+
+
+def test_decoding_one_sequence_of_llama_70b_reads_its_weights_over_eight_devices() -> None:
+    """141 GB less the embedding, over 8 devices that reach 85 % of 3.35 TB/s: 6.1 ms; 161 all-reduces in the switches: 1.5 ms.
+
+    There and back over links of 4 us, 16 KiB at 61 % of 450 GB/s in pieces: (sqrt(8 us) + sqrt(0.06 us))^2 = 9.4 us each.
+    """
+    costs = model("llama3-70b", 1024, 256).evaluate_plans([ServingPlan(tp=8)])
+    weights_s = 2 * (70.55e9 - 128256 * 8192) / 8 / (0.85 * 3.35e12)
+    assert float(costs.decode_tp_s[0]) == pytest.approx(
+        161 * (8e-6**0.5 + (16384 / (0.61 * 450e9)) ** 0.5) ** 2, rel=0.05
+    )
+    assert weights_s < float(costs.decode_compute_s[0]) < weights_s + 80 * 9 * 2e-6 + 1e-3
+    assert 8e-3 < float(costs.tpot_s[0]) < 14e-3
+
+
+# DeepGEMM (deepseek-ai/DeepGEMM, README of February 2025), products in fp8 on H800, which computes like an H100: groups of m x n x k,
+# TFLOP/s.
+PRODUCTS = (
+    (1, 64, 2112, 7168, 206), (1, 64, 24576, 1536, 289), (1, 64, 32768, 512, 219), (1, 64, 7168, 16384, 336),
+    (1, 64, 4096, 7168, 287), (1, 64, 7168, 2048, 295), (1, 128, 2112, 7168, 352), (1, 128, 24576, 1536, 535),
+    (1, 128, 32768, 512, 358), (1, 128, 7168, 16384, 645), (1, 128, 4096, 7168, 533), (1, 128, 7168, 2048, 510),
+)  # fmt: skip
+GROUPED = (
+    (1, 1024, 4096, 7168, 1233), (1, 1024, 7168, 2048, 925), (2, 512, 4096, 7168, 1040),
+    (2, 512, 7168, 2048, 916), (4, 256, 4096, 7168, 932), (4, 256, 7168, 2048, 815),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("tiling", "products"), [("library", PRODUCTS), ("grouped", GROUPED)])
+def test_products_of_few_rows_take_what_they_were_measured_to_take(
+    tiling: str, products: tuple[tuple[int, int, int, int, int], ...]
+) -> None:
+    device = replace(load_device("h100-sxm").device, launch_overhead_s=ServingAssumptions().kernel_overhead_s)
+    errors = []
+    for groups, m, n, k, rate in products:
+        flop = 2.0 * groups * m * n * k
+        moved = groups * (m * k + n * k + 2.0 * m * n)
+        found = kernel_time_s(device, "fp8", flop=flop, memory_bytes=moved, gemm=(m, n, k), tiling=tiling)
+        errors.append(float(found) / (flop / (rate * 1e12)) - 1.0)
+    assert abs(sum(errors) / len(errors)) < 0.05
+    assert max(map(abs, errors)) < 0.25
+
+
+def test_llama_70b_in_bf16_fits_on_two_devices_but_not_on_one() -> None:
+    found = model("llama3-70b", 1024, 256)
+    for gpus, fits in ((1, False), (2, True)):
+        settings = ServingSettings(max_workers=gpus, capacity_bytes=found.capacity_bytes)
+        outcome = search_serving(found, settings)
+        assert bool(outcome.candidates) == fits
+        assert (outcome.nearest_miss is None) == fits
+
+
+def test_decoding_of_deepseek_v3_is_near_its_operators_figures() -> None:
+    """14.8 k output tokens/s per node of eight at 20 to 22 tokens/s per user and 4,989 cached positions, experts over 18 nodes.
+
+    DeepSeek-AI, open-infra-index, "DeepSeek-V3/R1 inference system overview" (H800: the same memory and InfiniBand, less NVLink).
+    1,850 tokens/s per device at 21 per user are 88 sequences; here over 128 devices, which divide the 256 experts. A load balancer makes
+    ranks equal.
+    """
+    found = model("deepseek-v3", 4960, 60, "fp8", expert_spread=0.0)
+    costs = found.evaluate_plans([ServingPlan(ep=128, dp=128, max_batch=88)])
+    assert 88 / float(costs.decode_pass_s[0]) == pytest.approx(1850, rel=0.15)
+    assert 1 / float(costs.decode_pass_s[0]) == pytest.approx(21, rel=0.15)
+
+
+def test_decoding_of_deepseek_v3_is_near_another_engines_figure() -> None:
+    """22.3 k output tokens/s per node of eight H100, prompts of 2,000 tokens, 256 sequences per device, experts over 72, balanced.
+
+    SGLang team, "Deploying DeepSeek with PD Disaggregation and Large-scale Expert Parallelism on 96 H100 GPUs" (LMSYS, May 2025); here
+    over 64 devices, which divide the 256 experts.
+    """
+    found = model("deepseek-v3", 2000, 100, "fp8", expert_spread=0.0)
+    costs = found.evaluate_plans([ServingPlan(ep=64, dp=64, max_batch=256)])
+    assert 256 / float(costs.decode_pass_s[0]) == pytest.approx(22300 / 8, rel=0.1)
+
+
+def test_a_load_balancer_gains_about_what_it_was_measured_to_gain() -> None:
+    """Without one, prefills over 32 ranks take 1.49 times as long and decoding over 72 ranks 2.54 times (the same source, EPLB)."""
+    for plan, prompt, output, gain in (
+        (ServingPlan(ep=32, dp=32, max_batch=8, prefill_batch=8), 2048, 1, 1.49),
+        (ServingPlan(ep=64, dp=64, max_batch=256), 2000, 100, 2.54),
+    ):
+        even, uneven = (model("deepseek-v3", prompt, output, "fp8", expert_spread=s) for s in (0.0, 1.0))
+        rates = [float(m.evaluate_plans([plan]).total_tokens_per_s[0]) for m in (even, uneven)]
+        assert 0.6 * gain < rates[0] / rates[1] < 1.4 * gain
+
+
+# TensorRT-LLM, docs/source/performance/perf-overview.md (v1.0): output tokens/s under maximum load on H100 SXM 80 GB, weights and
+# cache in fp8, by prompt and output tokens.
+PUBLISHED = {
+    ("llama3-8b", 1): {
+        (128, 128): 28312, (128, 2048): 22714, (128, 4096): 14325, (500, 2000): 17660, (1000, 1000): 15220,
+        (1000, 2000): 13899, (2048, 128): 3450, (2048, 2048): 9305, (5000, 500): 3459, (20000, 2000): 1351,
+    },
+    ("llama3-70b", 2): {
+        (128, 128): 6378, (128, 2048): 6651, (128, 4096): 4199, (500, 2000): 5222, (1000, 1000): 4205,
+        (1000, 2000): 4146, (2048, 128): 762, (2048, 2048): 3082, (5000, 500): 898, (20000, 2000): 437,
+    },
+    ("llama3-405b", 8): {
+        (128, 128): 3627, (128, 2048): 4340, (128, 4096): 3116, (500, 2000): 3994, (1000, 1000): 2919,
+        (1000, 2000): 2895, (2048, 128): 453, (2048, 2048): 2296, (5000, 500): 610, (20000, 2000): 345,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "lengths", "published"),
+    [(name, tp, lengths, rate) for (name, tp), rows in PUBLISHED.items() for lengths, rate in rows.items()],
+)
+def test_throughput_is_near_that_of_a_serving_engine(
+    name: str, tp: int, lengths: tuple[int, int], published: float
+) -> None:
+    """No constant of the model was fitted to these."""
+    found = model(name, *lengths, "fp8", 1.0)
+    degrees = {"tp": Bounds(values=(tp,)), "max_batch": Bounds(low=1, high=2048)}
+    settings = ServingSettings(max_workers=tp, capacity_bytes=found.capacity_bytes, degrees=degrees, top=1)
+    predicted = -search_serving(found, settings).candidates[0].score
+    assert 0.8 < predicted / published < 1.2
