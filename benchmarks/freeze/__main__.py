@@ -28,11 +28,12 @@ def main() -> int:
         "--allow", type=Path, metavar="FILE", help="differences that are expected, with their reasons"
     )
     comparing.add_argument("--examples", type=int, default=2, help="examples of each kind of difference (default: 2)")
+    comparing.add_argument("--only", default="", metavar="TEXT", help="only jobs with this in their name")
     given = parser.parse_args()
     if given.command == "record":
         return record(given.folder, given.tree, only=given.only, processes=given.processes)
     allowed = read_allowed(given.allow) if given.allow else []
-    text, unexpected = report(compare(given.before, given.after), allowed, examples=given.examples)
+    text, unexpected = report(compare(given.before, given.after, given.only), allowed, examples=given.examples)
     print(text)
     return 1 if unexpected else 0
 

@@ -107,18 +107,18 @@ def _at(values: list[Any], n: int) -> Any:
     return values[n] if n < len(values) else _NOTHING
 
 
-def read(folder: Path) -> dict[str, Any]:
-    """Read a record: ``{"answers/mesh-001": ...}``."""
-    paths = sorted(folder.rglob("*.json"))
+def read(folder: Path, only: str = "") -> dict[str, Any]:
+    """Read a record, or the jobs with a text in their name: ``{"answers/mesh-001": ...}``."""
+    paths = sorted(path for path in folder.rglob("*.json") if only in path.relative_to(folder).as_posix())
     return {
         path.relative_to(folder).with_suffix("").as_posix(): json.loads(path.read_text(encoding="utf-8"))
         for path in paths
     }
 
 
-def compare(before: Path, after: Path) -> list[Difference]:
+def compare(before: Path, after: Path, only: str = "") -> list[Difference]:
     """List all differences between two records."""
-    return list(differences(read(before), read(after)))
+    return list(differences(read(before, only), read(after, only)))
 
 
 def _grouped_path(path: str) -> str:
