@@ -40,7 +40,7 @@ class Difference(NamedTuple):
     @property
     def relative(self) -> float | None:
         """Relative change of a number."""
-        numbers = [value for value in (self.before, self.after) if isinstance(value, int | float)]
+        numbers = [v for v in (self.before, self.after) if isinstance(v, int | float) and not isinstance(v, bool)]
         if len(numbers) < 2 or not numbers[0]:
             return None
         return abs(numbers[1] / numbers[0] - 1.0)
@@ -68,14 +68,13 @@ def _plain(text: str) -> str:
 
 
 def _equal(before: Any, after: Any) -> bool:
-    if isinstance(before, bool) or isinstance(after, bool) or type(before) is not type(after):
-        numbers = [v for v in (before, after) if isinstance(v, int | float) and not isinstance(v, bool)]
-        return len(numbers) == 2 and _equal(float(before), float(after))
-    if isinstance(before, float):
-        return before == after or math.isclose(before, after, rel_tol=RELATIVE, abs_tol=0.0)
-    if isinstance(before, str):
+    if isinstance(before, str) and isinstance(after, str):
         return _plain(before) == _plain(after)
-    return bool(before == after)
+    if any(value is None or isinstance(value, bool | str | list | dict) for value in (before, after)):
+        return type(before) is type(after) and bool(before == after)
+    if isinstance(before, int) and isinstance(after, int):
+        return before == after
+    return math.isclose(before, after, rel_tol=RELATIVE, abs_tol=0.0)
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[Difference]:
