@@ -153,9 +153,13 @@ class _Run:
         settings, m = self.settings, self.micro_batches[0]
         if not settings.restriction.allows_layers:
             return
-        many = sum(len(factorisations(w, 4)) for w in self.counts) >= _SCREENED_SPLITS
+        many = self._has_many_splits()
         done = 0
         for counts in blocks(self.counts):
+            if self.remaining_s() <= 0:
+                # The space is counted as far as it was looked at.
+                self.outcome.out_of_time = True
+                return
             self.report("bounds", done / len(self.counts))
             done += len(counts)
             table = split_table(counts)
@@ -165,6 +169,15 @@ class _Run:
                     self.workload, self.known.cluster, table, m, settings.restriction, settings.score, self.pool.cutoff
                 )
                 self.floors |= dict(zip(counts, bounds.tolist(), strict=True))
+
+    def _has_many_splits(self) -> bool:
+        """Whether screening takes less time than costing; counts no more splits than that takes."""
+        splits = 0
+        for w in self.counts:
+            splits += len(factorisations(w, 4))
+            if splits >= _SCREENED_SPLITS:
+                return True
+        return False
 
     def _is_open(self, workers: int) -> bool:
         """Whether plans of a worker count may be of interest, as far as is known."""

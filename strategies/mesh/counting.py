@@ -28,6 +28,7 @@ class PlanCount:
 
     space: MeshSpace
     _pipelines: dict[int, tuple[int, int]] = field(default_factory=dict, repr=False, compare=False)
+    _fulls: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
     _stems: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False, compare=False)
 
     def plans(self, cells: Columns) -> int:
@@ -69,7 +70,13 @@ class PlanCount:
     def _recomputations(self, chunks: int) -> int:
         kinds = self.space.categories("recompute", RECOMPUTE).tolist()
         longest = self.space.longest(chunks)
-        return sum(len(self.space.recompute_counts(longest)) if kind == _FULL else 1 for kind in kinds)
+        return sum(self._full_counts(longest) if kind == _FULL else 1 for kind in kinds)
+
+    def _full_counts(self, longest: int) -> int:
+        """How many numbers of blocks full recomputation may have."""
+        if longest not in self._fulls:
+            self._fulls[longest] = len(self.space.recompute_counts(longest))
+        return self._fulls[longest]
 
     def _sharding_counts(self, cells: Columns) -> IntArray:
         """Divisions of dp of every cell, or of all cells of every stem."""
