@@ -21,6 +21,10 @@ def main() -> int:
     recording.add_argument("--tree", type=Path, default=ROOT, help="the tree that answers (default: this one)")
     recording.add_argument("--only", default="", metavar="TEXT", help="only jobs with this in their name")
     recording.add_argument("--processes", type=int, default=2, help="worker processes (default: 2)")
+    recording.add_argument("--resume", action="store_true", help="leave out the jobs that DIR already has")
+    recording.add_argument(
+        "--adapter", type=Path, help="an adapter.py for a tree that has none (default: the tree's, else this one)"
+    )
     comparing = commands.add_parser("compare", help="list what differs between two records")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
@@ -31,7 +35,14 @@ def main() -> int:
     comparing.add_argument("--only", default="", metavar="TEXT", help="only jobs with this in their name")
     given = parser.parse_args()
     if given.command == "record":
-        return record(given.folder, given.tree, only=given.only, processes=given.processes)
+        return record(
+            given.folder,
+            given.tree,
+            only=given.only,
+            processes=given.processes,
+            resume=given.resume,
+            adapter=given.adapter,
+        )
     allowed = read_allowed(given.allow) if given.allow else []
     text, unexpected = report(compare(given.before, given.after, given.only), allowed, examples=given.examples)
     print(text)

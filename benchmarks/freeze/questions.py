@@ -593,4 +593,4 @@ def _exports() -> list[Job]:
 
 def jobs() -> list[Job]:
     """All commands, in the order in which they are recorded."""
-    return [*_paragraphs(_ANSWERS, "answers"), *_paragraphs(_BAD, "bad"), *_exports()]
+    return [*_paragraphs(_BAD, "bad"), *_exports(), *_paragraphs(_ANSWERS, "answers")]
