@@ -26,13 +26,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from benchmarks.commands import run
-from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.cores import mesh_strides
-from costmodel.mesh.keys import combined
+from costmodel.arrays import FloatArray, IntArray, combined
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import MESH_COLUMNS, RECOMPUTE, MeshBatch
 from costmodel.mesh.rules import holds
-from costmodel.mesh.sharding import Division
 from planner.core.request import Request
 from planner.resolve import resolve
 from planner.spaces.mesh.judge import make_judge

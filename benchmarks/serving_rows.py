@@ -29,11 +29,9 @@ from pathlib import Path
 import numpy as np
 from interval_rows import Rows
 
-from costmodel.serving.assumptions import ServingAssumptions
-from costmodel.serving.model import ServingModel
+from costmodel.serving.model import SERVING_CONSTANTS, ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.variants import SERVING_CONSTANTS
-from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
+from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
 from costmodel.uncertainty.constants import CONSTANTS
 from planner.core.request import Request
 from planner.files.loading import load_cluster, load_device, load_model

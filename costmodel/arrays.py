@@ -5,11 +5,93 @@ All arrays of figures are of 64 bits: a sum of times in 32 bits would already di
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BoolArray", "FloatArray", "IntArray"]
+__all__ = ["BoolArray", "FloatArray", "IntArray", "combined", "rows_of", "stacked"]
+
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+
+
+_T = TypeVar("_T", bound=np.generic)
+
+_LARGEST = 2**62
+
+
+def combined(*columns: IntArray) -> tuple[IntArray, IntArray]:
+    """Find the distinct rows of some columns.
+
+    Parameters
+    ----------
+    *columns : arrays (n,)
+        Not negative.
+
+    Returns
+    -------
+    first, inverse : arrays
+        Where each distinct row occurs first, and for every row which of them it is.
+
+    Examples
+    --------
+    >>> first, inverse = combined(np.array([1, 2, 1]), np.array([5, 5, 5]))
+    >>> first.tolist(), inverse.tolist()
+    ([0, 1], [0, 1, 0])
+    """
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    size = 1
+    for column in columns:
+        radix = int(column.max(initial=0)) + 1
+        if size > _LARGEST // radix:
+            _, key = np.unique(key, return_inverse=True)
+            size = int(key.max(initial=0)) + 1
+        key = key * radix + column
+        size *= radix
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    return first, inverse.reshape(-1)
+
+
+def rows_of(values: NDArray[_T], index: NDArray[Any]) -> NDArray[_T]:
+    """Select rows of an array with few columns, as ``values[index]`` but with the columns contiguous in memory.
+
+    What follows then works along the rows, thousands at a time, and not along a handful of columns.
+
+    Parameters
+    ----------
+    values : array (c, ...)
+    index : array (n,)
+
+    Returns
+    -------
+    array (n, ...)
+
+    Examples
+    --------
+    >>> rows_of(np.array([[1, 2], [3, 4]]), np.array([1, 1, 0])).tolist()
+    [[3, 4], [3, 4], [1, 2]]
+    """
+    return np.take(values.T, index, axis=-1).T
+
+
+def stacked(columns: Sequence[NDArray[_T]]) -> NDArray[_T]:
+    """Stack arrays of as many rows behind their rows, each column contiguous in memory as `rows_of` has it.
+
+    Parameters
+    ----------
+    columns : k arrays (n, ...)
+
+    Returns
+    -------
+    array (n, k, ...)
+
+    Examples
+    --------
+    >>> stacked([np.array([1, 2, 3]), np.array([4, 5, 6])]).tolist()
+    [[1, 4], [2, 5], [3, 6]]
+    """
+    return np.stack([column.T for column in columns], axis=-2).T

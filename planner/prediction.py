@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.tables import KnownCosts
 from costmodel.units import format_bytes, format_seconds
 from planner.breakdown import layer_costs
 from planner.core.errors import UsageError
@@ -27,7 +27,7 @@ def breakdown_of(resolved: Resolved, plan: Plan, best: RankedPlan | None) -> Bre
     UsageError
         The plan is not legal.
     """
-    from costmodel.layerwise.links import layer_links
+    from costmodel.layerwise.detail import layer_links
 
     resolved = _with_named_collectives(resolved, plan)
     known = KnownCosts(resolved.workload, resolved.cluster)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from costmodel.hardware.energy import Power, money_of
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.evaluate import CostBatch, evaluate
 from costmodel.layerwise.plan import Plan, family_of_plan
 from costmodel.layerwise.splits import Split, divisors
+from costmodel.layerwise.tables import KnownCosts
 from planner.core.results import RankedPlan
 from planner.resolve import Resolved
 from planner.wording import plan_in_words

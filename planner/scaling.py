@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors
+from costmodel.layerwise.tables import KnownCosts
 from costmodel.paleo.model import PaleoCompute
 from costmodel.paleo.scaling import hybrid_step
 from planner.core.errors import UsageError

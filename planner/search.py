@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.tables import KnownCosts
 from costmodel.tolerances import PROOF_SLACK
 from costmodel.units import format_bytes, format_seconds, parse_quantity
 from planner.core.errors import NoFeasiblePlan, UsageError

@@ -25,10 +25,9 @@ from costmodel.hardware.device import Device
 from costmodel.hardware.host import Host
 
 if TYPE_CHECKING:
-    from costmodel.mesh.costs import MeshCosts
-    from costmodel.mesh.layout_arrays import LayoutArrays
     from costmodel.mesh.model import MeshModel
-    from costmodel.mesh.plan import MeshBatch, MeshPlan
+    from costmodel.mesh.plan import MeshBatch, MeshCosts, MeshPlan
+    from costmodel.mesh.stages import LayoutArrays
 
 __all__ = [
     "DEFAULT_IDLE_SHARE",
@@ -125,8 +124,8 @@ def recomputing_s(model: MeshModel, batch: MeshBatch, layouts: LayoutArrays) -> 
 
     Layouts list kinds of ranks; each kind stands for all ranks from its first to its last.
     """
-    from costmodel.mesh.layout_arrays import recomputed_units, weigh
     from costmodel.mesh.plan import RECOMPUTE
+    from costmodel.mesh.stages import recomputed_units, weigh
 
     table = model.rows(batch)
     kind = batch.recompute[:, None]
@@ -163,8 +162,8 @@ def mesh_energy_j(
 
 def plans_energy_j(model: MeshModel, plans: Sequence[MeshPlan], costs: MeshCosts, power: Power) -> FloatArray:
     """The same for plans with layouts of their own, too."""
-    from costmodel.mesh.layout_arrays import stack_layouts
     from costmodel.mesh.plan import MeshBatch
+    from costmodel.mesh.stages import stack_layouts
 
     layouts = stack_layouts([model.layout_of_plan(plan) for plan in plans])
     return mesh_energy_j(model, MeshBatch.from_plans(plans), layouts, costs, power)

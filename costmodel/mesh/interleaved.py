@@ -28,8 +28,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.keys import combined
+from costmodel.arrays import FloatArray, IntArray, combined
 
 __all__ = ["interleaved_s"]
 

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
 from costmodel.hardware.host import Host
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.costs import MEMORY_PARTS
-from costmodel.mesh.keys import rows_of
-from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_units, weigh
-from costmodel.mesh.plan import RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.data_parallel import Division
+from costmodel.mesh.plan import MEMORY_PARTS, RECOMPUTE, SCHEDULES, MeshBatch
+from costmodel.mesh.rows import UnitTable
 from costmodel.mesh.schedule import in_flight
-from costmodel.mesh.sharding import Division
-from costmodel.mesh.unit_table import UnitTable
+from costmodel.mesh.stages import LayoutArrays, recomputed_units, weigh
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
 
@@ -34,7 +32,7 @@ _GPIPE = SCHEDULES.index("gpipe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
-    """Bytes by part, arrays (n, Q); the names of `costmodel.mesh.costs.MEMORY_PARTS`."""
+    """Bytes by part, arrays (n, Q); the names of `costmodel.mesh.plan.MEMORY_PARTS`."""
 
     parts: dict[str, FloatArray]
     host_bytes: FloatArray

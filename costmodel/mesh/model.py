@@ -15,27 +15,21 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mesh.balance import unit_weights
-from costmodel.mesh.cores import Cores, build_cores, core_columns, end_columns, mesh_strides
-from costmodel.mesh.costs import MeshCosts
-from costmodel.mesh.groups import GroupTimes
-from costmodel.mesh.keys import combined, rows_of
-from costmodel.mesh.layout_arrays import LayoutArrays, stack_layouts
+from costmodel.mesh.communication import GroupTimes
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.memory import CoreMemory
+from costmodel.mesh.modules import MeshError, Units, fold
 from costmodel.mesh.passes import unit_passes
-from costmodel.mesh.patterns import check_splits
-from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
-from costmodel.mesh.sharding import Division
-from costmodel.mesh.shares import RowKeys
-from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
-from costmodel.mesh.step import least_step_times, step_costs, step_totals
-from costmodel.mesh.step_end import host_updates_sooner
+from costmodel.mesh.pipelines import Cores, build_cores, core_columns, end_columns, mesh_strides
+from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshCosts, MeshPlan
+from costmodel.mesh.rows import UNIT_COLUMNS, RowKeys, UnitRows, UnitTable
+from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, unit_weights
+from costmodel.mesh.step import host_updates_sooner, least_step_times, step_costs, step_totals
 from costmodel.mesh.tables import unit_column, unit_table
-from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitRows, UnitTable
-from costmodel.mesh.units import MeshError, Units, fold
+from costmodel.mesh.tensor_parallel import check_splits
 from costmodel.workload import Workload
 
 __all__ = ["MeshModel"]

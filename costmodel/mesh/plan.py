@@ -1,4 +1,7 @@
-"""A plan over a device mesh: one degree per parallel dimension for the whole network, and the same as a struct of arrays."""
+"""A plan over a device mesh and its costs, one and as a struct of arrays.
+
+A plan has one degree per parallel dimension for the whole network. Parts of the costs add up to the step time and to the memory.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,21 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import IntArray
+from costmodel.arrays import FloatArray, IntArray
 
-__all__ = ["CP_KINDS", "MESH_COLUMNS", "ORDERS", "RECOMPUTE", "SCHEDULES", "LayerSplit", "MeshBatch", "MeshPlan"]
+__all__ = [
+    "CP_KINDS",
+    "MEMORY_PARTS",
+    "MESH_COLUMNS",
+    "ORDERS",
+    "RECOMPUTE",
+    "SCHEDULES",
+    "TIME_PARTS",
+    "LayerSplit",
+    "MeshBatch",
+    "MeshCosts",
+    "MeshPlan",
+]
 
 
 # Names of the categories; a batch holds their positions in these tuples.
@@ -29,14 +44,14 @@ ORDERS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class LayerSplit:
-    """How one layer of a kind of unit is split over the tensor-parallel ranks, where that is not left to `costmodel.mesh.roles`.
+    """How one layer of a kind of unit is split over the tensor-parallel ranks, where that is not left to `costmodel.mesh.tensor_parallel`.
 
     Attributes
     ----------
     layer : str
         Full name, in the first unit of its kind: equal blocks are split alike.
     role : str
-        A name of `costmodel.mesh.roles.Role`.
+        A name of `costmodel.mesh.tensor_parallel.Role`.
     degree : int
         Shares of its weights or channels, a divisor of tp; the ranks beyond hold the same once more. 1: every rank holds all.
     """
@@ -77,7 +92,9 @@ class MeshPlan:
     order: str = "tp-cp-dp-pp"  # a name of ORDERS
     stage_blocks: tuple[int, ...] = ()  # blocks per chunk, in network order; empty: the layout of costmodel.mesh.stages
     stage_recompute: tuple[int, ...] = ()  # blocks recomputed per chunk under "full"; empty: recompute_blocks in each
-    block_splits: tuple[LayerSplit, ...] = ()  # layers not named here are split as `costmodel.mesh.roles` says
+    block_splits: tuple[
+        LayerSplit, ...
+    ] = ()  # layers not named here are split as `costmodel.mesh.tensor_parallel` says
 
     @property
     def dp(self) -> int:
@@ -100,7 +117,7 @@ class MeshBatch:
     """Many plans; every array has shape (n,) and the meaning of the `MeshPlan` field of its name.
 
     Categories are positions in SCHEDULES, RECOMPUTE, CP_KINDS, ORDERS; flags are 0 or 1. ``split`` holds positions in ``patterns``, the
-    different ``block_splits`` of the plans; None where all plans are split as `costmodel.mesh.roles` says.
+    different ``block_splits`` of the plans; None where all plans are split as `costmodel.mesh.tensor_parallel` says.
     """
 
     tp: IntArray
@@ -200,3 +217,64 @@ _CATEGORIES: dict[str, tuple[str, ...]] = {
     "order": ORDERS,
 }
 _FLAGS = frozenset({"sequence_parallel", "offload_optimizer", "offload_activations"})
+
+
+# Fields of MeshCosts that add up to step_time_s, in the order of reports.
+TIME_PARTS: tuple[str, ...] = (
+    "compute_s",
+    "recompute_s",
+    "tp_exposed_s",
+    "cp_exposed_s",
+    "ep_exposed_s",
+    "pp_exposed_s",
+    "dp_exposed_s",
+    "bubble_s",
+    "optimizer_s",
+    "offload_s",
+)
+# Fields that add up to memory_bytes.
+MEMORY_PARTS: tuple[str, ...] = (
+    "weight_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "activation_bytes",
+    "working_bytes",
+    "logits_bytes",
+    "buffer_bytes",
+    "slack_bytes",
+    "context_bytes",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshCosts:
+    """Costs of many mesh plans; every array has shape (n,). Times are of one step on the stage that decides it."""
+
+    step_time_s: FloatArray
+    compute_s: FloatArray  # forward and backward of the layers
+    host_s: FloatArray  # the part of compute_s in which the device waits for its host to start kernels and collectives
+    recompute_s: FloatArray  # forward passes run again, their communication included
+    tp_exposed_s: FloatArray  # tensor-parallel communication not hidden
+    cp_exposed_s: FloatArray
+    ep_exposed_s: FloatArray
+    pp_exposed_s: FloatArray  # transfers between stages
+    dp_exposed_s: FloatArray  # gradient reduction and weight gathering not hidden
+    bubble_s: FloatArray  # pipeline fill, drain and imbalance
+    optimizer_s: FloatArray
+    offload_s: FloatArray  # host transfers not hidden
+    memory_bytes: FloatArray  # of the stage that needs most, per device
+    weight_bytes: FloatArray
+    gradient_bytes: FloatArray
+    optimizer_bytes: FloatArray  # state and master weights
+    activation_bytes: FloatArray  # saved for the backward pass, all micro-batches in flight
+    working_bytes: FloatArray  # a block being recomputed, gathered weights
+    logits_bytes: FloatArray
+    buffer_bytes: FloatArray  # communication
+    slack_bytes: FloatArray  # allocator
+    context_bytes: FloatArray
+    host_bytes: FloatArray  # offloaded, per device; not in memory_bytes
+    stage: IntArray  # chunk of the network whose rank needs most memory
+
+    def take(self, index: IntArray | slice) -> MeshCosts:
+        """A selection of the plans."""
+        return MeshCosts(**{item.name: getattr(self, item.name)[index] for item in fields(self)})

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, IntArray
+from costmodel.mesh.modules import Units
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, RECOMPUTE, SCHEDULES, MeshBatch, MeshPlan
-from costmodel.mesh.roles import roles_of
-from costmodel.mesh.units import Units
+from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION
 

@@ -1,9 +1,16 @@
-"""How the units of a network are laid out over pipeline chunks, as runs of equal chunks and as kinds of ranks.
+"""How the modules of a network are laid out over pipeline stages, for one plan and for many as arrays.
 
 A pipeline of ``pp`` ranks with ``vpp`` chunks each cuts the blocks into C = pp vpp contiguous chunks; chunk c lives
 on rank c mod pp. The front belongs to the first chunk and the back to the last. The uniform layout makes the slowest
 chunk as fast as possible, the front and the back weighed, and the others as even as that allows, the shorter ones
 first (early stages keep more activations).
+
+Shapes of `LayoutArrays`: n plans, K kinds of units, R runs of chunks, Q kinds of ranks, D different chunks of a rank.
+
+Weights of the blocks
+---------------------
+A plan says how many stages there are; which blocks each gets must follow from the network alone. Were blocks weighed by the device that
+runs the plan, a quicker device could move a cut to a worse place, and the same degrees would be another plan on every cluster.
 """
 
 from __future__ import annotations
@@ -12,15 +19,33 @@ import bisect
 import itertools
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.units import MeshError, Units
+from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
+from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.device import FORMATS, Device
+from costmodel.kernels.roofline import RooflineCompute
+from costmodel.mesh.assumptions import MeshAssumptions
+from costmodel.mesh.modules import MeshError, Units
+from costmodel.mesh.plan import RECOMPUTE
+from costmodel.mesh.rows import RowKeys
+from costmodel.mesh.tables import unit_table
 from costmodel.tolerances import ROUNDING
+from costmodel.workload import Workload
 
-__all__ = ["Layout", "balanced_blocks", "layout_of"]
+__all__ = [
+    "Layout",
+    "LayoutArrays",
+    "balanced_blocks",
+    "layout_of",
+    "recomputed_share",
+    "recomputed_units",
+    "stack_layouts",
+    "unit_weights",
+    "weigh",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +115,7 @@ def balanced_blocks(units: Units, weights: Sequence[float], chunks: int) -> tupl
     --------
     Llama 3 405B's 126 layers on 16 stages, front and back each worth more than nothing: 7 at both ends, 8 between.
 
-    >>> from costmodel.mesh.units import UnitKind
+    >>> from costmodel.mesh.modules import UnitKind
     >>> kinds = tuple(UnitKind(name=n, layers=(), inputs=(), is_block=n == "block") for n in ("front", "block", "back"))
     >>> llama = Units(kinds=kinds, kind_of=(0, *[1] * 126, 2), cut_elements=(0,) * 128)
     >>> balanced_blocks(llama, [0.1, 1.0, 0.7], 16)
@@ -262,3 +287,176 @@ def _different(rows: IntArray) -> tuple[IntArray, IntArray]:
     for q, counts in enumerate(found):
         different[q, : len(counts)], repeats[q, : len(counts)] = list(counts), list(counts.values())
     return different, repeats
+
+
+_FULL = RECOMPUTE.index("full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutArrays:
+    """Layouts of many plans, padded to the same number of runs and ranks; empty runs and ranks hold nothing."""
+
+    run_units: FloatArray  # (n, R, K)
+    run_chunks: IntArray  # (n, R)
+    run_cut: FloatArray  # (n, R)
+    rank_units: FloatArray  # (n, Q, K)
+    rank_first: IntArray  # (n, Q); -1 for padding
+    rank_last: IntArray  # (n, Q)
+    # Blocks that full recomputation runs again, per chunk of a run and per rank; -1: as the plan says for every chunk alike.
+    run_recompute: IntArray  # (n, R)
+    rank_recompute: IntArray  # (n, Q, D)
+    # Different chunks of a rank, their blocks, and how often they occur; 0 for padding.
+    rank_chunks: FloatArray  # (n, Q, D, K)
+    rank_lengths: IntArray  # (n, Q, D)
+    rank_repeats: IntArray  # (n, Q, D)
+
+    def take(self, index: IntArray) -> LayoutArrays:
+        """A selection."""
+        return LayoutArrays(**{item.name: rows_of(getattr(self, item.name), index) for item in fields(self)})
+
+
+def stack_layouts(layouts: Sequence[Layout]) -> LayoutArrays:
+    """Pad layouts to arrays."""
+    runs, ranks = max(len(x.run_chunks) for x in layouts), max(len(x.rank_first) for x in layouts)
+    kinds = layouts[0].run_units.shape[1]
+    run_units, run_chunks = np.zeros((len(layouts), runs, kinds)), np.zeros((len(layouts), runs), dtype=np.int64)
+    run_cut, rank_units = np.zeros((len(layouts), runs)), np.zeros((len(layouts), ranks, kinds))
+    rank_first = np.full((len(layouts), ranks), -1, dtype=np.int64)
+    rank_last = rank_first.copy()
+    different = max(x.rank_lengths.shape[1] for x in layouts)
+    rank_lengths = np.zeros((len(layouts), ranks, different), dtype=np.int64)
+    rank_repeats, rank_chunks = np.zeros_like(rank_lengths), np.zeros((*rank_lengths.shape, kinds))
+    run_recompute, rank_recompute = np.full((len(layouts), runs), -1), np.full(rank_lengths.shape, -1)
+    for n, layout in enumerate(layouts):
+        d = layout.rank_lengths.shape[1]
+        rank_lengths[n, : len(layout.rank_first), :d] = layout.rank_lengths
+        rank_repeats[n, : len(layout.rank_first), :d] = layout.rank_repeats
+        r, q = len(layout.run_chunks), len(layout.rank_first)
+        run_units[n, :r], run_chunks[n, :r], run_cut[n, :r] = layout.run_units, layout.run_chunks, layout.run_cut
+        rank_units[n, :q], rank_first[n, :q] = layout.rank_units, layout.rank_first
+        rank_last[n, :q] = layout.rank_last
+        run_recompute[n, :r], rank_recompute[n, :q, :d] = layout.run_recompute, layout.rank_recompute
+        rank_chunks[n, : len(layout.rank_first), :d] = layout.rank_chunks
+    return LayoutArrays(
+        run_units=run_units,
+        run_chunks=run_chunks,
+        run_cut=run_cut,
+        rank_units=rank_units,
+        rank_first=rank_first,
+        rank_last=rank_last,
+        run_recompute=run_recompute,
+        rank_recompute=rank_recompute,
+        rank_chunks=rank_chunks,
+        rank_lengths=rank_lengths,
+        rank_repeats=rank_repeats,
+    )
+
+
+def weigh(units: FloatArray, values: FloatArray, row: IntArray | None = None) -> FloatArray:
+    """Sum values (u, K) over the units (n, X, K) of every run or rank: (n, X); ``row`` says which values a plan has, else u = n."""
+    columns = values if row is None else rows_of(values, row)
+    total = units[:, :, 0] * columns[:, None, 0]
+    for k in range(1, values.shape[1]):
+        total += units[:, :, k] * columns[:, None, k]
+    return np.asarray(total)
+
+
+def recomputed_units(layouts: LayoutArrays, recompute: IntArray, blocks: IntArray) -> FloatArray:
+    """Units of every kind that every rank runs again, chunk by chunk, as a share of each: (n, Q, K).
+
+    What is recomputed in full counts all kinds of blocks of a chunk alike, as `recomputed_share`; other recomputation is of all units.
+
+    Parameters
+    ----------
+    layouts : LayoutArrays
+    recompute : array (n,)
+    blocks : array (n,)
+        Recomputed blocks per chunk under full recomputation; a shorter chunk recomputes all it has.
+
+    Returns
+    -------
+    array (n, Q, K)
+    """
+    units = layouts.rank_units
+    if not np.any(recompute == _FULL):
+        return units
+    again = np.zeros_like(units)
+    for d in range(layouts.rank_lengths.shape[2]):
+        lengths, own = layouts.rank_lengths[:, :, d], layouts.rank_recompute[:, :, d]
+        some = np.minimum(np.where(own >= 0, own, blocks[:, None]), lengths) * layouts.rank_repeats[:, :, d]
+        again += (some / np.maximum(lengths, 1))[:, :, None] * layouts.rank_chunks[:, :, d]
+    return np.asarray(np.where(recompute[:, None, None] == _FULL, again, units))
+
+
+def recomputed_share(
+    units: FloatArray,
+    is_block: BoolArray,
+    recompute: IntArray,
+    blocks: IntArray,
+    own_blocks: IntArray | None = None,
+) -> FloatArray:
+    """Share of the blocks of the chunks of every run that is recomputed: (n, X).
+
+    Parameters
+    ----------
+    units : array (n, X, K)
+    is_block : array (K,)
+    recompute : array (n,)
+    blocks : array (n,)
+        Recomputed blocks under full recomputation.
+    own_blocks : array (n, X), optional
+        The same for one run, where not negative.
+
+    Examples
+    --------
+    >>> recomputed_share(np.array([[[4.0]]]), np.array([True]), np.array([2]), np.array([1])).tolist()
+    [[0.25]]
+    """
+    if not np.any(recompute == _FULL):
+        return np.ones(units.shape[:2])
+    count = np.sum(units[:, :, is_block], axis=2)
+    wanted = blocks[:, None] if own_blocks is None else np.where(own_blocks >= 0, own_blocks, blocks[:, None])
+    some = np.minimum(wanted / np.maximum(count, 1.0), 1.0)
+    return np.asarray(np.where(recompute[:, None] == _FULL, some, 1.0))
+
+
+# Only the ratio of its rates matters: 200 FLOP per byte lie between an A100 (312 TFLOP/s and 2.0 TB/s: 153) and an H100 (989 TFLOP/s and
+# 3.35 TB/s: 295; both dense bf16, NVIDIA datasheets).
+_YARDSTICK = Device(
+    name="yardstick",
+    peak_flop_per_s=dict.fromkeys(FORMATS, 400e12),
+    memory_bytes=80e9,
+    memory_bandwidth_bytes_per_s=2e12,
+)
+# Samples that read the weights together: enough that a mixture weighs what its tokens compute, since its experts lie on many ranks.
+_SAMPLES = 64
+
+
+def unit_weights(workload: Workload, cluster: Cluster, units: Units, assumptions: MeshAssumptions) -> tuple[float, ...]:
+    """Kind of unit -> forward and backward time on a device that is the same for every cluster.
+
+    Parameters
+    ----------
+    workload : Workload
+    cluster : Cluster
+        Not used by one rank without neighbours.
+    units : Units
+    assumptions : MeshAssumptions
+
+    Returns
+    -------
+    tuple of float
+        Seconds; only their ratios mean anything.
+    """
+    beside = [getattr(workload, item.name) for item in fields(workload) if item.name not in ("graph", "compute")]
+    return workload.graph.once(
+        ("unit weights", units, assumptions, *beside), lambda: _weights(workload, cluster, units, assumptions)
+    )
+
+
+def _weights(workload: Workload, cluster: Cluster, units: Units, assumptions: MeshAssumptions) -> tuple[float, ...]:
+    one = np.ones(1, dtype=np.int64)
+    keys = RowKeys(tp=one, sequence_parallel=0 * one, cp=one, ep=one, etp=one, micro_batch=_SAMPLES * one)
+    compute = RooflineCompute(device=_YARDSTICK, precision=workload.precision, optimizer=workload.optimizer)
+    table = unit_table(replace(workload, compute=compute), cluster, units, keys, assumptions=assumptions)
+    return tuple(float(x) for x in (table.forward_s + table.backward_s)[0])

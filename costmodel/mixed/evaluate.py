@@ -1,9 +1,10 @@
-"""The judge of mixed plans.
+"""The cost model of mixed plans: step time, memory, money and energy of plans that keep the rules.
 
     step = slowest pipeline (1F1B over stages of any length) + what exchange and update leave behind the last backward pass
 
 Stage times and memory come from the mesh model of each group (`costmodel.mixed.stage_costs`), transfers from the link that really joins two
 stages (`costmodel.mixed.links`).
+Every group has its own price and power (`costmodel.hardware.energy`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.energy import Power, money_of
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.plan import SCHEDULES
+from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from costmodel.mesh.schedule import ChunkRuns, flush_s
 from costmodel.mixed.links import MixedError
 from costmodel.mixed.model import NO_OTHER_ASSUMPTIONS, MixedModel
-from costmodel.mixed.plan import MixedPipeline, MixedPlan
-from costmodel.mixed.rules import broken_mixed_rules
+from costmodel.mixed.plan import MIXED_ORDERS, MixedPipeline, MixedPlan, group_names
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import PRECISIONS, Precision
 from costmodel.workload import Workload
@@ -29,8 +30,11 @@ from costmodel.workload import Workload
 __all__ = [
     "MixedCosts",
     "StageReport",
+    "broken_mixed_rules",
     "cost_plans",
     "evaluate_mixed",
+    "mixed_energy_j",
+    "mixed_money",
     "move_s",
     "passes_s",
     "pipeline_flush_s",
@@ -273,3 +277,99 @@ def _combine(model: MixedModel, plan: MixedPlan, reports: list[StageReport], flu
         "capacity_bytes": fullest.capacity_bytes,
         "fits": float(fullest.memory_bytes <= fullest.capacity_bytes),
     }
+
+
+def broken_mixed_rules(model: MixedModel, plan: MixedPlan) -> list[str]:
+    """Messages of the rules that a plan breaks; empty for a legal plan."""
+    names, shape, messages = group_names(model.cluster), model.shape, []
+    if not plan.pipelines or any(not pipeline.stages for pipeline in plan.pipelines):
+        return ["a plan needs at least one pipeline, and every pipeline a stage"]
+    unknown = [g for g in plan.groups if not 0 <= g < len(names)]
+    if unknown:
+        known = ", ".join(f"{i} ({name})" for i, name in enumerate(names))
+        return [f"there is no group {unknown[0]}; cluster '{model.cluster.name}' has {known}"]
+    for group in plan.groups:
+        available = model.cluster.groups[group].num_devices or 0
+        if plan.devices_of(group) > available:
+            messages.append(
+                f"the plan uses {plan.devices_of(group)} devices of group '{names[group]}', which has {available}"
+            )
+    if plan.order not in MIXED_ORDERS or plan.zero_stage not in (0, 1):
+        messages.append(
+            f"order {plan.order} and zero stage {plan.zero_stage}: expected one of {', '.join(MIXED_ORDERS)}, and 0 or 1"
+        )
+    if plan.global_batch != shape.global_batch:
+        messages.append(
+            f"the shares of the pipelines add up to {plan.global_batch} samples, not the global batch {shape.global_batch}"
+        )
+    for p, pipeline in enumerate(plan.pipelines):
+        messages += [f"pipeline {p}: {text}" for text in _pipeline_faults(pipeline, shape.num_blocks)]
+    for tp in sorted({stage.tp for pipeline in plan.pipelines for stage in pipeline.stages}):
+        messages += model.degree_faults(tp, sequence_parallel=plan.sequence_parallel)
+    return messages
+
+
+def _pipeline_faults(pipeline: MixedPipeline, num_blocks: int) -> list[str]:
+    total = sum(stage.blocks for stage in pipeline.stages)
+    faults = []
+    if total != num_blocks or min(stage.blocks for stage in pipeline.stages) < 1:
+        faults.append(
+            f"its stages hold {total} blocks, the network has {num_blocks}, and every stage needs at least one"
+        )
+    if (
+        min(pipeline.replicas, pipeline.micro_batch, pipeline.num_micro_batches) < 1
+        or not 0 <= pipeline.longer < pipeline.replicas
+    ):
+        faults.append(
+            "replicas, micro_batch and num_micro_batches start at 1, longer is at least 0 and less than replicas"
+        )
+    for stage in pipeline.stages:
+        if stage.recompute not in RECOMPUTE:
+            faults.append(f"recompute '{stage.recompute}' is none of {', '.join(RECOMPUTE)}")
+        elif not (
+            1 <= stage.recompute_blocks <= stage.blocks if stage.recompute == "full" else stage.recompute_blocks == 0
+        ):
+            faults.append(
+                f"recompute_blocks {stage.recompute_blocks} with recompute {stage.recompute} on a stage of {stage.blocks} blocks"
+            )
+    return faults
+
+
+def mixed_money(cluster: Cluster, plan: MixedPlan, step_s: float) -> float | None:
+    """USD of a step; None where a device in use states no price."""
+    parts = [money_of(cluster.groups[g].device, step_s, plan.devices_of(g)) for g in plan.groups]
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
+
+
+def mixed_energy_j(cluster: Cluster, plan: MixedPlan, reports: Sequence[StageReport], step_s: float) -> float | None:
+    """Joules of a step; None where a device in use states no power.
+
+        energy = sum over groups [ devices (idle + host) step + (busy - idle) computing ]
+        computing = sum over the stages of a group tp (micro-batches compute + replicas update)
+
+    with the micro-batches of all replicas of a stage, and what is recomputed in *compute* (with its communication).
+
+    Parameters
+    ----------
+    cluster : Cluster
+    plan : MixedPlan
+    reports : sequence of StageReport
+        Of the plan's stages.
+    step_s : float
+    """
+    total = 0.0
+    for group in plan.groups:
+        power = Power.of(cluster.groups[group].device, cluster.host)
+        if power is None:
+            return None
+        computing_s = 0.0
+        for report in reports:
+            if report.group == group:
+                pipeline = plan.pipelines[report.pipeline]
+                done = pipeline.replicas * pipeline.num_micro_batches + pipeline.longer
+                each_s = done * (report.compute_s + report.recompute_s) + pipeline.replicas * report.update_s
+                computing_s += pipeline.stages[report.stage].tp * each_s
+        devices = plan.devices_of(group)
+        total += float(power.energy_j(step_s, min(computing_s / devices, step_s), devices))
+    return total

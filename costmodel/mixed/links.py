@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster, Level
-from costmodel.mesh.units import MeshError
+from costmodel.mesh.modules import MeshError
 from costmodel.mixed.plan import group_names
 
 __all__ = ["Crossing", "MixedError", "all_reduce_across_s", "check_groups", "crossing", "group_cluster", "group_ranges"]

@@ -14,11 +14,11 @@ from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.groups import GroupTimes, strides
+from costmodel.mesh.communication import GroupTimes, strides
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.modules import Units, fold
 from costmodel.mesh.plan import ORDERS, RECOMPUTE, MeshBatch, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
-from costmodel.mesh.units import Units, fold
 from costmodel.mixed.links import Crossing, MixedError, all_reduce_across_s, check_groups, crossing, group_cluster
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage, group_names
 from costmodel.precision import PRECISIONS, Precision

@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.mesh.costs import MEMORY_PARTS
-from costmodel.mesh.groups import strides
-from costmodel.mesh.keys import combined
-from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_share, weigh
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
+from costmodel.mesh.communication import strides
+from costmodel.mesh.data_parallel import CopyTimes, Division, copy_groups, exposed_exchange
 from costmodel.mesh.memory import CoreMemory
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import unit_passes
-from costmodel.mesh.plan import SCHEDULES, MeshBatch
-from costmodel.mesh.sharding import CopyTimes, Division, copy_groups, exposed_exchange
-from costmodel.mesh.step_end import gradient_passes_s
+from costmodel.mesh.plan import MEMORY_PARTS, SCHEDULES, MeshBatch
+from costmodel.mesh.stages import LayoutArrays, recomputed_share, weigh
+from costmodel.mesh.step import gradient_passes_s
 from costmodel.mixed.links import all_reduce_across_s
 
 __all__ = ["StageCosts", "StageRows", "cost_stages"]

@@ -1,31 +1,30 @@
-"""The judge of serving plans: one network, one kind of request, one cluster, any number of plans at a time.
+"""The cost model of serving plans: one network, one kind of request, one cluster, any number of plans at a time.
 
 A replica holds ``max_batch`` sequences; when one is finished the next takes its place (continuous batching). In one cycle every place
 serves one request: its prompt, and ``output - 1`` decoding passes. Equations are in docs/inference.md.
+For error bars, the same model is built with named constants (`costmodel.uncertainty.constants`) multiplied by factors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.cluster import Cluster
-from costmodel.mesh.keys import combined
-from costmodel.mesh.layout_arrays import LayoutArrays, stack_layouts, weigh
-from costmodel.mesh.stages import Layout, balanced_blocks, layout_of
-from costmodel.mesh.units import Units, fold
+from costmodel.mesh.communication import GroupTimes
+from costmodel.mesh.modules import Units, fold
+from costmodel.mesh.stages import Layout, LayoutArrays, balanced_blocks, layout_of, stack_layouts, weigh
 from costmodel.network.layers import ATTENTION, Layer
-from costmodel.serving.assumptions import ServingAssumptions
-from costmodel.serving.costs import SERVING_MEMORY_PARTS, ServingCosts
 from costmodel.serving.kernels import PassKeys
-from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.plan import SERVING_MEMORY_PARTS, ServingBatch, ServingCosts, ServingPlan
 from costmodel.serving.tables import UnitSizes, UnitTimer
-from costmodel.serving.workload import ServingError, ServingWorkload
+from costmodel.serving.workload import ServingAssumptions, ServingError, ServingWorkload
+from costmodel.uncertainty.constants import cluster_with
 
-__all__ = ["ServingModel", "check_generates", "passes_of"]
+__all__ = ["SERVING_CONSTANTS", "ServingModel", "check_generates", "passes_of", "serving_model_with"]
 
 
 def check_generates(workload: ServingWorkload) -> None:
@@ -417,3 +416,42 @@ def _memory(
     index = np.arange(len(batch))
     items = {name: value[index, fullest] for name, value in (("memory_bytes", total), *parts.items())}
     return {**items, "sequence_bytes": sequence[index, fullest]}, layouts.rank_first[index, fullest]
+
+
+# Constants that a pass depends on: those of kernels, of links, and of the host. `launch_overhead` is here the least time of a kernel in a
+# graph that is replayed, `host_launch` what the host takes for a pass.
+SERVING_CONSTANTS: tuple[str, ...] = (
+    "matmul_rate",
+    "matmul_size",
+    "attention_rate",
+    "sustained_rate",
+    "elementwise_rate",
+    "memory_rate",
+    "launch_overhead",
+    "host_launch",
+    "intra_node_bandwidth",
+    "inter_node_bandwidth",
+    "link_latency",
+)
+
+
+def serving_model_with(model: ServingModel, values: Mapping[str, float]) -> ServingModel:
+    """A serving model with factors applied; layouts and memory stay as they are.
+
+    Parameters
+    ----------
+    model : ServingModel
+    values : mapping of str to float
+        Names of `SERVING_CONSTANTS` -> factor; those that are not named stay 1.
+    """
+    cluster = cluster_with(model.cluster, values)
+    overhead_s = model.assumptions.kernel_overhead_s * values.get("launch_overhead", 1.0)
+    host_s = model.assumptions.pass_overhead_s * values.get("host_launch", 1.0)
+    assumptions = replace(model.assumptions, kernel_overhead_s=overhead_s, pass_overhead_s=host_s)
+    timer = replace(
+        model.timer,
+        groups=GroupTimes(cluster=cluster),
+        assumptions=assumptions,
+        device=replace(cluster.device, launch_overhead_s=overhead_s),
+    )
+    return replace(model, cluster=cluster, timer=timer, assumptions=assumptions)

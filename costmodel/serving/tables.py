@@ -10,12 +10,11 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.device import Device
 from costmodel.kernels.kernel_time import kernel_time_s
-from costmodel.mesh.groups import GroupTimes
-from costmodel.mesh.roles import LayerRole, roles_of
-from costmodel.mesh.shares import RowKeys, shard_of
-from costmodel.mesh.units import UnitKind, Units
+from costmodel.mesh.communication import GroupTimes
+from costmodel.mesh.modules import UnitKind, Units
+from costmodel.mesh.rows import RowKeys, shard_of
+from costmodel.mesh.tensor_parallel import LayerRole, roles_of
 from costmodel.network.layers import ATTENTION, Kernel, Layer, Shard
-from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.kernels import (
     LOGIT_BYTES,
     PassKeys,
@@ -28,7 +27,7 @@ from costmodel.serving.kernels import (
     query_context,
     sampling_kernel,
 )
-from costmodel.serving.workload import ServingWorkload
+from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 
 __all__ = ["PassTable", "UnitSizes", "UnitTimer", "own_rows"]
 

@@ -303,7 +303,7 @@ def _assumed(texts: Sequence[str], mode: str | None, values: Values) -> tuple[tu
     from dataclasses import fields
 
     from costmodel.mesh.assumptions import MeshAssumptions
-    from costmodel.serving.assumptions import ServingAssumptions
+    from costmodel.serving.workload import ServingAssumptions
 
     known = tuple(field.name for field in fields(ServingAssumptions if mode == "inference" else MeshAssumptions))
     result: dict[str, float] = {}

@@ -7,8 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import LayerSplit, MeshPlan
-from costmodel.mesh.units import MeshError
 from planner.core.errors import FileProblem, InputFileError
 from planner.core.request import Request
 from planner.core.results import Setting

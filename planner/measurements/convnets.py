@@ -18,7 +18,7 @@ from costmodel.kernels.roofline import ImageSoftware
 from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, evaluate_on
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
-from costmodel.mesh.flops import model_flops_per_step
+from costmodel.mesh.detail import model_flops_per_step
 from costmodel.network.graph import Graph
 from costmodel.parameter_server import exposed_server_s
 from costmodel.precision import OPTIMIZERS

@@ -9,12 +9,12 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.framework import FrameworkProfile, threshold_blocks, threshold_last
-from costmodel.mesh.cores import mesh_strides
-from costmodel.mesh.layout_arrays import stack_layouts
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.modules import UnitKind
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.sharding import Division
-from costmodel.mesh.units import UnitKind
+from costmodel.mesh.stages import stack_layouts
 
 __all__ = ["framework_fault", "framework_plan", "reported_bytes"]
 

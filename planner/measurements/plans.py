@@ -9,12 +9,11 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.framework import FrameworkProfile
-from costmodel.mesh.costs import TIME_PARTS, MeshCosts
-from costmodel.mesh.flops import model_flops_per_step
+from costmodel.mesh.detail import model_flops_per_step
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.modules import MeshError
+from costmodel.mesh.plan import TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, columns_of
-from costmodel.mesh.units import MeshError
 from planner.measurements.degrees import ImpossiblePlan
 from planner.measurements.facts import plausible_bytes
 from planner.measurements.fitted import fitted_links, fitted_of

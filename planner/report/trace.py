@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from costmodel.tracks import Tracks
+from costmodel.timeline import Tracks
 
 __all__ = ["trace_bytes", "trace_document"]
 

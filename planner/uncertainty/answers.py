@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.tables import KnownCosts
 from costmodel.uncertainty.intervals import Candidates
 from planner.spaces.mesh.space import is_transformer
 from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, knowledge_of, where_needed, without_model

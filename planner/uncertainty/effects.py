@@ -12,9 +12,9 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
+from costmodel.layerwise.tables import KnownCosts
 from costmodel.network.layers import ATTENTION
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with, with_constants
 from costmodel.workload import Workload

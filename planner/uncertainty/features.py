@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
+from costmodel.layerwise.tables import KnownCosts
 from costmodel.uncertainty.intervals import part_shares
 
 if TYPE_CHECKING:

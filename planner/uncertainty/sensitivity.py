@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.cache import KnownCosts
+from costmodel.layerwise.tables import KnownCosts
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.overtaking import overtaking
 from costmodel.uncertainty.constants import CONSTANTS, stated_values

@@ -11,9 +11,8 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.network.graph import Graph
-from costmodel.serving.model import ServingModel
+from costmodel.serving.model import SERVING_CONSTANTS, ServingModel, serving_model_with
 from costmodel.serving.plan import ServingBatch, ServingPlan
-from costmodel.serving.variants import SERVING_CONSTANTS, serving_model_with
 from costmodel.uncertainty.intervals import Candidates, intervals
 from planner.uncertainty.bars import ErrorBars, Knowledge, bars_of, serving_knowledge, where_needed
 from planner.uncertainty.effects import constants_of, effects_of

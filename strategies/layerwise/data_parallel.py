@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.evaluate import CHEAPEST, PlanBatch, evaluate_on
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split, divisors, split_table
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, KnownCosts
 from costmodel.workload import Workload
 from strategies.layerwise.score import STEP_TIME, Score
 

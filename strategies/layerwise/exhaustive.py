@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.layerwise.folding import fold
+from costmodel.layerwise.evaluate import fold
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import divisors, factorisations
 from costmodel.layerwise.tables import CostTables

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.evaluate import batch_of, evaluate, evaluate_on
 from costmodel.layerwise.plan import Plan, family_of_plan, plan_key
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, KnownCosts
 from strategies.layerwise.score import STEP_TIME, Score
 
 __all__ = ["Candidate", "Pool"]

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from costmodel.hardware.cluster import Cluster
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.splits import SplitTable, factorisations, split_table
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, KnownCosts
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import lower_bounds, memory_extremes, screened_bounds

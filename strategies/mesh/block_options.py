@@ -11,21 +11,17 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.mesh.cores import mesh_strides
-from costmodel.mesh.flows import flow_of
-from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.activations import add_saved_layer, saved_facts
+from costmodel.mesh.communication import GroupTimes, add_moves
+from costmodel.mesh.data_parallel import CopyTimes, copy_groups
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.patterns import split_options
+from costmodel.mesh.modules import UnitKind, flow_of
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
-from costmodel.mesh.roles import LayerRole, Move, roles_of
-from costmodel.mesh.saved import add_saved_layer, saved_facts
-from costmodel.mesh.sharding import CopyTimes, copy_groups
-from costmodel.mesh.shares import RowKeys
-from costmodel.mesh.step_end import gradient_passes_s, gradient_width
+from costmodel.mesh.rows import UNIT_COLUMNS, RowKeys
+from costmodel.mesh.step import gradient_passes_s, gradient_width
 from costmodel.mesh.tables import add_layer
-from costmodel.mesh.unit_messages import add_moves
-from costmodel.mesh.unit_table import UNIT_COLUMNS
-from costmodel.mesh.units import UnitKind
+from costmodel.mesh.tensor_parallel import LayerRole, Move, roles_of, split_options
 
 __all__ = ["LayerCosts", "UnitPrices", "layer_costs"]
 

@@ -1,9 +1,10 @@
 """The split of a unit over its tensor-parallel ranks, chosen by the per-layer program: no pattern is given, Megatron's comes out.
 
-One block stands for all of its kind. Between blocks tensors lie as the plan says (`costmodel.mesh.patterns.home_of`), so that blocks do not
-hear of each other's splits. What the program minimises is the time that one more unit adds to a step: its passes as often as they are
-waited for, and the update of its weights. A pass takes as long as the device or as its host takes, which starts kernels and collectives,
-whichever is longer; any mean of both with fixed weights is a bound, and linear. The judge decides between what the means suggest.
+One block stands for all of its kind. Between blocks tensors lie as the plan says (`costmodel.mesh.tensor_parallel.home_of`), so that
+blocks do not hear of each other's splits. What the program minimises is the time that one more unit adds to a step: its passes as often as
+they are waited for, and the update of its weights. A pass takes as long as the device or as its host takes, which starts kernels and
+collectives, whichever is longer; any mean of both with fixed weights is a bound, and linear. The judge decides between what the means
+suggest.
 
 A tensor that several matrices read has a node of its own, whose options are the sets of degrees that it is gathered for, so that what
 they all need gathered is gathered once.
@@ -18,10 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.layouts import Layout
-from costmodel.mesh.patterns import home_of, layout_held, layout_needed, moves_between, sources_of
 from costmodel.mesh.plan import LayerSplit
-from costmodel.mesh.roles import Move
+from costmodel.mesh.tensor_parallel import Layout, Move, home_of, layout_held, layout_needed, moves_between, sources_of
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits, objective_s
 from strategies.layerwise.per_layer.search import solve
 from strategies.mesh.block_options import LayerCosts, UnitPrices, layer_costs
@@ -143,7 +142,7 @@ class UnitProblem:
         return sum(costs.spared_bytes for costs in self.layers)
 
     def standard_bytes(self) -> float:
-        """Memory of a unit split as `costmodel.mesh.roles` says."""
+        """Memory of a unit split as `costmodel.mesh.tensor_parallel` says."""
         return sum(float(costs.memory_bytes[0]) for costs in self.layers)
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.patterns import standard_splits
+from costmodel.mesh.modules import UnitKind
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
-from costmodel.mesh.sharding import Division
-from costmodel.mesh.units import UnitKind
+from costmodel.mesh.tensor_parallel import standard_splits
 from costmodel.tolerances import EQUAL
 from strategies.mesh.block_options import UnitPrices
 from strategies.mesh.block_program import split_unit, unit_problem

@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.hardware.energy import least_computing_s
-from costmodel.mesh.keys import combined
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.tolerances import EQUAL
 from strategies.mesh.memory_bound import Families

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.arrays import IntArray
-from costmodel.mesh.keys import combined
+from costmodel.arrays import IntArray, combined
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
 from strategies.mesh.space import Columns, MeshSpace, distinct
 

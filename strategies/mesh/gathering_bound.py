@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.cores import mesh_strides
-from costmodel.mesh.keys import combined, rows_of
-from costmodel.mesh.layout_arrays import weigh
+from costmodel.arrays import FloatArray, IntArray, combined, rows_of
+from costmodel.mesh.data_parallel import copy_groups
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
-from costmodel.mesh.sharding import copy_groups
-from costmodel.mesh.step_end import gradient_width
+from costmodel.mesh.stages import weigh
+from costmodel.mesh.step import gradient_width
 from costmodel.tolerances import EQUAL
 from strategies.mesh.pipeline_bound import PipelineTimes
 from strategies.mesh.space import MeshSpace, batch_of, selected

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.mesh.keys import combined
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.tolerances import EQUAL
 from strategies.mesh.settings import MeshCandidate

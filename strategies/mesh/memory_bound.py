@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.mesh.keys import combined
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from strategies.mesh.space import Columns, MeshSpace, batch_of, selected
 from strategies.mesh.ways import Ways
 

@@ -7,16 +7,15 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.mesh.cores import Cores, mesh_strides, pipeline_s
-from costmodel.mesh.handover import handover_s
-from costmodel.mesh.keys import combined, rows_of
-from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_units, weigh
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
+from costmodel.mesh.communication import handover_s
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.passes import ChunkPasses, UnitPasses, chunk_passes, unit_passes
+from costmodel.mesh.pipelines import Cores, mesh_strides, pipeline_s
 from costmodel.mesh.plan import MeshBatch
+from costmodel.mesh.rows import UnitTable
 from costmodel.mesh.schedule import ChunkRuns
-from costmodel.mesh.unit_table import UnitTable
+from costmodel.mesh.stages import LayoutArrays, recomputed_units, weigh
 
 __all__ = ["PipelineTimes", "worthy_times"]
 

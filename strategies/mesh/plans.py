@@ -7,7 +7,7 @@ than that: below ZeRO-3 what follows the last backward pass (`tail`) knows neith
 
 with the floors of `strategies.mesh.ways`. Under ZeRO-3 the larger of the two terms is a bound. The host may update sooner than the device,
 also where all fits on the device. So both places of the optimizer are bounded, and both are tried where some rank's host is the sooner one
-(`costmodel.mesh.step_end.host_updates_sooner`).
+(`costmodel.mesh.step.host_updates_sooner`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined
 from costmodel.hardware.energy import least_computing_s, mesh_energy_j
-from costmodel.mesh.cores import mesh_strides
-from costmodel.mesh.keys import combined
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
-from costmodel.mesh.sharding import Division
 from costmodel.tolerances import EQUAL
 from strategies.mesh.incumbents import Incumbents
 from strategies.mesh.settings import MeshSettings

@@ -24,10 +24,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray
+from costmodel.arrays import BoolArray, FloatArray, rows_of
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
-from costmodel.mesh.keys import rows_of
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
 from costmodel.tolerances import EQUAL

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, IntArray
+from costmodel.arrays import BoolArray, IntArray, combined
 from costmodel.layerwise.splits import divisors
-from costmodel.mesh.keys import combined
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, MESH_COLUMNS, ORDERS, RECOMPUTE, SCHEDULES, MeshBatch
 from costmodel.mesh.rules import NetworkShape, holds

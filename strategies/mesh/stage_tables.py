@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.sharding import Division
 
 __all__ = ["StageTables"]
 

@@ -19,12 +19,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.mesh.keys import rows_of
-from costmodel.mesh.layout_arrays import weigh
-from costmodel.mesh.offload import hidden_s, one_way_s, shown_s
+from costmodel.arrays import BoolArray, FloatArray, IntArray, rows_of
 from costmodel.mesh.passes import time_before
 from costmodel.mesh.plan import RECOMPUTE, SCHEDULES
+from costmodel.mesh.stages import weigh
+from costmodel.mesh.step import hidden_s, one_way_s, shown_s
 from costmodel.tolerances import EQUAL
 from strategies.mesh.gathering_bound import LeastGathering
 from strategies.mesh.pipeline_bound import PipelineTimes

@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.cores import CORE_FIELDS, mesh_strides
-from costmodel.mesh.keys import combined, rows_of, stacked
+from costmodel.arrays import FloatArray, IntArray, combined, rows_of, stacked
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.memory import CoreMemory
+from costmodel.mesh.pipelines import CORE_FIELDS, mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
-from costmodel.mesh.sharding import Division
 from costmodel.tolerances import EQUAL
 from strategies.mesh.space import MeshSpace
 

@@ -3,7 +3,7 @@
     score = step time x sum over groups of devices in use x weight  (+ computing time x what computing draws beside waiting)
 
 with a weight of 1 for GPU hours, of the price for money, and of the peak in the plan's format for the share of the peak that is used (MFU).
-The step time alone counts the whole as 1, however many devices are in use. Energy (`costmodel.mixed.energy`) is a weight, the power of a
+The step time alone counts the whole as 1, however many devices are in use. Energy (`costmodel.mixed.evaluate`) is a weight, the power of a
 waiting device and its host, and a sum over what devices compute.
 """
 
@@ -17,8 +17,7 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.energy import Power
-from costmodel.mixed.energy import mixed_energy_j
-from costmodel.mixed.evaluate import StageReport
+from costmodel.mixed.evaluate import StageReport, mixed_energy_j
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
 from strategies.mixed.families import Family

@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.keys import combined
+from costmodel.arrays import FloatArray, IntArray, combined
 from costmodel.mesh.rules import NetworkShape
-from costmodel.serving.costs import ServingCosts
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.plan import ServingBatch, ServingCosts, ServingPlan
 from strategies.serving.settings import (
     SERVING_OBJECTIVES,
     ServingCandidate,

@@ -137,7 +137,7 @@ def test_bundled_intervals_hold_most_of_the_figures_of_the_page(model: str) -> N
     """Of H100 and TensorRT-LLM 1.0."""
     from serving_rows import plan_of, read_figures, run_over_cycles, served
 
-    from costmodel.serving.variants import SERVING_CONSTANTS
+    from costmodel.serving.model import SERVING_CONSTANTS
     from planner.core.request import Request
     from planner.uncertainty.bars import serving_knowledge
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from costmodel.mesh.breakdown import LayerRow, StageRow
-from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.detail import LayerRow, StageRow
+from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
 from planner.core.request import Request
 from planner.core.results import Assumption, Setting
 from planner.spaces.mesh.results import MeshBreakdown, MeshResult, RankedMeshPlan

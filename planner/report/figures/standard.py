@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from costmodel.timeline import Tracks
 from costmodel.tolerances import EQUAL
-from costmodel.tracks import Tracks
 from planner.report.figures.kinds import Bars, Dot, Interval, Line, Lines, Points, Series, Swim, SwimSpan
 from planner.report.figures.views import AnswerView, PlanView
 from planner.report.numbers import (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from costmodel.tracks import Tracks
+from costmodel.timeline import Tracks
 from planner.core.errors import PlannerError
 from planner.core.request import Request
 from planner.report.figures.standard import Curve
@@ -193,18 +193,18 @@ def tracks_of(resolved: Resolved, plan: object) -> Tracks:
     from costmodel.mesh.plan import MeshPlan
 
     if isinstance(plan, MeshPlan):
-        from costmodel.mesh.spans import mesh_tracks
+        from costmodel.mesh.detail import mesh_tracks
         from planner.spaces.mesh.judge import make_judge
 
         return mesh_tracks(make_judge(resolved).model, plan)
     if isinstance(plan, Plan):
-        from costmodel.layerwise.spans import layer_tracks
+        from costmodel.layerwise.detail import layer_tracks
 
         return layer_tracks(resolved.workload, resolved.cluster, plan)
     from costmodel.mixed.plan import MixedPlan
 
     assert isinstance(plan, MixedPlan)
-    from costmodel.mixed.spans import mixed_tracks
+    from costmodel.mixed.detail import mixed_tracks
     from planner.spaces.mixed.judge import make_mixed_judge
 
     return mixed_tracks(make_mixed_judge(resolved).model, plan)

@@ -13,12 +13,11 @@ from costmodel.hardware.energy import Power, money_of, plans_energy_j
 from costmodel.hardware.host import USABLE_SHARE
 from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS, MeshCosts
-from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.modules import MeshError
+from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import RULES, NetworkShape, Rule, columns_of
-from costmodel.mesh.units import MeshError
 from costmodel.network.graph import Graph
 from costmodel.units import format_bytes
 from planner.core.errors import UsageError
@@ -52,7 +51,7 @@ class MeshJudge:
     Attributes
     ----------
     flop_per_step : float
-        Model FLOP of one step, by the convention of `costmodel.mesh.flops`.
+        Model FLOP of one step, by the convention of `costmodel.mesh.detail`.
     peak_flop_per_s : float
         Dense peak of one device in the precision that matrices are computed in.
     """

@@ -36,7 +36,7 @@ class RankedMeshPlan:
     memory_capacity_bytes: float
     host_bytes_per_gpu: float  # offloaded
     exposed_communication_s: float
-    time_parts: Mapping[str, float]  # names of costmodel.mesh.costs.TIME_PARTS; they add up to the step
+    time_parts: Mapping[str, float]  # names of costmodel.mesh.plan.TIME_PARTS; they add up to the step
     memory_parts: Mapping[str, float]  # names of MEMORY_PARTS; they add up to the memory
     bottleneck: str  # the largest part of the step, in words; compute without host_s, or host_s
     gpu_hours_per_million_tokens: float
@@ -111,7 +111,7 @@ class MeshBreakdown:
     seq: int
     objective: str
     ranked: RankedMeshPlan
-    layers: tuple[Any, ...]  # dataclasses of costmodel.mesh.breakdown
+    layers: tuple[Any, ...]  # dataclasses of costmodel.mesh.detail
     stages: tuple[Any, ...]
     best: RankedMeshPlan | None  # where it was searched for
     # Why this plan is not the best: (part, this plan's seconds, the best plan's seconds), largest difference first.

@@ -259,8 +259,7 @@ def _host_notes(plan: RankedMeshPlan) -> list[str]:
 def _breakdown(
     judge: MeshJudge, plan: MeshPlan, best: RankedMeshPlan | None, defaults: tuple[Assumption, ...]
 ) -> MeshBreakdown:
-    from costmodel.mesh.breakdown import layer_rows, stage_rows
-    from costmodel.mesh.links import mesh_links
+    from costmodel.mesh.detail import layer_rows, mesh_links, stage_rows
 
     resolved = judge.resolved
     judge.check(plan)

@@ -67,7 +67,7 @@ def _is_mesh_by_itself(request: Request, graph: Graph, of_layers: list[str]) -> 
 
 
 def _mesh_fault(graph: Graph) -> str | None:
-    from costmodel.mesh.units import mesh_fault  # a convolutional network does without
+    from costmodel.mesh.modules import mesh_fault  # a convolutional network does without
 
     return mesh_fault(graph)
 

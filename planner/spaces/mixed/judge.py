@@ -8,13 +8,19 @@ from dataclasses import dataclass
 
 from costmodel.hardware.energy import Power
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.flops import FLOP_CONVENTION, model_flops_per_step
-from costmodel.mesh.units import MeshError
-from costmodel.mixed.energy import mixed_energy_j, mixed_money
-from costmodel.mixed.evaluate import MixedCosts, StageReport, cost_plans, stage_reports
+from costmodel.mesh.detail import FLOP_CONVENTION, model_flops_per_step
+from costmodel.mesh.modules import MeshError
+from costmodel.mixed.evaluate import (
+    MixedCosts,
+    StageReport,
+    broken_mixed_rules,
+    cost_plans,
+    mixed_energy_j,
+    mixed_money,
+    stage_reports,
+)
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, describe, group_names
-from costmodel.mixed.rules import broken_mixed_rules
 from costmodel.units import QuantityError, format_bytes, parse_quantity
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates

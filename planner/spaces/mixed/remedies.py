@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from costmodel.mesh.units import MeshError
+from costmodel.mesh.modules import MeshError
 from costmodel.mixed.plan import describe
 from costmodel.units import format_bytes
 from planner.core.errors import NoFeasiblePlan, UsageError

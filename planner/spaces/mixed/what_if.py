@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from costmodel.hardware.cluster import DeviceGroup
 from costmodel.mesh.plan import RECOMPUTE
-from costmodel.mixed.evaluate import StageReport, cost_plans, passes_s, stage_reports
+from costmodel.mixed.evaluate import StageReport, broken_mixed_rules, cost_plans, passes_s, stage_reports
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from costmodel.mixed.rules import broken_mixed_rules
 from costmodel.tolerances import EQUAL
 from planner.spaces.mesh.wording import TIME_WORDS
 from planner.spaces.mixed.judge import MixedJudge

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodel.hardware.cluster import Cluster
+from costmodel.mesh.modules import MeshError
 from costmodel.mesh.rules import NetworkShape
-from costmodel.mesh.units import MeshError
 from costmodel.network.graph import Graph
-from costmodel.serving.assumptions import ServingAssumptions
-from costmodel.serving.costs import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingBatch, ServingPlan
+from costmodel.serving.plan import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS, ServingBatch, ServingPlan
 from costmodel.serving.rules import broken_serving_rules
-from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingError, ServingWorkload
+from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
 from costmodel.units import format_bytes
 from planner.core.errors import UsageError
 from planner.core.results import Assumption, Setting

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from costmodel.serving.breakdown import ServingLayerRow
+from costmodel.serving.detail import ServingLayerRow
 from costmodel.serving.plan import ServingPlan
 from planner.core.results import Assumption, Setting
 from planner.uncertainty.bars import ErrorBars
@@ -35,7 +35,7 @@ class RankedServingPlan:
     memory_capacity_bytes: float
     kv_bytes_per_sequence: float  # on the fullest GPU
     largest_batch: int  # sequences per replica that fit with the other choices
-    tpot_parts: Mapping[str, float]  # names of costmodel.serving.costs.TPOT_PARTS
+    tpot_parts: Mapping[str, float]  # names of costmodel.serving.plan.TPOT_PARTS
     ttft_parts: Mapping[str, float]
     memory_parts: Mapping[str, float]
     bottleneck: str  # the largest part of the time per token, in words

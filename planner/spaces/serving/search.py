@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from costmodel.serving.breakdown import serving_layer_rows
+from costmodel.serving.detail import serving_layer_rows
 from costmodel.serving.plan import ServingPlan
 from costmodel.units import format_bytes
 from planner.core.errors import NoFeasiblePlan, UsageError

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.pipeline import PipelineArrays, pipeline_arrays
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, SplitTable, split_table
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, KnownCosts
 from costmodel.network.graph import Graph
 from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload

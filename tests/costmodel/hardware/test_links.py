@@ -7,10 +7,10 @@ import random
 import pytest
 
 from costmodel.hardware.links import link_level
-from costmodel.layerwise.links import layer_links
+from costmodel.layerwise.detail import layer_links
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
-from costmodel.mesh.links import mesh_links
+from costmodel.mesh.detail import mesh_links
 from costmodel.mesh.plan import MeshPlan
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import two_level_cluster

@@ -10,14 +10,12 @@ import pytest
 from costmodel.hardware.cluster import Cluster
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise import cache, layer_costs
-from costmodel.layerwise.cache import KnownCosts
-from costmodel.layerwise.evaluate import batch_of, evaluate, evaluate_on
-from costmodel.layerwise.folding import fold
+from costmodel.layerwise import layer_costs, tables
+from costmodel.layerwise.evaluate import batch_of, evaluate, evaluate_on, fold
 from costmodel.layerwise.layer_costs import LayerCosts
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
-from costmodel.layerwise.tables import CostTables
+from costmodel.layerwise.tables import CostTables, KnownCosts
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.uncertainty.constants import CONSTANTS, cluster_with
 from costmodel.workload import Workload
@@ -83,7 +81,7 @@ def test_several_micro_batches_are_one_run(costings: list[int]) -> None:
 
 def test_no_more_rows_at_once_than_allowed(costings: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     table = split_table([4])
-    monkeypatch.setattr(cache, "_ROWS_AT_ONCE", 2 * len(table.workers))
+    monkeypatch.setattr(tables, "_ROWS_AT_ONCE", 2 * len(table.workers))
     KnownCosts(ALEXNET, CLUSTER).prepare(table, [1, 2, 3, 4, 6])
     assert costings == [2 * len(table.workers)] * 2 + [len(table.workers)]
 
@@ -106,7 +104,7 @@ def test_equal_layers_stay_shared_in_a_part() -> None:
 
 
 def test_what_finds_no_room_is_costed_again(costings: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_KEPT_BYTES", 0.0)
+    monkeypatch.setattr(tables, "_KEPT_BYTES", 0.0)
     known, table = KnownCosts(ALEXNET, CLUSTER), split_table([2])
     assert known.tables(table, 1).layers
     assert known.tables(table, 1).layers

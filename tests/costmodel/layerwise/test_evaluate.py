@@ -10,8 +10,16 @@ import pytest
 
 from costmodel.hardware.collectives import ALL_REDUCE_NAMES
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.evaluate import CHEAPEST, CostBatch, PlanBatch, batch_of, concatenate, evaluate, evaluate_on
-from costmodel.layerwise.folding import fold
+from costmodel.layerwise.evaluate import (
+    CHEAPEST,
+    CostBatch,
+    PlanBatch,
+    batch_of,
+    concatenate,
+    evaluate,
+    evaluate_on,
+    fold,
+)
 from costmodel.layerwise.plan import Plan, Stage
 from costmodel.layerwise.splits import Split, split_table
 from costmodel.layerwise.tables import CostTables

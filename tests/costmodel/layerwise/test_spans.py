@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.layerwise.detail import layer_tracks
 from costmodel.layerwise.evaluate import evaluate
 from costmodel.layerwise.plan import Plan
-from costmodel.layerwise.spans import layer_tracks
 from costmodel.layerwise.splits import Split
-from costmodel.tracks import Tracks
+from costmodel.timeline import Tracks
 from planner.core.errors import PlannerError
 from planner.core.request import Request
 from planner.resolve import Resolved, resolve

@@ -13,9 +13,8 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.kernels.efficiency import Efficiency
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshPlan
+from costmodel.mesh.plan import CP_KINDS, ORDERS, RECOMPUTE, MeshCosts, MeshPlan
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.network.graph import Graph, LayerSpec
 from costmodel.network.layers.base import params_from

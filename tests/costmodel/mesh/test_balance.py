@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel.mesh.balance import unit_weights
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.stages import unit_weights
 from planner.files.loading import load_cluster, load_model
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import workload_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
-from costmodel.mesh.dispatch import free_draws, reached
+from costmodel.mesh.communication import free_draws, reached
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch, MeshPlan
 from costmodel.network.layers.mixture import MixtureParams

@@ -10,14 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.mesh.breakdown import stage_rows
-from costmodel.mesh.flops import model_flops_per_step
+from costmodel.mesh.detail import mesh_tracks, model_flops_per_step, stage_rows
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.modules import fold
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.roles import roles_of
-from costmodel.mesh.shares import RowKeys, shard_of
-from costmodel.mesh.spans import mesh_tracks
-from costmodel.mesh.units import fold
+from costmodel.mesh.rows import RowKeys, shard_of
+from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer
 from tests.costmodel.mesh import plans as make

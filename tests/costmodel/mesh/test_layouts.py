@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from costmodel.mesh.layouts import WHOLE, Layout, Transfer, transfers
+from costmodel.mesh.tensor_parallel import WHOLE, Layout, Transfer, transfers
 
 PIECES = Layout(form="positions", degree=8)
 SHARES = Layout(form="channels", degree=8)

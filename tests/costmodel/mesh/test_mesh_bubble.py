@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.mesh.breakdown import stage_rows
-from costmodel.mesh.layout_arrays import recomputed_units, stack_layouts
+from costmodel.mesh.detail import stage_rows
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
-from costmodel.mesh.stages import layout_of
+from costmodel.mesh.stages import layout_of, recomputed_units, stack_layouts
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder
 

@@ -13,9 +13,8 @@ import pytest
 from costmodel.hardware.cluster import Cluster
 from costmodel.kernels.roofline import RooflineCompute
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import MeshCosts, MeshPlan
 from costmodel.workload import Workload
 from tests.costmodel.mesh import plans as make
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel.hardware.cluster import Cluster
-from costmodel.mesh.flops import model_flops_per_step
+from costmodel.mesh.detail import model_flops_per_step
 from costmodel.workload import Workload
 from planner.files.loading import load_cluster, load_model
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.mesh.breakdown import stage_rows
+from costmodel.mesh.detail import stage_rows
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshPlan
 from costmodel.network.graph import Graph

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.plan import MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import broken_rules
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, workload_of

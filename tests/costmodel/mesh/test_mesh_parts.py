@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from costmodel.layerwise.evaluate import evaluate
-from costmodel.mesh.breakdown import layer_rows, stage_rows
-from costmodel.mesh.costs import MeshCosts
+from costmodel.mesh.detail import layer_rows, stage_rows
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshBatch, MeshPlan
+from costmodel.mesh.plan import MeshBatch, MeshCosts, MeshPlan
 from costmodel.mesh.rules import broken_rules
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
-# Written down here, not taken from costmodel.mesh.costs: a part that is left out there must be missed.
+# Written down here, not taken from costmodel.mesh.plan: a part that is left out there must be missed.
 TIMES = (
     "compute",
     "recompute",

@@ -8,12 +8,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from costmodel.mesh.breakdown import layer_rows
+from costmodel.mesh.detail import layer_rows
+from costmodel.mesh.modules import MeshError, UnitKind, Units, fold
 from costmodel.mesh.plan import MeshPlan
-from costmodel.mesh.roles import roles_of
 from costmodel.mesh.rules import NetworkShape, broken_rules
 from costmodel.mesh.stages import balanced_blocks, layout_of
-from costmodel.mesh.units import MeshError, UnitKind, Units, fold
+from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from planner.files.loading import load_model
 from tests.costmodel.mesh import plans as make

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel.mesh.cores import core_columns, mesh_strides
-from costmodel.mesh.keys import combined, rows_of
+from costmodel.arrays import combined, rows_of
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.pipelines import core_columns, mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
-from costmodel.mesh.sharding import Division
 from tests.costmodel.mesh import plans as make
 
 OFFLOADS = [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.costs import MeshCosts
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import MeshCosts, MeshPlan
 from costmodel.network.graph import Graph
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster

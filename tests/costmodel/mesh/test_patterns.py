@@ -8,11 +8,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from costmodel.mesh.breakdown import layer_rows
+from costmodel.mesh.detail import layer_rows
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.patterns import split_options, standard_splits
+from costmodel.mesh.modules import MeshError
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
-from costmodel.mesh.units import MeshError
+from costmodel.mesh.tensor_parallel import split_options, standard_splits
 from planner.core.request import Request
 from planner.resolve import resolve
 from planner.spaces.mesh.judge import make_judge

@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
+from costmodel.mesh.passes import rank_slack_s
 from costmodel.mesh.plan import SCHEDULES
-from costmodel.mesh.slack import rank_slack_s
 from costmodel.timeline import TimelineInput, simulate
 
 

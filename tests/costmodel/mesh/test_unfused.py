@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
-from costmodel.mesh.unfused import expert_bytes, fp8_bytes, unfused_bytes
+from costmodel.mesh.tables import expert_bytes, fp8_bytes, unfused_bytes
 from costmodel.network.layers.base import Shard
 from tests.costmodel.mesh import plans as make
 from tests.costmodel.network.layers.transformer_cases import layer

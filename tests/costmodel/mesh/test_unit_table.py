@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
-from costmodel.mesh.unit_table import UNIT_COLUMNS, UnitTable
+from costmodel.mesh.rows import UNIT_COLUMNS, UnitTable
 from tests.costmodel.mesh import plans as make
 
 _FULL = RECOMPUTE.index("full")

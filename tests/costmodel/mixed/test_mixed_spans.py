@@ -8,12 +8,10 @@ import random
 import pytest
 
 from costmodel.hardware.cluster import DeviceGroup, Level
-from costmodel.mixed.energy import mixed_energy_j, mixed_money
-from costmodel.mixed.evaluate import cost_plans, stage_reports
+from costmodel.mixed.detail import mixed_tracks
+from costmodel.mixed.evaluate import broken_mixed_rules, cost_plans, mixed_energy_j, mixed_money, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, MixedStage
-from costmodel.mixed.rules import broken_mixed_rules
-from costmodel.mixed.spans import mixed_tracks
 from tests.costmodel.mesh.test_mesh_spans import check
 from tests.costmodel.mixed.test_mixed import FABRIC, FAST, NODE, SLOW, cluster, network, plan_of, two, workload
 

@@ -6,11 +6,9 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.kernels.efficiency import Efficiency
 from costmodel.network.graph import Graph
-from costmodel.serving.assumptions import ServingAssumptions
-from costmodel.serving.costs import ServingCosts
 from costmodel.serving.model import ServingModel
-from costmodel.serving.plan import ServingPlan
-from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
+from costmodel.serving.plan import ServingCosts, ServingPlan
+from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
 from tests.strategies.mesh.networks import decoder
 
 P = ServingPlan

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from costmodel.mesh.roles import roles_of
-from costmodel.mesh.units import fold
+from costmodel.mesh.modules import fold
+from costmodel.mesh.tensor_parallel import roles_of
 from costmodel.network.graph import Graph
 from tests.planner.published_configs import PUBLISHED, layers_of, loaded, published
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.framework import profile_of
-from costmodel.mesh.breakdown import stage_rows
+from costmodel.mesh.detail import stage_rows
 from costmodel.mesh.plan import MeshPlan
 from planner.measurements.framework_plans import framework_fault, framework_plan, reported_bytes
 from tests.costmodel.mesh import plans as make

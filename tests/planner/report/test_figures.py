@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from costmodel.tracks import Tracks, TrackSpan
+from costmodel.timeline import Tracks, TrackSpan
 from planner.report.figures.interactive import PALETTES, plotly_figure, plotly_script
 from planner.report.figures.kinds import (
     COLOURS,

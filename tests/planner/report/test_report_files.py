@@ -169,7 +169,7 @@ def test_nothing_is_imported_where_nobody_asks() -> None:
     code = (
         "import sys\nfrom planner.cli import run\nrun(['optimize', 'mlp', '--gpus', '2', '-o', '/dev/null', '-q'])\n"
         "print([name for name in sys.modules if name.startswith(('planner.report.figures', 'planner.report.pages', 'plotly',"
-        " 'matplotlib', 'costmodel.tracks', 'costmodel.layerwise.spans', 'costmodel.mesh.spans'))])"
+        " 'matplotlib', 'costmodel.timeline', 'costmodel.layerwise.detail', 'costmodel.mesh.detail'))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=120

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from costmodel.tracks import Tracks, TrackSpan
+from costmodel.timeline import Tracks, TrackSpan
 from planner.cli import run
 from planner.report.trace import trace_bytes, trace_document
 

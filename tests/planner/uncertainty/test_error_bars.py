@@ -14,9 +14,9 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import Split
+from costmodel.layerwise.tables import KnownCosts
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.mesh.plan import MeshPlan
 from costmodel.uncertainty.constants import CONSTANTS

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodel.serving.model import ServingModel
+from costmodel.serving.model import SERVING_CONSTANTS, ServingModel
 from costmodel.serving.plan import ServingPlan
-from costmodel.serving.variants import SERVING_CONSTANTS
 from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
 from costmodel.uncertainty.intervals import intervals, standard_deviations
 from planner.core.request import Request

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
 from costmodel.hardware.device import Device
 from costmodel.kernels.roofline import RooflineCompute
-from costmodel.layerwise.folding import fold
+from costmodel.layerwise.evaluate import fold
 from costmodel.layerwise.plan import Plan, family_of_plan
 from costmodel.layerwise.splits import Split, legal_splits, split_table
 from costmodel.layerwise.tables import CostTables

@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.layerwise.splits import divisors
-from costmodel.mesh.costs import MeshCosts
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import CP_KINDS, ORDERS, SCHEDULES, MeshBatch
+from costmodel.mesh.plan import CP_KINDS, ORDERS, SCHEDULES, MeshBatch, MeshCosts
 from costmodel.mesh.rules import NetworkShape, columns_of, holds
 from strategies.mesh.incumbents import key_of
 

@@ -12,9 +12,9 @@ import pytest
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.patterns import split_options, standard_splits
+from costmodel.mesh.modules import UnitKind
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
-from costmodel.mesh.units import UnitKind
+from costmodel.mesh.tensor_parallel import split_options, standard_splits
 from planner.core.request import Request
 from planner.resolve import resolve
 from planner.spaces.mesh.judge import make_judge

@@ -12,10 +12,10 @@ from costmodel.hardware.cluster import Cluster, DeviceGroup
 from costmodel.hardware.energy import Power, mesh_energy_j
 from costmodel.hardware.host import Host, host_rates
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import MeshBatch
-from costmodel.mesh.sharding import Division
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshRestriction, MeshSettings
 from tests.strategies.mesh.brute_force import all_plans, best_scores

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster
-from costmodel.mixed.energy import mixed_energy_j, mixed_money
-from costmodel.mixed.evaluate import cost_plans, stage_reports
+from costmodel.mixed.evaluate import cost_plans, mixed_energy_j, mixed_money, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
 from strategies.mixed.objective import Weights

@@ -11,11 +11,10 @@ import pytest
 
 from costmodel.hardware.cluster import Cluster
 from costmodel.mesh.rules import NetworkShape
-from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingBatch, ServingPlan
 from costmodel.serving.rules import broken_serving_rules
-from costmodel.serving.workload import ServingWorkload
+from costmodel.serving.workload import ServingAssumptions, ServingWorkload
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import score_of, search_serving
 from strategies.serving.settings import SERVING_OBJECTIVES, ServingSettings

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.hardware.host import USABLE_SHARE, Host
-from costmodel.mesh.cores import mesh_strides
+from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.sharding import Division
 from planner.cli import run
 from planner.core.errors import NoFeasiblePlan
 from planner.core.request import Request

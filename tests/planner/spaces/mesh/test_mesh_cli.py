@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
 from costmodel.mesh.model import MeshModel
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
 from planner.core.request import Request
 from planner.resolve import resolve
 from planner.schema import schema_of

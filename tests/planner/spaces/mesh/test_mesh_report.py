@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from costmodel.mesh.breakdown import LayerRow, StageRow
-from costmodel.mesh.costs import MEMORY_PARTS, TIME_PARTS
-from costmodel.mesh.plan import MeshPlan
+from costmodel.mesh.detail import LayerRow, StageRow
+from costmodel.mesh.plan import MEMORY_PARTS, TIME_PARTS, MeshPlan
 from planner.report.machine import csv_text, json_text
 from planner.report.markdown import markdown_text
 from planner.report.mesh import mesh_estimate_report, mesh_explain_report, mesh_search_report

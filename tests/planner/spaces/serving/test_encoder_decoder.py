@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.mesh.rules import NetworkShape
 from costmodel.network.graph import Graph
-from costmodel.serving.breakdown import serving_layer_rows
+from costmodel.serving.detail import serving_layer_rows
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingPlan
 from costmodel.serving.rules import broken_serving_rules

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from costmodel.kernels.kernel_time import kernel_time_s
-from costmodel.serving.assumptions import ServingAssumptions
 from costmodel.serving.model import ServingModel
 from costmodel.serving.plan import ServingPlan
-from costmodel.serving.workload import WEIGHT_FORMATS, ServingWorkload
+from costmodel.serving.workload import WEIGHT_FORMATS, ServingAssumptions, ServingWorkload
 from planner.files.loading import load_cluster, load_device, load_model
 from strategies.mesh.settings import Bounds
 from strategies.serving.search import search_serving

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from costmodel.hardware.cluster import Cluster, Level
-from costmodel.layerwise.cache import KnownCosts
 from costmodel.layerwise.pipeline import farther_takes_longer
+from costmodel.layerwise.tables import KnownCosts
 from strategies.layerwise.pipeline.dominance import distinct_replicas, in_units, undominated_rows, without_dominated
 from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
 from strategies.layerwise.pipeline.search import PipelineOutcome, replica_table, search_pipelines

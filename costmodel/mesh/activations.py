@@ -1,4 +1,4 @@
-"""What a unit keeps for its backward pass: every tensor once, nothing, cheap layers or all but the input recomputed."""
+"""Activations that a module keeps for its backward pass, for each kind of recomputation: none, selective, full."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.kernels.efficiency import NARROW_FORMATS
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.flows import is_repeated
-from costmodel.mesh.roles import LayerRole
-from costmodel.mesh.shares import RowKeys, shard_of
-from costmodel.mesh.units import UnitKind
+from costmodel.mesh.modules import UnitKind, is_repeated
+from costmodel.mesh.rows import RowKeys, shard_of
+from costmodel.mesh.tensor_parallel import LayerRole
 from costmodel.network.graph import Graph
 from costmodel.network.layers import ATTENTION, Layer, Shard
 from costmodel.workload import Workload

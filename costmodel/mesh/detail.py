@@ -1,29 +1,211 @@
-"""One plan over a device mesh, event by event: the passes of every micro-batch on every pipeline rank, blocks inside them, and the end.
+"""One mesh plan in detail: its layers, pipeline ranks, links and model FLOPs as rows, and its step as a timeline.
 
-The pipeline is simulated (`costmodel.timeline`) with the times of chunks that the judge uses, not taken from its closed forms: where the
-spans end is a check of the step time. Activations that wait for the host are not placed among the passes: the judge adds what is
-not hidden of all micro-batches, and so does the last span.
+The rows come from the same tables as the plan's cost: layer times add up to the compute and the tensor-parallel communication of a
+micro-batch, rank memory to the memory of the plan.
+
+Timeline
+--------
+The pipeline is simulated event by event (`costmodel.timeline`) with the times of chunks that the cost model uses, not taken from its closed
+forms: where the spans end is a check of the step time. Transfers of activations to the host are not placed among the passes: the cost
+model adds the exposed time of all micro-batches, and so does the last span.
+
+Model FLOPs
+-----------
+What a step must compute, whatever the plan; the numerator of the model FLOPs utilisation (MFU).
+
+Convention (Chowdhery et al., PaLM, arXiv:2204.02311, appendix B): matrix products only, a multiply-add counted as
+two, forward plus both gradients, recomputation not counted; attention counts the pairs of positions that its mask
+leaves. A step's MFU is that over step time, devices and the dense peak of the number format.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.mesh.cores import Cores, mesh_strides
-from costmodel.mesh.layout_arrays import stack_layouts
+from costmodel.hardware.links import LinkRow, link_rows
+from costmodel.mesh.data_parallel import CopyTimes, Division, copy_groups
 from costmodel.mesh.model import MeshModel
+from costmodel.mesh.pipelines import Cores, mesh_strides
 from costmodel.mesh.plan import MeshBatch, MeshPlan
-from costmodel.mesh.sharding import CopyTimes, Division
-from costmodel.mesh.stages import Layout
-from costmodel.mesh.step import chunk_gathering, offload_waits_s
-from costmodel.mesh.step_end import StepEnd
-from costmodel.timeline import STREAMS, Span, TimelineInput, simulate
-from costmodel.tracks import Tracks, TrackSpan, nested
+from costmodel.mesh.rows import UNIT_COLUMNS, RowKeys
+from costmodel.mesh.stages import Layout, stack_layouts
+from costmodel.mesh.step import StepEnd, chunk_gathering, offload_waits_s
+from costmodel.mesh.tables import add_layer, unit_roles
+from costmodel.mesh.tensor_parallel import check_splits
+from costmodel.network.layers import ATTENTION, Layer, Shard
+from costmodel.network.layers.base import PassWork
+from costmodel.timeline import STREAMS, Span, TimelineInput, Tracks, TrackSpan, nested, simulate
+from costmodel.workload import Workload
 
-__all__ = ["mesh_tracks"]
+__all__ = [
+    "FLOP_CONVENTION",
+    "LayerRow",
+    "StageRow",
+    "layer_rows",
+    "mesh_links",
+    "mesh_tracks",
+    "model_flops_per_step",
+    "stage_rows",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRow:
+    """One layer of one kind of unit, on one rank, for one micro-batch."""
+
+    unit: str  # "front", "back", or the first block of its kind
+    count: int  # units of this kind in the network
+    name: str
+    kind: str
+    split: str  # how tensor parallelism splits it
+    degree: int = 1  # over so many ranks; those beyond repeat it
+    forward_s: float
+    backward_s: float
+    tp_exchange_s: float  # both passes
+    weight_count: int  # of the whole layer
+    weights_per_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRow:
+    """One pipeline rank; times of one micro-batch."""
+
+    rank: int
+    blocks: str  # per chunk: "8" or "4+4"
+    forward_s: float  # communication inside the layers included
+    backward_s: float
+    recompute_s: float
+    transfer_s: float
+    memory_bytes: float
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    activation_bytes: float
+
+
+def layer_rows(model: MeshModel, plan: MeshPlan) -> list[LayerRow]:
+    """Every layer of every kind of unit.
+
+    Parameters
+    ----------
+    model : MeshModel
+    plan : MeshPlan
+
+    Returns
+    -------
+    list of LayerRow
+        In network order; equal units once.
+    """
+    batch = MeshBatch.from_plans([plan])
+    keys = RowKeys(**{item.name: getattr(batch, item.name) for item in fields(RowKeys)})
+    graph, needs = model.workload.graph, model.workload.needs_gradient()
+    check_splits(graph, model.units, plan)
+    rows = []
+    for number, kind in enumerate(model.units.kinds):
+        for position, role in enumerate(unit_roles(graph, kind, keys, plan.block_splits)):
+            layer = graph.layers[kind.layers[position]]
+            total = {name: np.zeros(1) for name in UNIT_COLUMNS}
+            add_layer(total, model.workload, model.groups, kind, position, role, keys, needs)
+            one = {name: float(value[0]) for name, value in total.items()}
+            rows.append(
+                LayerRow(
+                    unit=kind.name,
+                    count=model.units.kind_of.count(number),
+                    name=layer.name.removeprefix(f"{layer.block}."),
+                    kind=layer.kind,
+                    split=role.role,
+                    degree=plan.tp if role.is_split and not role.degree else max(role.degree, 1),
+                    forward_s=one["forward_s"],
+                    backward_s=one["backward_s"],
+                    tp_exchange_s=one["tp_forward_s"] + one["tp_backward_s"],
+                    weight_count=layer.weight_count + layer.norm_count,
+                    weights_per_rank=round(one["dense_count"] + one["expert_count"]),
+                )
+            )
+    return rows
+
+
+def stage_rows(model: MeshModel, plan: MeshPlan) -> list[StageRow]:
+    """Every pipeline rank.
+
+    Parameters
+    ----------
+    model : MeshModel
+    plan : MeshPlan
+
+    Returns
+    -------
+    list of StageRow
+
+    Raises
+    ------
+    MeshError
+        ``stage_blocks`` or ``stage_recompute`` does not fit the network.
+    """
+    layout = model.layout_of_plan(plan, every_rank=True)
+    layouts = stack_layouts([layout])
+    batch = MeshBatch.from_plans([plan])
+    cores = model.cores(batch, layouts)
+    parts = cores.rank_parts()
+    division = Division.of(batch, mesh_strides(batch))
+    memory = model.core_memory(batch, layouts).divided(np.zeros(1, dtype=np.int64), division)
+    total = memory.total_bytes[0]
+    rows = []
+    for place in np.argsort(layout.rank_first).tolist():
+        rank = int(layout.rank_first[place])
+        rows.append(
+            StageRow(
+                rank=rank,
+                blocks="+".join(str(n) for n in layout.blocks[rank :: plan.pp]),
+                forward_s=float(cores.rank_forward_s[0, place]),
+                backward_s=float(cores.rank_backward_s[0, place]),
+                recompute_s=float(parts["recompute_s"][0, place]),
+                transfer_s=float(parts["transfer_s"][0, place]),
+                memory_bytes=float(total[place]),
+                **{
+                    name: float(memory.parts[name][0, place])
+                    for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes")
+                },
+            )
+        )
+    return rows
+
+
+def mesh_links(model: MeshModel, plan: MeshPlan) -> list[LinkRow]:
+    """Every dimension whose ranks exchange something.
+
+    Parameters
+    ----------
+    model : MeshModel
+    plan : MeshPlan
+
+    Returns
+    -------
+    list of LinkRow
+        The times are those of `MeshCosts`. Shards and their copies share the time of data parallelism, which stands where the group is that
+        spans most: the other row has none.
+    """
+    batch = MeshBatch.from_plans([plan])
+    stride = {name: int(value[0]) for name, value in mesh_strides(batch).items()}
+    copies, costs = copy_groups(batch, mesh_strides(batch)), model.evaluate_plans([plan])
+    inner = [
+        ("tensor parallel", plan.tp, stride["tp"], float(costs.tp_exposed_s[0])),
+        ("context parallel", plan.cp, stride["cp"], float(costs.cp_exposed_s[0])),
+        ("expert parallel", plan.ep, stride["ep"], float(costs.ep_exposed_s[0])),
+        ("between stages", min(plan.pp, 2), stride["pp"], float(costs.pp_exposed_s[0])),
+    ]
+    shared = int(copies.shard[0]), int(copies.shard_stride[0])
+    repeated = int(copies.replicate[0]), int(copies.replicate_stride[0])
+    waiting = float(costs.dp_exposed_s[0])
+    widest = int(np.argmax([size * apart if size > 1 else 0 for size, apart in (shared, repeated)]))
+    outer = [
+        ("data parallel, shards", *shared, waiting if widest == 0 else 0.0),
+        ("data parallel, copies", *repeated, waiting if widest == 1 else 0.0),
+    ]
+    return link_rows(model.cluster, (*inner, *outer))
 
 
 _NOTHING = np.zeros(1, dtype=np.int64)
@@ -269,3 +451,69 @@ def _gathered(passes: _Passes, letter: str, chunk: int) -> list[tuple[str, str, 
 
 def _chunk(span: Span) -> int:
     return int(span.name.split(" ")[1][1:])
+
+
+FLOP_CONVENTION = (
+    "matrix products of forward and backward, a multiply-add counted as 2, causal attention as the half that its mask leaves, "
+    "nothing for recomputation"
+)
+
+
+def model_flops_per_step(workload: Workload) -> float:
+    """Floating-point operations of the matrix products of a step.
+
+    Parameters
+    ----------
+    workload : Workload
+
+    Returns
+    -------
+    float
+    """
+    total = 0.0
+    needs = workload.needs_gradient()
+    known: dict[object, tuple[float, float, float]] = {}
+    for i, layer in enumerate(workload.graph.layers):
+        if layer.kind == "input":
+            continue
+        if layer.signature not in known:
+            known[layer.signature] = _of_layer(layer)
+        forward, to_input, to_weights = known[layer.signature]
+        total += forward
+        if workload.training:
+            total += to_weights if layer.has_weights or needs[i] else 0.0
+            total += to_input if any(needs[u] for u in workload.graph.producers[i]) else 0.0
+    return total * workload.global_batch
+
+
+def _of_layer(layer: Layer) -> tuple[float, float, float]:
+    """FLOP per sample of the three passes, by the cheapest-to-count (matrix product) algorithm."""
+    one = np.ones(1)
+    shape = layer.output_shape
+    inside = layer.input_shapes[0]
+    whole = float(np.prod(inside)) if layer.kind == "linear" and len(inside) != 2 else float(inside[0])
+    shard = Shard(
+        batch=one,
+        out_channels=shape[0] * one,
+        in_channels=whole * one,
+        height=(float(shape[1]) if len(shape) == 3 else 1.0) * one,
+        split_out=one,
+        split_in=one,
+        split_height=one,
+    )
+    if layer.kind == "moe":  # what an uneven load costs is time, not work
+        layer = replace(layer, params=replace(layer.params, capacity_factor=1.0))
+    if layer.kind in ATTENTION:  # written out, it computes what its mask hides as well
+        layer = replace(layer, params=replace(layer.params, fused=True))
+    work = layer.family.work(layer, shard)
+    forward = _products(work.forward)
+    if layer.kind in ATTENTION:
+        return forward, 2.0 * forward, 0.0  # a fused kernel computes the scores again: not counted
+    return forward, _products(work.backward_input), _products(work.backward_weight)
+
+
+def _products(work: PassWork) -> float:
+    for alternative in work:
+        if all(kernel.algorithm in ("gemm", "attention", "attention_backward") for kernel in alternative):
+            return float(sum(np.sum(kernel.flop) for kernel in alternative if kernel.gemm is not None))
+    return float(sum(np.sum(kernel.flop) for kernel in work[0] if kernel.gemm is not None)) if work else 0.0

@@ -1,25 +1,26 @@
-"""One plan with a split per layer, event by event: layers forward and back, moves between them, gradient exchanges beside them, the update.
+"""One plan with a split per layer in detail: its timeline, event by event, and how long a step waits for each link.
 
 Without stages all workers do the same, so there is one track. Gradients are exchanged one after the other, last layer first, while the last
-micro-batch goes back; they share the links with the moves of activations, so they pause meanwhile (as the judge counts it, see
+micro-batch goes back; they share the links with the moves of activations, so they pause meanwhile (as the cost model counts it, see
 `costmodel.layerwise.evaluate`). With stages the pipeline is simulated (`costmodel.timeline`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from costmodel.hardware.cluster import Cluster
+from costmodel.hardware.links import LinkRow, link_rows
 from costmodel.layerwise.pipeline import pipeline_arrays, stage_times
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
-from costmodel.timeline import STREAMS, TimelineInput, simulate
-from costmodel.tracks import Tracks, TrackSpan
+from costmodel.timeline import STREAMS, TimelineInput, Tracks, TrackSpan, simulate
 from costmodel.workload import Workload
 
-__all__ = ["layer_tracks"]
+__all__ = ["layer_links", "layer_tracks"]
+
 
 _STREAMS = ("compute", "network", "exchange")
 _PASSES = {"F": "forward", "B": "backward"}
@@ -196,3 +197,32 @@ def _stages(tables: CostTables, plan: Plan) -> Tracks:
         for n, s in enumerate(stages)
     )
     return Tracks.of(words, STREAMS, spans)
+
+
+def layer_links(cluster: Cluster, plan: Plan, exposed_s: Mapping[int, float], reshard_s: float) -> list[LinkRow]:
+    """Gradient exchanges by the groups that carry them, and the moves of activations.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    plan : Plan
+    exposed_s : mapping of int to float
+        Layer -> what the step waits for its exchange; of layers that exchange something.
+    reshard_s : float
+        What the step waits for activations and their gradients: between all workers, or between neighbouring stages.
+
+    Returns
+    -------
+    list of LinkRow
+    """
+    groups: dict[tuple[int, int], float] = {}
+    for layer, waiting_s in exposed_s.items():
+        split = plan.splits[layer]
+        key = split.batch * split.height, split.out_channels * split.in_channels
+        groups[key] = groups.get(key, 0.0) + waiting_s
+    found = [("gradient exchange", size, stride, waiting) for (size, stride), waiting in sorted(groups.items())]
+    if plan.is_pipeline:
+        found.append(("between stages", 2, max(stage.replicas for stage in plan.stages), reshard_s))
+    else:
+        found.append(("activations", plan.workers, 1, reshard_s))
+    return link_rows(cluster, found)

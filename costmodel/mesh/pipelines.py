@@ -10,16 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
-from costmodel.mesh.groups import GroupTimes, strides
-from costmodel.mesh.handover import handover_s
-from costmodel.mesh.keys import combined, rows_of
-from costmodel.mesh.layout_arrays import LayoutArrays, recomputed_share, recomputed_units, weigh
-from costmodel.mesh.passes import ChunkPasses, UnitPasses, alone_share, chunk_passes, unit_passes
+from costmodel.arrays import BoolArray, FloatArray, IntArray, combined, rows_of
+from costmodel.mesh.communication import GroupTimes, handover_s, strides
+from costmodel.mesh.passes import ChunkPasses, UnitPasses, alone_share, chunk_passes, rank_slack_s, unit_passes
 from costmodel.mesh.plan import SCHEDULES, MeshBatch
+from costmodel.mesh.rows import UnitTable
 from costmodel.mesh.schedule import ChunkRuns, flush_s
-from costmodel.mesh.slack import rank_slack_s
-from costmodel.mesh.unit_table import UnitTable
+from costmodel.mesh.stages import LayoutArrays, recomputed_share, recomputed_units, weigh
 from costmodel.tolerances import ROUNDING
 
 __all__ = ["CORE_FIELDS", "Cores", "build_cores", "core_columns", "end_columns", "mesh_strides", "pipeline_s"]
@@ -271,7 +268,7 @@ def _one_rank_s(
 
 
 def mesh_strides(batch: MeshBatch) -> dict[str, IntArray]:
-    """Strides of all dimensions, experts included: `costmodel.mesh.groups.strides`."""
+    """Strides of all dimensions, experts included: `costmodel.mesh.communication.strides`."""
     stride = strides(batch.order, batch.tp, batch.cp, batch.dp, batch.pp)
     # Experts fill the tensor-parallel ranks first; beyond the ranks before the pipeline they are pp times as far apart.
     beyond = (batch.ep * batch.etp > stride["pp"]) & (stride["pp"] < stride["dp"])

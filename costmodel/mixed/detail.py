@@ -1,8 +1,8 @@
 """One plan over several kinds of devices, event by event: the passes of every pipeline on every stage, the exchange and the update.
 
-Every pipeline is simulated (`costmodel.timeline`) with the times of stages that the judge uses. Gradients of a block travel between the
-pipelines once all of them have finished their passes through it; the judge lets every pipeline wait for the slowest one instead.
-Where the spans end is so a check of the step.
+Every pipeline is simulated (`costmodel.timeline`) with the times of stages that the cost model uses. Gradients of a block travel between
+the pipelines once all of them have finished their passes through it; the cost model lets every pipeline wait for the slowest one instead.
+So the end of the spans is a check of the step.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from costmodel.mixed.evaluate import StageReport, move_s, stage_reports
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPipeline, MixedPlan, group_names
-from costmodel.timeline import STREAMS, Span, TimelineInput, simulate
-from costmodel.tracks import Tracks, TrackSpan
+from costmodel.timeline import STREAMS, Span, TimelineInput, Tracks, TrackSpan, simulate
 
 __all__ = ["mixed_tracks"]
+
 
 _KINDS = {"F": "forward", "B": "backward"}
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.assumptions import MeshAssumptions
-from costmodel.mesh.groups import GroupTimes
+from costmodel.mesh.communication import GroupTimes
 from costmodel.mesh.plan import MeshBatch
 
 __all__ = ["CopyGroups", "CopyTimes", "Division", "copy_groups", "exposed_exchange"]
@@ -39,7 +39,7 @@ def copy_groups(batch: MeshBatch, stride: dict[str, IntArray]) -> CopyGroups:
     ----------
     batch : MeshBatch
     stride : dict
-        As `costmodel.mesh.groups.strides`.
+        As `costmodel.mesh.communication.strides`.
 
     Returns
     -------

@@ -1,0 +1,473 @@
+"""Communication of a mesh plan: groups of ranks, the time of a message in them, and the messages that a module or a stage sends.
+
+Groups
+------
+
+Ranks are numbered by an order such as tp-cp-dp-pp, the first dimension being neighbours. A group over some of the
+dimensions covers a range of ranks in which its members are spread evenly: exactly so where the dimensions follow each
+other in the order, on average otherwise.
+
+Collectives are those that libraries run (`costmodel.hardware.collectives.library_s`): every formula is ``a + b B + c sqrt(B)`` for a
+message of B bytes, with c > 0 where pieces are handed on from stage to stage, so a group needs three numbers per algorithm, found once
+by asking the formulas.
+
+Tokens sent to experts on other nodes
+-------------------------------------
+
+A token with k experts is sent once to every node that holds one of them and copied there (DeepEP, HybridEP). Experts drawn evenly reach
+``N (1 - (1 - 1/N)^k)`` of N nodes. A router that draws groups of experts first (DeepSeek-V3, arXiv:2412.19437, section 2.1.2: 4 of 8)
+reaches as many as fewer draws would: that number of draws stands for its k.
+
+Messages
+--------
+Ranks that share a module send each other the collectives of tensor and expert parallelism and the keys and values of context
+parallelism. Neighbouring pipeline stages send each other activations point to point (`handover_s`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.hardware.cluster import Cluster, span
+from costmodel.hardware.collectives import collective_s, names_of
+from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
+from costmodel.mesh.modules import GradientFlow
+from costmodel.mesh.plan import ORDERS, MeshBatch
+from costmodel.mesh.rows import RowKeys, UnitTable, rows_held
+from costmodel.mesh.tensor_parallel import LayerRole, Move
+from costmodel.network.layers import Layer, Shard
+from costmodel.network.layers.base import positions_of
+from costmodel.network.layers.mixture import MixtureParams
+from costmodel.tolerances import EQUAL
+from costmodel.workload import Workload
+
+__all__ = [
+    "GroupTimes",
+    "add_attention_messages",
+    "add_dispatch",
+    "add_moves",
+    "add_tensor_parallel",
+    "free_draws",
+    "handover_s",
+    "reached",
+    "sent_bytes",
+    "strides",
+]
+
+
+# Messages whose times give the three numbers: one that takes only latency, one of a size at which volume counts, and four times that.
+_NO_BYTES, _PROBE_BYTES = 1e-30, 1e9
+# Dimensions (a, b) -> for every order, whether a comes before b.
+_BEFORE = {
+    (a, b): np.array([text.index(a) < text.index(b) for text in ORDERS])
+    for a in ("cp", "dp", "pp")
+    for b in ("cp", "dp", "pp")
+    if a != b
+}
+_RADIX = 1 << 31
+# Latency, seconds per byte and seconds per root of a byte of groups, (g,) each.
+_Law = tuple[FloatArray, FloatArray, FloatArray]
+
+
+def strides(order: IntArray, tp: IntArray, cp: IntArray, dp: IntArray, pp: IntArray) -> dict[str, IntArray]:
+    """Distance of neighbouring ranks of each dimension.
+
+    Parameters
+    ----------
+    order : array (n,)
+        Position in ORDERS.
+    tp, cp, dp, pp : arrays (n,)
+
+    Returns
+    -------
+    dict of arrays (n,)
+        For "tp", "cp", "dp" and "pp".
+
+    Examples
+    --------
+    >>> one = np.array([1])
+    >>> found = strides(0 * one, 8 * one, 2 * one, 4 * one, 16 * one)  # tp-cp-dp-pp
+    >>> {name: int(value[0]) for name, value in found.items()}
+    {'tp': 1, 'cp': 8, 'dp': 16, 'pp': 64}
+    """
+    sizes = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}
+    result = {"tp": np.ones_like(tp)}  # always innermost
+    for name in ("cp", "dp", "pp"):
+        stride = tp
+        for other in ("cp", "dp", "pp"):
+            if other != name:
+                stride = stride * np.where(_BEFORE[other, name][order], sizes[other], 1)
+        result[name] = stride
+    return result
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """Groups seen so far, and three numbers per algorithm and operation for each of them."""
+
+    keys: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # sorted
+    ids: IntArray = field(
+        default_factory=lambda: np.zeros(0, dtype=np.int64)
+    )  # of the sorted keys, in order of arrival
+    arrived: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # keys in order of arrival
+    laws: dict[str, list[_Law]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTimes:
+    """Times of collectives in any group of a cluster, as a library runs them, and what is assumed about them.
+
+    Examples
+    --------
+    >>> from costmodel.hardware.device import Device
+    >>> from costmodel.hardware.cluster import DeviceGroup, Level
+    >>> device = Device(name="d", peak_flop_per_s={"fp32": 1e12}, memory_bytes=1e9, memory_bandwidth_bytes_per_s=1e11)
+    >>> level = Level(name="l", size=None, bandwidth_bytes_per_s=1e9, latency_s=0.0)
+    >>> groups = GroupTimes(cluster=Cluster(name="c", groups=(DeviceGroup(device=device),), levels=(level,)))
+    >>> four = groups.find(np.array([4]), np.array([1]))
+    >>> round(float(groups.time_s("all_gather", four, np.array([4e9]))[0]), 9)  # 3 of 4 GB arrive over a link of 1 GB/s
+    3.0
+    """
+
+    cluster: Cluster
+    assumptions: MeshAssumptions = DEFAULT_ASSUMPTIONS
+    _known: _Known = field(default_factory=_Known, repr=False, compare=False)
+
+    def changed(self, cluster: Cluster, assumptions: MeshAssumptions) -> GroupTimes:
+        """The same where other constants hold; where they say nothing of links, what is known of groups is kept."""
+        is_alike = cluster.levels == self.cluster.levels
+        return GroupTimes(cluster=cluster, assumptions=assumptions, _known=self._known if is_alike else _Known())
+
+    @property
+    def node_size(self) -> float:
+        """Devices that the innermost level joins."""
+        return float(self.cluster.levels[0].size or np.inf)
+
+    def find(self, size: IntArray, stride: IntArray) -> IntArray:
+        """Numbers of groups, to ask for times with.
+
+        Parameters
+        ----------
+        size, stride : arrays (n,)
+            Ranks of a group, and their distance.
+
+        Returns
+        -------
+        array (n,)
+        """
+        key = np.where(size > 1, size * _RADIX + stride, _RADIX)
+        known = self._known
+        if len(known.keys):
+            place = np.minimum(known.keys.searchsorted(key), len(known.keys) - 1)
+            if (known.keys[place] == key).all():
+                return known.ids[place]
+        new = np.setdiff1d(key, known.keys)
+        known.arrived = np.concatenate([known.arrived, new])
+        order = np.argsort(known.arrived, kind="stable")
+        known.keys, known.ids = known.arrived[order], order
+        return known.ids[np.searchsorted(known.keys, key)]
+
+    def spans_nodes(self, group: IntArray) -> BoolArray:
+        """Which groups, by their numbers, have ranks on several nodes (of `node_size`, from whose first rank they begin)."""
+        key = self._known.arrived[group]
+        return np.asarray((key // _RADIX - 1) * (key % _RADIX) >= self.node_size)
+
+    def time_s(self, operation: str, group: IntArray, message_bytes: FloatArray) -> FloatArray:
+        """Time of messages, by the algorithm of `library_s` that is the quickest for each.
+
+        Parameters
+        ----------
+        operation : str
+            One of `costmodel.hardware.collectives.OPERATIONS`.
+        group : array (n,)
+            From `find`.
+        message_bytes : array (n,) or (n, m)
+            As `costmodel.hardware.collectives` counts it for the operation.
+
+        Returns
+        -------
+        array
+            Seconds, of the shape of the messages; 0 in groups of one and for empty messages.
+        """
+        message = np.asarray(message_bytes, dtype=np.float64)
+        if not len(group) or not message.any():
+            return np.zeros_like(message)
+        best, root = None, None
+        for law in self._laws(operation):
+            a, b = (column[group] for column in law[:2])
+            time = a[:, None] + b[:, None] * message if message.ndim == 2 else a + b * message
+            if law[2].any():
+                root = np.sqrt(message) if root is None else root
+                c = law[2][group]
+                time += c[:, None] * root if message.ndim == 2 else c * root
+            best = time if best is None else np.minimum(best, time, out=best)
+        assert best is not None
+        best[message <= 0.0] = 0.0
+        return best
+
+    def least_law(self, operation: str, group: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Latency and seconds per byte of which the first plus the second times its bytes is no more than any message takes: (n,) each."""
+        laws = self._laws(operation)
+        latency_s, rate = (np.minimum.reduce([law[part] for law in laws]) for part in (0, 1))
+        return latency_s[group], rate[group]
+
+    def _laws(self, operation: str) -> list[_Law]:
+        """Per algorithm: the three numbers of every known group, in order of arrival."""
+        known = self._known
+        done = known.laws.get(operation)
+        have = 0 if done is None else len(done[0][0])
+        if have < len(known.arrived):
+            added = self._table(operation, known.arrived[have:])
+            if done is not None:
+                added = [
+                    (np.concatenate([a, d]), np.concatenate([b, e]), np.concatenate([c, f]))
+                    for (a, b, c), (d, e, f) in zip(done, added, strict=True)
+                ]
+            done = known.laws[operation] = added
+        assert done is not None
+        return done
+
+    def _table(self, operation: str, keys: IntArray) -> list[_Law]:
+        size, stride = keys // _RADIX, np.maximum(keys % _RADIX, 1)
+        where = span(self.cluster, size.astype(np.float64), stride.astype(np.float64))
+        result = []
+        for name in names_of(operation, in_libraries=True):
+            latency_s, once, four_times = (
+                collective_s(operation, name, np.full(len(keys), message), where, self.cluster)
+                for message in (_NO_BYTES, _PROBE_BYTES, 4.0 * _PROBE_BYTES)
+            )
+            # a + b B + c sqrt(B) at B and 4 B, less a: b B + c sqrt(B) and 4 b B + 2 c sqrt(B).
+            slope = np.maximum((four_times - latency_s) - 2.0 * (once - latency_s), 0.0) / (2.0 * _PROBE_BYTES)
+            rest = once - latency_s - slope * _PROBE_BYTES
+            root = np.where(rest > EQUAL * once, rest, 0.0) / np.sqrt(_PROBE_BYTES)
+            result.append((latency_s, slope, root))
+        return result
+
+
+def reached(places: FloatArray, draws: FloatArray) -> FloatArray:
+    """Places that so many draws among them reach on average.
+
+    >>> reached(np.array([1.0, 2.0, 8.0]), np.array([8.0, 1.0, 2.0])).tolist()
+    [1.0, 1.0, 1.875]
+    """
+    return np.asarray(places * (1.0 - (1.0 - 1.0 / places) ** draws))
+
+
+def free_draws(params: MixtureParams) -> float:
+    """Experts that a router without groups would draw to reach as many groups.
+
+    >>> free_draws(MixtureParams(experts=8, top_k=2, ffn=1))
+    2.0
+    >>> round(free_draws(MixtureParams(experts=256, top_k=8, ffn=1, groups=8, top_groups=4)), 2)
+    4.48
+    """
+    groups, kept, draws = params.groups, params.top_groups or params.groups, float(params.top_k)
+    if kept >= groups:
+        return draws
+    found = float(reached(np.array(float(kept)), np.array(draws)))
+    return math.log(1.0 - found / groups) / math.log(1.0 - 1.0 / groups)
+
+
+def sent_bytes(table: UnitTable, batch: MeshBatch, stride: IntArray, groups: GroupTimes) -> FloatArray:
+    """What a rank sends to the ranks that share the experts, (n, K).
+
+    Parameters
+    ----------
+    table : UnitTable
+        One row per plan.
+    batch : MeshBatch
+    stride : array (n,)
+        Of the ranks that share experts.
+    groups : GroupTimes
+    """
+    every = table.dispatch_bytes
+    nodes = np.maximum(batch.ep * stride / groups.node_size, 1.0)[:, None]
+    if groups.assumptions.node_copies or not np.any(nodes > 1.0) or not np.any(every):
+        return every
+    draws = table.drawn_bytes / np.where(every > 0.0, table.token_bytes, 1.0)
+    return np.asarray(np.where(nodes > 1.0, np.minimum(reached(nodes, draws) * table.token_bytes, every), every))
+
+
+# Numbers per position that the loss over a split vocabulary adds up, in a collective each: the maximum, the sum, and the label's logit
+# (Megatron-LM, megatron/mpu/cross_entropy.py, _VocabParallelCrossEntropy).
+_LOSS_COLLECTIVES = 3
+
+
+def add_tensor_parallel(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    groups: GroupTimes,
+    layer: Layer,
+    role: LayerRole,
+    shard: Shard,
+    keys: RowKeys,
+    flow: GradientFlow,
+    weight_gradient_s: FloatArray,
+) -> None:
+    """Megatron's operators around the split matrices, f and g, or g and its conjugate under sequence parallelism.
+
+    What the backward pass exchanges behind a matrix split by columns may travel while the gradient of its weights is computed
+    (``column_overlap``); all else is waited for.
+    """
+    width, ranks = workload.precision.activation_bytes, groups.find(role.ranks(keys.tp), np.ones_like(keys.tp))
+    if role.moves is not None:
+        add_moves(total, workload, groups, layer, role.moves, keys, flow)
+    split = keys.sequence_parallel > 0
+
+    def exchange(operation: str, message: FloatArray) -> FloatArray:
+        return groups.time_s(operation, ranks, message)
+
+    several = (keys.tp > 1).astype(np.float64)
+
+    def start(phase: str, count: FloatArray) -> None:
+        total[f"tp_{phase}_starts"] += count
+        total[f"tp_{phase}_s"] += groups.assumptions.collective_wait_s * count
+
+    if role.gathers and role.moves is None:
+        start("forward", several * split)
+        start("backward", several * flow.to_inputs)
+        message = shard.batch * np.ceil(np.prod(layer.input_shapes[0][1:]) / keys.cp) * layer.input_shapes[0][0] * width
+        total["tp_forward_s"] += np.where(split, exchange("all_gather", message), 0.0)
+        if flow.to_inputs:
+            sent = np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
+            total["tp_backward_s"] += np.maximum(sent - groups.assumptions.column_overlap * weight_gradient_s, 0.0)
+    if role.reduces and role.moves is None:
+        start("forward", several)
+        start("backward", several * (split & flow.through))
+        message = rows_held(layer, shard) * layer.output_shape[0] * width
+        total["tp_forward_s"] += np.where(split, exchange("reduce_scatter", message), exchange("all_reduce", message))
+        if flow.through:
+            total["tp_backward_s"] += np.where(split, exchange("all_gather", message), 0.0)
+    if role.role == "channel":
+        for inner in layer.family.work(layer, shard).exchanges:
+            if inner.over == "out_channels" and (inner.phase == "forward" or flow.through):
+                repeats = _LOSS_COLLECTIVES if layer.kind == "softmax" else inner.repeats
+                time = repeats * exchange(inner.operation, np.broadcast_to(inner.elements * width, keys.tp.shape))
+                phase = "forward" if inner.phase == "forward" else "backward"
+                start(phase, several * repeats)
+                total[f"tp_{phase}_s"] += time
+
+
+def add_moves(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    groups: GroupTimes,
+    layer: Layer,
+    moves: Sequence[Move],
+    keys: RowKeys,
+    flow: GradientFlow,
+) -> None:
+    """Add collectives at a layer whose split the plan names."""
+    width = workload.precision.activation_bytes
+    for move in moves:
+        is_output = move.input_index < 0
+        if move.is_backward and not (flow.through if is_output else flow.to_inputs):
+            continue
+        shape = layer.output_shape if is_output else layer.input_shapes[move.input_index]
+        message = (
+            _repeated_heads(layer, move)
+            * keys.micro_batch
+            * np.ceil(np.prod(shape[1:]) / keys.cp)
+            * shape[0]
+            * width
+            / move.transfer.parts
+        )
+        group = groups.find(np.full_like(keys.tp, move.transfer.ranks), np.full_like(keys.tp, move.transfer.stride))
+        phase = "backward" if move.is_backward else "forward"
+        wait_s = groups.assumptions.collective_wait_s
+        total[f"tp_{phase}_s"] += groups.time_s(move.transfer.operation, group, message) + wait_s
+        total[f"tp_{phase}_starts"] += 1.0
+
+
+def _repeated_heads(layer: Layer, move: Move) -> float:
+    """How much larger the input of split attention is with key and value heads repeated, where there are fewer of them than shares."""
+    if layer.kind not in ("self_attention", "cross_attention") or move.pieces == 1:
+        return 1.0
+    kv: int = layer.params.kv_heads or layer.params.heads
+    if layer.kind == "self_attention":
+        return float((layer.params.heads + 2 * max(kv, move.pieces)) / (layer.params.heads + 2 * kv))
+    return max(kv, move.pieces) / kv if move.input_index == 1 else 1.0
+
+
+def add_attention_messages(total: dict[str, FloatArray], workload: Workload, layer: Layer, shard: Shard) -> None:
+    """What context parallelism moves: keys and values around a ring, or heads against positions."""
+    width = workload.precision.activation_bytes
+    params = layer.params
+    heads = np.ceil(params.heads / shard.split_out)
+    if layer.kind == "latent_attention":
+        key_dim, value_dim = params.nope_dim + params.rope_dim, params.value_dim
+        kv_elements = heads * (key_dim + value_dim)
+        all_elements = kv_elements + heads * (key_dim + value_dim)
+    else:
+        kv_heads = np.maximum(np.ceil((params.kv_heads or params.heads) / shard.split_out), 1.0)
+        kv_elements = 2.0 * kv_heads * params.head_dim
+        all_elements = kv_elements + 2.0 * heads * params.head_dim
+    rows = rows_held(layer, shard)
+    keys_rows = rows
+    if layer.kind == "cross_attention":  # keys and values are of another sequence
+        keys_rows = shard.batch * positions_of(layer.input_shapes[1], shard)
+    total["kv_bytes"] += keys_rows * kv_elements * width
+    total["heads_bytes"] += (keys_rows * kv_elements + rows * (all_elements - kv_elements)) * width
+
+
+def add_dispatch(
+    total: dict[str, FloatArray],
+    workload: Workload,
+    groups: GroupTimes,
+    layer: Layer,
+    keys: RowKeys,
+    flow: GradientFlow,
+) -> None:
+    """Tokens travel to their experts and back; with etp > 1 the ranks of an expert gather them and reduce the results."""
+    features = layer.output_shape[0] * workload.precision.activation_bytes
+    tokens = keys.micro_batch * np.ceil(np.prod(layer.output_shape[1:]) / (keys.cp * keys.tp))
+    sent = tokens * layer.params.top_k * features
+    total["dispatch_bytes"] += sent
+    total["token_bytes"] += tokens * features
+    total["drawn_bytes"] += tokens * features * free_draws(layer.params)
+    total["returned_bytes"] += sent * flow.through
+    gathered = sent * keys.etp
+    ranks = groups.find(keys.etp, np.ones_like(keys.etp))
+    gather = groups.time_s("all_gather", ranks, gathered)
+    total["etp_forward_s"] += gather + groups.time_s("reduce_scatter", ranks, gathered)
+
+
+def handover_s(
+    groups: GroupTimes, batch: MeshBatch, cut: FloatArray, activation_bytes: float, strides: Sequence[IntArray]
+) -> FloatArray:
+    """Exposed time until a chunk has its input.
+
+    Tensor-parallel ranks have a share each (sequence parallelism), or the whole: then they send a share each and gather the shares inside
+    their group where the framework does so (`MeshAssumptions.scattered_handover`), else the whole each.
+
+    Parameters
+    ----------
+    groups : GroupTimes
+    batch : MeshBatch
+    cut : array (n, R)
+        Numbers per sample that enter the chunks.
+    activation_bytes : float
+    strides : sequence of arrays (n,)
+        Distances from a stage to the one before it; the shortest time counts.
+
+    Returns
+    -------
+    array (n, R)
+        Seconds.
+    """
+    assumptions = groups.assumptions
+    holds_whole = batch.sequence_parallel == 0
+    scatters = holds_whole & (assumptions.scattered_handover > 0.0)
+    whole = cut * (batch.micro_batch / batch.cp * activation_bytes)[:, None]
+    share = whole / np.where(holds_whole & ~scatters, 1, batch.tp)[:, None]
+    pair = np.where(batch.pp > 1, 2, 1)
+    time = np.minimum.reduce([groups.time_s("point_to_point", groups.find(pair, stride), share) for stride in strides])
+    if np.any(scatters):
+        ranks = groups.find(np.where(scatters & (batch.pp > 1), batch.tp, 1), np.ones_like(batch.tp))
+        time = time + groups.time_s("all_gather", ranks, whole)
+    return assumptions.exposed_transfer_s(time, batch.workers[:, None])
