@@ -1,16 +1,27 @@
-"""Fixtures shared by all tests."""
+"""Fixtures shared by all tests; what runs by default, and how long a default test may take."""
 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import sys
+import time
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+BUDGET_S = 1.0
+"""CPU time that a default test may take, with the processes that it starts; its fixtures are not counted."""
+
+SLACK = 2.0
+"""A test fails from this many budgets on: CPU time is up to twice as much on a loaded machine."""
 
 # Where byte code is not to lie beside the sources, the many processes that tests start, those of xdist first, share a folder of it: each
 # would compile all that it loads.
@@ -26,11 +37,117 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # As the program itself (`planner.__main__`): looking for garbage among all collected tests, again and again, takes a tenth of the suite.
 gc.set_threshold(50_000)
 
+# Properties are tried with a few examples, the same in every run, or with many under `-m fuzz`.
+hypothesis.settings.register_profile("quick", max_examples=15, deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("fuzz", max_examples=200, deadline=None)
 
-def pytest_collection_finish() -> None:
+_IS_DEFAULT = pytest.StashKey[bool]()
+_IS_FUZZ = pytest.StashKey[bool]()
+_CPU_S = pytest.StashKey[float]()
+_times: dict[str, float] = {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the list of tests by CPU time."""
+    parser.addoption("--cpu", type=int, default=0, metavar="N", help="list the N tests that took most CPU time")
+
+
+def _default_markers(config: pytest.Config) -> str:
+    options = config.getini("addopts")
+    return str(options[options.index("-m") + 1])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose what runs.
+
+    A test that is named (``file.py::test``) runs whatever its markers are. The properties have many examples where
+    ``-m`` names ``fuzz``.
+    """
+    default = _default_markers(config)
+    if config.option.markexpr == default and any("::" in argument for argument in config.args):
+        config.option.markexpr = ""
+    config.stash[_IS_DEFAULT] = config.option.markexpr == default
+    config.stash[_IS_FUZZ] = "fuzz" in config.option.markexpr.replace("not fuzz", "")
+    hypothesis.settings.load_profile("fuzz" if config.stash[_IS_FUZZ] else "quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under ``-m fuzz``, every property is a fuzz test, too."""
+    if config.stash[_IS_FUZZ]:
+        for item in items:
+            if hasattr(getattr(item, "obj", None), "hypothesis"):
+                item.add_marker("fuzz")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was made up to here lives until the end."""
+    if len(session.items) > 1000:  # most of the suite: no test is charged for loading what all of them share
+        load_program()
     gc.collect()
     gc.freeze()
+
+
+def load_program() -> None:
+    """Import what commands import when they first need it."""
+    for name in ("planner.search", "planner.cli", "ortools.math_opt.python.mathopt", "pydantic", "networkx"):
+        importlib.import_module(name)
+
+
+def _cpu_s() -> float:
+    children = os.times()
+    return time.process_time() + children.children_user + children.children_system
+
+
+def _measured(item: pytest.Item) -> Generator[None, None, None]:
+    began = _cpu_s()
+    try:
+        yield
+    finally:
+        item.stash[_CPU_S] = _cpu_s() - began
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """Measure the CPU time of the fixtures."""
+    yield from _measured(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Measure the CPU time of the test itself."""
+    yield from _measured(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Note the CPU time; a default test that takes too much of it fails."""
+    report = yield
+    if call.when != "teardown":
+        report.cpu_s = item.stash.get(_CPU_S, 0.0)
+        if item.config.stash[_IS_DEFAULT] and call.when == "call" and report.passed and report.cpu_s > SLACK * BUDGET_S:
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{item.nodeid} took {report.cpu_s:.1f} s of CPU time; a test without a marker has {BUDGET_S:g} s. "
+                "Make its case smaller, or mark it (exact, published, fuzz, e2e) and keep a small case without a marker "
+                "(tests.cases.mostly)."
+            )
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Gather CPU times, in the process that reports them."""
+    _times[report.nodeid] = _times.get(report.nodeid, 0.0) + getattr(report, "cpu_s", 0.0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """List the tests that took most CPU time, fixtures included."""
+    if config.option.cpu:
+        terminalreporter.section("CPU time")
+        terminalreporter.write_line(f"{sum(_times.values()):9.2f} s  all {len(_times)} tests")
+        for name, spent in sorted(_times.items(), key=lambda entry: -entry[1])[: config.option.cpu]:
+            terminalreporter.write_line(f"{spent:9.2f} s  {name}")
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,24 @@ def sources(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Imports, calls, assignments and operations of a file."""
+    kinds = (ast.Import, ast.ImportFrom, ast.Call, ast.Assign, ast.BinOp)
+    return [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, kinds)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _parsed() -> None:
+    """Parse every file once, for all tests."""
+    for package in ALLOWED:
+        for path in sources(package):
+            nodes(path)
+
+
 def imported_modules(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -61,7 +77,7 @@ def test_dependencies_point_one_way(package: str) -> None:
 @pytest.mark.parametrize("package", sorted(ALLOWED))
 def test_nothing_evaluates_data(package: str) -> None:
     for path in sources(package):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in {"eval", "exec", "__import__"}, f"{path.relative_to(ROOT)}:{node.lineno}"
         assert not imported_modules(path) & {"pickle", "shelve", "marshal", "dill"}, path
@@ -80,7 +96,7 @@ def test_array_types_and_tolerances_are_named_once(package: str) -> None:
     """`FloatArray = ...` and `1 + 1e-9` stand in `costmodel/arrays.py` and `costmodel/tolerances.py`, and nowhere else."""
     homes = {ROOT / "costmodel" / "arrays.py", ROOT / "costmodel" / "tolerances.py"}
     for path in set(sources(package)) - homes:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 assert node.targets[0].id not in {"FloatArray", "IntArray", "BoolArray"}, place

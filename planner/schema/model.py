@@ -286,6 +286,20 @@ class Block(FileModel):
         return self
 
 
+class PublishedParameters(FileModel):
+    """Number of trainable parameters that somebody published, to compare with the layers of the file.
+
+    Biases, scales and shifts of normalisation count; weights that layers share count once.
+    """
+
+    count: int = Field(strict=True, ge=1, description="trainable parameters")
+    difference: int = Field(
+        default=0, strict=True, description="how many more the layers of this file have; the source says why"
+    )
+    rounded: bool = Field(default=False, strict=True, description="the count is rounded; half a percent is allowed")
+    source: Text = Field(min_length=1, description="where it is published, or how it was worked out")
+
+
 class NetworkFile(FileModel):
     """A network."""
 
@@ -307,6 +321,9 @@ class NetworkFile(FileModel):
         default_factory=dict,
         description="what people count in a sample and how many it has: tokens (where not seq), frames, audio_samples; throughputs of "
         "measured runs are read by it",
+    )
+    published_parameters: PublishedParameters | None = Field(
+        default=None, description="number of trainable parameters that is published"
     )
     blocks: dict[Name, Block] = Field(default_factory=dict, description="groups of layers, by name")
     layers: tuple[Entry, ...] = Field(min_length=1, description="the network")

@@ -15,6 +15,7 @@ from costmodel.framework import (
     threshold_last,
 )
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
+from tests.cases import mostly
 
 
 def test_profiles_are_few_constants_with_a_source() -> None:
@@ -155,7 +156,7 @@ def test_stages_end_where_the_cost_reaches_its_share(
     assert threshold_blocks(count, stages, head) == blocks
 
 
-@pytest.mark.parametrize("stages", range(1, 17))
+@mostly("exact", "stages", range(1, 17))
 @pytest.mark.parametrize("head", [0.0, 0.4, 2.2, 9.0])
 def test_stages_hold_all_blocks(stages: int, head: float) -> None:
     blocks = threshold_blocks(16, stages, head)
@@ -180,7 +181,7 @@ def test_the_loss_may_miss_the_last_stage(count: int, stages: int, head: float, 
     assert threshold_last(count, stages, head) == ends
 
 
-@pytest.mark.parametrize("stages", range(1, 17))
+@mostly("exact", "stages", range(1, 17))
 @pytest.mark.parametrize("head", [0.4, 2.2, 9.0])
 def test_the_loss_is_behind_all_blocks(stages: int, head: float) -> None:
     blocks = threshold_blocks(16, stages, head)

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.timeline import STREAMS, Span, Timeline, TimelineInput, instruction_orders, simulate
@@ -60,7 +60,6 @@ def even(schedule: str, pp: int, m: int, vpp: int = 1) -> TimelineInput:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(cases())
 def test_streams_do_one_thing_at_a_time(case: TimelineInput) -> None:
     timeline = simulate(case)
@@ -74,7 +73,6 @@ def test_streams_do_one_thing_at_a_time(case: TimelineInput) -> None:
                 assert a.start_s + a.duration_s <= b.start_s + 1e-9, (a, b)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_all_work_is_there_exactly_once(case: TimelineInput) -> None:
     timeline = simulate(case)
@@ -92,7 +90,6 @@ def test_all_work_is_there_exactly_once(case: TimelineInput) -> None:
         assert total == pytest.approx(moved)
 
 
-@settings(max_examples=100, deadline=None)
 @given(cases())
 def test_nothing_starts_before_what_it_needs(case: TimelineInput) -> None:
     timeline = simulate(case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,52 +15,13 @@ from costmodel.network.graph import Graph
 from costmodel.network.layers import Layer, Shard
 from planner.files.loading import load_model
 from planner.files.resources import bundled
-from tests.planner.bundled_counts import RELEASED
-from tests.planner.bundled_counts import ROUNDED as MORE_ROUNDED
+from tests.cases import mostly
 
-# Parameters, published exactly. Tied embeddings count once.
-EXACT = {
-    "bert-base": 110_106_428,  # transformers, BertForPreTraining with bert-base-uncased: 109,482,240 and both heads
-    "gpt-oss-20b": 20_914_757_184 - 24 * 64,  # openai/gpt-oss-20b, less one sink per head, which the file leaves out
-    "gpt-oss-120b": 116_829_156_672 - 36 * 64,
-    "bert-large": 336_226_108,  # transformers, BertForPreTraining with bert-large-uncased: 335,141,888 and both heads
-    "bloom-176b": 176_247_271_424,  # bigscience/bloom, model card
-    "deepseek-v3": 671_026_419_200,  # deepseek-ai/DeepSeek-V3, README_WEIGHTS.md: 671B without the prediction module
-    "gpt2-1.5b": 1_557_611_200,  # transformers, gpt2-xl
-    "llama2-7b": 6_738_415_616,  # safetensors indices of the released weights, this and the following
-    "llama2-13b": 13_015_864_320,
-    "llama2-70b": 68_976_648_192,
-    "llama3-8b": 8_030_261_248,
-    "llama3-70b": 70_553_706_496,
-    "llama3-405b": 405_853_388_800,
-    "mixtral-8x7b": 46_702_792_704,
-    "mpt-1b": 1_315_950_592,  # llm-foundry, scripts/train/benchmarking/README.md, this and the following
-    "mpt-7b": 6_658_859_008,
-    "mpt-13b": 12_853_954_560,
-    "mpt-30b": 29_975_214_080,
-    "mpt-70b": 64_862_437_376,
-    "qwen3-30b-a3b": 30_532_122_624,
-    "qwen3-235b-a22b": 235_093_634_560,
-    "t5-11b": 11_307_321_344,  # transformers, google-t5/t5-11b
-    "vit-b16": 86_567_656,  # torchvision, ViT_B_16_Weights num_params
-    "vit-b32": 88_224_232,  # torchvision, ViT_B_32_Weights num_params
-    "vit-ti16": 5_717_416,  # timm, deit_tiny_patch16_224
-    "vit-l": 304_326_632,  # torchvision, ViT_L_16_Weights num_params
-    **RELEASED,
-}
-# Billions, rounded in print.
-ROUNDED = {
-    "gpt3-1.3b": 1.3158,  # Megatron's formula; the paper prints 1.3B
-    "gpt3-13b": 12.853,  # the paper prints 13.0B for d_model 5140, see the file
-    "gpt3-175b": 174.6,  # arXiv:2104.04473, table 2; the paper prints 175.0B
-    "megatron-22b": 22.0,  # arXiv:2205.05198, table 3
-    "megatron-530b": 529.6,  # arXiv:2104.04473, table 1
-    "megatron-1t": 1008.0,  # the same
-    "transformer-big": 0.214245,  # 6 (28 h^2 + 32 h) + 37,000 h; arXiv:1706.03762, table 3, prints 213 million
-    "transformer-base": 0.063082,  # the same; it prints 65 million
-    **MORE_ROUNDED,
-}
-NAMES = sorted({*EXACT, *ROUNDED})
+NAMES = sorted(
+    name
+    for name, path in bundled("models").items()
+    if re.search(r"(self|latent)_attention\b", path.read_text(encoding="utf-8"))
+)
 _ATTENTION = {"self_attention", "latent_attention"}
 
 
@@ -93,22 +55,6 @@ def forward_flop(net: Graph) -> float:
         if forward:
             total += sum(float(np.ravel(k.flop)[0]) for k in forward[0] if k.gemm is not None)
     return total
-
-
-def test_every_transformer_is_listed_here() -> None:
-    found = {name for name in bundled("models") if any(one.kind in _ATTENTION for one in graph(name).layers)}
-    assert found == set(NAMES)
-
-
-@pytest.mark.parametrize("name", EXACT)
-def test_exact_parameter_counts(name: str) -> None:
-    assert graph(name).weight_count == EXACT[name]
-    assert graph(name).norm_count == 0  # normalisations are layers of their own
-
-
-@pytest.mark.parametrize("name", ROUNDED)
-def test_rounded_parameter_counts(name: str) -> None:
-    assert graph(name).weight_count / 1e9 == pytest.approx(ROUNDED[name], rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +106,7 @@ def test_active_parameters(name: str, billions: float) -> None:
     assert (graph(name).weight_count - idle) / 1e9 == pytest.approx(billions, rel=0.02)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@mostly("published", "name", NAMES, quick=8)
 def test_every_transformer_has_blocks(name: str) -> None:
     """Every attention lies in a block of its own, blocks are numbered without gaps, and equal blocks are equal layers."""
     net = graph(name)
@@ -185,7 +131,7 @@ def test_every_transformer_has_blocks(name: str) -> None:
     assert {"input", "softmax"} <= outside
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("vit-")])
+@mostly("published", "name", [name for name in NAMES if not name.startswith("vit-")], quick=6)
 def test_the_sequence_length_can_be_changed(name: str) -> None:
     usual = load_model(name)
     assert usual.seq is not None
@@ -209,7 +155,7 @@ def test_counts_of_llm_foundry_at_every_length(reference_data: Path) -> None:
     """The benchmarks' tables state parameters for lengths from 512 to 65536: positions are learned."""
     with (reference_data / "measurements" / "llm_foundry.csv").open(encoding="utf-8") as file:
         rows = {(row["model"].lower(), int(row["seq"]), float(row["params_b"])) for row in csv.DictReader(file)}
-    compared = [row for row in rows if row[0] in EXACT]
+    compared = [row for row in rows if row[0] in NAMES]
     assert len(compared) > 20
     for name, seq, billions in compared:
         assert graph(name, seq).weight_count == pytest.approx(billions * 1e9, abs=0.5)

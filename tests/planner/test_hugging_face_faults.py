@@ -357,7 +357,7 @@ def test_any_values_load_or_are_refused(name: str, tmp_path: Path) -> None:
         if key in whole:
             whole[key] = 2  # for speed
 
-    @settings(max_examples=60, deadline=None, derandomize=True)
+    @settings(derandomize=True)
     @given(changes=st.dictionaries(st.sampled_from(sorted(whole)), st.sampled_from(JUNK), min_size=1, max_size=3))
     def check(changes: dict[str, Any]) -> None:
         path = config(tmp_path, **{**whole, **changes})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.layerwise.plan import Plan, Stage
@@ -94,7 +94,6 @@ def test_any_yaml_parser_reads_the_file(plan_path: Path) -> None:
     assert content == parse_document(plan_path).value
 
 
-@settings(max_examples=25, deadline=None)
 @given(data=st.data(), workers=st.sampled_from([1, 2, 6, 8, 12]), num_micro_batches=st.sampled_from([1, 2, 4]))
 def test_every_legal_plan_round_trips(data: st.DataObject, workers: int, num_micro_batches: int) -> None:
     graph = load_model("alexnet").graph
@@ -350,7 +349,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5))
 def test_yaml_reads_back_exactly(value: dict[str, object]) -> None:
     def printable(item: object) -> object:  # lone surrogates are no text, in YAML or elsewhere

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level, span
@@ -36,7 +36,6 @@ THREE = cluster(level("board", 2), level("node", 4), level("network", None))
 
 
 @given(st.integers(1, 64), st.sampled_from([1, 2, 4, 8, 16, 32]))
-@settings(max_examples=100, deadline=None)
 def test_group_that_starts_at_rank_zero(n: int, t: int) -> None:
     where = span(THREE, n, t)
     ranks = members(n, t)
@@ -52,7 +51,6 @@ def test_group_that_starts_at_rank_zero(n: int, t: int) -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 20))
-@settings(max_examples=100, deadline=None)
 def test_any_stride_is_laid_out_without_contradiction(n: int, t: int) -> None:
     where = span(THREE, n, t)
     assert np.prod(where.fan_out) >= n
@@ -64,7 +62,6 @@ def test_any_stride_is_laid_out_without_contradiction(n: int, t: int) -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
-@settings(max_examples=150, deadline=None)
 def test_worst_group_counts_where_all_ranks_are_known(n: int, t: int, blocks: int) -> None:
     workers = n * t * blocks
     where = span(THREE, n, t, workers)

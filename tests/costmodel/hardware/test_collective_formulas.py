@@ -16,6 +16,7 @@ from costmodel.hardware.collectives import (
     cheapest_s,
     collective_s,
 )
+from tests.cases import mostly
 from tests.costmodel.hardware.collective_cases import cluster
 
 # --- A simulator of rounds of messages. A rank's data is piece -> set of ranks whose contribution is in it; a message is
@@ -139,7 +140,7 @@ def test_every_default_all_reduce_is_simulated() -> None:
 
 
 @pytest.mark.parametrize("name", ALL_REDUCE_NAMES)
-@pytest.mark.parametrize("n", range(2, 18))
+@mostly("exact", "n", range(2, 18))
 def test_all_reduce_takes_the_simulated_rounds_and_bytes(name: str, n: int) -> None:
     net, pieces = ALL_REDUCES[name](n)
     assert is_reduced(net, pieces)
@@ -170,7 +171,7 @@ def gather(n: int, *, doubling: bool) -> Network:
     return net
 
 
-@pytest.mark.parametrize("n", range(2, 18))
+@mostly("exact", "n", range(2, 18))
 def test_all_gather_takes_the_simulated_rounds_and_bytes(n: int) -> None:
     flat = cluster((None, 3e9, 0.7e-5))
     where = span(flat, n, 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level, span
@@ -194,7 +194,6 @@ def three_levels(bandwidth: float = 1.0, latency: float = 1.0) -> Cluster:
 
 
 @given(every, sizes, strides, messages)
-@settings(max_examples=200, deadline=None)
 def test_monotone_and_free_where_nothing_is_sent(key: tuple[str, str], n: int, t: int, message: float) -> None:
     here = three_levels()
     where = span(here, n, t)
@@ -217,7 +216,6 @@ def test_monotone_and_free_where_nothing_is_sent(key: tuple[str, str], n: int, t
 
 
 @given(sizes, strides, messages)
-@settings(max_examples=150, deadline=None)
 def test_no_all_reduce_beats_the_cut(n: int, t: int, message: float) -> None:
     """Every rank, and every unit, must send and receive at least 2 (u - 1)/u of the vector where there are u of them."""
     here = three_levels(latency=0.0)
@@ -235,7 +233,6 @@ def test_no_all_reduce_beats_the_cut(n: int, t: int, message: float) -> None:
 
 
 @given(st.integers(2, 64), messages)
-@settings(max_examples=60, deadline=None)
 def test_an_all_reduce_is_a_scatter_and_a_gather(n: int, message: float) -> None:
     here = three_levels()
     where = span(here, n, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device, DeviceError
@@ -38,7 +38,6 @@ def gemm_s(device: Device, m: float, n: float, k: float, count: float = 1.0, alg
 
 
 @given(extent, extent, extent, scale, algorithms)
-@settings(max_examples=60, deadline=None)
 def test_more_work_never_takes_less_time(m: int, n: int, k: int, factor: float, algorithm: str) -> None:
     base = gemm_s(A100, m, n, k, algorithm=algorithm)
     for bigger in ((m * factor, n, k), (m, n * factor, k), (m, n, k * factor)):
@@ -47,7 +46,6 @@ def test_more_work_never_takes_less_time(m: int, n: int, k: int, factor: float, 
 
 
 @given(extent, extent, extent, st.integers(min_value=2, max_value=16))
-@settings(max_examples=60, deadline=None)
 def test_pieces_never_take_less_than_the_whole(m: int, n: int, k: int, pieces: int) -> None:
     whole = gemm_s(A100, m, n, k) * (1 - 1e-12)
     assert pieces * gemm_s(A100, m / pieces, n, k) >= whole
@@ -56,7 +54,6 @@ def test_pieces_never_take_less_than_the_whole(m: int, n: int, k: int, pieces: i
 
 
 @given(extent, extent, extent, scale)
-@settings(max_examples=60, deadline=None)
 def test_a_better_device_is_never_slower(m: int, n: int, k: int, factor: float) -> None:
     base = gemm_s(A100, m, n, k)
     faster = {name: rate * factor for name, rate in A100.peak_flop_per_s.items()}
@@ -67,7 +64,6 @@ def test_a_better_device_is_never_slower(m: int, n: int, k: int, factor: float) 
 
 
 @given(extent, extent, extent)
-@settings(max_examples=60, deadline=None)
 def test_never_beyond_the_peaks(m: int, n: int, k: int) -> None:
     time = gemm_s(A100, m, n, k)
     assert time >= 2.0 * m * n * k / A100.peak("bf16")
@@ -162,7 +158,6 @@ def test_fast_convolutions_run_on_vector_units_in_thin_kernels() -> None:
 
 
 @given(extent, extent, extent, scale, tilings)
-@settings(max_examples=60, deadline=None)
 def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling: str) -> None:
     base = product_s(P100, m, n, k, tiling)
     check_laws(P100, (m, n, k), factor, tiling, "fp32")
@@ -172,7 +167,6 @@ def test_laws_hold_on_vector_units(m: int, n: int, k: int, factor: float, tiling
 
 
 @given(extent, extent, extent, scale, tilings)
-@settings(max_examples=60, deadline=None)
 def test_laws_hold_where_no_inner_loop_is_cut(m: int, n: int, k: int, factor: float, tiling: str) -> None:
     volta = replace(
         P100, peak_flop_per_s={"fp32": 10e12, "fp16": 80e12}, efficiency=replace(P100.efficiency, matrix_fill=90.0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.layerwise.splits import Split, divisors, factorisations, legal_splits, shard_of, split_table
@@ -34,7 +34,6 @@ LAYERS = [
 
 
 @given(st.integers(1, 5000))
-@settings(max_examples=50, deadline=None)
 def test_divisors(number: int) -> None:
     assert divisors(number) == tuple(d for d in range(1, number + 1) if number % d == 0)
 

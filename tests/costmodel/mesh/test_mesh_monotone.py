@@ -52,7 +52,7 @@ def _on(model: MeshModel, cluster: Cluster, plans: list[MeshPlan]) -> MeshCosts:
     return MeshModel.build(workload, cluster, model.assumptions).evaluate_plans(plans)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.integers(0, 10**6),
     st.sampled_from(["peak", "memory bandwidth", "launch", "bandwidth", "latency"]),
@@ -113,7 +113,7 @@ def test_better_hardware_is_never_slower_whatever_hides() -> None:
             assert (after <= before * (1 + 1e-9)).all(), (seed, what, after / before)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.integers(0, 10**6))
 def test_recomputing_more_blocks_saves_memory_and_costs_time(seed: int) -> None:
     model, plans = _case(seed)
@@ -134,7 +134,7 @@ def _recomputed(plan: MeshPlan) -> list[MeshPlan]:
     return [replace(plan, recompute="none", recompute_blocks=0), *more]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.integers(0, 10**6))
 def test_selective_recomputation_lies_between(seed: int) -> None:
     model, plans = _case(seed)
@@ -152,7 +152,7 @@ def test_selective_recomputation_lies_between(seed: int) -> None:
         assert costs.compute_s == pytest.approx(costs.compute_s[0], rel=1e-2)  # the slowest rank may be another
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.integers(0, 10**6))
 def test_offloading_is_never_faster_and_never_fuller(seed: int) -> None:
     model, plans = _case(seed)
@@ -162,7 +162,7 @@ def test_offloading_is_never_faster_and_never_fuller(seed: int) -> None:
         assert (on.memory_bytes <= off.memory_bytes * (1 + 1e-9)).all(), name
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.integers(0, 10**6))
 def test_a_higher_zero_stage_keeps_no_more_state(seed: int) -> None:
     model, plans = _case(seed)

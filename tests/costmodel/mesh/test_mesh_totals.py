@@ -13,6 +13,7 @@ from costmodel.mesh.data_parallel import Division
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.pipelines import core_columns, mesh_strides
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch, MeshPlan
+from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
 
 OFFLOADS = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -47,7 +48,7 @@ def _totals(model: MeshModel, batch: MeshBatch) -> tuple[np.ndarray, np.ndarray]
     return model.totals(model.cores(distinct), model.core_memory(distinct), index, row, division, OFFLOADS)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_totals_are_those_of_evaluate(seed: int) -> None:
     rng = random.Random(seed)
     model = make.model_of(make.network(rng), 48, make.cluster(rng), make.assumptions(rng))

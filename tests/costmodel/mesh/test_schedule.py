@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.arrays import FloatArray, IntArray
@@ -141,7 +141,6 @@ def test_random_uneven_plans_agree_with_the_timeline(schedule: str) -> None:
     assert np.mean(np.abs(error) < 1e-9) > 0.95
 
 
-@settings(max_examples=200, deadline=None)
 @given(any_cases())
 def test_any_plan_agrees_with_the_timeline(case: Case) -> None:
     """Also with runs that differ by a factor of 50, where interleaved's paths may turn elsewhere: still a lower bound."""
@@ -200,7 +199,6 @@ def test_equal_stages_take_what_textbooks_say(pp: int, m: int) -> None:
             assert flushes([even("interleaved", pp, m, vpp)])[0] == pytest.approx((m * vpp + pp - 1) * 3, rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(any_cases())
 def test_one_stage_only_works(case: Case) -> None:
     assume(case.schedule != "interleaved")
@@ -217,7 +215,6 @@ def test_one_stage_only_works(case: Case) -> None:
     assert flushes([one])[0] == pytest.approx(case.m * (case.forward_s[0] + case.backward_s[0]), rel=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_cases(), st.sampled_from(["forward_s", "backward_s", "weight_s"]), st.integers(0, 20), st.floats(1.0, 2.0))
 def test_longer_times_never_make_a_step_shorter(case: Case, name: str, which: int, factor: float) -> None:
     fields = {item: getattr(case, item) for item in case.__slots__}
@@ -230,7 +227,6 @@ def test_longer_times_never_make_a_step_shorter(case: Case, name: str, which: in
     assert after >= before * (1 - 1e-9)
 
 
-@settings(max_examples=100, deadline=None)
 @given(any_cases())
 def test_more_micro_batches_never_make_a_step_shorter(case: Case) -> None:
     fields = {item: getattr(case, item) for item in case.__slots__}

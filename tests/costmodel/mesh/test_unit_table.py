@@ -6,11 +6,11 @@ import random
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
 from costmodel.mesh.rows import UNIT_COLUMNS, UnitTable
+from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
 
 _FULL = RECOMPUTE.index("full")
@@ -28,7 +28,7 @@ def _assert_equal(left: UnitTable, right: UnitTable) -> None:
         assert np.array_equal(getattr(left, name), getattr(right, name)), name
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_rows_are_the_same_alone_and_together(seed: int) -> None:
     model, batch = _case(seed)
     together = model.rows(batch)
@@ -42,7 +42,7 @@ def _stack(table: UnitTable) -> np.ndarray:
     return np.array([getattr(table, name) for name in UNIT_COLUMNS])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_memories_of_several_recomputations_are_those_of_each(seed: int) -> None:
     model, batch = _case(seed)
     rng = np.random.default_rng(seed)

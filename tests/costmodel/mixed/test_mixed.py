@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, ClusterError, DeviceGroup, Level
@@ -119,7 +119,6 @@ GRAPH = network()
 COMPOSITIONS = st.sets(st.integers(1, 6)).map(lambda cuts: [b - a for a, b in pairwise((0, *sorted(cuts), 7))])
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     blocks=COMPOSITIONS,
     tp=st.sampled_from([1, 2, 4, 8]),

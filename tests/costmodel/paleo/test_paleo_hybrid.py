@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
@@ -76,7 +76,6 @@ chains = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(chain=chains)
 def test_lower_bound_of_nested_forks(chain: list[Any]) -> None:
     nodes: list[Node] = []
@@ -210,7 +209,6 @@ def test_bounds_of_model_parallelism() -> None:
     assert without.lower_s < with_link.lower_s < with_link.upper_s
 
 
-@settings(max_examples=30, deadline=None)
 @given(batch=st.integers(1, 300), workers=st.lists(st.integers(1, 400), min_size=1, max_size=5))
 def test_rows(batch: int, workers: list[int]) -> None:
     """Strong scaling rounds up per worker and reports the batch asked for; weak scaling repeats one worker's time."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.hardware.device import Device
@@ -94,7 +94,6 @@ sizes = st.lists(st.integers(1, 40), min_size=2, max_size=2)
 small = st.lists(st.integers(1, 5), min_size=2, max_size=2)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     batch=st.integers(1, 64),
     size=sizes,
@@ -205,7 +204,6 @@ def test_shares(layer: Layer, algorithm: str) -> None:
             assert np.all((counted * table.workers >= counted[whole] * (1 - 1e-12))[exact])
 
 
-@settings(max_examples=50, deadline=None)
 @given(batch=st.integers(1, 200), factor=st.integers(2, 5), which=st.integers(0, len(LAYERS) - 1))
 def test_work_is_linear_in_the_batch(batch: int, factor: int, which: int) -> None:
     layer, compute = LAYERS[which], PaleoCompute(device=DEVICE)

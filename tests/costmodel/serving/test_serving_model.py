@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.kernels.efficiency import Efficiency
@@ -166,7 +166,6 @@ def plans() -> st.SearchStrategy[ServingPlan]:
 REAL = Efficiency()
 
 
-@settings(max_examples=60, deadline=None)
 @given(plan=plans(), factor=st.floats(1.0, 8.0), what=st.sampled_from(["memory_bandwidth", "peak", "link"]))
 def test_better_hardware_never_makes_requests_slower(plan: ServingPlan, factor: float, what: str) -> None:
     base = {"memory_bandwidth": 1e12, "peak": 100e12, "link": 20e9}
@@ -177,7 +176,6 @@ def test_better_hardware_never_makes_requests_slower(plan: ServingPlan, factor: 
     assert float(after.output_tokens_per_s[0]) >= float(before.output_tokens_per_s[0]) * (1 - 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(plan=plans(), output=st.sampled_from([1, 2, 50]))
 def test_parts_add_up_and_places_are_never_empty(plan: ServingPlan, output: int) -> None:
     found = costs_of(model(large(), output=output, where=cluster(peak=100e12, efficiency=REAL)), plan)

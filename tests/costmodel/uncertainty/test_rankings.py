@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.uncertainty.rankings import probability_best, shortest_list
@@ -24,7 +24,6 @@ def test_chances_add_up_to_one(rows: list[list[float]]) -> None:
     assert np.all(chances >= 0)
 
 
-@settings(max_examples=200)
 @given(times, st.floats(0.05, 1.0), st.sampled_from([0.0, 0.05, 0.3]))
 def test_the_list_holds_the_share_and_none_shorter_does(
     rows: list[list[float]], share: float, tolerance: float

@@ -72,6 +72,7 @@ def test_constants_of_kernels_are_found(gemm: Path) -> None:
         assert found[name].reason == "no row depends on it"
 
 
+@pytest.mark.exact
 def test_constants_of_training_runs_are_found(write: Any, plan_table: Any) -> None:
     """What the runs determine is within their posterior; matmul and sustained rate act as their product."""
     result = _run(write("plans.csv", "plan", plan_table, PLAN_PRESET, noise=0.02))
@@ -93,6 +94,7 @@ def test_constants_of_training_runs_are_found(write: Any, plan_table: Any) -> No
     assert result.errors.left_out.median_ape < 0.06  # two networks agree: a third may differ all the same
 
 
+@pytest.mark.exact
 def test_runs_of_one_network_say_nothing_of_others_and_it_is_said(write: Any, plan_table: Any) -> None:
     one = [row for row in plan_table if row["hidden"] == plan_table[0]["hidden"]]
     result = _run(write("one.csv", "plan", one, PLAN_PRESET, noise=0.02))
@@ -117,6 +119,7 @@ def test_a_gain_within_chance_is_none(write: Any, gemm_table: Any) -> None:
     assert "no better" in _run(path).fell_back
 
 
+@pytest.mark.exact
 def test_tables_of_several_kinds_are_fitted_together(write: Any, plan_table: Any, gemm_table: Any) -> None:
     """Kernels of another device tell matmul and sustained rate apart only where they share the constant."""
     plans = write("plans.csv", "plan", plan_table, PLAN_PRESET, noise=0.02)
@@ -227,6 +230,7 @@ def test_rows_without_a_device_ran_on_the_one_that_is_named(write: Any, gemm_tab
     assert result.calibration.values == _run(whole).calibration.values
 
 
+@pytest.mark.exact
 def test_the_cluster_that_is_named_takes_the_place_of_the_usual_one(write: Any, plan_table: Any) -> None:
     """Runs on a machine whose links are those of the cluster file: nothing is left for the bandwidth to explain."""
     own = {"cluster_file": "pcie4-node", "device_file": "a100-80gb"}  # not the device that the file has
@@ -243,6 +247,7 @@ def test_the_cluster_that_is_named_takes_the_place_of_the_usual_one(write: Any, 
     assert _found(wrong)["intra_node_bandwidth"].constant.value < 0.9
 
 
+@pytest.mark.exact
 def test_rows_of_another_framework_are_counted(write: Any, plan_table: Any) -> None:
     names = ("nanotron v0.4", "Megatron-LM", "")
     rows = [{**row, "framework": names[n % 3]} for n, row in enumerate(plan_table[:12])]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cli import run
@@ -292,7 +292,6 @@ FLAGS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(FLAGS), st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster
@@ -205,7 +205,6 @@ def test_cores_by_instruction_set() -> None:
     assert rates("", 0, "") == {"fp32": 8}
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=300), st.text(max_size=100), st.text(max_size=100))
 def test_garbage_never_fails(text: str, other: str, third: str) -> None:
     parse_topology("GPU0 " + text)
@@ -216,7 +215,6 @@ def test_garbage_never_fails(text: str, other: str, third: str) -> None:
     detect(machines.RecordedSystem(outputs=outputs, files={"/proc/cpuinfo": other, "/proc/meminfo": third}))
 
 
-@settings(max_examples=60, deadline=None)
 @given(name=st.text(max_size=120))
 def test_any_name_makes_a_file_that_loads(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Colons, quotes, control codes and line ends in what a driver prints must not break the YAML."""

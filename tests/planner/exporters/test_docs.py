@@ -12,6 +12,7 @@ import pytest
 from planner.cli import run
 from planner.exporters import exporter_of, targets_that_take
 from planner.exporters.account import LAYER_SETTINGS, MESH_SETTINGS, SERVING_SETTINGS
+from tests.cases import mostly
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "export.md"
 
@@ -52,7 +53,9 @@ def test_every_trainer_has_options_that_cut_out_its_plans() -> None:
 
 
 @pytest.mark.parametrize(("target", "options"), _searches())
-@pytest.mark.parametrize("question", ["llama3-8b --gpus 16 --batch 64 --seq 2048", "llama2-13b --gpus 64 --batch 256"])
+@mostly(
+    "published", "question", ["llama3-8b --gpus 16 --batch 64 --seq 2048", "llama2-13b --gpus 64 --batch 256"], quick=1
+)
 def test_what_is_found_with_them_loses_nothing(
     target: str, options: str, question: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

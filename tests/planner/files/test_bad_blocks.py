@@ -85,6 +85,7 @@ def test_a_block_that_uses_itself(tmp_path: Path) -> None:
         assert "blocks are nested more than 16 deep" in error(tmp_path, text)
 
 
+@pytest.mark.fuzz
 def test_blocks_that_use_each_other_grow_no_further_than_the_limit(tmp_path: Path) -> None:
     blocks = "blocks:\n  b0: {layers: [{name: a, type: flatten}]}\n"
     blocks += "".join(f"  b{i}: {{layers: [{{name: a, block: b{i - 1}, repeat: 10}}]}}\n" for i in range(1, 12))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.core.errors import ExitCode, FileProblem, InputFileError
@@ -82,7 +82,6 @@ _plain = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(value=st.dictionaries(st.text(min_size=1), _plain, min_size=1, max_size=4))
 def test_json_is_read_as_written(tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any]) -> None:
     path = tmp_path_factory.mktemp("json") / "file"
@@ -96,7 +95,6 @@ def test_json_is_read_as_written(tmp_path_factory: pytest.TempPathFactory, value
     assert from_yaml == expected
 
 
-@settings(max_examples=40, deadline=None)
 @given(value=st.dictionaries(st.from_regex(r"[a-z]{1,5}", fullmatch=True), _plain, min_size=1, max_size=4))
 def test_every_value_has_its_place(tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any]) -> None:
     path = tmp_path_factory.mktemp("marks") / "file"
@@ -197,7 +195,6 @@ def test_bombs_give_one_error(tmp_path: Path, content: bytes) -> None:
     assert any(word in message for word in ("levels deep", "is larger than", f"more than {MAX_NODES:,} values"))
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.binary(max_size=400) | st.text(max_size=200).map(lambda s: s.encode("utf-8", "surrogatepass")))
 def test_any_bytes_give_a_value_or_problems(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("fuzz") / "file"

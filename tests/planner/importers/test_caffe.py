@@ -249,6 +249,7 @@ def test_one_clear_error(text: str, message: str, tmp_path: Path, capsys: pytest
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.fuzz
 def test_a_bomb_of_values_is_refused_quickly() -> None:
     with pytest.raises(TextFormatError, match="more than"):
         parse("a: [" + "1," * (MAX_VALUES + 1) + "1]")

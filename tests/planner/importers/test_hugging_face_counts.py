@@ -313,7 +313,7 @@ CASES: dict[str, tuple[Callable[[Config], int], st.SearchStrategy[Config]]] = {
 def test_weights_are_those_of_the_formula(model_type: str) -> None:
     formula, configs = CASES[model_type]
 
-    @settings(max_examples=25, deadline=None, derandomize=True)
+    @settings(derandomize=True)
     @given(config=configs)
     def check(config: Config) -> None:
         assert graph_of(config).weight_count == formula(config)

@@ -336,7 +336,7 @@ def paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [prefix, *(path for key, child in children for path in paths(child, (*prefix, key)))]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_damaged_files_never_crash(data: st.DataObject) -> None:
     """Replace or remove up to three values: either a network comes out or an ImportFailed with named layers."""

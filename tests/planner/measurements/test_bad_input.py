@@ -262,6 +262,7 @@ def test_calibration_says_what_a_table_lacks(write: Any, tmp_path: Path, capsys:
     assert target.exists()
 
 
+@pytest.mark.fuzz
 def test_many_rows_and_many_reasons(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Thousands of rows are read in seconds, and thousands of reasons fill no screen."""
     lines = [f"dev{'a' * (n % 50)}{n}x,fp32,64,64,64,1" for n in range(5_000)]

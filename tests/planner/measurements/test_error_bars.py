@@ -262,6 +262,7 @@ def test_networks_for_images(table: Any, figures: Any) -> None:
     assert not np.any(found["attention_rate"])
 
 
+@pytest.mark.published
 def test_large_files_are_sampled_evenly(table: Any, bars: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 30 networks five are varied, no two neighbours; without sharp intervals every row counts all the same."""
     monkeypatch.setattr(varied, "_MOST_MODELS", 5)

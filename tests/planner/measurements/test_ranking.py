@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.measurements.ranking import kendall_tau, pair_accuracy, ranking_summary, regret
@@ -15,7 +15,6 @@ from planner.measurements.ranking import kendall_tau, pair_accuracy, ranking_sum
 rows = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=9)
 
 
-@settings(deadline=None)
 @given(rows)
 def test_tau_counts_pairs(members: list[tuple[int, int]]) -> None:
     concordant = discordant = tied_predicted = tied_measured = 0
@@ -35,7 +34,6 @@ def test_tau_counts_pairs(members: list[tuple[int, int]]) -> None:
         assert tau == pytest.approx(expected)
 
 
-@settings(deadline=None)
 @given(rows)
 def test_accuracy_counts_pairs(members: list[tuple[int, int]]) -> None:
     right, told = 0.0, 0
@@ -47,7 +45,6 @@ def test_accuracy_counts_pairs(members: list[tuple[int, int]]) -> None:
     assert accuracy == (pytest.approx(right / told) if told else None)
 
 
-@settings(deadline=None)
 @given(rows, st.integers(1, 4))
 def test_regret_is_the_mean_over_all_orders_of_equal_predictions(members: list[tuple[int, int]], top: int) -> None:
     members = members[:7]

@@ -11,6 +11,7 @@ import pytest
 
 from planner.cli import run
 from planner.schema.validation_result import ValidationDocument
+from tests.cases import mostly
 
 KEYS = [
     "file",
@@ -160,7 +161,7 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("name", SHARED)
+@mostly("published", "name", SHARED, quick=5)
 def test_nine_tenths_of_every_shared_file_are_scored(ask: Any, reference_data: Path, name: str) -> None:
     path = reference_data / "measurements" / f"{name}.csv"
     start = time.process_time()

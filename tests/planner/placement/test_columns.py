@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.placement.columns import edges_at_once, nodes_at_once
@@ -62,7 +62,6 @@ def one_by_one(items: list[Any], read: Any) -> tuple[list[Any], bool]:
     return values, not reader._problems
 
 
-@settings(max_examples=400, deadline=None)
 @given(NODES)
 def test_nodes_are_those_read_one_by_one(items: list[Any]) -> None:
     expected, sound = one_by_one(items, _node)
@@ -70,7 +69,6 @@ def test_nodes_are_those_read_one_by_one(items: list[Any]) -> None:
     assert found == (expected if sound else None)
 
 
-@settings(max_examples=300, deadline=None)
 @given(EDGES)
 def test_edges_are_those_read_one_by_one(items: list[Any]) -> None:
     expected, sound = one_by_one(items, _edge)

@@ -252,6 +252,7 @@ def interrupted_after(function: Callable[..., Any], answers: int) -> Callable[..
     return wrapper
 
 
+@pytest.mark.e2e
 def test_answers_do_not_depend_on_hash_seeds(tmp_path: Path) -> None:
     content = content_of(random_problem(12))
     for entry in content["nodes"]:  # type: ignore[attr-defined]

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.cases import mostly
+
 Cli = Callable[..., tuple[int, str, str]]
 
 
@@ -82,8 +84,11 @@ def test_another_workload_is_noted(cli: Cli, workload: Path) -> None:
     assert (code, "not the file that the placement was made for" in out) == (0, True)
 
 
-@pytest.mark.parametrize(
-    "extra", [(), ("--cpus", "0"), ("--non-contiguous",), ("--objective", "latency"), ("--method", "greedy")]
+@mostly(
+    "fuzz",
+    "extra",
+    [(), ("--cpus", "0"), ("--non-contiguous",), ("--objective", "latency"), ("--method", "greedy")],
+    quick=2,
 )
 def test_a_million_devices(cli: Cli, workload: Path, extra: tuple[str, ...]) -> None:
     code, out, _ = cli(workload, "--devices", "1000000", "--json", "--time-limit", "20s", *extra)

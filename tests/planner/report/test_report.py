@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.core.request import Request
@@ -131,7 +131,6 @@ def test_numbers_are_right_aligned(make_result: MakeResult) -> None:
         assert len(row) == ends[-1]  # the gap, the last column, ends where its rule ends
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     cells=st.lists(
         st.text(st.characters(codec="ascii", categories=["L", "N", "P"]), max_size=60), min_size=1, max_size=4
@@ -293,7 +292,6 @@ def test_nothing_in_json_is_not_a_number(make_result: MakeResult, make_ranked: M
 
 
 @given(st.recursive(st.floats() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x), max_leaves=20))
-@settings(max_examples=50, deadline=None)
 def test_any_numbers_become_json(value: object) -> None:
     json.dumps(finite(value), allow_nan=False)
 

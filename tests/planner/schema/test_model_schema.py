@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.network.graph import Graph, LayerSpec
@@ -300,7 +300,6 @@ _layer = st.sampled_from(
 )
 
 
-@settings(max_examples=30, deadline=None)
 @given(layers=st.lists(_layer, min_size=1, max_size=5), repeat=st.integers(1, 4), explicit=st.booleans())
 def test_a_file_equals_a_graph_built_by_hand(
     tmp_path_factory: pytest.TempPathFactory, layers: list[tuple[str, dict[str, Any]]], repeat: int, explicit: bool

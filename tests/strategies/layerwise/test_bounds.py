@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.energy import Power
@@ -58,7 +58,6 @@ def screened(
     return screened_bounds(case, CLUSTER, split_table(COUNTS), m, restriction, score, cutoff)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 2, 3]),
@@ -78,7 +77,6 @@ def test_bounds_are_bounds(seed: int, m: int, training: bool, score: Score, fami
     assert np.all(bounds >= plain_bounds(tables, restriction, score) * (1 - 1e-9))
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 2]),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
@@ -120,7 +120,6 @@ def check(case: Workload, workers: int, m: int, rng: np.random.Generator, count:
         assert memory <= most * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([1, 2, 3, 6]), st.booleans())
 def test_objective_and_memory_are_the_judges(seed: int, workers: int, m: int, training: bool) -> None:
     rng = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.cluster import Cluster, DeviceGroup, Level
@@ -170,7 +170,6 @@ def test_fixed_layers_have_one_choice() -> None:
 
 
 @given(st.integers(1, 6), st.integers(1, 7), st.integers(1, 8), st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
 def test_count_of_pipelines_is_the_number_of_them(layers: int, workers: int, most: int, m: int) -> None:
     found = 0
     for stages in range(2, min(layers, m) + 1):

@@ -23,6 +23,7 @@ from strategies.mesh.block_program import UnitProblem, split_unit, unit_problem
 from strategies.mesh.block_search import split_plan, split_top
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
+from tests.cases import mostly
 from tests.costmodel.mesh import plans as make
 from tests.strategies.mesh.networks import decoder, two_level_cluster, workload_of
 
@@ -133,11 +134,13 @@ def test_one_gather_serves_all_that_read_a_tensor() -> None:
 # -- brute force --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tp", [2, 4])
-@pytest.mark.parametrize("sequence_parallel", [False, True])
-@pytest.mark.parametrize(
+@mostly("exact", "tp", [2, 4], quick=1)
+@mostly("exact", "sequence_parallel", [False, True], quick=1)
+@mostly(
+    "exact",
     "values",
     [{"features": 64, "ffn": 128}, {"features": 512, "ffn": 2048, "positions": 128}, {"kv_heads": 1, "ffn": 64}],
+    quick=1,
 )
 def test_the_program_finds_the_best_of_all_patterns(
     tp: int, values: dict[str, int], *, sequence_parallel: bool
@@ -158,6 +161,7 @@ def test_the_program_finds_the_best_of_all_patterns(
     assert check.best_step_time_s <= found * (1 + 1e-9)
 
 
+@pytest.mark.exact
 def test_the_bound_holds_where_the_host_decides() -> None:
     """The host's time is longer for some patterns and the device's for others; no pattern saves more than the bound says."""
     assumptions = replace(make.BARE, host_launch_s=2e-6, host_collective_s=3e-6, collective_wait_s=1e-6)

@@ -15,6 +15,7 @@ from strategies.mesh.plans import PlanJudge
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
 from strategies.mesh.ways import Ways
+from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
@@ -67,7 +68,7 @@ def _quickest(model: MeshModel, plans: MeshBatch, objective: str) -> dict[tuple[
     return best
 
 
-@pytest.mark.parametrize("seed", range(24))
+@mostly("exact", "seed", range(24))
 def test_no_plan_of_a_cell_is_better_than_its_bound(seed: int) -> None:
     model = _model(seed)
     objective = ("step_time", "gpu_hours")[seed // 2 % 2]
@@ -85,7 +86,7 @@ def test_no_plan_of_a_cell_is_better_than_its_bound(seed: int) -> None:
         assert all(bounds[key] >= goal / _ROUNDING for key in set(bounds) - set(kept))
 
 
-@pytest.mark.parametrize("seed", range(1, 24, 2))
+@mostly("exact", "seed", range(1, 24, 2))
 def test_work_without_experts_bounds_that_of_all_their_layouts(seed: int) -> None:
     model = _model(seed)
     space = MeshSpace.of(model, MeshSettings(max_workers=4, capacity_bytes=1e15))

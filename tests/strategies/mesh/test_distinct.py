@@ -14,6 +14,7 @@ from planner.spaces.mesh.judge import make_judge
 from planner.spaces.mesh.search import settings_of
 from strategies.mesh.incumbents import DISTINCT, Incumbents
 from strategies.mesh.search import search_model
+from tests.cases import mostly
 
 QUESTIONS = [
     {"model": "bert-large", "gpus": 16, "batch": 64},
@@ -26,8 +27,8 @@ def group_of(plan: MeshPlan) -> tuple[object, ...]:
     return tuple(getattr(plan, name) for name in DISTINCT)
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-@pytest.mark.parametrize("top", [3, 8])
+@mostly("exact", "question", QUESTIONS, quick=1)
+@mostly("exact", "top", [3, 8], quick=1)
 def test_the_best_of_the_best_groups(question: dict[str, object], top: int) -> None:
     """A plain list, long enough to hold that many groups, names them all."""
     resolved = resolve(Request(**question, top=top))  # type: ignore[arg-type]
@@ -51,7 +52,7 @@ def test_the_plain_list_can_be_asked_for() -> None:
         assert settings_of(resolved).distinct == distinct
 
 
-@pytest.mark.parametrize("question", [("llama2-7b", 16, 24), ("mixtral-8x7b", 16, 32)])
+@mostly("exact", "question", [("llama2-7b", 16, 24), ("mixtral-8x7b", 16, 32)], quick=1)
 def test_what_the_best_of_its_group_closes_is_of_no_use(
     question: tuple[str, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from costmodel.mesh.plan import MeshBatch
 from strategies.mesh.incumbents import key_of
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
+from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import random_case
 
@@ -34,7 +35,7 @@ def _best(plans: MeshBatch, energy: np.ndarray, memory: np.ndarray, capacity: fl
     return sorted(best.values())
 
 
-@pytest.mark.parametrize("seed", range(500, 560))
+@mostly("exact", "seed", range(500, 560))
 def test_the_plans_of_least_energy_are_those_of_brute_force(seed: int) -> None:
     workload, cluster, workers = random_case(seed)
     rng = random.Random(seed)

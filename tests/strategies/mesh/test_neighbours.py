@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from costmodel.mesh.model import MeshModel
 from strategies.mesh.neighbours import CELL, neighbours
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 from strategies.mesh.space import Columns, MeshSpace
+from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
@@ -28,7 +28,7 @@ def _cells(space: MeshSpace) -> set[tuple[int, ...]]:
     return {key for piece in space.cells() for key in _keys(piece)}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_neighbours_are_the_cells_of_the_space_that_differ_in_one_respect(seed: int) -> None:
     if seed % 2:
         cluster = two_level_cluster(per_node=2)

@@ -22,6 +22,7 @@ from costmodel.workload import Workload
 from strategies.mesh.compositions import all_shares
 from strategies.mesh.refine import refine, refine_top, refinement
 from strategies.mesh.settings import Bounds, MeshCandidate, MeshOutcome, MeshRestriction, MeshSettings
+from tests.cases import mostly
 
 LONG = 1e9  # seconds: no limit
 
@@ -134,7 +135,7 @@ def capacity_of(memory: np.ndarray, rng: np.random.Generator) -> float:
     return float(np.quantile(memory, rng.choice([0.02, 0.1, 0.3, 0.7, 1.0])) * (1 + 1e-9))
 
 
-@pytest.mark.parametrize("seed", range(64))
+@mostly("exact", "seed", range(64))
 def test_equals_brute_force(seed: int) -> None:
     model, plan, plans = random_case(seed)
     costs = model.evaluate_plans(plans)
@@ -150,7 +151,7 @@ def test_equals_brute_force(seed: int) -> None:
     assert found.bound_s == found.step_time_s
 
 
-@pytest.mark.parametrize("seed", range(64, 88))
+@mostly("exact", "seed", range(64, 88))
 def test_the_bound_holds_when_the_search_is_cut_short(seed: int) -> None:
     model, plan, plans = random_case(seed)
     costs = model.evaluate_plans(plans)

@@ -15,11 +15,12 @@ from costmodel.mesh.plan import RECOMPUTE
 from costmodel.workload import Workload
 from strategies.mesh.search import search_corner, search_mesh
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
+from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans, best_scores
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
 
-@pytest.mark.parametrize("seed", range(200))
+@mostly("exact", "seed", range(200))
 def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     workload, cluster, workers = random_case(seed)
     rng = random.Random(seed)
@@ -50,7 +51,7 @@ def test_the_best_plans_are_those_of_brute_force(seed: int) -> None:
     assert np.all(judged.memory_bytes <= capacity)
 
 
-@pytest.mark.parametrize("seed", range(200, 260))
+@mostly("exact", "seed", range(200, 260))
 def test_the_best_plans_are_those_of_brute_force_where_next_to_nothing_fits(seed: int) -> None:
     workload, cluster, _ = random_case(seed)
     rng = random.Random(seed)
@@ -76,7 +77,7 @@ def test_the_best_plans_are_those_of_brute_force_where_next_to_nothing_fits(seed
         assert outcome.nearest_miss.memory_bytes == pytest.approx(float(memory[0]), rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(300, 312))
+@mostly("exact", "seed", range(300, 312))
 def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(seed: int) -> None:
     """What should wait on the host and finds no room there stays on the device."""
     rng = random.Random(seed)
@@ -102,7 +103,7 @@ def test_the_best_plans_are_those_of_brute_force_with_experts_and_a_small_host(s
     assert not corner.candidates or corner.candidates[0].score >= expected[0] * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(500, 512))
+@mostly("exact", "seed", range(500, 512))
 def test_the_best_plans_are_those_of_brute_force_where_tokens_travel_behind_other_micro_batches(seed: int) -> None:
     """The more micro-batches a pipeline has, the less shows."""
     rng = random.Random(seed)
@@ -133,7 +134,7 @@ def test_the_best_plans_are_those_of_brute_force_where_tokens_travel_behind_othe
     assert [c.score for c in outcome.candidates] == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(400, 412))
+@mostly("exact", "seed", range(400, 412))
 def test_the_best_plans_are_those_of_brute_force_where_zero_1_adds_up_whole_gradients(seed: int) -> None:
     """ZeRO-2, which scatters them, can then be the faster of the two."""
     rng = random.Random(seed)
@@ -171,7 +172,7 @@ def _best(workload: Workload, cluster: object, **more: object) -> float:
     return search_mesh(workload, cluster, settings).candidates[0].step_time_s  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@mostly("exact", "seed", range(20), quick=2)
 def test_better_hardware_never_makes_the_best_plan_slower(seed: int) -> None:
     rng = random.Random(seed)
     graph = decoder(blocks=4, features=512, ffn=1024, positions=256, experts=rng.choice([0, 4]))
@@ -186,7 +187,7 @@ def test_better_hardware_never_makes_the_best_plan_slower(seed: int) -> None:
         assert best(**{name: value * rng.choice([1.5, 4.0])}) <= plain * (1 + 1e-9), name
 
 
-@pytest.mark.parametrize("seed", range(8))
+@mostly("exact", "seed", range(8), quick=1)
 def test_better_hardware_never_makes_the_best_plan_with_experts_slower(seed: int) -> None:
     """Where hardly anything fits, so that recomputation and offloading matter."""
     rng = random.Random(seed)

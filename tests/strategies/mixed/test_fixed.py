@@ -16,6 +16,7 @@ from costmodel.mixed.plan import MixedPlan
 from strategies.mesh.settings import Bounds
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedOutcome, MixedSettings
+from tests.cases import mostly
 from tests.strategies.mixed.mixed_problems import all_plans, random_case
 
 MOST_PLANS, MOST_COSTED = 6_000, 400
@@ -61,7 +62,7 @@ def with_fixes(settings: MixedSettings, rng: random.Random, batch: int) -> Mixed
     return replace(settings, **{"tp": Bounds(high=2), "recompute": RECOMPUTE, **fixed})
 
 
-@pytest.mark.parametrize("chunk", range(6))
+@mostly("exact", "chunk", range(6))
 def test_the_best_that_is_allowed_is_that_of_brute_force(chunk: int) -> None:
     """Ten random cases each, 60 in all; some have no legal plan, some none that fits."""
     cases, found, seed = 0, 0, 5000 + 1000 * chunk

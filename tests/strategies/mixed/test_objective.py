@@ -17,6 +17,7 @@ from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan
 from strategies.mixed.objective import Weights
 from strategies.mixed.search import search_mixed
+from tests.cases import mostly
 from tests.strategies.mixed.mixed_problems import all_plans, random_case, tp_degrees
 
 MOST_PLANS = 400
@@ -72,7 +73,7 @@ def scores(model: MixedModel, plans: Sequence[MixedPlan], objective: str) -> lis
     return [float(step) * plan.workers for plan, step in zip(plans, times, strict=True)]
 
 
-@pytest.mark.parametrize("chunk", range(6))
+@mostly("exact", "chunk", range(6))
 def test_the_best_plan_is_that_of_brute_force(chunk: int) -> None:
     """Ten random cases each; the bound of each group alone holds, too."""
     cases, seed = 0, 20_000 + 1000 * chunk

@@ -20,6 +20,7 @@ from strategies.mesh.settings import Bounds
 from strategies.mixed.families import partitions
 from strategies.mixed.search import search_mixed
 from strategies.mixed.settings import MixedSettings
+from tests.cases import mostly
 from tests.strategies.mixed.mixed_problems import (
     brute_force,
     device_of,
@@ -33,7 +34,7 @@ from tests.strategies.mixed.mixed_problems import (
 MOST_PLANS = 400
 
 
-@pytest.mark.parametrize("chunk", range(10))
+@mostly("exact", "chunk", range(10))
 def test_best_plan_is_that_of_brute_force(chunk: int) -> None:
     """Ten random cases each, 100 in all; every one is proven, too, and no group alone is faster."""
     cases, seed = 0, 1000 * chunk
@@ -70,7 +71,7 @@ def test_parts_are_all_partitions_of_all_subsets() -> None:
         assert set(listed) == subsets_in_parts(range(groups))
 
 
-@pytest.mark.parametrize("seed", range(500, 512))
+@mostly("exact", "seed", range(500, 512))
 def test_better_hardware_is_never_slower(seed: int) -> None:
     work, cluster, settings = random_case(seed)
     before = search_mixed(work, cluster, settings)

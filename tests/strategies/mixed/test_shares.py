@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from strategies.mixed.shares import Shape, assign, least_slowest, num_vectors, vectors
+from tests.cases import mostly
 
 
 def random_case(seed: int) -> tuple[list[Shape], int]:
@@ -24,7 +25,7 @@ def all_counts(shapes: list[Shape], batch: int) -> list[tuple[int, ...]]:
     return [c for c in product(*ranges) if sum(n * s.micro_batch for n, s in zip(c, shapes, strict=True)) == batch]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_least_slowest_of_all_shares(seed: int) -> None:
     shapes, batch = random_case(seed)
     rng = random.Random(1000 + seed)
@@ -45,7 +46,7 @@ def test_least_slowest_of_all_shares(seed: int) -> None:
     assert found[1] in all_counts(shapes, batch)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_assign_finds_counts_where_there_are_any(seed: int) -> None:
     shapes, batch = random_case(seed)
     rng = random.Random(seed)
@@ -60,7 +61,7 @@ def test_assign_finds_counts_where_there_are_any(seed: int) -> None:
     assert found is None or found in legal
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_vectors_leave_out_nothing(seed: int) -> None:
     """Every share is covered by a vector with at most as many of the last shape, the others alike."""
     shapes, batch = random_case(seed)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from strategies.placement.contraction import _strong_components
+from tests.cases import mostly
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_components_are_those_that_reach_each_other(seed: int) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 12))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.placement.check import check_throughput
@@ -85,7 +85,6 @@ def test_gap_and_proof() -> None:
     assert result(0.0, 0.0).proven_optimal
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.data())
 def test_loads_agree_with_the_checker(seed: int, data: st.DataObject) -> None:
     problem = random_problem(seed)
@@ -109,7 +108,6 @@ def test_loads_agree_with_the_checker(seed: int, data: st.DataObject) -> None:
     assert accelerator_loads(problem, members) == pytest.approx(loads.load[: problem.num_accelerators])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.data())
 def test_load_is_submodular_and_blocks_keep_it(seed: int, data: st.DataObject) -> None:
     problem = random_problem(seed)

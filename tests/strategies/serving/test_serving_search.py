@@ -19,6 +19,7 @@ from strategies.mesh.settings import Bounds
 from strategies.serving.search import score_of, search_serving
 from strategies.serving.settings import SERVING_OBJECTIVES, ServingSettings
 from strategies.serving.space import batches_of, outlines
+from tests.cases import mostly
 from tests.strategies.mesh.networks import decoder, two_level_cluster
 
 MOST = 6  # sequences per replica in the small cases
@@ -81,7 +82,7 @@ def brute_force(model: ServingModel, settings: ServingSettings) -> list[ServingP
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_the_best_plan_is_that_of_brute_force(seed: int) -> None:
     model, settings = case(seed)
     every = ServingBatch.from_plans(brute_force(model, settings))
@@ -159,7 +160,7 @@ def test_more_memory_is_never_worse(objective: str) -> None:
     assert best == sorted(best, reverse=True)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_better_hardware_never_makes_the_best_plan_worse(seed: int) -> None:
     rng = random.Random(seed)
     graph = decoder(blocks=4, features=256, ffn=512, kv_heads=rng.choice([1, 4]), experts=rng.choice([0, 4]))

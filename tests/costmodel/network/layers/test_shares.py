@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.layerwise.splits import Split
@@ -134,7 +134,6 @@ def test_an_attached_activation_costs_its_gradient_even_in_the_first_layer() -> 
         assert flop(work_of(dressed, 1).backward_input) == flop(work_of(plain, 1).backward_input)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 40),
     st.integers(1, 24),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.network.layers.window import window
@@ -23,7 +23,6 @@ def _slide(extent: int, kernel: int, stride: int, pad: int, *, ceil_mode: bool) 
     raise AssertionError
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 7), st.integers(1, 5), st.integers(0, 3), st.booleans())
 def test_windows_are_those_that_slide(extent: int, kernel: int, stride: int, pad: int, ceil_mode: bool) -> None:
     assume(2 * pad <= kernel)

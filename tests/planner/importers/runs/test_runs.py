@@ -17,6 +17,7 @@ from planner.exporters.export import make_export
 from planner.files.loading import load_model
 from planner.importers.runs import RUNS, read_run
 from planner.importers.runs.networks import sizes_of_network
+from tests.cases import mostly
 from tests.planner.exporters.jobs import CONTEXT, EXPERTS, FSDP, ODD_STAGES, PIPELINE
 
 
@@ -342,7 +343,7 @@ def test_missing_files_and_trainers(tmp_path: Path) -> None:
 
 @given(text=st.text(max_size=300))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.parametrize("trainer", sorted(RUNS))
+@mostly("fuzz", "trainer", sorted(RUNS), quick=2)
 def test_any_text_is_read_or_refused(trainer: str, text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))

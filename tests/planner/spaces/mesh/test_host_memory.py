@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.hardware.host import USABLE_SHARE, Host
@@ -71,7 +71,6 @@ def test_few_workers_have_the_host_to_themselves(question: Resolved) -> None:
     assert half == pytest.approx(6 * question.workload.graph.weight_count, rel=1e-6)
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     memory_bytes=st.floats(1e8, 1e12),
     shape=st.sampled_from([(1, 1, 8), (2, 1, 4), (1, 4, 2), (2, 2, 2)]),

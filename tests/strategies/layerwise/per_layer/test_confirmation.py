@@ -7,10 +7,11 @@ import pytest
 
 from strategies.layerwise.per_layer import confirmation
 from strategies.layerwise.per_layer.confirmation import is_confirmed
+from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import brute_force, random_problem
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_the_cheapest_is_confirmed_and_nothing_dearer(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape="dense", memory="binding")
     costs = [value for value, _ in brute_force(problem)]

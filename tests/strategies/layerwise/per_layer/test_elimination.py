@@ -15,6 +15,7 @@ from strategies.layerwise.per_layer.minplus import Partition, min_plus
 from strategies.layerwise.per_layer.problem import ChoiceProblem
 from strategies.layerwise.per_layer.region import spanning_forest
 from strategies.layerwise.per_layer.structure import Structure
+from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, random_problem
 
 
@@ -39,7 +40,7 @@ def structure_of(problem: ChoiceProblem) -> Structure:
 
 
 @pytest.mark.parametrize("shape", ["chain", "branching", "dense"])
-@pytest.mark.parametrize("seed", range(30))
+@mostly("exact", "seed", range(30))
 def test_equals_brute_force(shape: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, shape=shape)
@@ -56,7 +57,7 @@ def test_equals_brute_force(shape: str, seed: int) -> None:
     assert (again, same.tolist()) == (value, choice.tolist())
 
 
-@pytest.mark.parametrize("seed", range(10))
+@mostly("exact", "seed", range(10))
 def test_run_leaves_costs_alone_and_can_be_repeated(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape="dense")
     run = Elimination(structure_of(problem), problem)
@@ -67,7 +68,7 @@ def test_run_leaves_costs_alone_and_can_be_repeated(seed: int) -> None:
     assert all((a == b).all() for a, b in zip(before, problem.base_s, strict=True))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@mostly("exact", "seed", range(20))
 def test_forest_is_a_relaxation(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape="dense")
     forest = spanning_forest(problem)

@@ -15,6 +15,7 @@ from strategies.layerwise.per_layer.lagrangian import Multipliers
 from strategies.layerwise.per_layer.layers import LayeredGraph
 from strategies.layerwise.per_layer.problem import ChoiceProblem, objective_s
 from strategies.layerwise.per_layer.structure import Structure
+from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, best_by_key, brute_force, random_problem
 
 ROUNDING = 1e-12
@@ -42,7 +43,7 @@ def labels_below(
 
 
 @pytest.mark.parametrize("shape", ["chain", "branching", "dense"])
-@pytest.mark.parametrize("seed", range(15))
+@mostly("exact", "seed", range(15))
 def test_graph_has_the_same_minimum_as_elimination(shape: str, seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape=shape)
     structure = Structure(problem.num_nodes, [(e.producer, e.consumer) for e in problem.edges])
@@ -59,7 +60,7 @@ def test_graph_has_the_same_minimum_as_elimination(shape: str, seed: int) -> Non
 
 
 @pytest.mark.parametrize("memory", ["none", "loose", "binding"])
-@pytest.mark.parametrize("seed", range(30))
+@mostly("exact", "seed", range(30))
 def test_labels_are_exact_up_to_the_limit(memory: str, seed: int) -> None:
     problem = random_problem(
         np.random.default_rng(seed), shape=("chain", "branching", "dense")[seed % 3], memory=memory
@@ -85,7 +86,7 @@ def test_labels_are_exact_up_to_the_limit(memory: str, seed: int) -> None:
         assert not len(labels_below(problem, values[0] * (1.0 - 1e-9))[2][0].state)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@mostly("exact", "seed", range(10))
 def test_a_beam_says_that_it_is_incomplete(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape="branching")
     values = [v for v, _ in brute_force(problem)]
@@ -102,7 +103,7 @@ def test_deadline() -> None:
 
 
 @pytest.mark.parametrize("flat", [True, False])
-@pytest.mark.parametrize("seed", range(10))
+@mostly("exact", "seed", range(10))
 def test_pareto_keeps_a_point_for_every_point(flat: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)
     group = rng.integers(0, 3, size=60)

@@ -11,10 +11,11 @@ from strategies.layerwise.per_layer.lagrangian import DualAscent, Multipliers
 from strategies.layerwise.per_layer.master import solve_master
 from strategies.layerwise.per_layer.problem import memory_bytes, objective_s
 from strategies.layerwise.per_layer.structure import Structure
+from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, brute_force, random_problem
 
 
-@pytest.mark.parametrize("seed", range(40))
+@mostly("exact", "seed", range(40))
 def test_any_multipliers_bound_the_optimum(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, shape=("chain", "branching", "dense")[seed % 3], memory="binding")
@@ -32,7 +33,7 @@ def test_any_multipliers_bound_the_optimum(seed: int) -> None:
     assert ascent.best.weight.sum() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@mostly("exact", "seed", range(20))
 def test_evaluation_equals_the_definition(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, shape="dense", memory="loose")
@@ -43,7 +44,7 @@ def test_evaluation_equals_the_definition(seed: int) -> None:
         assert seen.memory == pytest.approx(memory_bytes(problem, choice))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@mostly("exact", "seed", range(10))
 def test_restricted_problem_costs_the_same(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_problem(rng, shape="branching")
@@ -54,7 +55,7 @@ def test_restricted_problem_costs_the_same(seed: int) -> None:
         assert objective_s(problem, whole) == value
 
 
-@pytest.mark.parametrize("seed", range(30))
+@mostly("exact", "seed", range(30))
 def test_master_beats_every_sample_and_is_attained(seed: int) -> None:
     rng = np.random.default_rng(seed)
     choices, terms = int(rng.integers(1, 9)), int(rng.integers(1, 5))

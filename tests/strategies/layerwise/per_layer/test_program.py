@@ -15,6 +15,7 @@ import pytest
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge, Limits, Status
 from strategies.layerwise.per_layer.program import solve_program
 from strategies.solvers import LinearProgram, ProgramStatus, solve_linear_program
+from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import (
     TOLERANCE,
     best_by_key,
@@ -27,7 +28,7 @@ SOLVER_TOLERANCE = 1e-6  # relative, generous: 1e-9 per node and edge
 
 
 @pytest.mark.parametrize("memory", ["none", "loose", "binding"])
-@pytest.mark.parametrize("seed", range(35))
+@mostly("exact", "seed", range(35))
 def test_equals_brute_force(memory: str, seed: int) -> None:
     shape = ("chain", "branching", "dense")[seed % 3]
     problem = random_problem(np.random.default_rng(seed), shape=shape, memory=memory, overlap=seed % 4 > 0)
@@ -48,7 +49,7 @@ def test_infeasible() -> None:
     assert (answer.status, answer.choices, answer.bound_s) == (Status.INFEASIBLE, (), math.inf)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@mostly("exact", "seed", range(12))
 def test_cutoff(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape="branching", memory="binding")
     best = brute_force(problem)[0][0] or 1e-9

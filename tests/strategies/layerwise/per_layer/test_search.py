@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.layerwise.per_layer import elimination, layers, search
@@ -21,6 +21,7 @@ from strategies.layerwise.per_layer.problem import (
     objective_s,
 )
 from strategies.layerwise.per_layer.search import lower_bound, solve
+from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import (
     TOLERANCE,
     best_by_key,
@@ -46,7 +47,7 @@ def check_claims(problem: ChoiceProblem, answer: Solution, expected: list[float]
 
 @pytest.mark.parametrize("memory", ["none", "loose", "binding"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(40))
+@mostly("exact", "seed", range(40))
 def test_equals_brute_force(shape: str, memory: str, seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape=shape, memory=memory, overlap=seed % 4 > 0)
     costs = best_by_key(problem)
@@ -64,7 +65,7 @@ def test_equals_brute_force(shape: str, memory: str, seed: int) -> None:
         assert few.rest_bound_s == math.inf
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_equals_the_program(seed: int) -> None:
     rng = np.random.default_rng(1000 + seed)
     problem = random_problem(rng, shape=SHAPES[seed % 3], memory=("none", "binding")[seed % 2])
@@ -74,7 +75,7 @@ def test_equals_the_program(seed: int) -> None:
     assert ours.method == "elimination"
 
 
-@pytest.mark.parametrize("seed", range(10))
+@mostly("exact", "seed", range(10))
 def test_all_keys_in_order(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape=SHAPES[seed % 3], memory="binding")
     answer = solve(problem, Limits(num_solutions=10_000))
@@ -88,7 +89,7 @@ def test_without_keys_every_choice_counts() -> None:
     assert answer.objectives_s == pytest.approx([v for v, _ in brute_force(problem)][:7])
 
 
-@pytest.mark.parametrize("seed", range(25))
+@mostly("exact", "seed", range(25))
 def test_cutoff(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape=SHAPES[seed % 3], memory="binding")
     costs = best_by_key(problem)
@@ -109,7 +110,7 @@ def test_infeasible() -> None:
     assert (answer.status, answer.choices, answer.bound_s) == (Status.INFEASIBLE, (), math.inf)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@mostly("exact", "seed", range(10))
 def test_gap_is_kept(seed: int) -> None:
     problem = random_problem(np.random.default_rng(seed), shape="branching", memory="binding")
     best = brute_force(problem)[0][0]
@@ -129,7 +130,7 @@ def test_no_time(seed: int) -> None:
     assert solve(problem, Limits(wall_s=0.0, cutoff_s=-1.0)).status is Status.LIMIT
 
 
-@pytest.mark.parametrize("reason", ["tables", "labels", "layers"])
+@mostly("exact", "reason", ["tables", "labels", "layers"], quick=1)
 def test_falls_back_to_the_program(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason == "tables":
         monkeypatch.setattr(elimination, "MAX_TABLE_ENTRIES", 8)
@@ -154,6 +155,7 @@ def test_falls_back_to_the_program(reason: str, monkeypatch: pytest.MonkeyPatch)
     assert "elimination+program" in methods
 
 
+@pytest.mark.exact
 def test_a_small_budget_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "FIRST_BUDGET", 1)
     monkeypatch.setattr(search, "DIVE_LABELS", 1)
@@ -212,7 +214,6 @@ def test_same_answer_twice() -> None:
     assert (first.objectives_s, first.bound_s) == (second.objectives_s, second.bound_s)
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), shape=st.sampled_from(SHAPES), factor=st.sampled_from([1e-9, 1e-3, 1.0, 1e6]))
 def test_units_do_not_matter(seed: int, shape: str, factor: float) -> None:
     problem = random_problem(np.random.default_rng(seed), shape=shape, memory="binding")

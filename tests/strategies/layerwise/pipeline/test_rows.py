@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from strategies.layerwise.pipeline.rows import RowTable, TableFullError, reduce_groups
+from tests.cases import mostly
 
 
-@pytest.mark.parametrize("seed", range(20))
+@mostly("exact", "seed", range(20))
 def test_table_equals_a_plain_array(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, cuts, levels, workers = 4, 6, 3, 5

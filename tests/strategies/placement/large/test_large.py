@@ -20,10 +20,11 @@ from strategies.placement.large.free import solve_large
 from strategies.placement.large.priced import priced_bounds
 from strategies.placement.orders import sample_orders
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
+from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
 
-@pytest.mark.parametrize("block", range(6))
+@mostly("exact", "block", range(6))
 def test_placements_are_legal_and_bounds_hold(block: int) -> None:
     for seed in range(20 * block, 20 * block + 20):
         problem = random_problem(seed)
@@ -37,7 +38,7 @@ def test_placements_are_legal_and_bounds_hold(block: int) -> None:
             assert result.objective >= best * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@mostly("exact", "seed", range(80))
 def test_priced_bounds_are_below_every_placement(seed: int) -> None:
     problem = random_problem(seed)
     best = brute_force(problem).best("none")
@@ -50,7 +51,7 @@ def test_priced_bounds_are_below_every_placement(seed: int) -> None:
     assert max(found) <= best * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_orders_stay_topological_and_cuts_are_those_of_their_prefixes(seed: int) -> None:
     graph = contract(random_problem(seed))
     for order in sample_orders(graph, 4, seed):
@@ -67,7 +68,7 @@ def test_orders_stay_topological_and_cuts_are_those_of_their_prefixes(seed: int)
             assert costs[i] == pytest.approx(cost)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_coarse_graph_costs_what_the_graph_costs(seed: int) -> None:
     """Down-sets of the coarse graph are down-sets of the graph, with the same work and the same cuts."""
     graph = contract(random_problem(seed))

@@ -13,6 +13,7 @@ from strategies.placement.latency.bundles import Bundled, bundled
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.latency.steps import arcs_of, build_steps, membership
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem
+from tests.cases import mostly
 from tests.strategies.placement.latency.small_latency import Everything, random_latency_problem
 
 
@@ -83,7 +84,7 @@ def test_bundles_of_more_calls_than_an_accelerator_runs_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("num_subgraphs", [2, 3])
-@pytest.mark.parametrize("block", range(10))
+@mostly("exact", "block", range(10))
 def test_bounds_hold_without_the_exhaustive_search(
     block: int, num_subgraphs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

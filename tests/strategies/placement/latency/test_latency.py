@@ -17,6 +17,7 @@ from strategies.placement.latency.evaluate import evaluate
 from strategies.placement.latency.solve import solve_latency
 from strategies.placement.latency.start import latency_greedy, latency_one_device
 from strategies.placement.problem import EdgeSpec, NodeSpec, Placement, PlacementProblem
+from tests.cases import mostly
 from tests.strategies.placement.latency.small_latency import Everything, random_latency_problem
 from tests.strategies.placement.small_problems import content_of
 
@@ -31,7 +32,7 @@ def _checked(problem: PlacementProblem, placement: Placement, num_subgraphs: int
     return checked.objective
 
 
-@pytest.mark.parametrize("block", range(20))
+@mostly("exact", "block", range(20))
 def test_one_subgraph_is_proven_optimal(block: int) -> None:
     for seed in range(15 * block, 15 * (block + 1)):
         problem = random_latency_problem(seed)
@@ -44,7 +45,7 @@ def test_one_subgraph_is_proven_optimal(block: int) -> None:
         assert _checked(problem, result.placement, 1) == pytest.approx(result.objective)
 
 
-@pytest.mark.parametrize("block", range(20))
+@mostly("exact", "block", range(20))
 def test_two_subgraphs_are_bounded(block: int) -> None:
     for seed in range(1000 + 10 * block, 1000 + 10 * (block + 1)):
         problem = random_latency_problem(seed, num_subgraphs=2)

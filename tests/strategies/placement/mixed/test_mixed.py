@@ -15,10 +15,11 @@ from strategies.placement.free.solve import solve_free
 from strategies.placement.mixed.bounds import Kind, kinds_of, mixed_bound, spread_bound
 from strategies.placement.mixed.columns import KindColumns, KindCover, KindPrices
 from strategies.placement.problem import EdgeSpec, NodeSpec, PlacementProblem, PlacementResult, TypeSpec
+from tests.cases import mostly
 from tests.strategies.placement.mixed.mixed_problems import best_by_trying, mixed_content, mixed_problem
 
 
-@pytest.mark.parametrize("block", range(15))
+@mostly("exact", "block", range(15))
 def test_equals_trying_everything(block: int) -> None:
     for seed in range(8 * block, 8 * block + 8):
         problem = mixed_problem(seed)
@@ -40,7 +41,7 @@ def judge(problem: PlacementProblem, result: PlacementResult, best: float, conti
     assert result.proven_optimal
 
 
-@pytest.mark.parametrize("seed", range(60))
+@mostly("exact", "seed", range(60))
 def test_bounds_are_below_every_placement(seed: int) -> None:
     problem = mixed_problem(1000 + seed)
     best, _ = best_by_trying(problem)
@@ -59,7 +60,7 @@ def test_bounds_are_below_every_placement(seed: int) -> None:
             assert found <= best * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("block", range(20))
+@mostly("exact", "block", range(20))
 def test_covers_bound_every_placement(block: int) -> None:
     """Two hundred graphs: a proof at any load is below the best of all placements, and at that load there is a cover."""
     tightest = []
