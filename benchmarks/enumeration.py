@@ -13,7 +13,7 @@ from costmodel.layerwise.splits import split_table
 from costmodel.layerwise.tables import CostTables
 from planner.core.request import Request
 from planner.resolve import resolve
-from strategies.layerwise.exhaustive import blocks, enumerate_uniform
+from strategies.layerwise.candidates import blocks, enumerate_uniform
 from strategies.layerwise.space import Restriction, micro_batch_counts
 
 

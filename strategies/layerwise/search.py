@@ -17,13 +17,10 @@ from costmodel.tolerances import EQUAL, ROUNDING
 from costmodel.workload import Workload
 from strategies.layerwise.bounds import lower_bounds, memory_extremes, screened_bounds
 from strategies.layerwise.build import LayerChoice, choice_problem
-from strategies.layerwise.exhaustive import blocks, enumerate_uniform
-from strategies.layerwise.outcome import Outcome, SearchSettings
-from strategies.layerwise.per_layer.confirmation import is_confirmed
+from strategies.layerwise.candidates import Candidate, Outcome, Pool, SearchSettings, blocks, enumerate_uniform
 from strategies.layerwise.per_layer.problem import Limits, Solution, Status
-from strategies.layerwise.per_layer.search import solve
+from strategies.layerwise.per_layer.search import is_confirmed, solve
 from strategies.layerwise.pipeline.search import replica_table, search_pipelines
-from strategies.layerwise.pool import Candidate, Pool
 from strategies.layerwise.space import count_layer_plans, count_pipelines, micro_batch_counts
 
 __all__ = ["Candidate", "Outcome", "SearchSettings", "search"]

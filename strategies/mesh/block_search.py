@@ -19,8 +19,7 @@ from costmodel.mesh.pipelines import mesh_strides
 from costmodel.mesh.plan import LayerSplit, MeshBatch, MeshPlan
 from costmodel.mesh.tensor_parallel import standard_splits
 from costmodel.tolerances import EQUAL
-from strategies.mesh.block_options import UnitPrices
-from strategies.mesh.block_program import split_unit, unit_problem
+from strategies.mesh.block_program import UnitPrices, split_unit, unit_problem
 from strategies.mesh.settings import MeshCandidate, MeshOutcome
 
 __all__ = ["SplitCheck", "split_plan", "split_top"]

@@ -1,21 +1,264 @@
-"""Uneven pipelines: for the degrees of a plan, the best layout of its blocks and its recomputation (`strategies.mesh.layout_search`)."""
+"""Uneven pipelines: for the degrees of a plan, the best layout of its blocks and its recomputation.
+
+A chunk's time depends on where it starts and ends, and on the fewest blocks it must recompute to fit (fewer is faster, and ranks do
+not share memory). So layouts are cuts of a row of blocks, and dynamic programming over (blocks so far, chunk) gives the least
+bottleneck. With m micro-batches, pp ranks, and T the time of a micro-batch through the network without full recomputation, a layout
+whose slowest chunk takes t per micro-batch needs at least
+
+    gpipe               T + (m - 1) t                      a flow line
+    1f1b, m > pp        max(m t, 2 T + (m - 1 - pp) t)     two paths of `costmodel.mesh.schedule`: e the slowest stage; a = b = last
+    1f1b, m <= pp       max(m t, 2 T m / (pp + 1))         the path e = pp - m takes 2 T less pp - m + 1 stages of at most t; t may be more
+    all other           m max(t, T / pp)                   the slowest rank is busy
+
+which never falls as t grows. So layouts with slow chunks are left out first: all layouts up to some bottleneck are judged, and once
+the bound of the next slower one is no better than the best, that is proven best of all. Where the layouts are too many, single blocks
+are moved from chunk to chunk while that helps, and the bound says how much better any layout could be.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshPlan
 from costmodel.tolerances import EQUAL
-from strategies.mesh.incumbents import KEY
-from strategies.mesh.layout_search import BestLayout, LayoutSearch
+from strategies.mesh.plans import KEY
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings
-from strategies.mesh.stage_tables import StageTables
+from strategies.mesh.stage_tables import StageTables, all_shares, count_cuts, cuts, least_bottleneck
 
-__all__ = ["Refinement", "refine", "refine_top", "refinement"]
+__all__ = ["BestLayout", "LayoutSearch", "Refinement", "refine", "refine_top", "refinement"]
+
+
+# Layouts judged at a time.
+_PIECE = 256
+# Steps of the search block by block: chunks that blocks are taken from, ways to divide recomputation over the chunks of a rank.
+_SOURCES = 6
+_SHARES = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class BestLayout:
+    """The best plan so far, and how many may still be judged."""
+
+    plan: MeshPlan | None = None
+    step_time_s: float = float("inf")
+    judged: int = 0
+    most_judged: int | None = None
+
+    def share(self, searches: int) -> int | None:
+        """How many may have been judged when the first of several searches with equal shares ends."""
+        return None if self.most_judged is None else self.judged + (self.most_judged - self.judged) // searches
+
+    def is_spent(self, most: int | None) -> bool:
+        """Whether so many have been judged."""
+        return most is not None and self.judged >= most
+
+    def judge(self, model: MeshModel, plans: Sequence[MeshPlan], capacity_bytes: float) -> FloatArray:
+        """Score plans and remember the best that fits; infinite where one does not fit."""
+        if not plans:
+            return np.zeros(0)
+        costs = model.evaluate_plans(plans)
+        self.judged += len(plans)
+        times = np.where(costs.memory_bytes <= capacity_bytes, costs.step_time_s, np.inf)
+        n = int(np.argmin(times))
+        if times[n] < self.step_time_s:
+            self.plan, self.step_time_s = plans[n], float(times[n])
+        return times
+
+
+@dataclass(slots=True, kw_only=True)
+class LayoutSearch:
+    """Layouts under one kind of recomputation."""
+
+    model: MeshModel
+    tables: StageTables
+    must_recompute: bool  # plans without recomputation are not wanted
+    loads: FloatArray = field(init=False)
+    bottleneck_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.loads = self.tables.loads()
+        self.bottleneck_s = least_bottleneck(self.loads)
+
+    @property
+    def least_s(self) -> float:
+        """No layout takes less."""
+        return self.bound_s(self.bottleneck_s)
+
+    def bound_s(self, slowest: float) -> float:
+        """No layout takes less whose slowest chunk takes so long per micro-batch."""
+        if not np.isfinite(slowest):
+            return float("inf")
+        plan, m, total = self.tables.plan, self.tables.plan.num_micro_batches, self.tables.total_s
+        bound = m * slowest
+        if plan.schedule == "gpipe":
+            bound = total + (m - 1) * slowest
+        elif plan.schedule == "1f1b" and m > plan.pp:
+            bound = max(bound, 2.0 * total + (m - 1 - plan.pp) * slowest)
+        elif plan.schedule == "1f1b":
+            bound = max(bound, 2.0 * total * m / (plan.pp + 1))
+        else:
+            bound = max(bound, m * total / plan.pp)
+        return bound * (1.0 - EQUAL)
+
+    def prove(self, best: BestLayout, deadline: float, most_layouts: int) -> float:
+        """Judge all layouts that may be better than the best; returns a bound on all layouts, at most the best step found."""
+        if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
+            return self.least_s
+        levels = np.unique(self.loads[(self.loads >= self.bottleneck_s) & np.isfinite(self.loads)])
+        position = 0  # layouts with a slower bottleneck than all levels before it are not judged yet
+        while position < len(levels) and self.bound_s(float(levels[position])) < best.step_time_s:
+            reached = self._affordable(levels, position, most_layouts, best)
+            if reached < position or not self._enumerate(best, float(levels[reached]), deadline):
+                return self.bound_s(float(levels[position]))
+            position = reached + 1
+        return best.step_time_s
+
+    def _affordable(self, levels: FloatArray, position: int, most_layouts: int, best: BestLayout) -> int:
+        """Last level whose layouts can all be judged, not beyond those that matter; less than ``position`` if none can."""
+        matter = [n for n in range(position, len(levels)) if self.bound_s(float(levels[n])) < best.step_time_s]
+        low, high = position - 1, matter[-1]
+        while low < high:
+            middle = (low + high + 1) // 2
+            if count_cuts(self.loads, float(levels[middle]))[0, 0] <= most_layouts:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _enumerate(self, best: BestLayout, limit: float, deadline: float) -> bool:
+        """Judge all layouts within a limit; False if time ran out, or what may be judged."""
+        for ways in cuts(self.loads, limit, piece=_PIECE):
+            for plans in _grouped(self._plans_of(ways)):
+                if time.monotonic() > deadline or best.is_spent(best.most_judged):
+                    return False
+                self._judge(best, plans)
+        return True
+
+    def climb(self, best: BestLayout, deadline: float, most: int | None) -> None:
+        """Move single blocks between chunks while that helps, from the uniform layout or one with the least bottleneck."""
+        if self.least_s >= best.step_time_s or not np.isfinite(self.least_s):
+            return
+        starts = np.stack([self._uniform(), self._quickest()])
+        values = self._least(best, starts, deadline, most)
+        n = int(np.argmin(values))
+        here, value = starts[n], values[n]
+        while time.monotonic() < deadline and not best.is_spent(most):
+            near = _moves(here, self._slowest(here))
+            near = near[np.array([self._is_possible(way) for way in near], dtype=np.bool_)]
+            if not len(near):
+                break
+            values = self._least(best, near, deadline, most)
+            n = int(np.argmin(values))
+            if not values[n] < value:
+                break
+            here, value = near[n], values[n]
+
+    def _slowest(self, way: IntArray) -> list[int]:
+        """The slowest chunks, from which blocks may be taken."""
+        times = self.loads[np.arange(len(way) - 1), way[:-1], way[1:]]
+        return [int(c) for c in np.argsort(-times, kind="stable")[:_SOURCES]]
+
+    def _is_possible(self, way: IntArray) -> bool:
+        return bool(np.all(np.isfinite(self.loads[np.arange(len(way) - 1), way[:-1], way[1:]])))
+
+    def _quickest(self) -> IntArray:
+        """A layout with the least bottleneck."""
+        return np.asarray(next(cuts(self.loads, self.bottleneck_s, piece=1))[0])
+
+    def _uniform(self) -> IntArray:
+        return np.cumsum([0, *self.model.blocks_of(self.tables.chunks)])
+
+    def _least(self, best: BestLayout, ways: IntArray, deadline: float, most: int | None) -> FloatArray:
+        """Step of layouts, each at (nearly) its best recomputation; infinite for those that do not fit, or that a limit left out."""
+        values = np.full(len(ways), np.inf)
+        owners: list[int] = []
+        plans: list[MeshPlan] = []
+        for n, way in enumerate(ways):
+            own = list(itertools.islice(self._plans_of(way[None]), _SHARES))
+            owners += [n] * len(own)
+            plans += own
+        for start in range(0, len(plans), _PIECE):
+            if start and (time.monotonic() > deadline or best.is_spent(most)):
+                break
+            piece = slice(start, start + _PIECE)
+            np.minimum.at(values, owners[piece], self._judge(best, plans[piece]))
+        return values
+
+    def _judge(self, best: BestLayout, plans: Sequence[MeshPlan]) -> FloatArray:
+        return best.judge(self.model, plans, self.tables.capacity_bytes)
+
+    # -- plans --------------------------------------------------------------------------------------------------------------
+
+    def _plans_of(self, ways: IntArray) -> Iterator[MeshPlan]:
+        """Plans of layouts (n, C + 1): every way to recompute as few blocks as fit."""
+        plan, chunks = self.tables.plan, self.tables.chunks
+        pp, vpp = plan.pp, plan.vpp
+        n = len(ways)
+        chunk = np.tile(np.arange(chunks), n)
+        units = self.tables.units(chunk, ways[:, :-1].ravel(), ways[:, 1:].ravel())
+        on_rank = units.reshape(n, vpp, pp, -1).sum(axis=1).reshape(n * pp, -1)
+        least = self.tables.least_recomputed(np.tile(np.arange(pp), n), on_rank).reshape(n, pp)
+        for way, again in zip(ways, least, strict=True):
+            if np.any(again < 0):
+                continue
+            blocks = tuple(np.diff(way).tolist())
+            if plan.recompute != "full":
+                yield replace(plan, stage_blocks=blocks, recompute_blocks=0)
+                continue
+            for recompute in self._recomputations(blocks, again.tolist()):
+                yield replace(plan, stage_blocks=blocks, stage_recompute=recompute, recompute_blocks=max(recompute))
+
+    def _recomputations(self, blocks: tuple[int, ...], least: list[int]) -> Iterator[tuple[int, ...]]:
+        """Blocks that every chunk recomputes: as few on every rank as fit, divided over its chunks in all ways.
+
+        Activations that wait on the host take time to get there, so then recomputing more may be quicker; and where the chunks of a rank
+        hold different kinds of blocks, more of those that are soon run again.
+        """
+        pp, chunks = self.tables.plan.pp, len(blocks)
+        if self.tables.plan.offload_activations or (any(least) and self.tables.frees_unequally):
+            totals = [range(n, sum(blocks[rank::pp]) + 1) for rank, n in enumerate(least)]
+        elif any(least):
+            totals = [range(n, n + 1) for n in least]
+        elif self.must_recompute or self.tables.plan.zero_stage >= 3:
+            # Gathered weights hide behind recomputation, so that a little of it may be quicker than none.
+            yield from (tuple(int(c == one) for c in range(chunks)) for one in range(chunks))
+            return
+        else:
+            return  # without any is quicker, and takes no more memory
+        for picked in all_shares([blocks[rank::pp] for rank in range(pp)], totals):
+            recompute = tuple(picked[c % pp][c // pp] for c in range(chunks))
+            if any(recompute):
+                yield recompute
+
+
+def _moves(way: IntArray, sources: Sequence[int]) -> IntArray:
+    """Layouts that differ by one block moved from a chunk to another; what lies between moves along.
+
+    >>> (np.diff(_moves(np.array([0, 2, 3, 5]), [0, 1, 2]), axis=1)).tolist()
+    [[1, 2, 2], [1, 1, 3], [3, 1, 1], [2, 2, 1]]
+    """
+    blocks = np.diff(way)
+    found = []
+    for source, target in itertools.product(sources, range(len(blocks))):
+        if blocks[source] > 1 and source != target:
+            moved = blocks.copy()
+            moved[source] -= 1
+            moved[target] += 1
+            found.append(np.concatenate([[0], np.cumsum(moved)]))
+    return np.array(found, dtype=np.int64).reshape(-1, len(way))
+
+
+def _grouped(plans: Iterator[MeshPlan]) -> Iterator[list[MeshPlan]]:
+    while piece := list(itertools.islice(plans, _PIECE)):
+        yield piece
+
 
 # Layouts judged at most where proof is sought; about 0.1 ms each.
 _MOST_LAYOUTS = 20_000

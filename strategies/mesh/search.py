@@ -1,16 +1,16 @@
 """Best-first search of the mesh plans: cells in the order of their bound, until no cell can be better than the plans at hand.
 
-Cells are bounded first (`strategies.mesh.cells`). Below them, each level keeps what may still fit and beat the plans at hand:
+Cells are bounded first (`strategies.mesh.nodes`). Below them, each level keeps what may still fit and beat the plans at hand:
 
-1. pipelines with ranks as near each other as in any order (`strategies.mesh.pipeline_bound`), and of those the ways to run them, by the
-   least memory (`strategies.mesh.ways`) and the least time (`strategies.mesh.way_times`) that any division of dp leaves;
+1. pipelines with ranks as near each other as in any order (`strategies.mesh.time_bounds`), and of those the ways to run them, by the
+   least memory (`strategies.mesh.memory_modes`) and the least time (`strategies.mesh.time_bounds`) that any division of dp leaves;
 2. the same with every order of the ranks;
 3. every division of dp, run its best way (`strategies.mesh.plans`).
 
 A corner of the space goes first (`MeshRestriction.powers_of_two`, `narrowed`), then what is near the plans found there
-(`strategies.mesh.neighbours`): good plans close most of the whole. A larger corner follows where that does not make a list.
+(`strategies.mesh.space`): good plans close most of the whole. A larger corner follows where that does not make a list.
 
-Cells that cannot fit are left out in families (`strategies.mesh.memory_bound`) of equal dp before they are opened; as long as nothing is
+Cells that cannot fit are left out in families (`strategies.mesh.nodes`) of equal dp before they are opened; as long as nothing is
 known to fit, in large ones before their time is bounded, too, and in those of equal dp and micro-batch where that was not enough.
 
 Recomputation, offloading and the order of the ranks do not make a plan different: each plan is run its best way, the fastest that fits.
@@ -31,17 +31,12 @@ from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
-from strategies.mesh.cells import CellBounds, pieces_of
-from strategies.mesh.counting import PlanCount
-from strategies.mesh.incumbents import Incumbents
-from strategies.mesh.memory_bound import Families, families_of_cells
-from strategies.mesh.neighbours import CELL, neighbours
-from strategies.mesh.pipeline_bound import PipelineTimes, worthy_times
-from strategies.mesh.plans import PlanJudge
+from strategies.mesh.memory_modes import WayNeeds, Ways
+from strategies.mesh.nodes import CellBounds, Families, PlanCount, families_of_cells, pieces_of
+from strategies.mesh.plans import Incumbents, PlanJudge
 from strategies.mesh.settings import MeshOutcome, MeshRestriction, MeshSettings, NearestMiss
-from strategies.mesh.space import Columns, MeshSpace, batch_of, selected
-from strategies.mesh.way_times import least_step_s, raise_for_gathering
-from strategies.mesh.ways import WayNeeds, Ways
+from strategies.mesh.space import CELL, Columns, MeshSpace, batch_of, neighbours, selected
+from strategies.mesh.time_bounds import PipelineTimes, least_step_s, raise_for_gathering, worthy_times
 
 __all__ = ["search_corner", "search_mesh", "search_model"]
 

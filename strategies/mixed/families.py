@@ -24,9 +24,8 @@ from costmodel.mixed.model import MixedModel
 from costmodel.mixed.stage_costs import StageCosts, StageRows, cost_stages
 from costmodel.precision import Precision
 from strategies.mesh.settings import Bounds
-from strategies.mixed.division import turns_of
+from strategies.mixed.division import Shape, turns_of
 from strategies.mixed.settings import MixedSettings
-from strategies.mixed.shares import Shape
 
 __all__ = ["Family", "RateBook", "Rates", "Shapes", "families_of", "legal_degrees", "partitions", "shapes_of"]
 

@@ -24,11 +24,9 @@ from costmodel.mixed.plan import MixedPlan, group_names
 from costmodel.precision import Precision
 from costmodel.tolerances import EQUAL
 from costmodel.workload import Workload
-from strategies.mixed.apart import PartShape, SideBySide
 from strategies.mixed.families import Family, RateBook, families_of, partitions, shapes_of
-from strategies.mixed.leaf import Leaf, LeafSolver
-from strategies.mixed.misses import nearest_miss
-from strategies.mixed.objective import Weights
+from strategies.mixed.leaf import Leaf, LeafSolver, nearest_miss
+from strategies.mixed.objective import PartShape, SideBySide, Weights
 from strategies.mixed.settings import MixedBaseline, MixedCandidate, MixedOutcome, MixedSettings
 
 __all__ = ["search_mixed"]

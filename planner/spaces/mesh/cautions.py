@@ -13,7 +13,7 @@ from planner.report.numbers import percent
 from planner.spaces.mesh.judge import MeshJudge
 from planner.spaces.mesh.results import RankedMeshPlan
 from planner.spaces.mesh.wording import mesh_plan_in_words
-from strategies.mesh.incumbents import DISTINCT
+from strategies.mesh.plans import DISTINCT
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshSettings
 

@@ -19,7 +19,7 @@ from planner.spaces.mesh.fixed import flags_of, given_text, only
 from planner.spaces.mesh.flags import flag_of
 from planner.spaces.mesh.judge import MeshJudge
 from planner.spaces.mesh.near import near_multiples
-from strategies.mesh.counting import PlanCount
+from strategies.mesh.nodes import PlanCount
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
 from strategies.mesh.space import MeshSpace
 

@@ -27,7 +27,7 @@ from planner.uncertainty.answers import mesh_bars
 from planner.uncertainty.bars import COMPARED_PLANS, with_bars
 from planner.uncertainty.sensitivity import SENSITIVITY_PLANS, mesh_sensitivity
 from strategies.mesh.block_search import SplitCheck, split_plan, split_top
-from strategies.mesh.incumbents import DISTINCT
+from strategies.mesh.plans import DISTINCT
 from strategies.mesh.refine import refine_top
 from strategies.mesh.settings import Bounds, MeshOutcome, MeshRestriction, MeshSettings
 

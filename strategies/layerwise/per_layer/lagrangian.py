@@ -1,8 +1,8 @@
-"""Lower bounds for the full objective: multipliers for the lag and for the memory capacity.
+"""Lower bounds for the full objective, and the part of the options that holds every choice up to some cost.
 
-Notes
------
-The cost of a choice is ``additive + max_j path_j`` (:mod:`strategies.layerwise.per_layer.flat`). For weights ``w_j >= 0`` that sum
+Multipliers for the lag and for the memory capacity
+---------------------------------------------------
+The cost of a choice is ``additive + max_j path_j`` (:mod:`strategies.layerwise.per_layer.problem`). For weights ``w_j >= 0`` that sum
 to 1 and a price ``p >= 0`` per byte,
 
     additive + sum_j w_j path_j + p (memory - capacity)
@@ -12,6 +12,10 @@ is at most that cost for every choice that fits, and splits into node and pair c
 exactly; the maximum over the multipliers is found by cutting planes over the choices met on the way, damped towards the
 best multipliers so far (in-out: Ben-Ameur and Neto, Networks 49, 2007). Only nodes that some choice waited for get a
 weight, so the linear program stays tiny.
+
+Region
+------
+A part of the options that holds every choice up to some cost.
 """
 
 from __future__ import annotations
@@ -23,10 +27,98 @@ from typing import Protocol
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from strategies.layerwise.per_layer.flat import Evaluation, FlatTables
-from strategies.layerwise.per_layer.master import solve_master
+from strategies.layerwise.per_layer.elimination import Elimination
+from strategies.layerwise.per_layer.problem import (
+    ChoiceProblem,
+    Evaluation,
+    FlatTables,
+    Structure,
+    restrict,
+    structure_of,
+)
 
-__all__ = ["DualAscent", "Minimiser", "Multipliers"]
+__all__ = ["DualAscent", "Forest", "Minimiser", "Multipliers", "Region", "solve_master", "spanning_forest"]
+
+
+MAX_PIVOTS = 200
+
+
+def solve_master(value: FloatArray, excess: FloatArray, price_limit: float) -> tuple[FloatArray, float, float]:
+    """Maximise the lower envelope of linear functions over a simplex and an interval.
+
+        max over w in the simplex, 0 <= p <= price_limit  of  min_k  sum_j w_j value[k, j] + p excess[k]
+
+    Solved through its dual (mix the choices k so that the worst column is least) by the revised simplex method with a
+    dense basis, which is small: one row per column of ``value`` plus two.
+
+    Parameters
+    ----------
+    value : array, shape (choices, terms)
+    excess : array, shape (choices,)
+    price_limit : float
+
+    Returns
+    -------
+    (array of shape (terms,), float, float)
+        The weights ``w``, the price ``p`` and the maximum.
+
+    Examples
+    --------
+    Two choices, two terms: (0, 4) and (4, 0). Equal weights make both worth 2.
+
+    >>> weights, price, best = solve_master(np.array([[0.0, 4.0], [4.0, 0.0]]), np.zeros(2), 0.0)
+    >>> weights.tolist(), best
+    ([0.5, 0.5], 2.0)
+    """
+    count, terms = value.shape
+    matrix, cost = _tableau(value, excess, price_limit)
+    rhs = np.zeros(terms + 2)
+    rhs[-1] = 1.0
+    start = int(value.max(axis=1).argmin())
+    worst = int(value[start].argmax())
+    slacks = [count + 1 + j for j in range(terms) if j != worst]
+    basis = np.array([start, count, *slacks, len(cost) - (2 if excess[start] > 0 else 1)])
+    duals = np.zeros(terms + 2)
+    for pivot in range(MAX_PIVOTS):
+        try:
+            inverse = np.linalg.inv(matrix[:, basis])
+        except np.linalg.LinAlgError:  # rounding; the last multipliers are still multipliers
+            break
+        duals = cost[basis] @ inverse
+        reduced = cost - duals @ matrix
+        reduced[basis] = 0.0
+        candidates = np.flatnonzero(reduced < -1e-12 * (1.0 + abs(float(duals[-1]))))
+        if not len(candidates):
+            break
+        # Dantzig's rule, and Bland's once the program might cycle.
+        entering = int(candidates[0] if pivot > MAX_PIVOTS // 2 else reduced.argmin())
+        direction = inverse @ matrix[:, entering]
+        bounded = (direction > 1e-12) & (basis != count)  # the worst value itself may have any sign
+        if not bounded.any():
+            break
+        ratio = np.where(bounded, (inverse @ rhs) / np.where(bounded, direction, 1.0), np.inf)
+        basis[int(ratio.argmin())] = entering
+    weights = np.maximum(duals[:terms], 0.0)
+    total = float(weights.sum())
+    weights = weights / total if total > 0.0 else np.full(terms, 1.0 / terms)
+    price = float(np.clip(duals[terms], 0.0, price_limit))
+    return weights, price, float((value @ weights + price * excess).min())
+
+
+def _tableau(value: FloatArray, excess: FloatArray, price_limit: float) -> tuple[FloatArray, FloatArray]:
+    """Matrix and costs; columns: mix (choices), worst value, slack per term, overflow of memory, slack of memory."""
+    count, terms = value.shape
+    matrix = np.zeros((terms + 2, count + 1 + terms + 2))
+    matrix[:terms, :count] = -value.T
+    matrix[:terms, count] = 1.0
+    matrix[:terms, count + 1 : count + 1 + terms] = -np.eye(terms)
+    matrix[terms, :count] = -excess
+    matrix[terms, -2:] = 1.0, -1.0
+    matrix[terms + 1, :count] = 1.0
+    cost = np.zeros(matrix.shape[1])
+    cost[count], cost[-2] = 1.0, price_limit
+    return matrix, cost
+
 
 STRIDE = 0.85  # of the way from the best multipliers so far to those that the choices seen call for
 
@@ -126,3 +218,110 @@ class DualAscent:
         weight = np.zeros_like(self.best.weight)
         weight[self._active] = weights
         return Multipliers(weight, price * unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """A spanning forest of a problem's graph."""
+
+    structure: Structure
+    edges: tuple[int, ...]
+
+
+def spanning_forest(problem: ChoiceProblem) -> Forest:
+    """Edges without a cycle that cost most on average, so that leaving out the others loses little.
+
+    Parameters
+    ----------
+    problem : ChoiceProblem
+
+    Returns
+    -------
+    Forest
+        All edges, when the graph is a forest itself.
+    """
+    root = list(range(problem.num_nodes))
+
+    def find(a: int) -> int:
+        while root[a] != a:
+            root[a] = root[root[a]]
+            a = root[a]
+        return a
+
+    kept = []
+    weight = np.array([float(e.cost_s.mean()) for e in problem.edges])
+    for e in np.argsort(-weight, kind="stable").tolist():
+        a, b = find(problem.edges[e].producer), find(problem.edges[e].consumer)
+        if a != b:
+            root[a] = b
+            kept.append(e)
+    kept.sort()
+    pairs = tuple((problem.edges[e].producer, problem.edges[e].consumer) for e in kept)
+    return Forest(structure_of(problem.num_nodes, pairs), tuple(kept))
+
+
+@dataclass(slots=True)
+class Region:
+    """Some options of every node: all that choices up to some cost can have, with the best multipliers so far."""
+
+    problem: ChoiceProblem
+    tables: FlatTables
+    keep: tuple[IntArray, ...]  # node -> options of the whole problem
+    multipliers: Multipliers
+    bound_s: float  # of the choices in the region, less an allowance for rounding
+
+    @classmethod
+    def whole(cls, problem: ChoiceProblem, tables: FlatTables) -> Region:
+        """All options, and the weights that suit any problem: waiting for the first node."""
+        first = Multipliers(np.eye(1, problem.num_nodes)[0], 0.0)
+        return cls(problem, tables, tuple(np.arange(len(b)) for b in problem.base_s), first, -np.inf)
+
+    def structure(self) -> Structure:
+        """Order of elimination of the graph."""
+        return structure_of(self.problem.num_nodes, tuple((e.producer, e.consumer) for e in self.problem.edges))
+
+    def marginals(self, elimination: Elimination) -> list[FloatArray]:
+        """Bound on the choices with each option, in seconds, at the best multipliers.
+
+        Parameters
+        ----------
+        elimination : Elimination
+            Over this region's problem, or a relaxation of it.
+        """
+        price = self.multipliers.price_s_per_byte
+        _, _, marginals = elimination.marginals(self.tables.node_costs(self.multipliers.suffix, price))
+        offset = price * self.problem.memory_capacity_bytes if price else 0.0
+        return [m - offset for m in marginals]
+
+    def below(self, marginals: Sequence[FloatArray], limit: float) -> Region | None:
+        """The options whose marginals do not pass a limit.
+
+        Parameters
+        ----------
+        marginals : sequence of arrays, node -> (options,)
+        limit : float
+            Seconds, with the allowance for rounding.
+
+        Returns
+        -------
+        Region or None
+            None when some node has no such option: no choice of the region costs ``limit`` or less.
+        """
+        keep = [np.flatnonzero(m <= limit) for m in marginals]
+        if any(not len(k) for k in keep):
+            return None
+        problem = restrict(self.problem, keep)
+        kept = tuple(a[k] for a, k in zip(self.keep, keep, strict=True))
+        return Region(problem, FlatTables(problem), kept, self.multipliers, self.bound_s)
+
+    def select(self, rows: Sequence[IntArray]) -> list[IntArray]:
+        """Part of tables over all options that belongs to this region."""
+        return [r[k] for r, k in zip(rows, self.keep, strict=True)]
+
+    def original(self, choice: IntArray) -> IntArray:
+        """A choice in the whole problem's numbers."""
+        return np.array([int(k[o]) for k, o in zip(self.keep, choice, strict=True)])
+
+    def report(self, tell: Callable[[IntArray, Evaluation], None]) -> Callable[[IntArray, Evaluation], None]:
+        """Pass choices on in the whole problem's numbers."""
+        return lambda choice, seen: tell(self.original(choice), seen)

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from strategies.layerwise.per_layer.elimination import TooWideError
-from strategies.layerwise.per_layer.minplus import Partition
+from strategies.layerwise.per_layer.elimination import Partition, TooWideError
 from strategies.layerwise.per_layer.problem import ChoiceProblem, Edge
 
 __all__ = ["Layer", "LayeredGraph"]

@@ -25,7 +25,6 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.tolerances import EQUAL, ROUNDING, SOLVER_TOLERANCE
-from strategies.layerwise.per_layer.flat import restrict
 from strategies.layerwise.per_layer.problem import (
     ChoiceProblem,
     Edge,
@@ -34,6 +33,7 @@ from strategies.layerwise.per_layer.problem import (
     Status,
     memory_bytes,
     objective_s,
+    restrict,
 )
 from strategies.solvers import LinearProgram, ProgramResult, ProgramStatus, solve_linear_program
 

@@ -1,7 +1,7 @@
 """Contiguous pipeline stages with replicas and micro-batches, chosen exactly by dynamic programming."""
 
 from strategies.layerwise.pipeline.bounds import pipeline_lower_bound
-from strategies.layerwise.pipeline.front import FrontTable, build_front
+from strategies.layerwise.pipeline.completion import FrontTable, build_front
 from strategies.layerwise.pipeline.problem import (
     InvalidPartitionError,
     PartitionProblem,
@@ -11,7 +11,7 @@ from strategies.layerwise.pipeline.problem import (
     stage_memory_bytes,
     stage_times_s,
 )
-from strategies.layerwise.pipeline.solve import solve_pipeline
+from strategies.layerwise.pipeline.search import solve_pipeline
 
 __all__ = [
     "FrontTable",

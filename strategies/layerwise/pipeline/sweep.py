@@ -1,7 +1,5 @@
 """One pass of the pipeline search: labels from the last stage to the first, Pareto dominance, completion bounds.
 
-Notes
------
 A state is (cut i, replicas of the stage that ends there, workers left, depth), where the depth d is the number of stages
 behind the cut, of which no more than m - 1 make a difference. A label is a choice of the stages behind the cut, with
 
@@ -24,7 +22,7 @@ A stage in front of the cut with F, B (c included), t = F + B and X turns these 
 Each is the length of some path, so E of a whole plan is a lower bound on its step, and mostly equal to it: left out are paths that turn
 more than `TURNS` stages before the last, and those that stay at one stage but spend passes at a slower one in front of it. Plans are
 entered with the judge's figure. If a pass keeps the K best labels of a state by E, it finds the K plans of least E, so once the K-th E
-reaches the worst plan wanted the search is over; otherwise it asks for more of them (`strategies.layerwise.pipeline.solve`).
+reaches the worst plan wanted the search is over; otherwise it asks for more of them (`strategies.layerwise.pipeline.search`).
 
 All of it increases with all of the values, so a label could be dropped when another one of its state is no worse in any. It even may be
 when that one is no worse in V + c, D + c, D_k + c, f + c, b + c, E, H and c: with D + c fixed, V' and E' do not fall as c grows,
@@ -41,7 +39,7 @@ A label is also dropped when no completion can beat the best known plan or the c
 (``q >= worker-seconds of q / workers left``; u = most stages that can be behind it; the last term only if u <= m - 2; it is
 ``m t + X + g`` of `strategies.layerwise.pipeline.problem` with ``t <= q / m``, and increases with q as u < m), and by (3) of
 `strategies.layerwise.pipeline.bounds`. The stages in front must also exist: N[i] workers, as defined there, must be left. Where this is
-not enough, the sum of t in front, and the most that D + c may be, come from `strategies.layerwise.pipeline.front`. That table is far
+not enough, the sum of t in front, and the most that D + c may be, come from `strategies.layerwise.pipeline.completion`. That table is far
 stronger where transfers or the memory matter.
 """
 
@@ -49,10 +47,11 @@ from __future__ import annotations
 
 import time
 from bisect import insort
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.arrays import FloatArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray
 from strategies.layerwise.per_layer.problem import Limits
 from strategies.layerwise.pipeline.bounds import (
     SAFETY,
@@ -62,12 +61,115 @@ from strategies.layerwise.pipeline.bounds import (
     stage_starts,
     workers_needed,
 )
-from strategies.layerwise.pipeline.front import FrontTable
-from strategies.layerwise.pipeline.frontier import undominated
-from strategies.layerwise.pipeline.labels import Labels, Trail, join
+from strategies.layerwise.pipeline.completion import FrontTable
 from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s
 
-__all__ = ["Sweep"]
+__all__ = ["Labels", "Sweep", "Trail", "join", "undominated"]
+
+
+def undominated(key: IntArray, values: FloatArray, copies: int = 1, deadline: float = float("inf")) -> IntArray:
+    """Rows that fewer than `copies` other rows with the same key beat or equal in every column.
+
+    Works on all keys at once: in lexicographic order the first undecided row of a key is beaten by none of the later ones,
+    so it is kept, and every row it beats is counted. There are as many rounds as rows are kept for the largest key.
+    Of equal rows the earlier ones are kept.
+
+    Parameters
+    ----------
+    key : array of int, shape (rows,)
+    values : array of float, shape (rows, columns)
+        Smaller is better.
+    copies : int
+        With K copies, the K best completions of all rows are completions of the rows that are kept.
+
+    deadline : float
+        On the clock of `time.perf_counter`; past it the undecided rows are kept unchecked.
+
+    Returns
+    -------
+    array of int
+        Indices of the rows that are kept, sorted by key.
+
+    Examples
+    --------
+    >>> undominated(np.array([0, 0, 0, 1]), np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 2.0], [9.0, 9.0]])).tolist()
+    [0, 1, 3]
+    """
+    order = np.lexsort((*values.T[::-1], key))
+    key, values = key[order], values[order]
+    beaten_by = np.zeros(len(key), dtype=np.int64)
+    kept = np.zeros(len(key), dtype=bool)
+    open_rows = np.arange(len(key))
+    while open_rows.size:
+        if time.perf_counter() > deadline:
+            kept[open_rows] = True
+            break
+        open_key = key[open_rows]
+        first = np.concatenate([[True], open_key[1:] != open_key[:-1]])
+        leaders = open_rows[first]
+        kept[leaders] = True
+        leader_of = leaders[np.cumsum(first) - 1]
+        beaten_by[open_rows] += np.all(values[open_rows] >= values[leader_of], axis=1)
+        open_rows = open_rows[~first & (beaten_by[open_rows] < copies)]
+    return order[kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Struct of arrays."""
+
+    value: FloatArray  # (n, 7 + TURNS): D, V, E, H, c, f, b, D_k as `strategies.layerwise.pipeline.sweep` defines them
+    bound: FloatArray  # (n,): no completion costs less
+    state: IntArray  # (n, 3): row of the stage that ends at the cut, workers left, depth
+    parent: IntArray  # (n,): index into the trail
+
+    def __getitem__(self, rows: IntArray | BoolArray | slice) -> Labels:
+        return Labels(self.value[rows], self.bound[rows], self.state[rows], self.parent[rows])
+
+    def __len__(self) -> int:
+        return len(self.bound)
+
+
+def join(parts: list[Labels]) -> Labels:
+    """Labels of several lists in one."""
+    return Labels(
+        np.concatenate([p.value for p in parts]),
+        np.concatenate([p.bound for p in parts]),
+        np.concatenate([p.state for p in parts]),
+        np.concatenate([p.parent for p in parts]),
+    )
+
+
+@dataclass
+class Trail:
+    """The closed stages of every kept label, as a tree."""
+
+    parent: list[IntArray] = field(default_factory=list)
+    cut: list[IntArray] = field(default_factory=list)
+    row: list[IntArray] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, labels: Labels, cut: int) -> IntArray:
+        """Store labels at a cut and return their indices."""
+        self.parent.append(labels.parent)
+        self.cut.append(np.full(len(labels), cut))
+        self.row.append(labels.state[:, 0])
+        self.size += len(labels)
+        return np.arange(self.size - len(labels), self.size)
+
+    def plan(self, problem: PartitionProblem, counts: IntArray, label: int) -> PipelinePlan:
+        """Stages from the label of the first cut back to the end of the chain."""
+        ends = np.cumsum([len(part) for part in self.parent])
+        cuts, replicas = [], []
+        while label >= 0:
+            part = int(np.searchsorted(ends, label, side="right"))
+            place = label - int(ends[part - 1]) if part else label
+            cuts.append(int(self.cut[part][place]))
+            replicas.append(int(counts[self.row[part][place]]))
+            label = int(self.parent[part][place])
+        assert cuts[-1] == problem.num_layers
+        return PipelinePlan(cuts=tuple(cuts[:-1]), replicas=tuple(replicas))
+
 
 TURNS = 2  # more make E closer to the step, and labels harder to compare
 _COLUMNS = 7 + TURNS

@@ -10,7 +10,7 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import CP_KINDS, ORDERS, SCHEDULES, MeshBatch, MeshCosts
 from costmodel.mesh.rules import NetworkShape, columns_of, holds
-from strategies.mesh.incumbents import key_of
+from strategies.mesh.plans import key_of
 
 _DEGREES = ("tp", "cp", "pp", "dp_replicate", "dp_shard")
 

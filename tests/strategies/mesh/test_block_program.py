@@ -18,8 +18,7 @@ from costmodel.mesh.tensor_parallel import split_options, standard_splits
 from planner.core.request import Request
 from planner.resolve import resolve
 from planner.spaces.mesh.judge import make_judge
-from strategies.mesh.block_options import UnitPrices
-from strategies.mesh.block_program import UnitProblem, split_unit, unit_problem
+from strategies.mesh.block_program import UnitPrices, UnitProblem, split_unit, unit_problem
 from strategies.mesh.block_search import split_plan, split_top
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshCandidate, MeshOutcome, MeshSettings

@@ -9,12 +9,11 @@ import pytest
 
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
-from strategies.mesh.cells import CellBounds
-from strategies.mesh.incumbents import Incumbents
-from strategies.mesh.plans import PlanJudge
+from strategies.mesh.memory_modes import Ways
+from strategies.mesh.nodes import CellBounds
+from strategies.mesh.plans import Incumbents, PlanJudge
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import Columns, MeshSpace, batch_of
-from strategies.mesh.ways import Ways
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of

@@ -12,7 +12,7 @@ from planner.core.request import Request
 from planner.resolve import resolve
 from planner.spaces.mesh.judge import make_judge
 from planner.spaces.mesh.search import settings_of
-from strategies.mesh.incumbents import DISTINCT, Incumbents
+from strategies.mesh.plans import DISTINCT, Incumbents
 from strategies.mesh.search import search_model
 from tests.cases import mostly
 

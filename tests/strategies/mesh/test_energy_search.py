@@ -12,7 +12,7 @@ from costmodel.hardware.energy import Power, least_computing_s, mesh_energy_j
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import MeshBatch
-from strategies.mesh.incumbents import key_of
+from strategies.mesh.plans import key_of
 from strategies.mesh.search import search_mesh
 from strategies.mesh.settings import MeshSettings
 from tests.cases import mostly

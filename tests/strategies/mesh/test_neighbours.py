@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from costmodel.mesh.model import MeshModel
-from strategies.mesh.neighbours import CELL, neighbours
 from strategies.mesh.settings import Bounds, MeshRestriction, MeshSettings
-from strategies.mesh.space import Columns, MeshSpace
+from strategies.mesh.space import CELL, Columns, MeshSpace, neighbours
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of

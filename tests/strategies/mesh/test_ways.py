@@ -10,13 +10,11 @@ import numpy as np
 from costmodel.mesh.assumptions import MeshAssumptions
 from costmodel.mesh.model import MeshModel
 from costmodel.mesh.plan import RECOMPUTE, MeshBatch
-from strategies.mesh.counting import PlanCount
-from strategies.mesh.memory_bound import Families, families_of_cells
-from strategies.mesh.pipeline_bound import PipelineTimes, worthy_times
+from strategies.mesh.memory_modes import Ways
+from strategies.mesh.nodes import Families, PlanCount, families_of_cells
 from strategies.mesh.settings import MeshSettings
 from strategies.mesh.space import MeshSpace, batch_of
-from strategies.mesh.way_times import least_step_s, raise_for_gathering
-from strategies.mesh.ways import Ways
+from strategies.mesh.time_bounds import PipelineTimes, least_step_s, raise_for_gathering, worthy_times
 from tests.cases import mostly
 from tests.strategies.mesh.brute_force import all_plans
 from tests.strategies.mesh.networks import decoder, random_case, two_level_cluster, workload_of

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from strategies.mixed.shares import Shape, assign, least_slowest, num_vectors, vectors
+from strategies.mixed.division import Shape, assign, least_slowest, num_vectors, vectors
 from tests.cases import mostly
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from strategies.layerwise.per_layer import confirmation
-from strategies.layerwise.per_layer.confirmation import is_confirmed
+from strategies.layerwise.per_layer import search
+from strategies.layerwise.per_layer.search import is_confirmed
 from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import brute_force, random_problem
 
@@ -25,5 +25,5 @@ def test_what_would_take_long_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> N
     problem = random_problem(np.random.default_rng(0), shape="dense", memory="none")
     least = brute_force(problem)[0][0]
     assert not is_confirmed(problem, least, 0.5)
-    monkeypatch.setattr(confirmation, "_CONFIRMED_PAIRS", 1)
+    monkeypatch.setattr(search, "_CONFIRMED_PAIRS", 1)
     assert not is_confirmed(problem, least, 60.0)

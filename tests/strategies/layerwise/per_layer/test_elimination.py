@@ -10,11 +10,9 @@ import pytest
 
 from costmodel.arrays import FloatArray
 from strategies.layerwise.per_layer import elimination
-from strategies.layerwise.per_layer.elimination import Elimination, TooWideError
-from strategies.layerwise.per_layer.minplus import Partition, min_plus
-from strategies.layerwise.per_layer.problem import ChoiceProblem
-from strategies.layerwise.per_layer.region import spanning_forest
-from strategies.layerwise.per_layer.structure import Structure
+from strategies.layerwise.per_layer.elimination import Elimination, Partition, TooWideError, min_plus
+from strategies.layerwise.per_layer.lagrangian import spanning_forest
+from strategies.layerwise.per_layer.problem import ChoiceProblem, Structure
 from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, random_problem
 

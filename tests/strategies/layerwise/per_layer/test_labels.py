@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 
 from strategies.layerwise.per_layer.elimination import Elimination
-from strategies.layerwise.per_layer.flat import FlatTables
-from strategies.layerwise.per_layer.k_best import best_choices
-from strategies.layerwise.per_layer.labels import CompletionBound, LabelSet, OutOfTimeError, pareto, search_labels
+from strategies.layerwise.per_layer.k_best import (
+    CompletionBound,
+    LabelSet,
+    OutOfTimeError,
+    best_choices,
+    pareto,
+    search_labels,
+)
 from strategies.layerwise.per_layer.lagrangian import Multipliers
 from strategies.layerwise.per_layer.layers import LayeredGraph
-from strategies.layerwise.per_layer.problem import ChoiceProblem, objective_s
-from strategies.layerwise.per_layer.structure import Structure
+from strategies.layerwise.per_layer.problem import ChoiceProblem, FlatTables, Structure, objective_s
 from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, best_by_key, brute_force, random_problem
 

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from strategies.layerwise.per_layer.elimination import Elimination
-from strategies.layerwise.per_layer.flat import FlatTables, restrict
-from strategies.layerwise.per_layer.lagrangian import DualAscent, Multipliers
-from strategies.layerwise.per_layer.master import solve_master
-from strategies.layerwise.per_layer.problem import memory_bytes, objective_s
-from strategies.layerwise.per_layer.structure import Structure
+from strategies.layerwise.per_layer.lagrangian import DualAscent, Multipliers, solve_master
+from strategies.layerwise.per_layer.problem import FlatTables, Structure, memory_bytes, objective_s, restrict
 from tests.cases import mostly
 from tests.strategies.layerwise.per_layer.choice_problems import TOLERANCE, brute_force, random_problem
 

@@ -11,10 +11,18 @@ import pytest
 from costmodel.hardware.cluster import Cluster, Level
 from costmodel.layerwise.pipeline import farther_takes_longer
 from costmodel.layerwise.tables import KnownCosts
-from strategies.layerwise.pipeline.dominance import distinct_replicas, in_units, undominated_rows, without_dominated
-from strategies.layerwise.pipeline.problem import PartitionProblem, PipelinePlan, objective_s, stage_memory_bytes
+from strategies.layerwise.candidates import Pool
+from strategies.layerwise.pipeline.problem import (
+    PartitionProblem,
+    PipelinePlan,
+    distinct_replicas,
+    in_units,
+    objective_s,
+    stage_memory_bytes,
+    undominated_rows,
+    without_dominated,
+)
 from strategies.layerwise.pipeline.search import PipelineOutcome, replica_table, search_pipelines
-from strategies.layerwise.pool import Pool
 from tests.cases import mostly
 from tests.strategies.layerwise.pipeline.test_solve import random_problem
 from tests.strategies.layerwise.test_build import CLUSTER, bundled, random_graph, workload

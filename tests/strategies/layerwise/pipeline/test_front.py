@@ -18,9 +18,9 @@ from strategies.layerwise.pipeline import (
     stage_memory_bytes,
     stage_times_s,
 )
-from strategies.layerwise.pipeline.behind import build_behind
 from strategies.layerwise.pipeline.bounds import SAFETY, build_tables, stage_starts
-from strategies.layerwise.pipeline.levels import depth_levels
+from strategies.layerwise.pipeline.completion import build_behind
+from strategies.layerwise.pipeline.cut_tables import depth_levels
 from tests.cases import mostly
 
 INF = float("inf")
@@ -69,7 +69,7 @@ def small_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small problems take every pass that large ones take."""
     monkeypatch.setattr("strategies.layerwise.pipeline.sweep._CHUNK", 7)
     for name, value in (("_FIRST", 2), ("_PROBE", 10), ("_BEAM", 2)):
-        monkeypatch.setattr(f"strategies.layerwise.pipeline.solve.{name}", value)
+        monkeypatch.setattr(f"strategies.layerwise.pipeline.search.{name}", value)
 
 
 @mostly("exact", "copies", [1, 4, 10], quick=1)
@@ -172,7 +172,7 @@ def test_tight_memory_with_many_micro_batches(seed: int, m: int, monkeypatch: py
     rng = np.random.default_rng(100 * m + seed)
     if seed % 2:
         small_passes(monkeypatch)
-        monkeypatch.setattr("strategies.layerwise.pipeline.solve.FRONT_LEVELS", 2)
+        monkeypatch.setattr("strategies.layerwise.pipeline.search.FRONT_LEVELS", 2)
     fewer, proved = 0, 0
     for _ in range(6):
         problem = replace(realistic(rng), num_micro_batches=m, memory_capacity_bytes=INF)
@@ -256,9 +256,9 @@ def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.Monke
     problem = realistic(np.random.default_rng(4))
     assert build_front(problem, INF, deadline=-1.0) is None
     with monkeypatch.context() as patch:
-        patch.setattr("strategies.layerwise.pipeline.front._MOST_ENTRIES", 10)
+        patch.setattr("strategies.layerwise.pipeline.completion._MOST_ENTRIES", 10)
         assert build_front(problem, INF) is None
-    monkeypatch.setattr("strategies.layerwise.pipeline.rows._MOST_ENTRIES", 10)
+    monkeypatch.setattr("strategies.layerwise.pipeline.cut_tables._MOST_ENTRIES", 10)
     assert build_front(problem, INF) is None
     small_passes(monkeypatch)
     assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)

@@ -21,7 +21,7 @@ from strategies.layerwise.pipeline import (
     stage_memory_bytes,
     stage_times_s,
 )
-from strategies.layerwise.pipeline.frontier import undominated
+from strategies.layerwise.pipeline.sweep import undominated
 from tests.cases import mostly
 
 INF = float("inf")
@@ -123,9 +123,9 @@ def test_equals_brute_force_on_longer_chains() -> None:
 @pytest.mark.parametrize("copies", [1, 3])
 def test_small_chunks_beam_and_probe_change_nothing(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strategies.layerwise.pipeline.sweep._CHUNK", 3)
-    monkeypatch.setattr("strategies.layerwise.pipeline.solve._FIRST", 2)
-    monkeypatch.setattr("strategies.layerwise.pipeline.solve._PROBE", 5)
-    monkeypatch.setattr("strategies.layerwise.pipeline.solve._BEAM", 2)
+    monkeypatch.setattr("strategies.layerwise.pipeline.search._FIRST", 2)
+    monkeypatch.setattr("strategies.layerwise.pipeline.search._PROBE", 5)
+    monkeypatch.setattr("strategies.layerwise.pipeline.search._BEAM", 2)
     rng = np.random.default_rng(5)
     for _ in range(60):
         problem = random_problem(rng)

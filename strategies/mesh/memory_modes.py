@@ -1,4 +1,4 @@
-"""Ways to run a pipeline, what is recomputed and what is kept on the host, and the least memory that each of them needs.
+"""Memory-saving modes of a pipeline (what is recomputed, what is kept on the host), and the least memory that each of them needs.
 
 A way fits a pipeline only if it fits with dp wholly shared out, where every rank holds least. There, a rank needs
 
