@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import planner
+from tests.cases import mostly
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -38,7 +39,7 @@ def tutorials() -> Any:
     return _module(DOCS / "tutorials.py")
 
 
-@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+@mostly("e2e", "page", TUTORIALS, ids=lambda page: page.stem, quick=1)
 def test_tutorials_say_what_happens(
     page: Path, tutorials: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ json.dump(answers, sys.stdout)
 """
 
 
+@pytest.mark.e2e
 def test_recipes_work(tmp_path: Path) -> None:
     text = (DOCS / "extending.md").read_text(encoding="utf-8")
     files = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```\n", text, re.DOTALL)

@@ -84,6 +84,7 @@ def lists(rows: Any, fitted: Any) -> FloatArray:
     return np.mean(np.array(found, dtype=np.float64), axis=0)
 
 
+@pytest.mark.published
 def test_a_file_never_seen_is_held_by_its_intervals_and_lists() -> None:
     """Eight files teach, forty others test, several times over: truths have the shifts and scales that the fit is not told of."""
     rng = np.random.default_rng(11)

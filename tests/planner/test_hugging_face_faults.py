@@ -14,6 +14,7 @@ from planner.cli import run
 from planner.core.errors import FileProblem, InputFileError
 from planner.files.loading import load_model
 from planner.importers.hugging_face import ARCHITECTURES, REFUSED, WITH_TEXT_PART
+from tests.cases import mostly
 from tests.planner.published_configs import PUBLISHED
 from tests.planner.whole_configs import ESSENTIAL, whole
 
@@ -349,7 +350,7 @@ def test_no_json(tmp_path: Path) -> None:
 JUNK = (None, True, -1, 0, 1, 7, 1.5, 10**12, "", "12", "$seq", "gelu", [], [1], ["full_attention"], {}, {"a": [None]})
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@mostly("fuzz", "name", PUBLISHED, quick=4)
 def test_any_values_load_or_are_refused(name: str, tmp_path: Path) -> None:
     """Whatever stands behind up to three keys: a network or a list of problems, nothing else."""
     whole = {key: value for key, value in json.loads(PUBLISHED[name][1]).items() if key != "id2label"}

@@ -41,6 +41,7 @@ REVEALED = [
 ]
 
 
+@pytest.mark.e2e
 def test_types_as_a_checker_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = pytest.importorskip("mypy.api")
     assert (REPOSITORY / "planner" / "py.typed").is_file()

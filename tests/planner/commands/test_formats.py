@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.cases import mostly
+
 Ask = Callable[..., str]
 
 GRAPH = {
@@ -64,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@mostly("e2e", "command", COMMANDS, quick=4)
 def test_every_format(command: str, folder: Path, answer: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     arguments = [*COMMANDS[command], "--quiet"]

@@ -14,6 +14,7 @@ import pytest
 from planner.cli import run
 from planner.commands.report_options import FIGURE_NAMES
 from planner.report.figures.standard import FIGURES
+from tests.cases import mostly
 from tests.planner.report.conftest import HAS_PLOTLY
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -57,6 +58,7 @@ def test_names_of_figures_are_those_that_there_are() -> None:
     assert tuple(FIGURES) == FIGURE_NAMES
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("name", ["mesh-static", "layers-static"])
 def test_everything_is_on_the_page(pages: dict[str, Path], name: str) -> None:
     root = parsed(pages[name])
@@ -180,8 +182,8 @@ def test_nothing_is_imported_where_nobody_asks() -> None:
 # --- figures
 
 
-@pytest.mark.parametrize("figure", FIGURE_NAMES)
-@pytest.mark.parametrize("model", ["mlp", "gpt3-1.3b"])
+@mostly("e2e", "figure", FIGURE_NAMES, quick=2)
+@mostly("e2e", "model", ["mlp", "gpt3-1.3b"], quick=1)
 def test_every_figure_of_every_space(figure: str, model: str, tmp_path: Path) -> None:
     target = tmp_path / "figure.svg"
     more = ["--tp", "2", "--pp", "2"] if model != "mlp" else []

@@ -70,6 +70,7 @@ def test_bytes_are_json_and_the_same_every_time() -> None:
     assert packed == trace_bytes(document, compressed=True)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     "question",
     [

@@ -65,6 +65,7 @@ def test_json_schema_of_a_network_file() -> None:
     assert set(DOCUMENTS) >= {"model", "device", "cluster"}
 
 
+@pytest.mark.e2e
 def test_json_schema_does_not_depend_on_the_hash_seed() -> None:
     code = "import json; from planner.schema import json_schema; print(json.dumps(json_schema('model')))"
     runs = {

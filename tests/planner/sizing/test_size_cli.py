@@ -12,6 +12,7 @@ from planner.cli import run
 from planner.core.request import Request
 from planner.schema.size_result import SizeDocument
 from planner.sweeping.answer import search
+from tests.cases import mostly
 
 GOAL = ("llama2-7b", "--tokens", "10B", "--batch", "256", "--max-gpus", "64", "--cluster", "h100")
 
@@ -23,6 +24,7 @@ def _document(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0
     return document  # type: ignore[no-any-return]
 
 
+@pytest.mark.exact
 def test_the_fewest_gpus_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     document = _document(capsys, *GOAL, "--days", "1", "--price", "2", "--power", "700 W,70 W")
     best = document["least_gpus"]
@@ -44,6 +46,7 @@ def test_the_fewest_gpus_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["nearest"] is None
 
 
+@pytest.mark.exact
 def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str]) -> None:
     """The deadline is just kept by the prediction, so that only more GPUs keep it with 90 % probability."""
     tried = _document(capsys, *GOAL, "--days", "1")["clusters"][0]["tried"]  # type: ignore[index]
@@ -63,6 +66,7 @@ def test_the_fewest_gpus_that_are_sure(capsys: pytest.CaptureFixture[str]) -> No
     assert "not with 90 % probability" in text
 
 
+@pytest.mark.exact
 def test_goodput_lengthens_the_training(capsys: pytest.CaptureFixture[str]) -> None:
     whole = _document(capsys, *GOAL, "--days", "400")["cheapest"]
     half = _document(capsys, *GOAL, "--days", "400", "--goodput", "50%")["cheapest"]
@@ -71,6 +75,7 @@ def test_goodput_lengthens_the_training(capsys: pytest.CaptureFixture[str]) -> N
     assert half["money"] == pytest.approx(2 * whole["money"])
 
 
+@pytest.mark.exact
 def test_nothing_will_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["size", *GOAL, "--days", "0.01", "--budget", "100", "--json"]) == 1
     out, errors = capsys.readouterr()
@@ -84,6 +89,7 @@ def test_nothing_will_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["clusters"][0]["least_money"] > 100
 
 
+@pytest.mark.exact
 def test_the_exported_plan_is_the_answer(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     best = _document(capsys, *GOAL, "--days", "1", "--export", str(file))["least_gpus"]
@@ -92,7 +98,7 @@ def test_the_exported_plan_is_the_answer(capsys: pytest.CaptureFixture[str], tmp
     assert json.loads(capsys.readouterr().out)["step_time_s"] == pytest.approx(best["step_time_s"])
 
 
-@pytest.mark.parametrize("form", ["table", "markdown", "csv", "yaml"])
+@mostly("exact", "form", ["table", "markdown", "csv", "yaml"], quick=1)
 def test_every_form(capsys: pytest.CaptureFixture[str], form: str) -> None:
     arguments = ("alexnet", "--samples", "1.28M", "--epochs", "90", "--days", "2", "--max-gpus", "8")
     assert run(["size", *arguments, "--cluster", "dgx1-v100", "--format", form]) == 0
@@ -125,6 +131,7 @@ def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.exact
 def test_the_steps_are_stated_with_what_the_batch_came_from(capsys: pytest.CaptureFixture[str]) -> None:
     """How many GPUs have work depends on the batch: who acts on an answer has to see it."""
     asked = ("llama2-7b", "--tokens", "10B", "--max-gpus", "8", "--cluster", "h100", "--days", "0.01")

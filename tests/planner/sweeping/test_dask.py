@@ -138,6 +138,7 @@ def test_an_address_that_does_not_answer_is_one_error_within_seconds(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.e2e
 def test_without_the_package_the_extra_is_named(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['distributed'] = None\n"

@@ -11,6 +11,7 @@ from planner.sweeping.here import answers_here
 from tests.planner.sweeping.workers import deadly
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("jobs", [2, 3])
 def test_a_cell_that_kills_its_process_costs_only_itself(tmp_path: Path, jobs: int) -> None:
     common = {"model": "m", "cluster": "c", "batch": None, "seq": None, "device": str(tmp_path)}

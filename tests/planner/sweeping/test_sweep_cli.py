@@ -92,6 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "out.csv").read_bytes()
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path: Path, whole: bytes, jobs: str) -> None:
     journal = tmp_path / "out.csv.journal"
@@ -124,6 +125,7 @@ def _interruptible() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path, jobs: str) -> None:
     process = subprocess.Popen(
@@ -146,6 +148,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path, jobs: str) -> None:
     assert all(row["status"] == "ok" for row in rows)
 
 
+@pytest.mark.e2e
 def test_processes_give_the_same_file(tmp_path: Path, whole: bytes) -> None:
     run(*GRID, "-o", "out.csv", "--jobs", "2", cwd=tmp_path)
     assert (tmp_path / "out.csv").read_bytes() == whole
@@ -220,6 +223,7 @@ def test_a_range_without_an_end_is_one_error(tmp_path: Path, here: Callable[...,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.e2e
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
     """A limit on the size of files stands in for a small disk."""
 

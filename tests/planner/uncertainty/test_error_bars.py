@@ -262,6 +262,7 @@ def test_constants_that_a_calibration_says_nothing_about_are_as_sure_as_without_
     assert np.sqrt(np.diag(known.covariance)) == pytest.approx(expected)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("question", ["gpt3-1.3b --gpus 4 --batch 16 --seq 512", "alexnet --gpus 4"])
 def test_sensitivity_lists_the_constants(asks: Any, answer: Any, known_answer: Any, question: str) -> None:
     rows = json.loads(known_answer("explain", *question.split(), "--sensitivity", "--json"))["sensitivity"]
@@ -277,6 +278,7 @@ def test_sensitivity_lists_the_constants(asks: Any, answer: Any, known_answer: A
     assert "another of the best plans" in answer("explain", *question.split(), "--sensitivity")
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("question", ["llama2-7b --gpus 16 --batch 64", LAYERS])
 def test_a_stated_change_makes_another_plan_win(asks: Any, tmp_path: Path, question: str) -> None:
     """Searched again with the constant as stated, and with nine tenths of the change: nothing else was told to the search."""
@@ -298,6 +300,7 @@ def test_a_stated_change_makes_another_plan_win(asks: Any, tmp_path: Path, quest
     assert best(1.1) != base[0]["summary"]
 
 
+@pytest.mark.exact
 def test_sensitivity_beside_a_plan_file(asks: Any, known_answer: Any, tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     asks(f"estimate gpt3-1.3b --gpus 4 --batch 16 --seq 512 --tp 4 --export {file}")

@@ -58,6 +58,7 @@ def screened(
     return screened_bounds(case, CLUSTER, split_table(COUNTS), m, restriction, score, cutoff)
 
 
+@pytest.mark.exact
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 2, 3]),
@@ -77,6 +78,7 @@ def test_bounds_are_bounds(seed: int, m: int, training: bool, score: Score, fami
     assert np.all(bounds >= plain_bounds(tables, restriction, score) * (1 - 1e-9))
 
 
+@pytest.mark.exact
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([1, 2]),
@@ -139,6 +141,7 @@ def test_some_layers_cost_what_they_cost_among_all(name: str) -> None:
             np.testing.assert_array_equal(getattr(costs, field), getattr(every[i], field))
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("seed", range(6))
 def test_screening_changes_no_answer(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)

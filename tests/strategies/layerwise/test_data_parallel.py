@@ -16,6 +16,7 @@ from costmodel.network.layers.base import params_from
 from costmodel.precision import OPTIMIZERS, PRECISIONS
 from costmodel.workload import Workload
 from strategies.layerwise.data_parallel import best_data_parallel
+from tests.cases import mostly
 
 DEVICE = Device(name="d", peak_flop_per_s={"fp32": 10e12}, memory_bytes=16e9, memory_bandwidth_bytes_per_s=500e9)
 CLUSTER = Cluster(
@@ -57,9 +58,9 @@ def by_hand(case: Workload, workers: int, m: int) -> tuple[float, float]:
 
 
 # The capacities let few, some and all of the plans fit. 36 samples on 5 workers: 3 x 3 fit in 547 MB, and 4 x 2 are faster.
-@pytest.mark.parametrize("batch", [12, 20, 36])
-@pytest.mark.parametrize("capacity", [0.542e9, 0.5472e9, 0.555e9, 16e9])
-@pytest.mark.parametrize("most", [1, 5, 8])
+@mostly("exact", "batch", [12, 20, 36], quick=1)
+@mostly("exact", "capacity", [0.542e9, 0.5472e9, 0.555e9, 16e9], quick=2)
+@mostly("exact", "most", [1, 5, 8], quick=1)
 def test_best_of_all_micro_batches_and_workers(batch: int, capacity: float, most: int) -> None:
     case = workload(batch)
     found: dict[int, float] = {}

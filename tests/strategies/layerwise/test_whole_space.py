@@ -23,6 +23,7 @@ from strategies.layerwise.pipeline.search import least_computing_s, quick_bounds
 from strategies.layerwise.score import score_of
 from strategies.layerwise.search import SearchSettings, search
 from strategies.layerwise.space import Restriction
+from tests.cases import mostly
 from tests.costmodel.network.small_networks import network
 
 # Slow arithmetic: the samples decide, and memory caps bite in all regions of the space.
@@ -126,8 +127,9 @@ def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
     return plans
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize(
+@mostly("exact", "name", NETWORKS, quick=1)
+@mostly(
+    "exact",
     ("training", "batch", "objective"),
     [
         *((training, batch, "step_time") for training in (True, False) for batch in (4, 6)),
@@ -136,6 +138,7 @@ def every_pipeline(case: Workload, most: int, m: int) -> list[Plan]:
         (True, 6, "energy"),
         (False, 4, "energy"),
     ],
+    quick=5,
 )
 def test_the_search_finds_and_proves_the_best_of_the_whole_space(
     name: str, training: bool, batch: int, objective: str
@@ -166,6 +169,7 @@ def test_the_search_finds_and_proves_the_best_of_the_whole_space(
             assert by_hand(objective, judged, np.array([first.plan.workers]))[0] == pytest.approx(best, rel=1e-9)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("objective", ["step_time", "gpu_hours", "energy"])
 @pytest.mark.parametrize("top", [1, 7])

@@ -34,11 +34,11 @@ from tests.strategies.mixed.mixed_problems import (
 MOST_PLANS = 400
 
 
-@mostly("exact", "chunk", range(10))
-def test_best_plan_is_that_of_brute_force(chunk: int) -> None:
+@mostly("exact", ("chunk", "count"), [(0, 1), *((chunk, 10) for chunk in range(10))], quick=1)
+def test_best_plan_is_that_of_brute_force(chunk: int, count: int) -> None:
     """Ten random cases each, 100 in all; every one is proven, too, and no group alone is faster."""
     cases, seed = 0, 1000 * chunk
-    while cases < 10:
+    while cases < count:
         work, cluster, settings = random_case(seed)
         seed += 1
         model = MixedModel.build(work, cluster, settings.assumptions)
@@ -71,6 +71,7 @@ def test_parts_are_all_partitions_of_all_subsets() -> None:
         assert set(listed) == subsets_in_parts(range(groups))
 
 
+@pytest.mark.exact
 @mostly("exact", "seed", range(500, 512))
 def test_better_hardware_is_never_slower(seed: int) -> None:
     work, cluster, settings = random_case(seed)
@@ -101,6 +102,7 @@ def _improved(cluster: Cluster, change: str, seed: int) -> Cluster:
     return replace(cluster, groups=groups)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("seed", range(600, 605))
 def test_a_limit_of_time_leaves_a_valid_bound(seed: int) -> None:
     work, cluster, settings = random_case(seed)
@@ -116,6 +118,7 @@ def test_a_limit_of_time_leaves_a_valid_bound(seed: int) -> None:
     assert hasty.out_of_time
 
 
+@pytest.mark.exact
 def test_ctrl_c_keeps_what_was_found_and_a_valid_bound() -> None:
     """Stopped early, half way and late; the search tells of every step."""
     work, cluster, settings = random_case(1)
@@ -144,6 +147,7 @@ def test_ctrl_c_keeps_what_was_found_and_a_valid_bound() -> None:
     assert not exact.interrupted
 
 
+@pytest.mark.exact
 def test_one_group_alone_finds_the_best_uniform_plan() -> None:
     """Every 1F1B plan of the mesh model with tp, pp, dp, micro-batch, ZeRO-1 and full recomputation is in the space of one group."""
     graph = transformer(5, d=32, seq=64)
@@ -186,6 +190,7 @@ def test_answers_do_not_depend_on_the_run() -> None:
     assert first.searched == second.searched
 
 
+@pytest.mark.exact
 def test_a_limit_of_memory_or_devices_is_kept() -> None:
     graph, device = transformer(3), device_of("d", 1.0, 1e9)
     fabric = Level(name="fabric", size=None, bandwidth_bytes_per_s=1e9, latency_s=1e-5)
@@ -206,6 +211,7 @@ def test_a_limit_of_memory_or_devices_is_kept() -> None:
         search_mixed(work, cluster, MixedSettings(group_limits=(1, 2, 3)))
 
 
+@pytest.mark.exact
 def test_a_slow_link_is_not_used_for_nothing() -> None:
     """Two equal regions behind a hopeless link: one of them works alone; behind a good one both do."""
     graph, device = transformer(4), device_of("d", 1.0, 1e9)
@@ -223,6 +229,7 @@ def test_a_slow_link_is_not_used_for_nothing() -> None:
     assert len(used[1e10]) == 2
 
 
+@pytest.mark.exact
 def test_bundled_mixed_clusters() -> None:
     """GPT-like networks of about a billion weights; answers are proven, and use the faster devices more."""
     graph = transformer(12, d=1024, heads=16, ffn=2816, vocab=32000, seq=1024)

@@ -13,6 +13,7 @@ from strategies.placement.bounds import class_bound, largest_load, simple_bound,
 from strategies.placement.clock import Clock
 from strategies.placement.convex import is_convex, solve_convex
 from strategies.placement.problem import PlacementProblem, PlacementResult
+from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
 CHAIN = {"greedy": solve_greedy, "chain": solve_chain}
@@ -28,7 +29,7 @@ def judged(problem: PlacementProblem, result: PlacementResult, contiguity: str) 
     return checked.objective
 
 
-@pytest.mark.parametrize("name", [*CHAIN, *FREE])
+@mostly("exact", "name", [*CHAIN, *FREE], quick=1)
 def test_baselines_are_what_they_say(name: str) -> None:
     found = 0
     for seed in range(80):
@@ -46,6 +47,7 @@ def test_baselines_are_what_they_say(name: str) -> None:
     assert found > 30
 
 
+@pytest.mark.exact
 def test_bounds_hold_and_meet_where_nothing_moves() -> None:
     tight = 0
     for seed in range(200):
@@ -67,10 +69,10 @@ def test_one_device_time_is_the_better_of_both() -> None:
         assert one_device_time(problem) <= result.objective
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_convex_equals_brute_force(block: int) -> None:
+@mostly("exact", "seeds", [range(4), *(range(start, start + 20) for start in range(0, 80, 20))], quick=1)
+def test_convex_equals_brute_force(seeds: range) -> None:
     better = 0
-    for seed in range(block * 20, block * 20 + 20):
+    for seed in seeds:
         problem = random_problem(seed, max_nodes=8)
         tried = brute_force(problem)
         result = solve_convex(problem)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from strategies.placement.chain import ChainLimits, best_chain, cpu_relief
 from strategies.placement.chain_decision import chain_within
@@ -13,6 +14,7 @@ from strategies.placement.loads import device_loads, placement_faults
 from tests.strategies.placement.small_problems import brute_force, random_problem
 
 
+@pytest.mark.exact
 def test_a_limit_can_be_kept_exactly_from_the_optimum_on() -> None:
     found_any = 0
     for seed in range(250):

@@ -49,10 +49,10 @@ def judged(problem: PlacementProblem, result: PlacementResult) -> float:
     return checked.objective
 
 
-@mostly("exact", "block", range(10))
-def test_equals_brute_force(block: int) -> None:
+@mostly("exact", "seeds", [range(6), *(range(start, start + 40) for start in range(0, 400, 40))], quick=1)
+def test_equals_brute_force(seeds: range) -> None:
     infeasible = 0
-    for seed in range(block * 40, block * 40 + 40):
+    for seed in seeds:
         problem = random_problem(seed)
         expected = brute_force(problem).best("chain")
         result = solve_contiguous(problem)
@@ -68,6 +68,7 @@ def test_equals_brute_force(block: int) -> None:
     assert infeasible < 20
 
 
+@pytest.mark.exact
 def test_the_random_problems_are_not_all_easy() -> None:
     """The cases above must tell apart a method that ignores memory, communication, CPUs or contiguity."""
     scarce = cut = by_cpu = torn = 0
@@ -87,6 +88,7 @@ def test_the_random_problems_are_not_all_easy() -> None:
     assert min(scarce, torn, by_cpu, cut) >= 8, (scarce, torn, by_cpu, cut)
 
 
+@pytest.mark.published
 @pytest.mark.parametrize("name", [*PUBLISHED, *NEARLY])
 def test_equals_published_optima(name: str, reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
@@ -112,6 +114,7 @@ def test_inception_is_proven(reference_data: Path) -> None:
     assert judged(problem, result) == pytest.approx(122.762, abs=5e-4)  # best known of a prototype, to its digits
 
 
+@pytest.mark.exact
 def test_too_many_down_sets_leave_a_gap_but_a_legal_placement() -> None:
     beaten = 0
     for seed in range(60):
@@ -127,6 +130,7 @@ def test_too_many_down_sets_leave_a_gap_but_a_legal_placement() -> None:
     assert beaten <= 10  # small graphs have few orders
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("gap", [0.02, 0.3])
 def test_may_stop_at_a_gap(gap: float) -> None:
     """The claim stays true, and the gap is kept; what stops early is not called proven."""
@@ -144,6 +148,7 @@ def test_may_stop_at_a_gap(gap: float) -> None:
     assert early > 0 or gap < 0.1
 
 
+@pytest.mark.exact
 def test_large_graphs_are_cut_coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contiguous, "LARGE", 1)
     for seed in range(60):
@@ -207,6 +212,7 @@ def test_bounds_rise_and_values_fall() -> None:
     assert all(later[0] <= sooner[0] and later[1] >= sooner[1] for sooner, later in itertools.pairwise(seen))
 
 
+@pytest.mark.exact
 def test_one_order_is_never_better() -> None:
     for seed in range(40):
         problem = random_problem(seed)
@@ -215,6 +221,7 @@ def test_one_order_is_never_better() -> None:
         assert one.bound <= best.objective * (1 + 1e-12)
 
 
+@pytest.mark.e2e
 def test_answers_do_not_depend_on_hash_seeds() -> None:
     code = (
         "from tests.strategies.placement.small_problems import random_problem\n"

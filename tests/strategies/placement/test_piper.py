@@ -123,10 +123,10 @@ def try_everything(content: dict[str, Any]) -> float:
     return best
 
 
-@mostly("exact", "block", range(8))
-def test_equals_trying_everything(block: int) -> None:
+@mostly("exact", "seeds", [range(10), *(range(start, start + 25) for start in range(0, 200, 25))], quick=1)
+def test_equals_trying_everything(seeds: range) -> None:
     nothing = 0
-    for seed in range(block * 25, block * 25 + 25):
+    for seed in seeds:
         content = random_content(seed)
         expected = try_everything(content)
         problem = problem_of(content)
@@ -148,6 +148,7 @@ def test_equals_trying_everything(block: int) -> None:
     assert nothing < 15
 
 
+@pytest.mark.published
 @pytest.mark.parametrize(
     ("devices", "published"),
     [(8, 0.16585575), (64, 0.0202005503), (512, 0.00256112785), (1024, 0.00130317952), (2048, 0.000703591)],
@@ -189,6 +190,7 @@ def test_never_more_devices_than_there_are() -> None:
                 assert check_piper(content, stages_of(problem, result.plan)).violations == (), seed
 
 
+@pytest.mark.exact
 def test_more_devices_are_never_worse() -> None:
     for seed in range(20):
         content = random_content(seed)

@@ -123,6 +123,7 @@ def test_candidates_keep_the_limits_and_differ_in_their_degrees() -> None:
     assert scores == sorted(scores)
 
 
+@pytest.mark.exact
 def test_more_time_is_never_worse() -> None:
     model = serving()
     best = [
@@ -134,7 +135,7 @@ def test_more_time_is_never_worse() -> None:
     assert best == sorted(best)
 
 
-@pytest.mark.parametrize("objective", SERVING_OBJECTIVES)
+@mostly("exact", "objective", SERVING_OBJECTIVES, quick=1)
 def test_more_devices_are_never_worse(objective: str) -> None:
     model = serving()
     best = [
@@ -148,7 +149,7 @@ def test_more_devices_are_never_worse(objective: str) -> None:
     )  # equal but for rounding
 
 
-@pytest.mark.parametrize("objective", SERVING_OBJECTIVES)
+@mostly("exact", "objective", SERVING_OBJECTIVES, quick=1)
 def test_more_memory_is_never_worse(objective: str) -> None:
     model = serving()
     best = [
@@ -160,7 +161,7 @@ def test_more_memory_is_never_worse(objective: str) -> None:
     assert best == sorted(best, reverse=True)
 
 
-@mostly("exact", "seed", range(12))
+@mostly("exact", "seed", range(12), quick=1)
 def test_better_hardware_never_makes_the_best_plan_worse(seed: int) -> None:
     rng = random.Random(seed)
     graph = decoder(blocks=4, features=256, ffn=512, kv_heads=rng.choice([1, 4]), experts=rng.choice([0, 4]))

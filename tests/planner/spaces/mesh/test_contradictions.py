@@ -137,6 +137,7 @@ def is_refused(judge: MeshJudge, restriction: MeshRestriction) -> str:
     return ""
 
 
+@pytest.mark.exact
 def test_every_pair_of_values_is_refused_exactly_where_no_plan_has_both(judge: MeshJudge, plans: MeshBatch) -> None:
     """Against the list of all plans; what is refused names an option that was given, and a rule or a number that it breaks."""
     single = [(name, value) for name, choices in OPTIONS.items() for value in choices]

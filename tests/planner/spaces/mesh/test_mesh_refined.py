@@ -127,6 +127,7 @@ def test_ctrl_c_while_refining_keeps_the_uniform_plans(pipeline: Request, monkey
     assert "interrupted: the best so far is shown" in caught.value.result.notes
 
 
+@pytest.mark.exact
 def test_the_answer_does_not_depend_on_the_clock(pipeline: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice as fast or ten times as slow a machine: the count of judged plans ends the search."""
     plans = []

@@ -32,6 +32,7 @@ def best_step_s(model: str, gpus: int, batch: int) -> float:
     return found.plans[0].step_time_s
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("weak", [False, True])
 def test_every_point_is_the_best_plan(curve: Ask, weak: bool) -> None:
     found = curve("llama3-8b", "--batch", "16", "--gpus", "1,2,4", *(["--weak"] if weak else []))

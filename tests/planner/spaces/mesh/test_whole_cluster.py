@@ -35,6 +35,7 @@ QUESTIONS = {
 }
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
 def test_a_cluster_with_a_size_is_searched_whole(answer: Any, tmp_path: Path, question: list[str]) -> None:
     path = cluster_file(tmp_path)

@@ -29,6 +29,7 @@ def question(tmp_path: Path) -> list[str]:
     return f"gpt3-1.3b --cluster {cluster_file(tmp_path)} --gpus 8 --batch 48 --seq 2048".split()
 
 
+@pytest.mark.exact
 def test_json_is_as_published_and_adds_up(answer: Any, question: list[str]) -> None:
     document = json.loads(answer("explain", *question, "--json"))
     schema_of("breakdown").model_validate(document)
@@ -53,6 +54,7 @@ def test_json_is_as_published_and_adds_up(answer: Any, question: list[str]) -> N
     assert document["what_if"] == sorted(document["what_if"], key=lambda row: (row["kind"], -row["gain"]))
 
 
+@pytest.mark.exact
 def test_what_if_is_what_the_other_hardware_takes(answer: Any, question: list[str], tmp_path: Path) -> None:
     """Links 10 % faster, as a cluster file that says so has it."""
     plan = tmp_path / "plan.yaml"
@@ -71,6 +73,7 @@ def test_what_if_is_what_the_other_hardware_takes(answer: Any, question: list[st
     cluster_file(tmp_path)
 
 
+@pytest.mark.exact
 def test_a_plan_file_and_degrees_are_compared_with_the_best(answer: Any, question: list[str], tmp_path: Path) -> None:
     plan = tmp_path / "plan.yaml"
     fixed = json.loads(answer("explain", *question, "--tp", "4", "--json", "--export", str(plan)))
@@ -95,6 +98,7 @@ def test_a_plan_file_and_degrees_are_compared_with_the_best(answer: Any, questio
         assert words in text
 
 
+@pytest.mark.exact
 def test_what_does_not_fit_is_explained(answer: Any, question: list[str], tmp_path: Path) -> None:
     """The plan does not fit, nor does any other."""
     plan = tmp_path / "plan.yaml"
@@ -106,6 +110,7 @@ def test_what_does_not_fit_is_explained(answer: Any, question: list[str], tmp_pa
     assert any(note.startswith("does not fit: ") for note in document["notes"])
 
 
+@pytest.mark.exact
 def test_sensitivity(answer: Any, question: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every constant is there; those that make another plan win do so. The text tells what the document has."""
     found: list[Any] = []

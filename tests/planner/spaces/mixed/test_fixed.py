@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from planner.cli import run
+from tests.cases import mostly
 
 
 @pytest.fixture
@@ -23,7 +24,8 @@ def replicas(plan: dict[str, Any]) -> int:
     return sum(pipeline.get("replicas", 1) for pipeline in plan["plan"]["pipelines"])
 
 
-@pytest.mark.parametrize(
+@mostly(
+    "exact",
     ("options", "obeys"),
     [
         ("--tp 2", lambda plan: {stage.get("tp", 1) for stage in stages(plan)} == {2}),
@@ -43,6 +45,7 @@ def replicas(plan: dict[str, Any]) -> int:
         ("--order tp-cp-pp-dp --dp 2 --pp 2", lambda plan: plan["plan"]["order"] == "tp-cp-pp-dp"),
         ("--cp 1 --schedule 1f1b --offload none", lambda plan: True),
     ],
+    quick=4,
 )
 def test_what_is_fixed_is_obeyed_and_proven(answer: Any, question: list[str], options: str, obeys: Any) -> None:
     """The best is proven among what is allowed, and no faster than what is free."""

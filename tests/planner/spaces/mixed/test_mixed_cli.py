@@ -108,6 +108,7 @@ def test_an_exported_plan_is_predicted_alike(answer: Any, question: list[str], t
     assert any("does not fit: a100-80gb needs" in note for note in tight["notes"])
 
 
+@pytest.mark.exact
 def test_limits_are_kept(answer: Any, question: list[str]) -> None:
     free = json.loads(answer("optimize", *question, "--json", "--top", "1"))["plans"][0]
     limited = json.loads(answer("optimize", *question, "--json", "--top", "1", "--memory-limit", "12 GiB"))["plans"][0]

@@ -179,6 +179,7 @@ def test_convolutional_networks_keep_their_search(answer: Ask) -> None:
     assert found["setting"]["mode"] == "inference"
 
 
+@pytest.mark.exact
 def test_a_split_per_layer_of_a_transformer_can_still_be_asked_for(answer: Ask) -> None:
     found = json.loads(
         answer("estimate", "gpt2-1.5b", "--mode", "inference", "--gpus", "2", "--family", "data", "--json")
@@ -194,6 +195,7 @@ def test_nothing_fits_names_the_nearest_miss_and_the_way_out(capsys: pytest.Capt
     assert "with --gpus 2 it works" in err
 
 
+@pytest.mark.exact
 def test_a_limit_that_excludes_everything_says_by_how_much(capsys: pytest.CaptureFixture[str]) -> None:
     code, err = refused(capsys, *LLAMA, "--max-tpot", "0.001ms")
     assert code == 1
@@ -205,6 +207,7 @@ def test_a_limit_that_excludes_everything_says_by_how_much(capsys: pytest.Captur
 SERVE_70B = ("optimize", "llama3-70b", "--mode", "inference", "--gpus", "8")
 
 
+@pytest.mark.exact
 def test_advice_that_was_given_already_is_not_given_again(capsys: pytest.CaptureFixture[str]) -> None:
     """With fp8 asked for, fp8 is no advice; the best that can be reached is named."""
     code, err = refused(capsys, *SERVE_70B, "--max-tpot", "1us", "--precision", "fp8")
@@ -215,12 +218,14 @@ def test_advice_that_was_given_already_is_not_given_again(capsys: pytest.Capture
     assert "the nearest that was reached is time per token" in err
 
 
+@pytest.mark.exact
 def test_a_format_that_the_device_does_not_know_is_no_advice(capsys: pytest.CaptureFixture[str]) -> None:
     _, err = refused(capsys, *SERVE_70B, "--max-tpot", "1us", "--cluster", "dgx-a100")
     assert "--precision fp8" not in err
     assert "the nearest that was reached is time per token" in err
 
 
+@pytest.mark.exact
 def test_advice_works(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
     """Whoever follows it gets a plan that keeps the limit."""
     _, err = refused(capsys, *SERVE_70B, "--max-tpot", "9ms")
@@ -232,6 +237,7 @@ def test_advice_works(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
     assert json.loads(answer(*SERVE_70B, "--max-tpot", "12ms", "--json"))["plans"][0]["tpot_s"] <= 12e-3
 
 
+@pytest.mark.exact
 def test_what_is_reached_is_reached(capsys: pytest.CaptureFixture[str], answer: Ask) -> None:
     _, err = refused(capsys, *SERVE_70B, "--max-tpot", "5ms")
     reached = re.search(r"reached is time per token ([0-9.]+) ms, with --precision fp8 ", err)

@@ -219,6 +219,7 @@ def test_a_plan_for_training_knows_no_prompts(capsys: pytest.CaptureFixture[str]
     assert json.loads(answer("explain", str(path), "--json"))["plans"][0]["plan"]["tp"] == 8
 
 
+@pytest.mark.exact
 def test_nothing_is_written_where_nothing_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     assert run(["optimize", *QUESTION, "--max-tpot", "1us", "--export", str(path)]) == 1

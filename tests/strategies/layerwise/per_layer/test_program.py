@@ -89,6 +89,7 @@ def hard_problem() -> ChoiceProblem:
     )
 
 
+@pytest.mark.exact
 def test_time_limit_leaves_an_honest_answer() -> None:
     answer = solve_program(hard_problem(), Limits(wall_s=1.0))
     assert answer.status in {Status.FEASIBLE, Status.LIMIT}
@@ -125,6 +126,7 @@ def test_statuses_of_linear_programs() -> None:
     assert (impossible.status, impossible.values) == (ProgramStatus.INFEASIBLE, None)
 
 
+@pytest.mark.e2e
 def test_importing_is_light() -> None:
     code = (
         "import sys, strategies.layerwise.per_layer.program, strategies.layerwise.per_layer.search\n"

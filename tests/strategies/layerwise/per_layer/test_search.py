@@ -214,6 +214,7 @@ def test_same_answer_twice() -> None:
     assert (first.objectives_s, first.bound_s) == (second.objectives_s, second.bound_s)
 
 
+@pytest.mark.exact
 @given(seed=st.integers(0, 2**32 - 1), shape=st.sampled_from(SHAPES), factor=st.sampled_from([1e-9, 1e-3, 1.0, 1e6]))
 def test_units_do_not_matter(seed: int, shape: str, factor: float) -> None:
     problem = random_problem(np.random.default_rng(seed), shape=shape, memory="binding")

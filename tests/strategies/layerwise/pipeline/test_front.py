@@ -95,6 +95,7 @@ def test_binding_memory_equals_brute_force(copies: int, small: bool, monkeypatch
     assert bound >= 3
 
 
+@pytest.mark.exact
 def test_table_bounds_the_front_of_every_plan() -> None:
     rng = np.random.default_rng(3)
     checked = 0
@@ -131,6 +132,7 @@ def test_table_bounds_the_front_of_every_plan() -> None:
     assert checked > 500
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("levels", [1, 2, 16])
 def test_least_behind_bounds_every_plan(levels: int) -> None:
     rng = np.random.default_rng(levels)
@@ -204,6 +206,7 @@ def fewer_workers(problem: PartitionProblem, workers: int) -> PartitionProblem:
     return replace(problem, num_workers=workers, **arrays, **cuts)
 
 
+@pytest.mark.exact
 def test_one_table_serves_smaller_clusters_and_lower_cutoffs(monkeypatch: pytest.MonkeyPatch) -> None:
     small_passes(monkeypatch)
     rng = np.random.default_rng(9)
@@ -264,7 +267,7 @@ def test_no_table_past_the_deadline_or_beyond_its_size(monkeypatch: pytest.Monke
     assert solve_pipeline(problem).objective_s == pytest.approx(best_by_brute_force(problem), rel=1e-10)
 
 
-@pytest.mark.parametrize("small", [False, True])
+@mostly("exact", "small", [False, True], quick=1)
 def test_at_most_so_many_workers_is_every_smaller_problem_in_one(small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if small:
         small_passes(monkeypatch)

@@ -120,6 +120,7 @@ def test_equals_brute_force_on_longer_chains() -> None:
         assert solve_pipeline(problem).objective_s == pytest.approx(plans[0][0] if plans else INF, rel=1e-10)
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("copies", [1, 3])
 def test_small_chunks_beam_and_probe_change_nothing(copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strategies.layerwise.pipeline.sweep._CHUNK", 3)
@@ -135,6 +136,7 @@ def test_small_chunks_beam_and_probe_change_nothing(copies: int, monkeypatch: py
         assert solution.objectives_s == pytest.approx([cost for cost, _ in plans[:copies]], rel=1e-10)
 
 
+@pytest.mark.exact
 def test_cutoff_is_strict_and_proves() -> None:
     rng = np.random.default_rng(11)
     cut_off = 0
@@ -155,6 +157,7 @@ def test_cutoff_is_strict_and_proves() -> None:
     assert cut_off >= 30
 
 
+@pytest.mark.exact
 def test_k_best_are_the_k_best() -> None:
     rng = np.random.default_rng(21)
     for _ in range(120):

@@ -33,9 +33,9 @@ def devices_of(problem: PlacementProblem) -> Devices:
     )
 
 
-@mostly("exact", "block", range(10))
-def test_equals_brute_force(block: int) -> None:
-    for seed in range(12 * block, 12 * block + 12):
+@mostly("exact", "seeds", [range(2), *(range(start, start + 12) for start in range(0, 120, 12))], quick=1)
+def test_equals_brute_force(seeds: range) -> None:
+    for seed in seeds:
         problem = random_problem(seed)
         best = brute_force(problem).best("none")
         result = solve_free(problem, clock=Clock(limit_s=60.0))
@@ -136,6 +136,7 @@ def test_loads_of_blocks_are_those_of_operators(seed: int) -> None:
     assert np.allclose(loads[legal], expected[legal])
 
 
+@pytest.mark.exact
 def test_time_limit_and_interrupt_keep_what_there_is() -> None:
     nodes = [NodeSpec(id=i, accelerator_time=1.0 + i % 7, cpu_time=90.0, size_bytes=1.0) for i in range(60)]
     edges = [EdgeSpec(i, i + 1, 0.3 + i % 3) for i in range(59)] + [
@@ -166,6 +167,7 @@ PUBLISHED = [
 ]
 
 
+@pytest.mark.published
 @pytest.mark.parametrize(("name", "value", "gap"), PUBLISHED, ids=[name for name, _, _ in PUBLISHED])
 def test_at_least_as_good_as_the_best_known(name: str, value: float, gap: float, reference_data: Path) -> None:
     path = reference_data / "placement" / "workloads" / "throughput" / f"{name}.json"
@@ -177,6 +179,7 @@ def test_at_least_as_good_as_the_best_known(name: str, value: float, gap: float,
     assert result.gap <= gap
 
 
+@pytest.mark.exact
 def test_is_never_worse_than_its_chain_however_short_the_time() -> None:
     """Two dense layers: exchange takes long, a chain does not; the answer is at least the chain that it is compared with."""
     nodes = [NodeSpec(id=i, accelerator_time=1.0 + i % 3, cpu_time=90.0) for i in range(80)]

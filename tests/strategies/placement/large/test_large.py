@@ -24,9 +24,9 @@ from tests.cases import mostly
 from tests.strategies.placement.small_problems import brute_force, content_of, random_problem
 
 
-@mostly("exact", "block", range(6))
-def test_placements_are_legal_and_bounds_hold(block: int) -> None:
-    for seed in range(20 * block, 20 * block + 20):
+@mostly("exact", "seeds", [range(3), *(range(start, start + 20) for start in range(0, 120, 20))], quick=1)
+def test_placements_are_legal_and_bounds_hold(seeds: range) -> None:
+    for seed in seeds:
         problem = random_problem(seed)
         best = brute_force(problem).best("none")
         result = solve_large(problem, clock=Clock())
@@ -113,6 +113,7 @@ def unrolled(cells: int, width: int = 3, *, accelerators: int = 8) -> PlacementP
     )
 
 
+@pytest.mark.exact
 def test_large_graph_in_seconds_within_five_percent() -> None:
     problem = unrolled(400)
     assert problem.num_nodes > 5_000
@@ -124,6 +125,7 @@ def test_large_graph_in_seconds_within_five_percent() -> None:
         assert checked.objective == pytest.approx(result.objective)
 
 
+@pytest.mark.exact
 def test_pricing_sees_the_cuts_that_no_division_of_the_work_sees() -> None:
     """Transfers as dear as an eighth of a device's work: the bound must be above the compute divided evenly."""
     problem = unrolled(300, accelerators=40)
@@ -132,6 +134,7 @@ def test_pricing_sees_the_cuts_that_no_division_of_the_work_sees() -> None:
     assert "prices" in result.proof
 
 
+@pytest.mark.exact
 def test_time_limit_is_kept_and_the_best_so_far_returned() -> None:
     problem = unrolled(800)
     for solve in (solve_contiguous, solve_free):
@@ -143,6 +146,7 @@ def test_time_limit_is_kept_and_the_best_so_far_returned() -> None:
             assert result.stopped == "time limit"
 
 
+@pytest.mark.exact
 def test_the_same_for_the_same_seed() -> None:
     problem = unrolled(250)
     first, second = (solve_large(problem, seed=3, clock=Clock()) for _ in range(2))

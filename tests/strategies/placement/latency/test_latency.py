@@ -32,9 +32,9 @@ def _checked(problem: PlacementProblem, placement: Placement, num_subgraphs: int
     return checked.objective
 
 
-@mostly("exact", "block", range(20))
-def test_one_subgraph_is_proven_optimal(block: int) -> None:
-    for seed in range(15 * block, 15 * (block + 1)):
+@mostly("exact", "seeds", [range(4), *(range(start, start + 15) for start in range(0, 300, 15))], quick=1)
+def test_one_subgraph_is_proven_optimal(seeds: range) -> None:
+    for seed in seeds:
         problem = random_latency_problem(seed)
         best = Everything(problem).best
         result = solve_latency(problem)
@@ -45,9 +45,9 @@ def test_one_subgraph_is_proven_optimal(block: int) -> None:
         assert _checked(problem, result.placement, 1) == pytest.approx(result.objective)
 
 
-@mostly("exact", "block", range(20))
-def test_two_subgraphs_are_bounded(block: int) -> None:
-    for seed in range(1000 + 10 * block, 1000 + 10 * (block + 1)):
+@mostly("exact", "seeds", [range(1000, 1001), *(range(start, start + 10) for start in range(1000, 1200, 10))], quick=1)
+def test_two_subgraphs_are_bounded(seeds: range) -> None:
+    for seed in seeds:
         problem = random_latency_problem(seed, num_subgraphs=2)
         best = Everything(problem, 2).best
         result = solve_latency(problem, num_subgraphs=2)
@@ -58,7 +58,7 @@ def test_two_subgraphs_are_bounded(block: int) -> None:
         assert _checked(problem, result.placement, 2) == pytest.approx(result.objective)
 
 
-@pytest.mark.parametrize("num_subgraphs", [1, 2])
+@mostly("exact", "num_subgraphs", [1, 2], quick=1)
 def test_evaluation_equals_the_definition(num_subgraphs: int) -> None:
     rng = np.random.default_rng(5)
     for seed in range(60):
@@ -76,6 +76,7 @@ def test_evaluation_equals_the_definition(num_subgraphs: int) -> None:
             )
 
 
+@pytest.mark.exact
 def test_far_steps_and_a_coarse_graph_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What large graphs are searched with, on small ones."""
     monkeypatch.setattr(lattice, "_LARGE", 0)
@@ -88,6 +89,7 @@ def test_far_steps_and_a_coarse_graph_change_nothing(monkeypatch: pytest.MonkeyP
         assert result.bound <= best * (1 + 1e-9)
 
 
+@pytest.mark.exact
 def test_outputs_that_nobody_reads_bypass_far_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two calls of which neither reads the other run at once, whatever down-sets are between them."""
     monkeypatch.setattr(lattice, "_LARGE", 0)
@@ -131,6 +133,7 @@ def _chain(blocks: int, seed: int) -> PlacementProblem:
     )
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("seed", range(4))
 def test_both_ways_agree_on_graphs_with_chokes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _chain(3, seed)
@@ -142,6 +145,7 @@ def test_both_ways_agree_on_graphs_with_chokes(seed: int, monkeypatch: pytest.Mo
     assert far.objective == pytest.approx(plain.objective, rel=1e-9)
 
 
+@pytest.mark.exact
 def test_stops_with_the_best_so_far() -> None:
     """Whenever the time ends, there is a placement that can run and a bound below the optimum."""
     problem = _chain(3, 0)
@@ -163,6 +167,7 @@ def test_stops_with_the_best_so_far() -> None:
     assert (result.objective, result.bound) == seen[-1]
 
 
+@pytest.mark.exact
 def test_baselines_can_run() -> None:
     for seed in range(120):
         problem = random_latency_problem(seed)
@@ -181,6 +186,7 @@ _PUBLIC = {
 }
 
 
+@pytest.mark.published
 @pytest.mark.parametrize("name", _PUBLIC)
 def test_public_workloads(name: str, reference_data: Path) -> None:
     file = read_json_file(reference_data / "placement" / "workloads" / "latency" / f"{name}.json")

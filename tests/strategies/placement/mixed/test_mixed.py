@@ -19,9 +19,9 @@ from tests.cases import mostly
 from tests.strategies.placement.mixed.mixed_problems import best_by_trying, mixed_content, mixed_problem
 
 
-@mostly("exact", "block", range(15))
-def test_equals_trying_everything(block: int) -> None:
-    for seed in range(8 * block, 8 * block + 8):
+@mostly("exact", "seeds", [range(1), *(range(start, start + 8) for start in range(0, 120, 8))], quick=1)
+def test_equals_trying_everything(seeds: range) -> None:
+    for seed in seeds:
         problem = mixed_problem(seed)
         best, chain = best_by_trying(problem)
         judge(problem, solve_free(problem, clock=Clock(limit_s=60.0)), best, "none")
@@ -60,11 +60,11 @@ def test_bounds_are_below_every_placement(seed: int) -> None:
             assert found <= best * (1 + 1e-9)
 
 
-@mostly("exact", "block", range(20))
-def test_covers_bound_every_placement(block: int) -> None:
+@mostly("exact", "seeds", [range(2000, 2002), *(range(start, start + 10) for start in range(2000, 2200, 10))], quick=1)
+def test_covers_bound_every_placement(seeds: range) -> None:
     """Two hundred graphs: a proof at any load is below the best of all placements, and at that load there is a cover."""
     tightest = []
-    for seed in range(2000 + 10 * block, 2010 + 10 * block):
+    for seed in seeds:
         problem = mixed_problem(seed)
         best, _ = best_by_trying(problem)
         if not 0 < best < np.inf:
@@ -107,6 +107,7 @@ def test_by_hand() -> None:
         assert result.proven_optimal
 
 
+@pytest.mark.exact
 def test_a_hundred_operators_on_six_devices_of_two_kinds() -> None:
     random = np.random.default_rng(1)
     times = random.uniform(0.2, 2.0, 120)
