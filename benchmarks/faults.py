@@ -1,0 +1,193 @@
+"""Put faults into the code, one at a time, and see whether the default tests catch them.
+
+Usage::
+
+    python benchmarks/faults.py                     # every fault; about a minute each
+    python benchmarks/faults.py --only memory       # those whose file or description has this word
+    python benchmarks/faults.py --list              # show them, and check that each one still applies
+
+A fault is a piece of a line and what takes its place: a wrong sign, a dropped term, a missed rule, a swapped option. The piece
+must stand at exactly one place of its package; it says the formula, not the file, since files move. The working tree is copied to a
+temporary folder. There the fault is written, and pytest runs without markers and stops at the first failure: first the tests of the
+folder that mirrors the file's, then all others. The exit status is 1 if a fault is not caught or no longer applies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Fault(NamedTuple):
+    """Text of one package, what takes its place, and what that means."""
+
+    package: str
+    old: str
+    new: str
+    what: str
+
+
+def _in(package: str, *faults: tuple[str, str, str]) -> list[Fault]:
+    return [Fault(package, *fault) for fault in faults]
+
+
+FAULTS = [
+    *_in(
+        "costmodel",
+        # collectives
+        ("return 2.0 * _ring_s(traffic)", "return _ring_s(traffic)", "a ring all-reduce sends half"),
+        ("(where.size - 1.0) / where.size * travel", "travel", "a ring sends its own piece, too"),
+        ("+ _ceil_log2(where.fan_out[level]) * traffic", "+ traffic", "halving has one step per level"),
+        ("slowest / traffic.ppp_comm + traffic.latency_s[level]", "slowest / traffic.ppp_comm", "butterfly without latency"),
+        ("shares = 1.0 - 1.0 / power + folded", "shares = 1.0 - 1.0 / power", "halving-doubling without its extra step"),
+        # schedules
+        ("np.maximum(m - pp, 0.0)", "np.maximum(m - pp - 1, 0.0)", "zero bubble leaves out a micro-batch"),
+        ("2 * (pp - 1 - rank) + (vpp - 1) * pp", "(pp - 1 - rank) + (vpp - 1) * pp", "shorter warm-up of interleaved"),
+        # memory of the mesh
+        ("(activations + working + logits)", "(activations + working)", "allocator's slack forgets the logits"),
+        ("in_flight(schedule, m, pp, vpp, position) / vpp", "in_flight(schedule, m, pp, vpp, position)", "chunks kept whole"),
+        ("np.where(batch.pp > 1, 2.0 * entering, 0.0)", "np.where(batch.pp > 1, entering, 0.0)", "one buffer between stages"),
+        ("optimizer.state_bytes + precision.master_bytes if", "optimizer.state_bytes if", "no master weights"),
+        ("np.where(zero >= stage, shard * width, width)", "np.where(zero > stage, shard * width, width)", "ZeRO a stage late"),
+        # exchange of gradients
+        ("exchange_s - assumptions.dp_overlap * compute_s", "exchange_s - compute_s", "overlap is always whole"),
+        ("expert_bytes / self.copies.expert_shard", "expert_bytes / self.copies.shard", "experts sharded as the rest"),
+        ("(nodes - 1) / nodes / node_bytes_per_s", "1.0 / node_bytes_per_s", "servers send to themselves"),
+        # rules of the mesh
+        ('c["pp"] * c["vpp"] <= s.num_blocks', 'c["pp"] <= s.num_blocks', "chunks without a block"),
+        ('(c["num_micro_batches"] % c["pp"] == 0)', '(c["num_micro_batches"] > 0)', "interleaved with any number of micro-batches"),
+        ('_divides_all(c["tp"], s.heads)', '_divides_all(c["tp"], s.widths)', "heads that tp does not divide"),
+        ('(kv % c["tp"] == 0) | (c["tp"] % kv == 0)', '(kv % c["tp"] == 0)', "tp above the key-value heads refused"),
+        # layers and devices
+        ("best is None else np.minimum(best, total)", "best is None else np.maximum(best, total)", "slowest algorithm"),
+        ("exchange + gather, exchange + scatter", "exchange + gather, exchange + gather", "backward resharding as forward"),
+        ("p.gradient_bytes + p.master_bytes + self", "p.gradient_bytes + self", "per-layer memory without master weights"),
+        ("self.idle_w + self.host_w, self.busy_w - self.idle_w", "self.idle_w + self.host_w, self.busy_w", "idle power twice"),
+        ("workers * step_s / 3600.0 *", "step_s / 3600.0 *", "money of one worker"),
+        ("min(_LINK_SHARE * link, _COPY_SHARE * own)", "_LINK_SHARE * link", "memory of the host never limits its link"),
+        # serving, mixed GPUs, what a framework adds, intervals
+        ("pp = (batch.pp - 1) * transfer", "pp = batch.pp * transfer", "one transfer too many between stages"),
+        ("needed = workload.first_tokens + output", "needed = workload.first_tokens", "context without the answer"),
+        ("np.max(end_s - slack_s(backward_s), axis=1)", "np.max(end_s, axis=1)", "stages that wait hide nothing"),
+        ("(workers - 0.375) / (workers + 0.25)", "(workers - 0.5) / (workers + 0.25)", "slowest of n workers"),
+        ("max(step_s, node_bytes / storage", "(step_s + node_bytes / storage", "reading does not overlap"),
+        ("of_parts + model.shared_log_sd**2 + model", "of_parts + model", "intervals without the shared error"),
+        ("math.ceil(share * draws - EQUAL)", "math.floor(share * draws - EQUAL)", "list of plans that is too short"),
+    ),
+    *_in(
+        "strategies",
+        ("value -= price * self.capacity_bytes", "value -= 0.0 * self.capacity_bytes", "multiplier's bound without its limit"),
+        ("np.all(values[open_rows] >= values[leader_of], axis=1)", "np.any(values[open_rows] >= values[leader_of], axis=1)",
+         "dominance by one figure"),
+        ("m * total_s / pp + (pp - 1) * forward_s", "m * total_s / pp + pp * forward_s", "bound above plans of its cell"),
+        ("bound = total + (m - 1) * slowest", "bound = total + m * slowest", "bound above a layout"),
+        ("device = (1.0 + self.again) * forward", "device = forward", "no recomputation in per-block patterns"),
+        ("return workers <= self.settings.max_workers", "return workers < self.settings.max_workers", "never all workers"),
+        ('self.settings.objective in ("step_time", "tokens_per_s")', 'self.settings.objective in ("step_time",)', "tokens/s as GPU-hours"),
+        ("again = np.where(backward > 0, gather, 0.0)", "again = np.where(backward > 0, 2 * gather, 0.0)", "gathering bound too high"),
+        ("np.maximum(num_micro_batches * slowest, total_s + turns * slowest)", "(num_micro_batches * slowest + total_s)",
+         "bound of a division too high"),
+        ("-costs.output_tokens_per_s / batch.workers", "-costs.output_tokens_per_s", "tokens/s per GPU not divided"),
+        ("if ranks % tp == 0 and ranks <= tp * replicas", "if ranks <= tp * replicas", "expert ranks that tp does not divide"),
+        ("self.graph.supported & (self.graph.size_bytes <= self.capacity(device))", "self.graph.supported", "memory is no limit"),
+    ),
+]  # fmt: skip
+
+
+def place_of(fault: Fault, tree: Path) -> Path:
+    """File of the one place where a fault applies.
+
+    Raises
+    ------
+    LookupError
+        If there is no such place, or several.
+    """
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted((tree / fault.package).rglob("*.py"))}
+    places = [path for path, text in texts.items() for _ in range(text.count(fault.old))]
+    if len(places) != 1:
+        found = ", ".join(str(path.relative_to(tree)) for path in places) or "nowhere"
+        raise LookupError(f"{fault.old!r} stands at {len(places)} places: {found}")
+    return places[0]
+
+
+def failure(tree: Path, tests: list[str], processes: int) -> str:
+    """First test that fails; empty where all pass."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", str(processes), *tests]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    if done.returncode in {0, 5}:  # 5: no test
+        return ""
+    found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    return found[1] if found else (done.stdout + done.stderr)[-500:]
+
+
+def caught_by(fault: Fault, tree: Path, processes: int) -> str:
+    """Test that catches a fault; empty where none does."""
+    path = place_of(fault, tree)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    try:
+        mirror = tree / "tests" / path.parent.relative_to(tree)
+        while not list(mirror.glob("test_*.py")):
+            mirror = mirror.parent
+        near = str(mirror.relative_to(tree))
+        return failure(tree, [near], processes) or failure(tree, ["tests", f"--ignore={near}"], processes)
+    finally:
+        path.write_text(text, encoding="utf-8")
+
+
+def copy_of(tree: Path, target: Path) -> None:
+    """Copy what git tracks."""
+    names = subprocess.run(["git", "ls-files"], cwd=tree, capture_output=True, text=True, check=True).stdout.split("\n")
+    for name in filter(None, names):
+        if (tree / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / name, target / name)
+
+
+def main() -> int:
+    """Run the faults that were asked for."""
+    parser = argparse.ArgumentParser(
+        description="Put faults into the code and see whether the default tests catch them."
+    )
+    parser.add_argument("--only", default="", metavar="WORD", help="faults whose file or description has this word")
+    parser.add_argument("--list", action="store_true", help="show the faults and where they apply")
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help="processes of pytest")
+    options = parser.parse_args()
+    missed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder)
+        copy_of(ROOT, tree)
+        for fault in FAULTS:
+            try:
+                place = str(place_of(fault, tree).relative_to(tree))
+            except LookupError as error:
+                print(f"gone        {error}")
+                missed += 1
+                continue
+            if options.only not in f"{place} {fault.what}":
+                continue
+            if options.list:
+                print(f"{place}: {fault.what}")
+                continue
+            began = time.monotonic()
+            test = caught_by(fault, tree, options.processes)
+            missed += not test
+            print(
+                f"{'caught' if test else 'NOT CAUGHT':11} {place}: {fault.what} [{test}] {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+    print(f"{missed} of {len(FAULTS)} faults are not caught or no longer apply")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
