@@ -6,6 +6,7 @@ Start-up is kept under 0.3 s: modules that need numpy, pydantic, YAML, rich or a
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import importlib
 import os
@@ -124,6 +125,7 @@ def run(argv: Sequence[str]) -> int:
     int
         The exit code.
     """
+    _open_closed_streams()
     # A terminal or pipe that cannot show a character gets an escape, not a traceback.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
@@ -143,7 +145,8 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         if verbose:
             raise
-        _say(f"error: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
+        closed = "stdout is closed" if error.errno == errno.EBADF else ""
+        _say(f"error: {closed or error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return ExitCode.USAGE
     except Exception as error:
         if verbose:
@@ -158,6 +161,18 @@ def run(argv: Sequence[str]) -> int:
         )
         return ExitCode.INTERNAL
     return code
+
+
+def _open_closed_streams() -> None:
+    """Give a program started without stdout or stderr (``>&-``) streams all the same.
+
+    What is written to stdout then fails, as it must; messages are lost. The files that are opened next would take the free numbers, and
+    what libraries print would go into them.
+    """
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
 
 
 def _verbose_hint(verbose: bool) -> str:
@@ -197,6 +212,8 @@ def _guarded(argv: Sequence[str]) -> int:
 
 
 def _say(text: str) -> None:
+    # What was typed may hold what a terminal takes for a command.
+    text = "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

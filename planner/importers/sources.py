@@ -129,6 +129,8 @@ class MissingExtra(PlannerError):  # noqa: N818 - named after the situation
 def format_of(path: Path) -> Format | None:
     """Find the format of a file that is neither YAML nor JSON by its first bytes; None where none fits."""
     try:
+        if not path.is_file():  # opening a pipe would wait for its writer
+            return None
         with path.open("rb") as stream:
             head = stream.read(_HEAD)
     except (OSError, ValueError):

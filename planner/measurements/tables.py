@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from planner.core.errors import FileProblem, InputFileError
+from planner.files.text import read_bytes
 from planner.measurements.headers import header_below, names_below, read_as
 from planner.measurements.numbers import NumberError, is_absent, read_number, with_unit
 
@@ -22,6 +23,7 @@ _T = TypeVar("_T")
 
 # More text than any table of measurements has; keeps a wrong file from filling the memory.
 _MAX_BYTES = 256 * 2**20
+_MAX_LINES = 500_000
 _NO = frozenset(
     (
         "", "0", "0.0", "no", "n", "f", "false", "off", "none", "nan", "ok", "okay", "success", "succeeded", "successful", "pass", "passed",
@@ -302,23 +304,17 @@ def _strange(columns: Sequence[str]) -> str:
 
 def _text_of(path: Path) -> tuple[str, str]:
     """What a file says, with one character for the end of a line, and its SHA-256."""
+    data = read_bytes(path, _MAX_BYTES, "a table of measurements")
     try:
-        if path.is_dir():
-            raise _problem(path, "is a folder, not a CSV file")
-        if path.stat().st_size > _MAX_BYTES:
-            raise _problem(path, f"is larger than {_MAX_BYTES // 2**20} MiB")
-        data = path.read_bytes()
         # Spreadsheets save "Unicode text" in UTF-16 behind its mark.
         coded = "utf-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
         text = data.decode(coded).replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError:
         raise _problem(path, "is no text in UTF-8; save it as CSV in UTF-8") from None
-    except InputFileError:
-        raise
-    except (OSError, ValueError) as error:
-        raise _problem(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if "\0" in text:
         raise _problem(path, "is no text: it holds NUL characters")
+    if text.count("\n") > _MAX_LINES:
+        raise _problem(path, f"has more than {_MAX_LINES:,} lines, the limit of a table of measurements; split it")
     return text, hashlib.sha256(data).hexdigest()
 
 

@@ -82,7 +82,7 @@ def load_clusters(names: Sequence[str | None], default: str) -> dict[str, Loaded
     Raises
     ------
     PlannerError
-        Everything that is wrong with any of them.
+        Everything that is wrong with any of them; clusters of the same name.
     """
     from planner.files.loading import load_cluster
 
@@ -97,6 +97,14 @@ def load_clusters(names: Sequence[str | None], default: str) -> dict[str, Loaded
         raise faults[0]
     if faults:
         raise UsageError("\n".join(str(fault) for fault in faults))
+    names_of: dict[str, list[str]] = {}
+    for name, one in loaded.items():
+        names_of.setdefault(one.cluster.name, []).append(name)
+    alike = [f"{' and '.join(given)}: are both called '{name}'" for name, given in names_of.items() if len(given) > 1]
+    if alike:
+        raise UsageError(
+            "\n".join(f"{text}, so nothing would tell their rows apart; change 'name' in one of them" for text in alike)
+        )
     return loaded
 
 

@@ -90,6 +90,33 @@ def test_head_is_silent() -> None:
     assert done.stdout == "{\n0\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        ("list models >&-", 2, "error: stdout is closed\n"),
+        ("list models -o models.txt >&-", 0, "planner: wrote models.txt\n"),
+        ("list nothing >&- 2>&-", 2, ""),
+    ],
+)
+def test_closed_streams_are_no_traceback(words: str, code: int, error: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = f"{sys.executable} -m planner {words}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", error)
+    files = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    assert all("alexnet" in text for text in files.values())  # nothing else was written into it
+    assert list(files) == (["models.txt"] if "-o" in words else [])
+
+
+def test_names_as_typed_send_no_escapes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["estimate", "al\x1b[31mexnet", "--gpus", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "\x1b" not in error
+    assert "al\\x1b[31mexnet" in error
+
+
 def test_a_closed_reader_is_silent(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def closed(_: str) -> int:
         raise BrokenPipeError

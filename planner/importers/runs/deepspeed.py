@@ -77,7 +77,7 @@ def run_of(path: Path, content: Mapping[str, Any]) -> Run:
         run.options["num_micro_batches"] = str(accumulated)
     zero = section_of(path, content, "zero_optimization")
     stage = zero.get("stage", 0)
-    if stage == "auto" or not isinstance(stage, int) or not 0 <= stage <= 3:
+    if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage <= 3:
         raise problem(path, f"is {stage!r}; 0, 1, 2 or 3 is expected", "zero_optimization.stage")
     run.mesh["zero"] = str(stage)
     offload = section_of(path, zero, "offload_optimizer").get("device", "none")

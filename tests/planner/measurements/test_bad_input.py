@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def test_a_folder_and_a_file_that_is_not_there(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, message in (
-        (str(tmp_path), "is a folder, not a CSV file"),
-        ("nowhere.csv", "cannot be read: No such file"),
+        (str(tmp_path), "is a folder, not a file"),
+        ("nowhere.csv", "no such file"),
     ):
         assert run([command, name]) == 2
         assert message in capsys.readouterr().err
@@ -310,3 +311,28 @@ def test_tabs_and_semicolons_part_cells_where_no_number_has_a_comma(
     assert run(["validate", path, "--json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["files"]
     assert (found["rows"], found["scored"]) == (1, 1)
+
+
+@pytest.mark.parametrize("command", ["validate", "calibrate"])
+def test_what_is_no_regular_file_is_refused_unread(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # opening it would wait for a writer
+    for path in ("/dev/zero", str(pipe)):
+        assert run([command, path]) == 2
+        assert "is not a regular file" in capsys.readouterr().err
+
+
+def test_networks_are_not_read_from_pipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert run(["estimate", str(pipe), "--gpus", "2"]) == 2
+    assert "is not a regular file" in capsys.readouterr().err
+
+
+def test_tables_longer_than_any_are_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    path.write_text("a,b\n" * 500_001, encoding="utf-8")
+    with pytest.raises(InputFileError, match="has more than 500,000 lines"):
+        read_table(path)

@@ -144,3 +144,15 @@ def test_a_defect_is_a_row_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -
     again = run(cells, journal)
     assert [row["status"] for row in again.rows] == ["ok", "ok"]
     assert run([dataclasses.replace(cell) for cell in cells], journal).taken == 2
+
+
+def test_clusters_of_one_name_are_refused(tmp_path: Path) -> None:
+    text = "schema_version: 1\nname: mine\ndevice: t4\nsource: {}\nlevels: [{name: link, bandwidth: 10 GB/s, latency: 5 us}]\n"
+    paths = [tmp_path / name for name in ("a.yaml", "b.yaml")]
+    for path in paths:
+        path.write_text(text, encoding="utf-8")
+    axes = Axes(clusters=tuple(map(str, paths)), gpus=(1,), batches=(8,), seqs=(None,))
+    with pytest.raises(PlannerError, match="are both called 'mine'"):
+        cells_of(Request(model="alexnet"), axes)
+    paths[1].write_text(text.replace("mine", "other"), encoding="utf-8")
+    assert len(cells_of(Request(model="alexnet"), axes)) == 2

@@ -376,3 +376,35 @@ def test_estimate_predicts_what_was_exported(tmp_path: Path, capsys: pytest.Capt
     again = json.loads(capsys.readouterr().out)
     assert again["step_time_s"] == first["step_time_s"]
     assert run(["estimate", "llama3-8b", "--from", "megatron", str(tmp_path / "no"), "--json"]) == 2
+
+
+@pytest.mark.parametrize("value", [True, False, "3", 1.0, -1, 4, None, [1]])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("zero_optimization", "stage"),
+        ("train_batch_size",),
+        ("train_micro_batch_size_per_gpu",),
+        ("gradient_accumulation_steps",),
+        ("sequence_parallel_size",),
+        ("tensor_parallel", "autotp_size"),
+        ("pipeline", "stages"),
+        ("zero_optimization",),
+        ("tensor_parallel",),
+        ("bf16",),
+        ("optimizer",),
+    ],
+)
+def test_any_value_of_a_deepspeed_key_is_read_or_refused(keys: tuple[str, ...], value: object, tmp_path: Path) -> None:
+    content: dict[str, object] = {"train_batch_size": 8}
+    content |= {keys[0]: value if len(keys) == 1 else {keys[1]: value}}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with contextlib.suppress(InputFileError):
+        read_run("deepspeed", path)
+
+
+def test_a_stage_of_zero_is_no_boolean(tmp_path: Path) -> None:
+    path = _file(tmp_path, '{"train_batch_size": 8, "zero_optimization": {"stage": true}}', "ds.json")
+    with pytest.raises(InputFileError, match=r"zero_optimization\.stage: is True; 0, 1, 2 or 3 is expected"):
+        read_run("deepspeed", path)
