@@ -202,7 +202,7 @@ ABLATIONS: Mapping[str, Point] = {
     "what plain autograd moves and keeps": (("autograd_copies", 0.0), ("gradient_copies", 0.0)),
     "gathered inputs that are kept (memory)": (("gathered_copies", 0.0),),
     "buckets beside the gradients (memory)": (("bucket_copies", 0.0),),
-    "reserve of the device's memory (memory)": (("memory_reserve", 0.0),),
+    "reserve of the device's memory (memory)": (("unusable_memory", 0.0),),
     "copies of the logits (memory)": (("logits_copies", 0.0),),
 }
 # What profiles know beside constants -> the profile without it.

@@ -26,6 +26,7 @@ def stated_assumptions(
     workload: Workload,
     setting: Setting,
     calibrated: LoadedCalibration | None,
+    memory_source: str,
 ) -> tuple[Assumption, ...]:
     """What an answer rests on, each with where it comes from: given, a file, or a default."""
 
@@ -62,7 +63,7 @@ def stated_assumptions(
         Assumption(
             name="memory per GPU",
             value=f"{format_bytes(setting.memory_capacity_bytes)}, of which {format_bytes(workload.context_bytes)} context",
-            source=source(request.memory_limit, "device file"),
+            source=memory_source,
         )
     )
     if request.collective is not None:

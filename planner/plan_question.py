@@ -39,6 +39,7 @@ OVERRIDES = (
     "optimizer",
     "mode",
     "memory_limit",
+    "memory_reserve",
     "cost_model",
     "ppp_comp",
     "ppp_comm",

@@ -15,11 +15,11 @@ from costmodel.layerwise.splits import divisors
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS, MeshAssumptions
 from costmodel.precision import OPTIMIZERS, PRECISIONS, Optimizer, Precision, default_precision
 from costmodel.uncertainty.constants import cluster_with
-from costmodel.units import QuantityError, format_bytes, parse_quantity
 from costmodel.workload import CONTEXT_BYTES, Workload
 from planner.assumptions import space_assumptions, stated_assumptions
 from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import LoadedCalibration
+from planner.core.capacity import memory_source, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_layer_objective
 from planner.core.request import Request
@@ -103,7 +103,7 @@ def resolve(request: Request) -> Resolved:
         collectives=collectives,
         context_bytes=CONTEXT_BYTES,
     )
-    setting = _setting(request, model, cluster, workload, _capacity(request, device), inputs)
+    setting = _setting(request, model, cluster, workload, usable_bytes(request, device), inputs)
     return Resolved(
         request=request,
         model=model,
@@ -113,7 +113,7 @@ def resolve(request: Request) -> Resolved:
         space=space,
         setting=setting,
         assumptions=(
-            *stated_assumptions(request, model, workload, setting, calibrated),
+            *stated_assumptions(request, model, workload, setting, calibrated, memory_source(request, device)),
             *space_assumptions(request, model, space),
         ),
         free_layers=_free_layers(model, compute),
@@ -267,18 +267,3 @@ def _compute(
             f"  {listed}\n--paleo-extensions costs them by the roofline instead"
         )
     return paleo, cluster.with_ideal_links(request.ppp_comm)
-
-
-def _capacity(request: Request, device: Device) -> float:
-    if request.memory_limit is None:
-        return device.memory_bytes
-    try:
-        limit = parse_quantity(request.memory_limit, "bytes")
-    except QuantityError as error:
-        raise UsageError(f"--memory-limit: {error}") from None
-    if limit <= CONTEXT_BYTES:
-        raise UsageError(
-            f"--memory-limit {request.memory_limit}: {format_bytes(CONTEXT_BYTES)} are taken before any tensor is placed "
-            "(driver and libraries); give more than that"
-        )
-    return min(limit, device.memory_bytes)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from costmodel.layerwise.plan import Plan
 from costmodel.layerwise.tables import KnownCosts
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes, format_seconds, parse_quantity
+from costmodel.units import format_bytes, format_seconds
+from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.objectives import stated_rates
 from planner.core.request import Request
@@ -310,13 +311,7 @@ def _why(best: RankedPlan, data: RankedPlan | None) -> list[str]:
 
 
 def _notes(resolved: Resolved, outcome: Outcome) -> list[str]:
-    notes = []
-    limit = resolved.request.memory_limit
-    if limit is not None and parse_quantity(limit, "bytes") > resolved.setting.memory_capacity_bytes:
-        notes.append(
-            f"--memory-limit {limit} is more than a {resolved.setting.device} has: "
-            f"{format_bytes(resolved.setting.memory_capacity_bytes)}"
-        )
+    notes = limit_notes(resolved.request, resolved.cluster.device)
     return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
 
 
@@ -364,5 +359,5 @@ def _no_plan(resolved: Resolved, outcome: Outcome) -> Exception:
     words = plan_in_words(resolved.workload.graph, miss.plan)
     return NoFeasiblePlan(
         f"nothing fits: the plan of least memory ({words}) needs {format_bytes(need)} per GPU and there are "
-        f"{format_bytes(have)}; use more GPUs, a larger --memory-limit or device, a smaller --batch, or --optimizer sgd"
+        f"{format_bytes(have)}; use more GPUs, a device with more memory, a smaller --batch, or --optimizer sgd"
     )

@@ -35,7 +35,7 @@ class Device:
         Number format -> dense matrix rate, a multiply-add counted as two operations. ``fp32`` is always there; where it is run
         through ``tf32`` that is a format of its own.
     memory_bytes : float
-        Capacity of the memory that weights and activations live in.
+        Nominal size of the memory that weights and activations live in, as the data sheet has it.
     memory_bandwidth_bytes_per_s : float
     clock_hz : float
         0 where unknown; only PALEO's floor of one clock period uses it.
@@ -52,6 +52,8 @@ class Device:
         What the device draws while it computes; None where nobody has stated it.
     idle_power_w : float or None
         What it draws while it waits; None where nobody has stated it (`costmodel.hardware.energy` has a default).
+    driver_memory_bytes : float or None
+        What the driver shows of the memory; None where nobody has stated it.
 
     Raises
     ------
@@ -84,6 +86,7 @@ class Device:
     busy_power_w: float | None = None
     idle_power_w: float | None = None
     lanes_per_multiprocessor: int = 128
+    driver_memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers and make the rates read-only."""
@@ -96,6 +99,7 @@ class Device:
             raise DeviceError(f"device '{self.name}' states no fp32 peak rate")
         positive = {f"{key} peak": rate for key, rate in self.peak_flop_per_s.items()}
         positive |= {"memory": self.memory_bytes, "memory bandwidth": self.memory_bandwidth_bytes_per_s}
+        positive |= {} if self.driver_memory_bytes is None else {"memory by the driver": self.driver_memory_bytes}
         if self.vector_flop_per_s is not None:
             positive["vector rate"] = self.vector_flop_per_s
         positive["number of lanes per multiprocessor"] = self.lanes_per_multiprocessor
@@ -125,6 +129,20 @@ class Device:
             raise DeviceError(
                 f"device '{self.name}': idle power is {self.idle_power_w:g} W, more than the {self.busy_power_w:g} W when busy"
             )
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Memory that programs can ask for: what the driver shows, or the nominal size where that is not known.
+
+        >>> peaks = {"fp32": 67e12}
+        >>> h100 = Device(
+        ...     name="h100", peak_flop_per_s=peaks, memory_bytes=80 * 2**30, memory_bandwidth_bytes_per_s=3e12,
+        ...     driver_memory_bytes=81559 * 2**20,
+        ... )
+        >>> round(h100.capacity_bytes / 2**30, 2)
+        79.65
+        """
+        return self.memory_bytes if self.driver_memory_bytes is None else self.driver_memory_bytes
 
     @property
     def stream_bytes_per_s(self) -> float:

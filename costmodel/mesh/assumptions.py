@@ -251,7 +251,7 @@ class MeshAssumptions:
         "copies of the gradients in buckets of their own where ranks keep whole copies of the weights",
         "none in Megatron-LM, whose gradients are views of its buckets; 1 in PyTorch DDP without gradient_as_bucket_view",
     )
-    memory_reserve: float = _assumption(
+    unusable_memory: float = _assumption(
         0.0,
         "share of a device's memory that a measured run could not use: libraries, and blocks too small for what is asked",
         "none unless a framework profile says otherwise",

@@ -212,7 +212,7 @@ def _report(model: MixedModel, plan: MixedPlan, p: int, s: int, costs: StageCost
         exchange_s=float(costs.exchange_s[i]),
         update_s=float(costs.update_s[i]),
         memory_bytes=float(costs.memory_bytes[i]),
-        capacity_bytes=float(model.cluster.groups[stage.group].device.memory_bytes),
+        capacity_bytes=float(model.cluster.groups[stage.group].device.capacity_bytes),
         memory_parts={name: float(value[i]) for name, value in costs.memory_parts.items()},
     )
 

@@ -123,7 +123,7 @@ class ServingModel:
     @property
     def capacity_bytes(self) -> float:
         """Memory of a device that may be filled."""
-        return self.assumptions.memory_utilisation * self.cluster.device.memory_bytes
+        return self.assumptions.memory_utilisation * self.cluster.device.capacity_bytes
 
     def layout(self, pp: int) -> Layout:
         """Blocks of every stage, so that stages hold about the same weights: what they read in every decoding pass."""

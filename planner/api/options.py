@@ -54,6 +54,7 @@ class _CostOptions(TypedDict, total=False):
     optimizer: str | None
     mode: Literal["training", "inference"] | None
     memory_limit: Size | None
+    memory_reserve: Size | None  # below 1: a share
     fix: str | Sequence[str] | Mapping[str, str | Mapping[str, int]] | None
     collective: str | None
     cost_model: Literal["roofline", "paleo"] | None
@@ -167,6 +168,7 @@ class _StudyOptions(_MeshOptions, total=False):
     precision: str | None
     optimizer: str | None
     memory_limit: Size | None
+    memory_reserve: Size | None  # below 1: a share
     lora_rank: int | None
     space: Literal["auto", "mesh", "layers"] | None
     family: str | None
@@ -249,7 +251,7 @@ FLAGS = frozenset(
         "fresh",
     }
 )
-_SIZES = frozenset({"memory_limit", "memory"})
+_SIZES = frozenset({"memory_limit", "memory_reserve", "memory"})
 _TIMES = frozenset({"time_limit", "max_ttft", "max_tpot"})
 _LISTS = frozenset({"fix", "assume", "assume_free"})
 
@@ -319,6 +321,8 @@ def words_of(options: Mapping[str, Any]) -> dict[str, Any]:
     {'gpus': '16', 'pp': '1,2,3', 'tp': '1..8', 'memory_limit': '4000000000 B', 'max_tpot': '0.03s', 'diverse': True}
     >>> words_of({"fix": {"conv*": "batch", "fc6": {"batch": 2, "out_channels": 8}}, "assume": {"dp_overlap": 0.8}})
     {'fix': ['conv*:batch', 'fc6:batch=2,out_channels=8'], 'assume': ['dp_overlap=0.8']}
+    >>> words_of({"memory_reserve": 0.25}), words_of({"memory_reserve": 2**30})
+    ({'memory_reserve': '25.0%'}, {'memory_reserve': '1073741824 B'})
     """
     return {name: _option(name, value) for name, value in options.items() if value is not None}
 
@@ -331,7 +335,7 @@ def _option(name: str, value: Any) -> Any:
     if name in _LISTS:
         return _list(name, value)
     if name in _SIZES | _TIMES and isinstance(value, (int, float)) and value is not True:
-        return f"{int(value)} B" if name in _SIZES else f"{float(value)!r}s"
+        return f"{float(value)!r}s" if name in _TIMES else _size(name, value)
     if name == "power_w":
         return ",".join(
             f"{watts} W" if isinstance(watts, (int, float)) else _word(name, watts) for watts in _several(value)
@@ -339,6 +343,11 @@ def _option(name: str, value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         return ",".join(_word(name, item) for item in value)
     return _word(name, value)
+
+
+def _size(name: str, value: float) -> str:
+    """Bytes; a reserve below 1 is a share."""
+    return f"{100.0 * value!r}%" if name == "memory_reserve" and 0.0 < value < 1.0 else f"{int(value)} B"
 
 
 def _several(value: Any) -> Sequence[Any]:

@@ -62,6 +62,7 @@ def compare(
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     memory_limit: o.MemoryLimit = None,
+    memory_reserve: o.MemoryReserve = None,
     calibration: o.Calibration = None,
     assume: o.Assume = None,
     time_limit: o.TimeLimit = None,

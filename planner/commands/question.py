@@ -117,6 +117,7 @@ def request_from(options: Mapping[str, Any], values: Values) -> Request:
         fix=_fixes(get("fix") or (), values),
         family=_family(get("family"), values),
         memory_limit=get("memory_limit"),
+        memory_reserve=get("memory_reserve"),
         micro_batches=None if several else values.optional_count("--num-micro-batches", micro_batches),
         top=neutral.top if get("top") is None else values.count("--top", options["top"], most=_MAX_TOP),
         diverse=None if get("diverse") is None else bool(get("diverse")),

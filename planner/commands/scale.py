@@ -42,6 +42,7 @@ def scale(
     optimizer: o.Optimizer = None,
     mode: o.Mode = None,
     memory_limit: o.MemoryLimit = None,
+    memory_reserve: o.MemoryReserve = None,
     assume_free: o.AssumeFree = None,
     lora_rank: o.LoraRank = None,
     fix: o.Fix = None,

@@ -89,6 +89,7 @@ def size(
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     memory_limit: o.MemoryLimit = None,
+    memory_reserve: o.MemoryReserve = None,
     assume_free: o.AssumeFree = None,
     lora_rank: o.LoraRank = None,
     space: o.Space = None,

@@ -101,6 +101,7 @@ def sweep(
     precision: o.Precision = None,
     optimizer: o.Optimizer = None,
     memory_limit: o.MemoryLimit = None,
+    memory_reserve: o.MemoryReserve = None,
     assume_free: o.AssumeFree = None,
     lora_rank: o.LoraRank = None,
     objective: o.Objective = None,

@@ -52,6 +52,9 @@ class Request:
     fix: tuple[str, ...] = ()  # "conv*:batch", "fc*:out_channels", "fc6:batch=4,out_channels=2"
     family: str | None = None
     memory_limit: str | None = None  # per worker, with a unit: "40 GiB"
+    memory_reserve: str | None = (
+        None  # per worker, left free: "5%" or "4 GB"; None: planner.core.capacity.DEFAULT_RESERVE
+    )
     micro_batches: int | None = None
     top: int = 5
     diverse: bool | None = None  # None: of plans over a mesh yes, of plans with a split per layer no

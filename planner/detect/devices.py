@@ -33,12 +33,15 @@ class FoundDevice:
         Bundled cluster that it usually stands in: measured efficiencies of its links.
     facts : tuple of Fact
         Contents of a new device file; empty where the bundled file describes it.
+    driver_memory : Fact or None
+        What the driver shows of the memory of a bundled device.
     """
 
     name: str
     label: str
     usual_cluster: str
     facts: tuple[Fact, ...] = ()
+    driver_memory: Fact | None = None
     efficiency: tuple[tuple[str, float], ...] = ()
     efficiency_source: str = ""
 
@@ -119,9 +122,17 @@ def device_of_gpu(gpu: Gpu) -> FoundDevice:
         word, gpu = whole, replace(gpu, is_cut=True)
     known, usual = _known(word)
     if known is not None and _same_memory(known, gpu.memory_bytes) and not gpu.is_cut:
-        return FoundDevice(name=known, label=gpu.name, usual_cluster=usual)
+        return FoundDevice(
+            name=known, label=gpu.name, usual_cluster=usual, driver_memory=_driver_memory(gpu.memory_bytes)
+        )
     nearest, cluster = _nearest(word, gpu.compute_capability or "")
     return FoundDevice(name=_slug(gpu.name), label=gpu.name, usual_cluster=cluster, facts=_borrowed(gpu, nearest))
+
+
+def _driver_memory(size: float | None) -> Fact | None:
+    if size is None:
+        return None
+    return Fact(key="driver_memory", text=f"{round(size / 2**20)} MiB", source="nvidia-smi, memory.total")
 
 
 def _known(word: str) -> tuple[str | None, str]:

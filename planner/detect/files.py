@@ -58,17 +58,22 @@ def cluster_text(machine: FoundMachine, device_files: dict[str, str]) -> str:
     if len(machine.devices) == 1:
         device = machine.devices[0][0]
         lines.append(f"device: {quoted(_reference(device, device_files))}")
+        shown = device.driver_memory
+        lines += [] if shown is None else [shown.line()]
         key = "device"
     else:
         key = "groups"
         lines.append("groups:")
         for device, count in machine.devices:
             lines += [f"  - device: {quoted(_reference(device, device_files))}", f"    count: {count}"]
+            lines += [] if device.driver_memory is None else [device.driver_memory.line("    ")]
     lines.append("levels:")
     for level in machine.levels:
         lines += [f"  - name: {level.name}", f"    size: {level.size}{_size_remark(machine, level.name)}"]
         lines += [fact.line("    ") for fact in level.facts]
     lines += ["source:", f"  {key}: {quoted(machine.device_source)}"]
+    if key == "device" and shown is not None:
+        lines.append(f"  {shown.key}: {quoted(shown.source)}")
     lines += [f"  {level.name}: {quoted(_level_source(level))}" for level in machine.levels]
     remarks = "".join(f"# {comment_text(remark)}\n" for remark in machine.remarks)
     return _HEAD + remarks + "\n".join(lines) + "\n"

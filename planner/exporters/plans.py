@@ -224,7 +224,7 @@ def _misfit(used_bytes: float, capacity_bytes: float) -> tuple[str, ...]:
 
 def _utilisation(capacity_bytes: float, cluster: Cluster) -> float:
     """Share of a device that may be filled, to three digits and not above what was asked for."""
-    return int(capacity_bytes / cluster.device.memory_bytes * 1000 + 1e-6) / 1000
+    return int(capacity_bytes / cluster.device.capacity_bytes * 1000 + 1e-6) / 1000
 
 
 def _origin(resolved: Resolved, summary: str, prediction: list[str], path: Path) -> Origin:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.layerwise.splits import Split
+from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem
 from planner.core.request import Request
 from planner.core.results import RankedPlan, SearchResult, Setting
@@ -128,6 +129,7 @@ def question_head(request: Request, setting: Setting, folder: Path | None) -> di
         "cost_model": setting.cost_model,
         "calibration": None if request.calibration is None else reference("calibrations", request.calibration, folder),
         "memory_limit": request.memory_limit,
+        "memory_reserve": reserve_of(request),
     }
 
 
@@ -271,6 +273,7 @@ def request_from_document(document: PlanDocument, folder: Path) -> Request:
         paleo_extensions=options.paleo_extensions,
         paleo_algorithms=Path(algorithms) if algorithms is not None else None,
         memory_limit=document.memory_limit,
+        memory_reserve=document.memory_reserve,
         micro_batches=document.num_micro_batches if document.layers else None,
         seq=document.seq,
         lora_rank=document.lora_rank,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.serving.plan import ServingPlan
+from planner.core.capacity import reserve_of
 from planner.core.errors import FileProblem, InputFileError
 from planner.core.request import Request
 from planner.files.plan_file import SCHEMA_VERSION, plan_problem, provenance, reference
@@ -98,6 +99,7 @@ def document_from_serving_plan(
         "cost_model": setting.cost_model,
         "calibration": None if base.calibration is None else reference("calibrations", base.calibration, folder),
         "memory_limit": base.memory_limit,
+        "memory_reserve": reserve_of(base),
         "workers": ranked.workers,
         "serving": entry,
         "assume": dict(base.assume),

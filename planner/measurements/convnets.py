@@ -228,7 +228,9 @@ def _outcome(row: Row, run: Run, preset: Preset) -> Outcome:
         predicted_bytes=predicted_bytes,
         capacity_bytes=machine.capacity_bytes,
         device_bytes=machine.capacity_bytes,
-        measured_bytes=plausible_bytes(row, measured_bytes(row, machine.capacity_bytes), predicted_bytes),
+        measured_bytes=plausible_bytes(
+            row, measured_bytes(row, max(machine.capacity_bytes, machine.device.memory_bytes)), predicted_bytes
+        ),
     )
     fitted = fitted_of(machine.device, kinds=graph_of(run.network).kinds) | fitted_links(machine.cluster, run.workers)
     if run.measured_s is None:

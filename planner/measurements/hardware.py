@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 _GIB = 2**30
+# Relative difference up to which a stated size is that of the device: "80" GB is said of 80 GiB, of 85.9 GB and of 81,559 MiB.
+_SAME_MEMORY = 0.12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def machine_of(row: Row, links: Links | None = None) -> Machine:
     cluster = _cluster(name, _published_cluster(row, name) or cluster_name, wanted, attention)
     if wanted.gpus_per_node is None and wanted.joined is None and not row.defaults.get("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
-    return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
+    return Machine(device=device, cluster=cluster, capacity_bytes=_capacity_bytes(device, memory))
 
 
 # Devices of a machine -> chips whose cores they must be, as its software counts them (AWS Neuron), the core, and the cluster of cores.
@@ -103,13 +105,22 @@ def device_name(text: str, memory_gb: float | None = None) -> str | None:
     return device_called(text, memory_gb)[0]
 
 
+def _capacity_bytes(device: Device, stated_gb: float | None) -> float:
+    """Memory that runs had: what the driver shows, no reserve kept. A stated size near the nominal one means the same board."""
+    if not stated_gb:
+        return device.capacity_bytes
+    stated = stated_gb * _GIB
+    is_same = abs(stated - device.memory_bytes) <= _SAME_MEMORY * device.memory_bytes
+    return min(stated, device.capacity_bytes) if is_same else stated
+
+
 def _stated(row: Row, text: str, memory: float | None, links: Links) -> Machine:
     """A machine from files: of the device (else the cluster's own), and of the cluster (else the usual one of the device)."""
     cluster = _stated_cluster(row.text("device_file"), row.text("cluster_file"), text, links, _attention_of(row))
     device = _as_used_by(row.text("library"), cluster.device)
     if links.gpus_per_node is None and not row.has("gpus_per_node"):
         row.default("gpus_per_node", _node_size(cluster))
-    return Machine(device=device, cluster=cluster, capacity_bytes=memory * _GIB if memory else device.memory_bytes)
+    return Machine(device=device, cluster=cluster, capacity_bytes=_capacity_bytes(device, memory))
 
 
 @cache

@@ -79,7 +79,7 @@ def _answers(questions: Sequence[Question], preset: Preset) -> list[Outcome]:
     cluster = first.machine.cluster
     outcomes = []
     for question, indices in zip(questions, members, strict=True):
-        usable = question.machine.capacity_bytes * (1.0 - model.assumptions.memory_reserve)
+        usable = question.machine.capacity_bytes * (1.0 - model.assumptions.unusable_memory)
         kept = _choose(indices[: len(indices) // question.parts], position, costs, usable)
         if kept is None:
             outcomes.append(_impossible(question, broken[indices[0]]))

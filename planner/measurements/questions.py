@@ -85,7 +85,7 @@ def _question(row: Row) -> Question:
         raise not_measured()
     graph, number_format = _network(row)
     machine = machine_of(row)
-    memory_bytes = measured_bytes(row, machine.capacity_bytes)
+    memory_bytes = measured_bytes(row, max(machine.capacity_bytes, machine.device.memory_bytes))
     plans, parts, global_batch = _plans(row, graph, usual_node(machine.cluster))
     # Throughput counts the positions that a sample has, not those that are computed.
     seq = positions_of(row, graph)

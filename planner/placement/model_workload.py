@@ -32,6 +32,7 @@ from costmodel.uncertainty.constants import cluster_with
 from costmodel.workload import Workload
 from planner.attention_kernels import cluster_run_by
 from planner.calibration.files import load_calibration
+from planner.core.capacity import unreserved_bytes
 from planner.core.errors import UsageError
 from planner.core.request import Mode
 from planner.files.loading import LoadedModel, load_cluster, load_model
@@ -136,7 +137,7 @@ def _content(workload: Workload, cluster: Cluster, question: ModelQuestion) -> d
     total = sum(counts)
     links = [link_between((*g.levels, *cluster.levels[len(g.levels) :]), total) for g in cluster.groups]
     costs = [_layer_costs(workload, cluster, group) for group in cluster.groups]
-    memory = [max(0.0, group.device.memory_bytes - workload.context_bytes) for group in cluster.groups]
+    memory = [max(0.0, unreserved_bytes(group.device) - workload.context_bytes) for group in cluster.groups]
     nodes, edges = _operators(workload, costs, cluster.groups, links[0])
     content: dict[str, Any] = {"maxCPUs": 0, "nodes": nodes, "edges": edges}
     if len(cluster.groups) == 1:

@@ -33,7 +33,7 @@ def network_blocks(model: LoadedModel) -> list[Block]:
 def device_blocks(device: Device) -> list[Block]:
     """Rates, memory, power and price of a device."""
     facts = [
-        ("Memory", f"{format_bytes(device.memory_bytes)} at {format_bytes_per_s(device.memory_bandwidth_bytes_per_s)}"),
+        ("Memory", f"{_memory(device)} at {format_bytes_per_s(device.memory_bandwidth_bytes_per_s)}"),
         ("Dense peak", ", ".join(f"{name} {format_flop_per_s(rate)}" for name, rate in device.peak_flop_per_s.items())),
     ]
     if device.busy_power_w is not None:
@@ -57,6 +57,12 @@ def cluster_blocks(cluster: Cluster) -> list[Block]:
     if cluster.description:
         facts.append(("Description", cluster.description))
     return [Sentence(cluster.name, strong=True), _level_table(cluster.levels), Facts(tuple(facts))]
+
+
+def _memory(device: Device) -> str:
+    """Nominal, and what the driver shows where that is known."""
+    nominal, shown = format_bytes(device.memory_bytes), device.driver_memory_bytes
+    return nominal if shown is None else f"{nominal} ({format_bytes(shown)} by the driver)"
 
 
 def group_words(group: DeviceGroup) -> str:

@@ -73,6 +73,9 @@ class GroupEntry(FileModel):
         default=None, strict=True, ge=1, le=MAX_INTEGER, description="how many; unlimited unless stated"
     )
     name: Name | None = Field(default=None, description="what reports call the group; the device's name unless stated")
+    driver_memory: Bytes | None = Field(
+        default=None, description="what the driver shows of a device's memory here; in place of the device file's"
+    )
     levels: tuple[LevelEntry, ...] = Field(
         default=(),
         max_length=8,
@@ -118,6 +121,11 @@ class HostEntry(FileModel):
         )
 
 
+def _as_shown(device: Device, driver_memory: float | None) -> Device:
+    """A device with the memory that a cluster's driver shows."""
+    return device if driver_memory is None else dataclasses.replace(device, driver_memory_bytes=driver_memory)
+
+
 class ClusterFile(FileModel):
     """A cluster."""
 
@@ -135,6 +143,10 @@ class ClusterFile(FileModel):
     price_per_hour: Price | None = Field(
         default=None,
         description="of renting one device here, in USD; in place of the device file's (one kind of device)",
+    )
+    driver_memory: Bytes | None = Field(
+        default=None,
+        description="what the driver shows of a device's memory here; in place of the device file's (one kind of device)",
     )
     source: Sources = Field(description="key of this file, or name of a level -> where its numbers come from")
 
@@ -155,6 +167,8 @@ class ClusterFile(FileModel):
             fail("a cluster has either 'device' or 'groups'")
         if self.groups and self.price_per_hour is not None:
             fail("is about one kind of device; state the prices of several in their device files", at="price_per_hour")
+        if self.groups and self.driver_memory is not None:
+            fail("is about one kind of device; state it in the groups", at="driver_memory")
         names = [level.name for level in self.levels]
         if len(set(names)) < len(names):
             fail("two levels have the same name", at="levels")
@@ -222,11 +236,12 @@ class ClusterFile(FileModel):
             device = devices[str(self.device)]
             if self.price_per_hour is not None:
                 device = dataclasses.replace(device, price_per_hour=self.price_per_hour)
+            device = _as_shown(device, self.driver_memory)
             groups: tuple[DeviceGroup, ...] = (DeviceGroup(device=device),)
         else:
             groups = tuple(
                 DeviceGroup(
-                    device=devices[group.device],
+                    device=_as_shown(devices[group.device], group.driver_memory),
                     num_devices=group.count,
                     name=group.name or "",
                     levels=tuple(level.to_domain() for level in group.levels),

@@ -100,7 +100,11 @@ class DeviceFile(FileModel):
     schema_version: Literal[1] = Field(description="version of this file format")
     name: Name
     description: Text = ""
-    memory: Bytes = Field(description="capacity of the device's own memory, '80 GiB'")
+    memory: Bytes = Field(description="nominal size of the device's own memory, '80 GiB'")
+    driver_memory: Bytes | None = Field(
+        default=None,
+        description="what the driver shows of it (nvidia-smi, memory.total), '81559 MiB'; the nominal size unless stated",
+    )
     memory_bandwidth: Bandwidth = Field(description="peak of that memory, '3.35 TB/s'")
     peak: Peaks
     vector_rate: FlopRate | None = Field(
@@ -153,4 +157,5 @@ class DeviceFile(FileModel):
             busy_power_w=None if self.power is None else self.power.busy,
             idle_power_w=None if self.power is None else self.power.idle,
             lanes_per_multiprocessor=self.lanes_per_multiprocessor,
+            driver_memory_bytes=self.driver_memory,
         )

@@ -165,6 +165,10 @@ class PlanDocument(FileModel):
         description="Constants of the cost model: a bundled name, or a path relative to this file; the bundled ones where it is left out.",
     )
     memory_limit: Word | None = Field(default=None, description="Memory per worker that may be used, with its unit.")
+    memory_reserve: Word | None = Field(
+        default=None,
+        description="Memory per worker that is left free, a share or with its unit; 5% unless stated, 0 beside memory_limit.",
+    )
     workers: Degree = Field(description="Workers that the plan uses.")
     num_micro_batches: Count = Field(
         default=1, description="Parts into which every step's batch is cut, one after the other."

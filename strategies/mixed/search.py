@@ -112,7 +112,7 @@ class _Search:
                 f"capacity_bytes names {len(own)} groups, cluster '{model.cluster.name}' has {len(groups)}"
             )
         self.capacity = tuple(
-            float(group.device.memory_bytes) if limit is None else min(limit, float(group.device.memory_bytes))
+            float(group.device.capacity_bytes) if limit is None else min(limit, float(group.device.capacity_bytes))
             for limit, group in zip(own, groups, strict=True)
         )
         self.book = RateBook(model, settings, self.capacity)

@@ -82,7 +82,7 @@ def test_what_nanotron_does_under_zero_is_a_fact_of_its_code() -> None:
     assert {"zero_whole", "zero_overlap", "shard_piece_s", "bucket_bytes"} <= set(profile.facts)
     # Twice through a cast (6 bytes), four kernels that read and write (8), two that read (4).
     assert profile.facts["loss_bytes_per_logit"] == 2 * 6 + 4 * 8 + 2 * 4
-    assert set(profile.constants) == {"host_collective_s", "memory_reserve", "message_hold_s", "bucket_wait_s"}
+    assert set(profile.constants) == {"host_collective_s", "unusable_memory", "message_hold_s", "bucket_wait_s"}
     assert profile.applied().contended_step_s == profile.applied().host_collective_s
 
 

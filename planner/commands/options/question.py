@@ -129,6 +129,16 @@ Mode = Annotated[
         group=QUESTION,
     ),
 ]
+MemoryReserve = Annotated[
+    str | None,
+    option(
+        "--memory-reserve",
+        metavar="SIZE",
+        help="Leave so much memory of every worker free: a share ('5%') or bytes ('4GB'). Default: 5% of what the driver shows, "
+        "nothing of a --memory-limit.",
+        group=QUESTION,
+    ),
+]
 MemoryLimit = Annotated[
     str | None,
     option(

@@ -1,4 +1,4 @@
-"""What to know before a plan is run: memory filled to the last, what few trainers do, hosts that nobody described, what decides."""
+"""What to know before a plan is run: what few trainers do, hosts that nobody described, what decides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from costmodel.mesh.assumptions import DEFAULT_ASSUMPTIONS
 from costmodel.mesh.plan import MeshPlan
 from costmodel.units import format_bytes, format_seconds
-from planner.report.numbers import percent
 from planner.spaces.mesh.judge import MeshJudge
 from planner.spaces.mesh.results import RankedMeshPlan
 from planner.spaces.mesh.wording import mesh_plan_in_words
@@ -17,11 +16,8 @@ from strategies.mesh.plans import DISTINCT
 from strategies.mesh.search import search_corner
 from strategies.mesh.settings import MeshSettings
 
-__all__ = ["FULL_SHARE", "cautions", "hinges"]
+__all__ = ["cautions", "hinges"]
 
-# Of the memory of a device, above which a plan is called full. Of 80 GiB this leaves 4 GiB: what drivers keep (nvidia-smi lists 81,559 MiB
-# of an H100 80 GB, 0.35 GiB less than 80 GiB), and what PyTorch's allocator, NCCL and cuBLAS take beyond the assumptions.
-FULL_SHARE = 0.95
 # Searches under a pessimistic assumption are short (0.1 s for 16,384 GPUs): in a corner of the space, and only roughly. The limit in
 # seconds is for machines that are slower than any, as of the refinement: the answer does not depend on the machine.
 _WALL_S = 5.0
@@ -59,15 +55,8 @@ _PESSIMISMS = (
 
 
 def cautions(judge: MeshJudge, ranked: RankedMeshPlan) -> list[str]:
-    """Say that a plan fills the memory, does what few trainers do, or counts on a host that the cluster file does not describe."""
+    """Say that a plan does what few trainers do, or counts on a host that the cluster file does not describe."""
     notes = []
-    share = ranked.memory_bytes_per_gpu / ranked.memory_capacity_bytes
-    if ranked.fits and share > FULL_SHARE:
-        room = format_bytes(FULL_SHARE * ranked.memory_capacity_bytes)
-        notes.append(
-            f"{ranked.summary}: fills {percent(share)} of the memory; what drivers, libraries and fragmentation take differs from machine "
-            f"to machine, and --memory-limit '{room}' leaves 5 % free"
-        )
     plan = ranked.plan
     if plan.offload_activations:
         notes.append(

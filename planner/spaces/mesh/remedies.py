@@ -42,7 +42,7 @@ def no_mesh_plan(judge: MeshJudge, settings: MeshSettings, outcome: MeshOutcome)
 
 
 _ADVICE = (
-    "nor was anything found on more GPUs; use a device with more memory, a larger --memory-limit, a shorter --seq, --lora-rank, or "
+    "nor was anything found on more GPUs; use a device with more memory, a shorter --seq, --lora-rank, or "
     "--optimizer sgd"
 )
 

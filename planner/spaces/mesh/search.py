@@ -9,7 +9,8 @@ from collections.abc import Callable
 from costmodel.hardware.energy import Power
 from costmodel.mesh.plan import MeshPlan
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes, parse_quantity
+from costmodel.units import format_bytes
+from planner.core.capacity import limit_notes
 from planner.core.errors import NoFeasiblePlan
 from planner.core.results import Assumption
 from planner.core.search_errors import INTERRUPTED, SearchInterrupted, ended_early
@@ -246,9 +247,7 @@ def _best_data_parallel(judge: MeshJudge, settings: MeshSettings, best: RankedMe
 
 def _notes(resolved: Resolved, outcome: MeshOutcome, best: RankedMeshPlan) -> list[str]:
     notes = [*resolved.model.notes, *_host_notes(best)]  # what an importer took for granted
-    limit, capacity = resolved.request.memory_limit, resolved.setting.memory_capacity_bytes
-    if limit is not None and parse_quantity(limit, "bytes") > capacity:
-        notes.append(f"--memory-limit {limit} is more than a {resolved.setting.device} has: {format_bytes(capacity)}")
+    notes += limit_notes(resolved.request, resolved.cluster.device)
     return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
 
 

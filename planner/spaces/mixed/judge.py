@@ -21,7 +21,8 @@ from costmodel.mixed.evaluate import (
 )
 from costmodel.mixed.model import MixedModel
 from costmodel.mixed.plan import MixedPlan, describe, group_names
-from costmodel.units import QuantityError, format_bytes, parse_quantity
+from costmodel.units import format_bytes
+from planner.core.capacity import reserve_of, usable_bytes
 from planner.core.errors import UsageError
 from planner.core.objectives import check_rates
 from planner.core.results import Assumption
@@ -197,7 +198,14 @@ class MixedJudge:
             f"{count} of {name} with {format_bytes(capacity)} each"
             for name, count, capacity in zip(self.names, self.devices, self.capacity_bytes, strict=True)
         )
-        source = "cluster file" if request.memory_limit is None else "cluster file and --memory-limit"
+        reserve = reserve_of(request)
+        source = " ".join(
+            [
+                "cluster file",
+                *(["and --memory-limit"] if request.memory_limit else []),
+                *([f"less {reserve}"] if reserve else []),
+            ]
+        )
         kept = [a for a in self.resolved.assumptions if a.name not in ("device", "memory per GPU")]
         precision = self.resolved.workload.precision.compute
         peaks = ", ".join(
@@ -264,25 +272,14 @@ def make_mixed_judge(resolved: Resolved) -> MixedJudge:
         devices.append(min(left, group.num_devices or 0))
         left -= devices[-1]
     check_rates(request.objective, [group.device for group, n in zip(cluster.groups, devices, strict=True) if n])
-    limit = _memory_limit(request.memory_limit)
-    memory = [float(group.device.memory_bytes) for group in cluster.groups]
     return MixedJudge(
         resolved=resolved,
         model=model,
         devices=tuple(devices),
-        capacity_bytes=tuple(own if limit is None else min(own, limit) for own in memory),
+        capacity_bytes=tuple(usable_bytes(request, group.device) for group in cluster.groups),
         flop_per_step=model_flops_per_step(workload),
         seq=next(layer.input_shapes[0][1] for layer in workload.graph.layers if layer.block),
     )
-
-
-def _memory_limit(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse_quantity(text, "bytes")
-    except QuantityError as error:
-        raise UsageError(f"--memory-limit: {error}") from None
 
 
 def _family(plan: MixedPlan) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from costmodel.mesh.modules import MeshError
 from costmodel.mixed.plan import describe
 from costmodel.units import format_bytes
+from planner.core.capacity import usable_bytes
 from planner.core.errors import NoFeasiblePlan, UsageError
 from planner.core.search_errors import SearchInterrupted, no_plan_in_time
 from planner.spaces.mesh.fixed import fixed_by, flags_of, without
@@ -68,13 +69,14 @@ def _way_out(judge: MixedJudge, settings: MixedSettings) -> str:
     """What would help: first what was left unused or fixed, then what always does."""
     request = judge.resolved.request
     everything = tuple(group.num_devices for group in judge.model.cluster.groups)
-    own = tuple(float(group.device.memory_bytes) for group in judge.model.cluster.groups)
+    unlimited = dataclasses.replace(request, memory_limit=None)
+    own = tuple(usable_bytes(unlimited, group.device) for group in judge.model.cluster.groups)
     quick = dataclasses.replace(settings, top=1, wall_s=_REMEDY_S, gap=1.0)
     tries = []
     if judge.devices != everything:
         words = f"with --gpus {sum(n or 0 for n in everything)} it works"
         tries.append((words, dataclasses.replace(quick, group_limits=everything)))
-    if judge.capacity_bytes != own:
+    if request.memory_limit is not None and judge.capacity_bytes != own:
         words = f"without --memory-limit {request.memory_limit} it works"
         tries.append((words, dataclasses.replace(quick, capacity_bytes=own)))
     fixed, batch = fixed_by(request), judge.model.shape.global_batch

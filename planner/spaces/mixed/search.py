@@ -9,7 +9,8 @@ from costmodel.hardware.energy import Power, plans_energy_j
 from costmodel.mixed.links import group_cluster
 from costmodel.mixed.plan import MixedPlan
 from costmodel.tolerances import PROOF_SLACK
-from costmodel.units import format_bytes, parse_quantity
+from costmodel.units import format_bytes
+from planner.core.capacity import limit_notes
 from planner.core.errors import UsageError
 from planner.core.objectives import BETTER
 from planner.core.search_errors import SearchInterrupted, ended_early
@@ -238,9 +239,8 @@ def _notes(judge: MixedJudge, outcome: MixedOutcome, best: RankedMixedPlan) -> l
                 else "is not in the best plan found and"
             )
             notes.append(f"{use.name} {why} stays idle")
-    largest = max(group.device.memory_bytes for group in judge.model.cluster.groups)
-    if request.memory_limit is not None and parse_quantity(request.memory_limit, "bytes") > largest:
-        notes.append(f"--memory-limit {request.memory_limit} is more than any device has: {format_bytes(largest)}")
+    largest = max((group.device for group in judge.model.cluster.groups), key=lambda device: device.capacity_bytes)
+    notes += limit_notes(request, largest)
     return [*notes, *ended_early(interrupted=outcome.interrupted, out_of_time=outcome.out_of_time)]
 
 

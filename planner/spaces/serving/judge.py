@@ -15,6 +15,7 @@ from costmodel.serving.plan import SERVING_MEMORY_PARTS, TPOT_PARTS, TTFT_PARTS,
 from costmodel.serving.rules import broken_serving_rules
 from costmodel.serving.workload import KV_FORMATS, WEIGHT_FORMATS, ServingAssumptions, ServingError, ServingWorkload
 from costmodel.units import format_bytes
+from planner.core.capacity import memory_source
 from planner.core.errors import UsageError
 from planner.core.results import Assumption, Setting
 from planner.resolve import Resolved, resolve
@@ -287,7 +288,11 @@ def _assumptions(
         ),
         Assumption(name="keys and values", value=kv, source=source(request.kv)),
         Assumption(
-            name="memory per GPU", value=memory, source="memory_utilisation" if base.memory_limit is None else "given"
+            name="memory per GPU",
+            value=memory,
+            source="memory_utilisation"
+            if capacity < resolved.setting.memory_capacity_bytes
+            else memory_source(base, resolved.cluster.device),
         ),
         *(
             [Assumption(name="decoder", value="starts with one token; the encoder reads the prompt once")]

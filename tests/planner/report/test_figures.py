@@ -311,4 +311,4 @@ def test_several_kinds_of_gpus_have_no_single_capacity() -> None:
     mixed = memory(dataclasses.replace(view, plans=(view.plans[0], small)))
     assert mixed.limit is None
     assert "capacity" not in mixed.caption
-    assert mixed.rows[:2] == ("#1 (a GPU of 80.0 GiB)", "#2 (a GPU of 40.0 GiB)")
+    assert mixed.rows[:2] == ("#1 (a GPU of 75.7 GiB)", "#2 (a GPU of 37.8 GiB)")
